@@ -25,6 +25,7 @@ from gossip.launch.report import (
     low_influence,
     missed,
     near,
+    status_of,
     summary,
     word_for,
 )
@@ -176,7 +177,7 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
         own = (
             ""
             if found["exit_code"] in (outcome.exit_code, 1)
-            else f"{summary.STATUS.get(outcome.exit_code, 'failed')}; the run: "
+            else f"{status_of(outcome.exit_code)}; the run: "
         )
         told = folder / "summary.json"
         where = f": {told}" if str(told) not in found["record_incomplete"] else ""

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
         history,
         html,
         launchers,
-        lineage,
         missed,
         summary,
         words,
     )
     from .error_lines import print_error
+    from .exit_codes import status_of
     from .live_frame import About
     from .loopback import LoopbackServer
     from .merging import PeerOutput

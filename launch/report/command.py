@@ -194,7 +194,7 @@ def _writer(most: int) -> Write:
 
     from gossip.run import shown_line
 
-    from .live_frame import COLOURS
+    from .peer_table import COLOURS
 
     console, width = Console(highlight=False, soft_wrap=True), len(str(most))
     if not console.is_terminal:

@@ -86,6 +86,11 @@ CODES: dict[int, ExitCodeMeaning] = {
 }
 
 
+def status_of(code: int) -> str:
+    """Return how a run with that exit code has ended, in a word; of another code: it failed."""
+    return CODES[code].status if code in CODES else "failed"
+
+
 def explain(code: int) -> list[str]:
     """Lines for people."""
     known = CODES.get(code)

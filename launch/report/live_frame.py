@@ -6,57 +6,26 @@ Pure: from what is known of a run to lines that fit the terminal.
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 from rich.text import Text
 
 from gossip.run import shown
 
+from . import peer_table
+from .peer_table import WIDTH_MIN, PeerLine, Size, peer_lines
 from .run_model import PeerRow, RunModel
-from .words import counted, named, near, numbers
+from .words import clock, counted, named, near, numbers
 
-COLOURS = (
-    "cyan",
-    "magenta",
-    "green",
-    "yellow",
-    "blue",
-    "bright_red",
-    "bright_cyan",
-    "bright_magenta",
-)
 PEERS_MAX = 12
 """Maximum number of peers of which the table shows all. With more, it shows those that need
 attention."""
 BAR_WIDTH = 20
-WIDTH_MIN = 20
 ROWS_MIN = 3
-NOTE_LINES = 2
-"""Maximum number of lines of a note that does not fit beside its peer."""
-BEHIND_S = 0.3
-"""A peer may tell of its steps so much later than another; it is not behind then."""
 NO_LOSS = "no loss is shown: add peer.log(loss=loss.item()) before optimizer.step()"
 NOT_SAVED = 'your script\'s to save; peer.steps(N, save="ckpt") saves checkpoints'
-STYLES = {
-    "gone": "red",
-    "stopped": "yellow",
-    "done": "green",
-    "elsewhere": "dim",
-    "ended": "dim",
-}
-COLUMNS = (
-    ("peer", 4),
-    ("stage", 5),
-    ("state", 12),
-    ("step", 8),
-    ("behind", 6),
-    ("steps/s", 7),
-    ("waits", 5),
-    ("trust", 5),
-)
 
 
 @dataclass(frozen=True)
@@ -81,14 +50,6 @@ class About:
         return f"{self.name}: {self.what}, in {self.folder}"
 
 
-@dataclass(frozen=True)
-class Size:
-    """Size of the terminal, in characters."""
-
-    width: int
-    height: int
-
-
 def frame(about: About, view: RunModel, now: float, began: float, size: Size) -> list[Text]:
     """The lines, none wider than the terminal, and fewer than it is high. ``now`` and ``began``:
     monotonic seconds."""
@@ -103,11 +64,21 @@ def frame(about: About, view: RunModel, now: float, began: float, size: Size) ->
     room = max(
         size.height - len(head) - 3, ROWS_MIN
     )  # the table's head, and a line above and below
-    lines = [*head, *_table(view, now, width, room)]
+    lines = [
+        *head,
+        *peer_table.table(view, _lines(view, now), now, Size(width, room + 1), PEERS_MAX),
+    ]
     for line in lines:
         line.plain = shown(line.plain) if not line.plain.isprintable() else line.plain
         line.truncate(width, overflow="ellipsis")
     return lines[: max(size.height - 2, 1)]
+
+
+def _lines(view: RunModel, now: float) -> list[PeerLine]:
+    """Return the lines of this launcher's peers, and of others that are suspected."""
+    lines = peer_lines(view, now)
+    own = [line for line in lines if line.row.state != "elsewhere"]
+    return own + [line for line in lines if line.row.state == "elsewhere" and line.row.suspected]
 
 
 def _progress(about: About, view: RunModel, now: float, began: float, width: int) -> Text:
@@ -205,145 +176,5 @@ def model(view: RunModel) -> str:
     return f"{near(view.saves_to)}, {every}"
 
 
-# --- the table ------------------------------------------------------------------------------------
-
-
-def _table(view: RunModel, now: float, width: int, room: int) -> list[Text]:
-    """Return the table of all peers or, where they are many or the terminal is low, of those that
-    need attention, and the number of the others."""
-    doubted = [row for row in view.rows.values() if row.state == "elsewhere" and row.suspected]
-    everybody = [*own(view), *doubted]
-    needy = [row for row in everybody if needs_attention(row, view)]
-    few = everybody if len(everybody) <= PEERS_MAX else needy[:room]
-    rows = [(row, _row(row, view, now, width)) for row in few]
-    if sum(len(lines) for _, lines in rows) > room:
-        rows = [(row, lines) for row, lines in rows if row in needy]
-    columns = _columns(view)
-    table, drawn = [Text(_line(columns, {n: n for n, _ in columns}), style="dim")], set[int]()
-    for row, lines in rows:
-        last = len(drawn) == len(everybody) - 1  # or there is one more line, for the others
-        if len(table) + len(lines) + (not last) > room + 1:
-            break
-        table += lines
-        drawn.add(row.peer)
-    if others := [row for row in everybody if row.peer not in drawn]:
-        table.append(Text(_others(others, view), style="dim"))
-    return table
-
-
-def needs_attention(row: PeerRow, view: RunModel) -> bool:
-    """Whether somebody should look at the peer."""
-    if row.state == "done":
-        return False
-    if view.round >= 0 and row.state != "training":
-        return True
-    return bool(row.skipped_by or row.suspected or row.quarantined or behind(row, view))
-
-
-def behind(row: PeerRow, view: RunModel) -> int:
-    """Steps that it lags behind the first."""
-    gap, told, first = view.step - row.step, row.pace.last_at, view.pace.last_at
-    if gap <= 0 or told is None or first is None or first - told <= BEHIND_S:
-        return 0
-    return gap
-
-
-def _row(row: PeerRow, view: RunModel, now: float, width: int) -> list[Text]:
-    """A peer's line, and others for a note that has no room in it."""
-    state, trains = _state(row), row.state == "training"
-    rate, waits = row.pace.per_s(now), row.pace.waiting(now)
-    columns = _columns(view)
-    cells = {
-        "peer": str(row.peer),
-        "stage": stage_word(row.peer, view),
-        "state": state,
-        "step": str(row.step * view.local_steps) if row.step else "-",
-        "behind": str(behind(row, view) * view.local_steps) if trains else "-",
-        "steps/s": f"{rate * view.local_steps:.3g}" if rate is not None and trains else "-",
-        "waits": f"{waits:.0%}" if waits is not None and trains else "-",
-        "trust": f"{row.trust:.2f}",
-    }
-    line = Text(_line(columns, cells))
-    begin = COLUMNS[0][1]
-    line.stylize(COLOURS[row.peer % len(COLOURS)], 0, begin)
-    style = STYLES.get(state, "yellow" if state != row.state else "")
-    at = sum(wide + 2 for _, wide in columns[: [name for name, _ in columns].index("state")])
-    line.stylize(style, at, at + dict(columns)["state"])
-    note, colour = _note(row), "magenta" if row.suspected else "dim"
-    if not note:
-        return [line]
-    if line.cell_len + 2 + cell_len(note) <= width:
-        return [line.append(f"  {note}", colour)]
-    parts = textwrap.wrap(note, max(width - begin - 2, WIDTH_MIN - begin - 2))[:NOTE_LINES]
-    return [line, *(Text(" " * (begin + 2) + part, colour) for part in parts)]
-
-
-def _state(row: PeerRow) -> str:
-    if row.state == "gone" and row.asked:
-        return "ended"
-    if row.state == "training" and row.quarantined:
-        return "quarantined"
-    if row.state == "training" and row.skipped_by:
-        return f"skipped by {len(row.skipped_by)}"
-    return row.state
-
-
-def _note(row: PeerRow) -> str:
-    """Why its trust is low, or how it ended; in a fault plan also how it lies."""
-    lie = f"[{row.lie}]" if row.lie else ""
-    why = row.doubt if row.suspected else ""
-    return shown("  ".join(filter(None, (lie, why, row.exit if _state(row) == "gone" else ""))))
-
-
-def _others(others: Sequence[PeerRow], view: RunModel) -> str:
-    """Those that the table has no row for, counted by their states."""
-    states: dict[str, int] = {}
-    for row in others:
-        states[_state(row)] = states.get(_state(row), 0) + 1
-    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    steps = [row.step * view.local_steps for row in others if row.state in ("training", "done")]
-    spread = f"; {steps_word(steps)}" if steps else ""
-    return f" +{len(others)}  {counts}{spread}"
-
-
-def steps_word(steps: Sequence[int]) -> str:
-    """``step 400``, ``steps 398 to 400``"""
-    first, last = min(steps), max(steps)
-    return f"step {first}" if first == last else f"steps {first} to {last}"
-
-
-def _columns(view: RunModel) -> list[tuple[str, int]]:
-    """Those that this run has."""
-    return [each for each in COLUMNS if each[0] != "stage" or view.stages]
-
-
-def stage_word(peer: int, view: RunModel) -> str:
-    """The number of a peer's stage; ``-``: it has none."""
-    found = view.stages.get(peer)
-    return "-" if found is None else str(found.number)
-
-
-def _line(columns: Sequence[tuple[str, int]], cells: Mapping[str, str]) -> str:
-    """One row; words to the left, figures to the right."""
-    parts = []
-    for name, width in columns:
-        cell = cells[name]
-        short = cell if cell_len(cell) <= width else set_cell_size(cell, width)
-        parts.append(f"{short:{'<' if name == 'state' else '>'}{width}}")
-    return "  ".join(parts)
-
-
-# --- figures --------------------------------------------------------------------------------------
-
-
 def figure(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 1000 else f"{value:.2e}"
-
-
-def clock(seconds: float) -> str:
-    """``0:21``, ``1:02:03``, ``3 d 4 h``"""
-    whole = max(0, round(seconds))
-    if whole >= 86400:
-        return f"{whole // 86400} d {whole % 86400 // 3600} h"
-    hours, minutes = whole // 3600, whole % 3600 // 60
-    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"

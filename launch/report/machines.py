@@ -3,7 +3,9 @@ use."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gossip.observe import documents, events
 from gossip.run import text_of
@@ -21,34 +23,40 @@ LOAD_HIGH = 2.0
 """For each core: from here on processes wait for processors most of the time."""
 
 
-@dataclass(slots=True)
-class Extremes:
-    """A figure: as it was told last, and how far it went."""
+class Extremes(NamedTuple):
+    """A figure: as it was reported last, and how far it went."""
 
     last: float
     lowest: float
     highest: float
 
-    def add_value(self, value: float) -> None:
-        self.last = value
-        self.lowest, self.highest = min(self.lowest, value), max(self.highest, value)
+    def worst(self, over: bool, worst: str) -> float:
+        """Return the last value or, if the run is ``over``, the ``worst``."""
+        found: float = getattr(self, worst if over else "last")
+        return found
 
 
-@dataclass(slots=True)
-class GpuHealth:
-    """One GPU of a host. ``busy``: share of the last second; ``celsius``: degrees; None: not known.
-    ``memory``: bytes that are used, ``memory_total`` those that there are."""
+class Figures:
+    """Figures of one thing, by name."""
 
-    busy: Extremes | None = None
-    memory: Extremes | None = None
-    memory_total: Extremes | None = None
-    celsius: Extremes | None = None
+    def __init__(self) -> None:
+        self._found: dict[str, Extremes] = {}
 
-    def record_usage(self, usage: documents.GpuUsage) -> None:
-        self.busy = _extend_extremes(self.busy, usage.busy)
-        self.memory = _extend_extremes(self.memory, usage.memory)
-        self.memory_total = _extend_extremes(self.memory_total, usage.memory_total)
-        self.celsius = _extend_extremes(self.celsius, usage.celsius)
+    def record(self, names: Iterable[str], source: object) -> None:
+        """Record the attributes of these names that are known."""
+        for name in names:
+            if (value := getattr(source, name)) is not None:
+                _, lowest, highest = self._found.get(name, (value, value, value))
+                self._found[name] = Extremes(value, min(lowest, value), max(highest, value))
+
+    def find(self, name: str, over: bool, worst: str = "highest") -> float | None:
+        """Return a figure, as ``Extremes.worst`` does; None: it is not known."""
+        found = self._found.get(name)
+        return None if found is None else found.worst(over, worst)
+
+
+OF_MACHINE = ("load", "machine_memory_free", "disk_free")
+OF_GPU = ("busy", "memory", "memory_total", "celsius")
 
 
 @dataclass(slots=True)
@@ -57,33 +65,30 @@ class MachineHealth:
 
     Attributes:
         cores, memory: How many, and bytes; None: not known.
-        load: Of the last minute, as the system counts it.
-        memory_free, disk_free: Bytes; the disk is that of the run's folder.
-        gpus: Those that peers use, by their index.
+        seen: Load of the last minute; bytes free of the memory, and of the disk that has the run's
+            folder.
+        gpus: Those that peers use, by their index: busy share of the last second, bytes used and
+            in all, temperature.
     """
 
     host: str
     cores: int | None = None
     memory: int | None = None
-    load: Extremes | None = None
-    memory_free: Extremes | None = None
-    disk_free: Extremes | None = None
-    gpus: dict[int, GpuHealth] = field(default_factory=dict)
+    seen: Figures = field(default_factory=Figures)
+    gpus: dict[int, Figures] = field(default_factory=dict)
 
     def record_usage(self, usage: events.Usage) -> None:
         """Record what an event reports about the machine."""
-        self.load = _extend_extremes(self.load, usage.load)
-        self.memory_free = _extend_extremes(self.memory_free, usage.machine_memory_free)
-        self.disk_free = _extend_extremes(self.disk_free, usage.disk_free)
+        self.seen.record(OF_MACHINE, usage)
         for gpu in map(documents.GpuUsage.pick, (usage.gpus or ())[:GPUS_MAX]):
             if gpu.index is not None:
-                self.gpus.setdefault(int(gpu.index), GpuHealth()).record_usage(gpu)
+                self.gpus.setdefault(int(gpu.index), Figures()).record(OF_GPU, gpu)
 
     def figures(self, over: bool) -> list[tuple[str, str]]:
         """Return figures of the machine, now, or at the worst if the run is ``over``; each with
         what is wrong with it, "": nothing."""
-        load = _of(self.load, over, "highest")
-        free, disk = (_of(each, over, "lowest") for each in (self.memory_free, self.disk_free))
+        load = self.seen.find("load", over)
+        free, disk = (self.seen.find(name, over, "lowest") for name in OF_MACHINE[1:])
         found = []
         if load is not None:
             cores = f" on {counted(self.cores, 'core')}" if self.cores else ""
@@ -101,13 +106,14 @@ class MachineHealth:
         """Return figures of all its GPUs together: how busy they are on average, or were least; how
         full the fullest is, and how warm the warmest."""
         gpus = list(self.gpus.values())
-        busy = [each for gpu in gpus if (each := _of(gpu.busy, over, "lowest")) is not None]
+        busy = [each for gpu in gpus if (each := gpu.find("busy", over, "lowest")) is not None]
         full = [
-            (used, gpu.memory_total.last)
+            (used, total)
             for gpu in gpus
-            if (used := _of(gpu.memory, over, "highest")) is not None and gpu.memory_total
+            if (used := gpu.find("memory", over)) is not None
+            and (total := gpu.find("memory_total", over=False))
         ]
-        warm = [each for gpu in gpus if (each := _of(gpu.celsius, over, "highest")) is not None]
+        warm = [each for gpu in gpus if (each := gpu.find("celsius", over)) is not None]
         found = []
         if busy:
             found.append((f"{counted(len(gpus), 'GPU')} {sum(busy) / len(busy):.0%} busy", ""))
@@ -171,20 +177,4 @@ class Machines:
 
 
 def _burden(machine: MachineHealth) -> float:
-    return machine.load.last / (machine.cores or 1) if machine.load is not None else 0.0
-
-
-def _extend_extremes(spread: Extremes | None, value: float | None) -> Extremes | None:
-    if value is None:
-        return spread
-    if spread is None:
-        return Extremes(value, value, value)
-    spread.add_value(value)
-    return spread
-
-
-def _of(spread: Extremes | None, over: bool, worst: str) -> float | None:
-    if spread is None:
-        return None
-    found: float = getattr(spread, worst if over else "last")
-    return found
+    return (machine.seen.find("load", over=False) or 0.0) / (machine.cores or 1)

@@ -21,6 +21,7 @@ from gossip.faults import (
 from gossip.observe import Event, events
 
 from .run_model import RunModel
+from .words import named
 
 TRAINS = (events.Ready, events.Restored, events.Round)
 """Events that only peers report that take part in rounds, or are about to."""
@@ -120,42 +121,22 @@ def _not_struck(fault: Fault, happened: Sequence[Event], view: RunModel, last: i
     if not trained or last < 0:
         return "nothing was trained"
     if peers and trained.isdisjoint(peers):
-        return f"{_named(peers)} never trained"
-    at_s = getattr(fault, "at_s", None)
-    if isinstance(fault, Slow | ByzantineFault | ActivationFault) and at_s is None:
+        return f"{named(peers)} never trained"
+    has_moment = getattr(fault, "at_s", None) is not None
+    if isinstance(fault, Slow | ByzantineFault | ActivationFault) and not has_moment:
         return ""
     if isinstance(fault, NodeAttack):
-        return f"{_named(peers)} had no occasion for it"
-    if isinstance(fault, Blow) and fault.round is not None and fault.round > last:
-        return f"round {last} was the last"
-    lasted_s = _lasted_s(happened)
-    if isinstance(fault, LinkFault) or (at_s is not None and at_s >= lasted_s):
-        return f"the run ended after {lasted_s:.1f} s"
-    return "nobody served a round then" if not peers else _absent(peers[0], view)
+        return f"{named(peers)} had no occasion for it"
+    absent = _absent(peers[0], view) if isinstance(fault, Blow) and peers else ""
+    return absent or f"it had not come about when the run ended, after round {last}"
 
 
 def _absent(peer: int, view: RunModel) -> str:
-    """Why a peer was not there at a moment that the run had."""
+    """Return why a peer had gone before the end of the run; "": it had not."""
     blow = view.blow(peer)
     if peer in view.leaves:
         return f"peer {peer} had left"
     if blow is not None and blow.kind != "hang" and view.rows[peer].state == "gone":
         since = f"since round {blow.round}" if blow.round >= 0 else "before its first round"
         return f"peer {peer} was gone {since}"
-    return (
-        f"peer {peer} had ended"
-        if view.rows[peer].state == "done"
-        else f"peer {peer} was in no round then"
-    )
-
-
-def _lasted_s(happened: Iterable[Event]) -> float:
-    """Return the seconds from the first round, from which the plan counts its seconds, to the last
-    event of a peer."""
-    began = next((event.t for event in happened if isinstance(event, TRAINS)), 0.0)
-    times = [event.t for event in happened if isinstance(event, (*TRAINS, events.Halted))]
-    return max(times, default=began) - began
-
-
-def _named(peers: Sequence[int]) -> str:
-    return f"peer{'s' if len(peers) > 1 else ''} {', '.join(map(str, peers))}"
+    return ""

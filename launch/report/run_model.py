@@ -239,6 +239,23 @@ class RunModel:
         handler = HANDLERS.get(type(event))
         return [] if handler is None else handler(self, row, event, *about)
 
+    def apply_recorded(self, event: Event) -> list[str]:
+        """Apply an event from the files of the run, as ``apply`` does. Its writer is one of the
+        run's peers, even if others only named it until now."""
+        if event.peer is None:
+            return []
+        row = self.rows.get(event.peer)
+        if row is None:
+            self.expect(event.peer)
+        elif row.state == "elsewhere":
+            row.state = "starting"
+        lines = self.apply(event)
+        if isinstance(event, events.Halted) and event.exit_code:
+            # With a launcher, its own row reports the same in a moment.
+            row = self.rows[event.peer]
+            row.state, row.exit = "gone", text_of(event.reason) or ""
+        return lines
+
     def apply_commit(self, commit: CommitRow) -> bool:
         """Apply a commit. Return whether it is the first of its round and stage. Of two branches
         the commit counts that was written down later. Shards beyond the first are left out."""

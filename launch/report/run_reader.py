@@ -10,7 +10,7 @@ from typing import Any
 
 from gossip.errors import GossipError
 from gossip.faults import FaultPlan, parse
-from gossip.observe import PEERS_MAX, CommitRow, Event, documents, events
+from gossip.observe import PEERS_MAX, CommitRow, Event, documents
 from gossip.run import shown, text_of
 
 from . import notes
@@ -108,25 +108,14 @@ class RunReader:
                 event_taken(event, lines)
 
     def _apply(self, event: Event) -> list[str]:
-        at, peer = event.t, event.peer
+        at = event.t
         if self.began is None or at < self.began:
             self.began = at
         if at > self.last_at:
             self.last_at = at
-        if peer is None:
-            return []
-        row = self.view.rows.get(peer)
-        if row is None:
-            self.view.expect(peer)
-        elif row.state == "elsewhere":
-            row.state = "starting"  # it was only spoken of until now
-        if lines := self.view.apply(event):  # of most rows there is nothing to tell
+        if lines := self.view.apply_recorded(event):  # of most rows there is nothing to tell
             self.happenings.extend(Happening(at, line) for line in lines)
             self.happened += len(lines)
-        if isinstance(event, events.Halted) and event.exit_code:
-            # With a launcher, its own row reports the same in a moment.
-            row = self.view.rows[peer]
-            row.state, row.exit = "gone", text_of(event.reason) or ""
         return lines
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gossip.errors import ConfigError, suggest_name
-from gossip.observe import Event, documents, events
+from gossip.observe import PEERS_MAX, Event, documents
 from gossip.run import (
     NodeRecord,
     last_events,
@@ -26,9 +26,10 @@ from gossip.run import (
     text_of,
 )
 
-from .exit_codes import CODES
+from .exit_codes import status_of
 from .launchers import Launcher, of as launchers_of
-from .stages import PeerStage, stages_in
+from .run_model import RunModel
+from .stages import stages_in
 from .words import near
 
 RUNS = "runs"
@@ -167,16 +168,18 @@ def read_state(folder: Path) -> RunState:
     ends = [one.ended or 0.0 for one in launchers] + [node.ended or 0.0 for node in nodes]
     ended = max(ends, default=0.0) if state == "ended" else 0.0
     outcome = _outcome(summary if state == "ended" else None, nodes, state)
-    stages = stages_in(settings.pipeline)
-    progress = _progress(folder, broken, stages) if outcome.rounds is None else _Progress()
+    progress = _model_of(settings)
+    if outcome.rounds is None:
+        _read_progress(progress, folder, broken)
+    seen = progress.round >= 0
     accuracy = documents.Accuracy.pick(outcome.accuracy)
     return RunState(
         name=text_of(settings.name) or shown(folder.name),
         folder=folder,
         state=state,
         peers=max(settings.peers, len({peer for one in launchers for peer in one.peers})),
-        alive=progress.alive if state in ("running", "elsewhere") else None,
-        round=progress.round if outcome.rounds is None else outcome.rounds,
+        alive=progress.alive if seen and state in ("running", "elsewhere") else None,
+        round=(progress.round if seen else None) if outcome.rounds is None else outcome.rounds,
         rounds=settings.rounds,
         began=environment.started,
         ended=ended or None,
@@ -227,8 +230,7 @@ def _outcome(
     if summary is not None or state != "ended" or not codes:
         return documents.Outcome.pick(summary)
     code = min(codes)
-    status = CODES[code].status if code in CODES else "failed"
-    return documents.Outcome(exit_code=code, status=status)
+    return documents.Outcome(exit_code=code, status=status_of(code))
 
 
 def read_known(folder: Path, name: str, broken: list[str]) -> dict[str, Any] | None:
@@ -271,38 +273,18 @@ def still_here(folder: Path) -> list[int]:
     ]
 
 
-@dataclass(slots=True)
-class _Progress:
-    """Progress of a run, by the last rows of its events."""
-
-    round: int | None = None
-    loss: float | None = None
-    alive: int | None = None
-    accuracy: float | None = None
+def _model_of(settings: documents.RunSettings) -> RunModel:
+    peers = min(settings.peers, PEERS_MAX)
+    return RunModel(peers, local_steps=1, stages=stages_in(settings.pipeline))
 
 
-def _progress(folder: Path, broken: list[str], stages: Mapping[int, PeerStage]) -> _Progress:
-    """Read the progress of a run. In a pipeline each stage reports its own."""
-    found = _Progress()
-    in_stage: dict[int, tuple[int, int]] = {}  # its last round, and who was alive in it
-    accuracies: dict[int, float] = {}
+def _read_progress(view: RunModel, folder: Path, broken: list[str]) -> None:
+    """Apply the last events of a run to its model."""
     files = event_files(folder) or sorted(folder.glob("peer-*/events.jsonl"))[:NODES_MAX]
     each_bytes = max(TAIL_BYTES // max(1, len(files)), TAIL_BYTES_MIN)
-    for event in (event for path in files for event in _last_events(path, each_bytes, broken)):
-        match event:
-            case events.Round() if event.round is not None and event.round >= 0:
-                if found.round is None or event.round >= found.round:
-                    found.round, found.alive = event.round, event.alive_count
-                    found.loss = _first(event.loss, found.loss)
-                if (place := stages.get(event.peer)) is not None:
-                    known = in_stage.get(place.number, (-1, 0))
-                    in_stage[place.number] = max(known, (event.round, event.alive_count or 0))
-                    found.alive = sum(alive for _, alive in in_stage.values())
-            case events.Metrics() if event.accuracy is not None:
-                accuracies[event.peer] = event.accuracy
-    if accuracies:
-        found.accuracy = sum(accuracies.values()) / len(accuracies)
-    return found
+    for path in files:
+        for event in _last_events(path, each_bytes, broken):
+            view.apply_recorded(event)
 
 
 def event_files(folder: Path) -> list[Path]:

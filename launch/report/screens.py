@@ -18,8 +18,9 @@ from rich.text import Text
 from gossip.run import shown_line, shown_lines
 
 from .folding import EventFolder
-from .live_frame import COLOURS, NO_LOSS, About, Size, figure, frame
+from .live_frame import NO_LOSS, About, figure, frame
 from .merging import PeerOutput, SharedLine, label
+from .peer_table import COLOURS, Size
 from .run_model import RunModel
 
 MARKS = {

@@ -30,6 +30,7 @@ from gossip.run import (
 from . import history
 from .alone import trained_alone
 from .blow_rows import blows_and_returns, rounded
+from .exit_codes import status_of
 from .missed import missed
 from .participation import BOUND, WINDOW
 from .run_model import RunModel
@@ -38,19 +39,6 @@ from .stages import stages_of
 
 SCHEMA = "gossip.summary/2"
 EPOCHS_MAX = 1000
-STATUS = {
-    0: "finished",
-    1: "failed",
-    2: "refused",
-    4: "never_started",
-    5: "quorum_lost",
-    6: "refused",
-    7: "state_lost",
-    8: "not_saved",
-    9: "diverged",
-    130: "stopped",
-    143: "stopped",
-}
 
 
 def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[dict[str, Any]]:
@@ -164,7 +152,7 @@ def build(
         exit_code = DIVERGED
     return {
         "schema": SCHEMA,
-        "status": STATUS.get(exit_code, "failed"),
+        "status": status_of(exit_code),
         "exit_code": exit_code,
         **_settings(config),
         "faults_missed": missed(config.plan, happened, view, span.last, elsewhere),

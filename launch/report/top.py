@@ -20,11 +20,11 @@ from gossip.errors import ConfigError
 from gossip.run import shown, text_of
 
 from . import run_state
-from .live_frame import Size
+from .peer_table import PeerLine, Size, peer_lines
 from .run_model import RunModel
 from .run_reader import RunReader
 from .screens import is_terminal
-from .top_frame import PeerLine, Standing, frame, peer_lines, trained_at
+from .top_frame import Standing, frame
 
 PLAIN_WIDTH = 120
 """Width of output into a file or a pipe, in columns."""
@@ -77,7 +77,7 @@ class TopView:
             "took_part": view.participation.last,
             "participation": view.participation.of_window,
             "rounds_lost": len(view.lost_rounds),
-            "peers": [_peer_json(line, view, now) for line in peer_lines(*self._last)],
+            "peers": [_peer_json(line, view, now) for line in peer_lines(view, now, standing.over)],
             "broken": self.broken,
         }
 
@@ -90,13 +90,12 @@ class TopView:
             self._reader = RunReader(self.folder)
         self._reader.update()
         now = self._reader.last_at if self.over else time.time()
-        self._last = self._reader, self._standing, now
-        return self._last
+        return self._reader, self._standing, now
 
 
 def _peer_json(line: PeerLine, view: RunModel, now: float) -> dict[str, Any]:
     row, known, stage = line.row, line.row.figures, view.stages.get(line.row.peer)
-    usage, at = known.usage, trained_at(line, now)
+    usage, at = known.usage, line.trained_at(now)
     return {
         "peer": row.peer,
         "stage": stage.number if stage is not None else None,
@@ -178,14 +177,14 @@ def show_json(folder: Path) -> None:
 
 def _print(view: TopView) -> None:
     """All peers, however many, and all that went wrong."""
-    from .html import lines_of  # here: a run that is drawn each second has no time for it
+    from .html import lines_of, read  # here: a run that is drawn each second has no time for it
 
     console = Console(highlight=False, soft_wrap=True)
     width = shutil.get_terminal_size().columns if console.is_terminal else PLAIN_WIDTH
     for line in view.render_lines(Size(width, ROWS_ALL)):
         console.print(line)
     broken = [f"! {shown(line)}" for line in view.broken]
-    for text in ("", *lines_of(view.folder, width - 1), *broken):
+    for text in ("", *lines_of(read(view.folder), width - 1), *broken):
         console.print(Text(text))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import textwrap
@@ -44,6 +45,39 @@ def named(peers: Iterable[int]) -> str:
     """``peer 3``, ``peers 0-2,5``"""
     found = sorted(set(peers))
     return f"peer{'s' if len(found) > 1 else ''} {numbers(found)}"
+
+
+def clock(seconds: float | None, exact: bool = False) -> str:
+    """Time since the start: ``0:07``, ``12:30``, ``3:00:00``, ``2 d 01:00``; with a tenth of a
+    second when ``exact``."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    tenths = round(max(0.0, seconds) * 10) if exact else round(max(0.0, seconds)) * 10
+    whole, tenth = divmod(tenths, 10)
+    end = f".{tenth}" if exact else ""
+    minutes, s = divmod(whole, 60)
+    hours, m = divmod(minutes, 60)
+    days, h = divmod(hours, 24)
+    if days:
+        return f"{days} d {h:02d}:{m:02d}"
+    return f"{h}:{m:02d}:{s:02d}{end}" if hours else f"{m}:{s:02d}{end}"
+
+
+def lasted(seconds: float | None) -> str:
+    """A duration: ``0.8 ms``, ``82 ms``, ``1.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
+    if seconds is None or not math.isfinite(seconds):
+        return "-"
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms" if seconds >= 0.01 else f"{seconds * 1000:.1f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    if not hours:
+        return f"{m} min {s:02d} s"
+    return f"{hours} h {m:02d} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
 
 
 def bytes_word(count: float) -> str:

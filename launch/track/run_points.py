@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError
-from gossip.launch.report import RunModel, RunReader, counted, lineage, words
-from gossip.observe import CommitRow, Event, documents, events
+from gossip.launch.report import RunModel, RunReader, counted, words
+from gossip.observe import CommitRow, Event, documents
 from gossip.run import checkpoints, real, whole
 
 from .base import Point, RunDescription, Told
@@ -19,7 +19,6 @@ BATCH = 1000
 NOT_VALUES = frozenset(("t", "wall", "peer", "round", "step"))
 SETTING_CHARACTERS = 500
 """MLflow takes no more of a parameter."""
-AUTO = "auto"
 
 
 class RunPoints:
@@ -42,7 +41,6 @@ class RunPoints:
         self._swarm_at = self._shares_at = 0.0
         self._last: dict[str, float] = {}
         self._saved: set[int] = set()
-        self._begun = False
         self.given = 0
 
     def about(self) -> RunDescription:
@@ -104,28 +102,11 @@ class RunPoints:
         """After each event: what it made happen, and every now and then how the swarm stands."""
         view, at = self.reader.view, event.t
         step = max(view.round, 0)
-        if not self._begun and isinstance(event, events.Round):
-            self._begun = True
-            self._report_resume(at)
         for line in lines:
             self._log_event(Told(step, at, line.strip()))
         if at >= self._swarm_at + SWARM_EVERY_S and view.round >= 0:
             self._swarm_at = at
             self._add_swarm_points(step, at)
-
-    def _report_resume(self, at: float) -> None:
-        """Once the first round is there: what the run goes on from, if it does not begin anew."""
-        view = self.reader.view
-        done = (view.step - 1) * view.local_steps
-        resume = self.reader.settings.resume
-        if not resume or done <= 0:
-            return
-        source = f"from {resume}" if resume != AUTO else "from a checkpoint"
-        began = self.reader.environment.started
-        if resume == AUTO and began is not None:
-            before = lineage.last_before(self.reader.folder, self._saves_to(), began)
-            source += f" of run {before}" if before is not None else ""
-        self._log_event(Told(view.round, at, f"= goes on at step {done}, {source}"))
 
     def _add_swarm_points(self, step: int, at: float) -> None:
         """How the swarm and each peer stand."""
@@ -154,7 +135,7 @@ class RunPoints:
 
     def _checkpoints(self) -> None:
         try:
-            folder = self._saves_to()
+            folder = checkpoints.folder_of(self.reader.folder)
             there = checkpoints.listed(folder) if folder is not None else []
         except ConfigError:
             return  # it is told of by whoever lists them
@@ -166,9 +147,6 @@ class RunPoints:
             at = path.stat().st_mtime
             self._log_event(Told(step, at, f"checkpoint of step {step}: {path}"))
             self._add_point("swarm/checkpoint", step, step, at)
-
-    def _saves_to(self) -> Path | None:
-        return checkpoints.folder_of(self.reader.folder)
 
     def _add_if_changed(self, name: str, step: int, value: float, at: float) -> None:
         if self._last.get(name) != value:
@@ -204,19 +182,11 @@ def _tags(
 
 
 def _end_in_words(view: RunModel) -> str:
-    """Return a line with the number of peers that finished and the ends of the others."""
+    """Return a line with the number of peers that finished, and the others."""
     rows = [row for row in view.rows.values() if row.state != "elsewhere"]
-    done = [row.peer for row in rows if row.state == "done"]
-    ended: dict[str, list[int]] = {}
-    for row in rows:
-        if row.state == "gone":
-            ended.setdefault("stopped" if row.asked else row.exit or "gone", []).append(row.peer)
-        elif row.state != "done":
-            ended.setdefault("nothing more was heard of", []).append(row.peer)
-    mark = "=" if len(done) == len(rows) else "x"
-    others = "".join(f"; {how}: {words.numbers(peers)}" for how, peers in ended.items())
-    last = f" in round {view.round}" if view.round >= 0 else ""
-    return f"{mark} over{last}: {len(done)} of {counted(len(rows), 'peer')} came to the end{others}"
+    others = [row.peer for row in rows if row.state != "done"]
+    done = f"{len(rows) - len(others)} of {counted(len(rows), 'peer')} came to the end"
+    return f"x over: {done}; not: {words.numbers(others)}" if others else f"= over: {done}"
 
 
 def _in_words(value: object) -> str:

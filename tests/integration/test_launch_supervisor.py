@@ -231,7 +231,8 @@ async def test_the_last_lines_say_which_planned_faults_never_took_place_or_only_
     assert runs.finish(tmp_path / "run", outcome, heard, as_json=False) == 0
     half = "restart:1@1+100ms (peer 1 was started again, but in no round before the end)"
     assert [line for line in heard.said if line.startswith("! planned")] == [
-        f"! planned, and never took place: crash:server@50 (round {ROUNDS} was the last)",
+        "! planned, and never took place: crash:server@50 (it had not come about when the run "
+        f"ended, after round {ROUNDS})",
         *([f"! planned, and took place only by half: {half}"] if mode == "late@1" else []),
     ]
 

@@ -62,7 +62,7 @@ def test_the_report_of_a_real_run_has_its_faults_its_note_and_its_checkpoints(
     assert noted.returncode == 0, noted.stderr
     assert "note by" in (folder / "runs" / "one" / "logbook.md").read_text().splitlines()[-1]
 
-    made = gossip(folder, "report", "one", "--png", "pictures")
+    made = gossip(folder, "report", "one")
 
     assert made.returncode == 0, made.stderr
     text = (folder / "runs" / "one" / "report.html").read_text()
@@ -77,7 +77,6 @@ def test_the_report_of_a_real_run_has_its_faults_its_note_and_its_checkpoints(
     assert re.match(r"in round \d+, [\d.]+ m?s after its death", killed[6])
     assert "a first try" in text
     assert "Checkpoints on disk" in text
-    assert (folder / "pictures" / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_report_goes_where_it_is_told_to_and_a_run_that_is_not_there_has_none(

@@ -158,12 +158,12 @@ def test_settings_of_runs_are_resolved(page: str, folder: Path) -> None:
 
 
 def looking() -> Iterator[tuple[Block, list[str]]]:
-    """Command lines that only look at a run, at checkpoints or into the simulator. Pictures and
-    checkpoints are dear."""
+    """Command lines that only look at a run, at checkpoints or into the simulator. Checkpoints
+    are dear."""
     for block in SHELL:
         for line in block.commands:
             words = shown_commands.words_of(line)
-            dear = "--png" in words or words[:2] == ["gossip", "checkpoints"]
+            dear = words[:2] == ["gossip", "checkpoints"]
             if not line.startswith(LOOKS) or "--live" in words or (dear and not LONG):
                 continue
             yield block, words

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from gossip.launch.report.live_frame import About, Size, clock, frame
+from gossip.launch.report.live_frame import About, frame
+from gossip.launch.report.peer_table import Size
 from gossip.launch.report.run_model import RunModel
-from gossip.launch.report.words import numbers
+from gossip.launch.report.words import clock, numbers
 from gossip.observe import Event, read_event
 
 ABOUT = About("train-5014", "3 peers, rolling, suspicion (f=0)", "/tmp/runs/train-5014")
 WIDE = Size(80, 30)
-HEAD = "peer  state             step  behind  steps/s  waits  trust"
+HEAD = "peer  state            step    lag  steps/s  waits  trust"
 
 
 def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> Event:
@@ -44,9 +45,9 @@ def test_what_was_started_how_far_it_is_its_health_and_its_model_are_the_first_l
         "model: /data/ckpt, every 50 steps and at the end",
         "files: /tmp/runs/train-5014    stop: Ctrl-C",
         HEAD,
-        "   0  training            45       0       10    75%   1.00",
-        "   1  training            45       0       10    75%   1.00",
-        "   2  training            45       0       10    75%   1.00",
+        "   0  training           45      0       10    75%   1.00",
+        "   1  training           45      0       10    75%   1.00",
+        "   2  training           45      0       10    75%   1.00",
     ]
 
 
@@ -70,8 +71,8 @@ def test_why_a_peer_is_doubted_is_told_with_its_round_and_not_cut() -> None:
     why = ["16 of the last 16 updates stood out, 13.2x farther out than typical"]
     view.apply(event("suspected", 0, now, subject=1, round=15, trust=0.1, reasons=why))
     assert drawn(view, now)[8:] == [
-        "      round 15: 16 of the last 16 updates stood out, 13.2x farther out than",
-        "      typical",
+        "     round 15: 16 of the last 16 updates stood out, 13.2x farther out than",
+        "     typical",
     ]
     view.apply(event("trusted", 0, now, subject=1, round=19, trust=0.9))
     assert len(drawn(view, now)) == 8
@@ -124,10 +125,9 @@ def test_what_is_wrong_is_in_the_line_of_health() -> None:
     lines = drawn(view, now)
     assert lines[2] == "degraded: 3 of 4 peers train; gone: peer 1; suspected: peer 3"
     assert (
-        lines[7] == "   1  gone                20       -        -      -   1.00  killed by SIGKILL"
+        lines[7] == "   1  gone               20      -       10    75%   1.00  killed by SIGKILL"
     )
-    assert lines[9].endswith("10    75%   0.10")
-    assert lines[10] == "      far from the others"
+    assert lines[9].endswith("10    75%   0.10  far from the others")
     view.apply(event("paused", 0, now, round=21, alive=[0, 2], need=3))
     assert drawn(view, now)[2].startswith("paused: too few peers are alive; 3 of 4")
     rounds(view, 23, [0, 2, 3])
@@ -243,5 +243,5 @@ def test_a_folder_inside_the_working_folder_is_named_from_there(
 
 
 def test_figures() -> None:
-    assert [clock(s) for s in (21, 3723, 100_000)] == ["0:21", "1:02:03", "1 d 3 h"]
+    assert [clock(s) for s in (21, 3723, 100_000)] == ["0:21", "1:02:03", "1 d 03:46"]
     assert numbers([5, 0, 1, 2, 8, 9]) == "0-2,5,8,9"

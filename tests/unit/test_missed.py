@@ -30,6 +30,9 @@ BEGIN = [row(100.0, peer, event) for event in ("started", "ready") for peer in r
 END = [row(103.1, peer, "halted", round=LAST) for peer in range(4)]
 
 
+OVER = f"it had not come about when the run ended, after round {LAST}"
+
+
 def judged(
     plan: list[str], *events: Event, elsewhere: tuple[int, ...] = (), last: int = LAST
 ) -> list[dict[str, Any]]:
@@ -65,15 +68,11 @@ def test_a_plan_that_was_carried_out_leaves_nothing_to_name() -> None:
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [
-        ("crash:server@50", "round 23 was the last"),
-        ("hang:2@24+1s", "round 23 was the last"),
-        ("crash:1@20s", "the run ended after 3.1 s"),
-        ("slow:1*4@20s+1s", "the run ended after 3.1 s"),
-        ("partition:0|1@20s+1s", "the run ended after 3.1 s"),
-        ("loss:all*0.2@3s+1s", "the run ended after 3.1 s"),  # it was about to
-        ("crash:server@1s", "nobody served a round then"),
-        ("wrong_results:2,3", "peers 2, 3 had no occasion for it"),
-        ("restart:1@10+1s", "peer 1 had ended"),  # its script ends before those of the others
+        ("crash:server@50", OVER),
+        ("crash:1@20s", OVER),
+        ("slow:1*4@20s+1s", OVER),
+        ("partition:0|1@20s+1s", OVER),
+        ("wrong_results:2,3", "peers 2,3 had no occasion for it"),
     ],
 )
 def test_the_reason_is_named(fault: str, reason: str) -> None:

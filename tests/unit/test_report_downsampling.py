@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
+from gossip.launch.report import words
 from gossip.launch.report.html import curves, figures
-from gossip.launch.report.html.columns import CommitColumns, Points, Series, columns_of
+from gossip.launch.report.html.columns import CommitColumns, Points, Series
 from gossip.launch.report.html.downsampling import Buckets
-from gossip.observe import read_commits
+from gossip.observe import CommitRow, read_commits
+
+
+def columns_of(commits: Iterable[CommitRow]) -> CommitColumns:
+    found = CommitColumns()
+    for commit in commits:
+        found.add(commit)
+    found.settle()
+    return found
 
 
 def test_each_part_of_the_time_has_the_mean_of_its_values_and_a_gap_has_none() -> None:
@@ -139,7 +150,7 @@ def test_an_uneven_number_of_contributors_keeps_its_rows_with_their_commits() ->
     [(0.0, "0:00.0"), (9.96, "0:10.0"), (61.25, "1:01.2"), (3600.0, "1:00:00.0")],
 )
 def test_a_moment_is_said_to_a_tenth_of_a_second(seconds: float, said: str) -> None:
-    assert figures.clock(seconds, exact=True) == said
+    assert words.clock(seconds, exact=True) == said
 
 
 @pytest.mark.parametrize(

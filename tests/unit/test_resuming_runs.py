@@ -6,7 +6,7 @@ from pathlib import Path
 from recorded_run import BEGAN, RecordedRun
 
 from gossip.launch.report.explain import explain
-from gossip.launch.report.html import incidents, overview, recorded, resuming
+from gossip.launch.report.html import incidents, overview, recorded
 from gossip.launch.report.html.incident_lines import lines_of
 from gossip.run import checkpoints
 
@@ -27,23 +27,15 @@ def count_from(step: int, folder: Path) -> None:
         path.write_text("\n".join(later) + "\n")
 
 
-def test_of_the_later_runs_that_resume_the_first_went_on(tmp_path: Path) -> None:
-    first = run_in(tmp_path / "first", BEGAN)
-    run_in(tmp_path / "anew", BEGAN + 50)
-    run_in(tmp_path / "elsewhere", BEGAN + 60, "auto", Path("/other"))
-    run_in(tmp_path / "third", BEGAN + 90, "auto")
-    run_in(tmp_path / "second", BEGAN + 70, "auto")
-    later = resuming.resumed_by(recorded.read(first))
-    assert later is not None
-    assert (later.name, later.began) == ("second", BEGAN + 70)
-
-
 def test_a_run_says_where_it_went_on(tmp_path: Path) -> None:
     run_in(tmp_path / "first", BEGAN)
     second = run_in(tmp_path / "second", BEGAN + 70, "auto")
     count_from(30, second)
-    assert lines_of(second, 80)[0] == "It went on at step 30, from a checkpoint of run first."
-    assert "went on" not in lines_of(tmp_path / "first", 80)[0]
+    assert (
+        lines_of(recorded.read(second), 80)[0]
+        == "It went on at step 30, from a checkpoint of run first."
+    )
+    assert "went on" not in lines_of(recorded.read(tmp_path / "first"), 80)[0]
 
 
 def test_a_death_that_nobody_planned_has_the_round_of_its_time(tmp_path: Path) -> None:
@@ -62,7 +54,10 @@ def test_a_run_of_local_steps_counts_those_of_its_script(tmp_path: Path) -> None
     plan = {"t": 0.1, "wall": BEGAN + 70.1, "peer": 0, "event": "plan", "steps": 80}
     with (second / "events.jsonl").open("a") as file:  # scripts tell how many rounds they make
         file.write(json.dumps(plan) + "\n")
-    assert lines_of(second, 80)[0] == "It went on at step 150, from a checkpoint of run first."
+    assert (
+        lines_of(recorded.read(second), 80)[0]
+        == "It went on at step 150, from a checkpoint of run first."
+    )
     steps = overview.facts(recorded.read(second))[0]
     assert (steps.label, steps.value, steps.more) == ("Steps", "200", "of 400")
     assert explain(second, "0")[0].startswith("Peer 0: done, 200 steps done, ")

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ ABOUT = About("train-1", "2 peers, rolling, mean (f=0)", "runs/train-1")
 def stepped(view: RunModel, step: int, **fields: Any) -> None:
     for peer in view.rows:
         own = {"round": step - 1, "step": step, "alive": len(view.rows), **fields}
-        view.apply(read_event({"t": step / 10, "peer": peer, "event": "round", **own}))
+        at = time.monotonic() - 10 + step / 10
+        view.apply(read_event({"t": at, "peer": peer, "event": "round", **own}))
 
 
 class Written(io.StringIO):
@@ -85,7 +87,7 @@ def test_a_terminal_that_becomes_narrower_keeps_nothing_of_the_lines_before(
     screen.print_line("+ later")
     screen.close(view)
     terminal.feed(out.getvalue().replace("\n", "\r\n"))
-    for once in ("+ before", "+ later", "train-1: 2 peers", "files:", "   1  training"):
+    for once in ("+ before", "+ later", "train-1: 2 peers", "files:", "   1 training"):
         assert terminal.text.count(once) == 1
     assert terminal.broken == []
 

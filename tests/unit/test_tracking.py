@@ -17,7 +17,7 @@ from gossip.launch.track import beside
 from gossip.launch.track.base import Point, Told
 from gossip.launch.track.exporting import export
 from gossip.launch.track.run_points import BATCH, RunPoints
-from gossip.run import TRACKERS, check_trackers, checkpoints, tracker_log, trackers_asked_for
+from gossip.run import TRACKERS, check_trackers, tracker_log, trackers_asked_for
 
 
 @pytest.fixture
@@ -117,29 +117,8 @@ def test_how_a_run_was_left_is_told_last(run: RecordedRun) -> None:
     points = RunPoints(run.folder, kept.points, kept.events.append)
     points.read_on()
     points.end()
-    said = "x over in round 24: 0 of 4 peers came to the end; nothing more was heard of: 0,2,3"
-    assert kept.events[-1].text == f"{said}; killed by 9: 1"
+    assert kept.events[-1].text == "x over: 0 of 4 peers came to the end; not: 0-3"
     assert kept.curves["skipped_by/peer-0"][-1] == (24, 1.0)
-
-
-def test_what_a_run_goes_on_from_is_told_with_its_first_round(tmp_path: Path) -> None:
-    first = RecordedRun(tmp_path / "first", began=1000.0)
-    other = RecordedRun(tmp_path / "other", began=1500.0)
-    second = RecordedRun(tmp_path / "second", began=2000.0)
-    for run, folder in ((first, "ckpt"), (other, "elsewhere"), (second, "ckpt")):
-        checkpoints.note_folder(run.folder, tmp_path / folder)
-    config = json.loads((second.folder / "config.json").read_text())
-    (second.folder / "config.json").write_text(json.dumps({**config, "resume": "auto"}))
-    for run, begins in ((first, 0), (second, 12)):
-        run.rounds(begins, 20)
-    assert not any("goes on" in text for text in told_of(first))
-    assert "= goes on at step 12, from a checkpoint of run first" in told_of(second)
-
-
-def told_of(run: RecordedRun) -> list[str]:
-    kept = Kept()
-    RunPoints(run.folder, kept.points, kept.events.append).read_on()
-    return [told.text for told in kept.events]
 
 
 def test_values_come_in_batches_of_a_bounded_size(run: RecordedRun) -> None:
@@ -272,7 +251,7 @@ def test_tensorboard_reads_the_same_values_back(exported: RecordedRun) -> None:
         reader = RunReader(exported.folder)
         reader.update()
         assert texts[:-1] == [each.text for each in reader.happenings]
-        assert texts[-1] == "= over in round 39: 4 of 4 peers came to the end"
+        assert texts[-1] == "= over: 4 of 4 peers came to the end"
         settings = read.Tensors("run")[0].tensor_proto.string_val[0].decode()
         assert "|aggregator|guarded_mean|" in settings
 

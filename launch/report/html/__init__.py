@@ -9,5 +9,7 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import command, page
     from .incident_lines import lines_of
+    from .recorded import RecordedRun, read
+    from .rounds import reasons_of_turns
 else:
     __getattr__, __dir__ = lazy(__name__)

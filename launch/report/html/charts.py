@@ -1,4 +1,4 @@
-"""The pictures of a report as data: what is drawn, not how. ``svg`` and ``png`` draw them."""
+"""The pictures of a report as data: what is drawn, not how. ``svg`` draws them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STATES: dict[str, str] = {
     "training": "trains",
     "starting": "starts, or takes over a state",
     "quarantined": "in quarantine",
-    "dead": "dead for most of the others",
+    "dead": "out of reach for most of the others",
     "paused": "waits for a quorum",
     "stopped": "stopped (SIGSTOP)",
     "gone": "its process has ended",
@@ -54,13 +54,12 @@ class LineChart:
     """Curves over time, or over rounds. All have the same ``x``.
 
     Attributes:
-        name: Of the file of its PNG, and of its anchor.
+        name: Of its anchor.
         title: What is drawn, with its unit.
         about: One sentence or two below the title.
         bottom: Of the y axis, where it has a natural one.
         logarithmic: Whether the y axis is; all values are positive then.
         over_time: Whether x is seconds since the start; otherwise it is rounds.
-        folded: Whether the page shows only its title at first.
     """
 
     name: str
@@ -73,7 +72,6 @@ class LineChart:
     top: float | None = None
     logarithmic: bool = False
     over_time: bool = True
-    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +122,3 @@ class Section:
     title: str
     text: list[str] = field(default_factory=list)
     parts: list[Chart | TextTable] = field(default_factory=list)
-
-    @property
-    def has_two_axes(self) -> bool:
-        """Whether the same is drawn over time and over rounds."""
-        return len({part.over_time for part in self.parts if isinstance(part, LineChart)}) > 1

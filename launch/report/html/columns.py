@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from .downsampling import Floats
 NAMES_MAX = 6
 """Maximum number of different values of scripts that are drawn. Names in ``FIRST`` are drawn beyond
 it, too."""
-USED = ("sent_bytes", "received_bytes", "cpu_s", "memory", "load")
+USED = ("sent_bytes", "received_bytes", "load")
 NOT_LOGGED = ("t", "wall", "peer", "round", "step", "event", "epoch")
 FIRST = ("loss", "accuracy")
 
@@ -167,7 +167,7 @@ class CommitColumns:
         self._commits: list[CommitRow] = []  # only what their history needs
         self._groups: dict[tuple[int, ...], tuple[ContributionRow, ...]] = {}
         self._columns: dict[str, array[Any]] = {
-            **{name: array("d") for name in ("t", "took_s", "weight")},
+            **{name: array("d") for name in ("t", "rule_s", "took_s", "weight", "outlyingness")},
             **{name: array("q") for name in ("round", "server", "attempt", "who", "of")},
         }
         self.trust = Points()
@@ -197,11 +197,13 @@ class CommitColumns:
         columns["round"].append(commit.round)
         columns["server"].append(commit.server)
         columns["attempt"].append(commit.made_at)
+        columns["rule_s"].append(np.nan if commit.rule_s is None else commit.rule_s)
         for each in commit.contributors:
             columns["of"].append(at)
             columns["who"].append(each.peer)
             columns["took_s"].append((each.took_us or np.nan) / 1e6)
             columns["weight"].append(np.nan if each.weight is None else each.weight)
+            columns["outlyingness"].append(each.outlyingness)
         self._note_trust(commit)
 
     def _note_trust(self, commit: CommitRow) -> None:
@@ -228,7 +230,9 @@ class CommitColumns:
         inside = of >= 0
         self.t, self.round = self._real("t")[keep], self._whole("round")[keep]
         self.server, self.attempt = self._whole("server")[keep], self._whole("attempt")[keep]
+        self.rule_s = self._real("rule_s")[keep]
         self.of, self.who = of[inside], self._whole("who")[inside]
+        self.outlyingness = self._real("outlyingness")[inside]
         self.took_s, self.weight = self._real("took_s")[inside], self._real("weight")[inside]
         self._commits, self._columns = [], {}
 
@@ -276,11 +280,3 @@ class CommitColumns:
         who[of[last]], longest[of[last]] = peers[last], took[last]
         median[of[last]] = (took[(first + last) // 2] + took[(first + last + 1) // 2]) / 2
         return who, longest, median
-
-
-def columns_of(commits: Iterable[CommitRow]) -> CommitColumns:
-    found = CommitColumns()
-    for commit in commits:
-        found.add(commit)
-    found.settle()
-    return found

@@ -31,7 +31,6 @@ def report(
             "--out", "-o", help="The page's file; report.html in the first run's folder by default."
         ),
     ] = None,
-    png: Annotated[Path | None, optional("Draw the pictures into this folder, too.")] = None,
     live: Annotated[
         bool, typer.Option("--live", help="Serve the page on loopback while the run goes on.")
     ] = False,
@@ -47,17 +46,11 @@ def report(
 
     folders = [run_state.find(run, runs_dir) for run in runs]
     if live:
-        if out is not None or png is not None:
-            raise ConfigError("--live serves the page: --out and --png write it", "leave one out")
+        if out is not None:
+            raise ConfigError("--live serves the page: --out writes it", "leave one out")
         serving.serve(lambda nonce: page.render(page.make(folders), serving.EVERY_S, nonce), port)
         return
-    made = page.make(folders)
-    _write(made, out or folders[0] / NAME)
-    if png is not None:
-        from . import png as drawing
-
-        written = drawing.write(made.charts, png)
-        print(f"{len(written)} pictures in {png}/")
+    _write(page.make(folders), out or folders[0] / NAME)
 
 
 def _write(made: RunReport, path: Path) -> None:

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from .charts import Section, TextTable
 from .configuration import differences
-from .figures import NONE, lasted
+from .figures import NONE
 from .incidents import Incident
 from .learning import compare_by_round
 from .overview import STATE_WORDS, facts
 from .recorded import RecordedRun
-from .resuming import resumed
+from .resuming import resumed_from
 
 
 def section(runs: Sequence[RecordedRun], incidents: Sequence[list[Incident]]) -> Section:
@@ -29,8 +29,9 @@ def section(runs: Sequence[RecordedRun], incidents: Sequence[list[Incident]]) ->
         if (chart := compare_by_round(runs, name)) is not None:
             found.parts.append(chart)
     found.parts.append(differences(runs))
-    for run, later, gap in resumed(runs):
-        found.text.append(
-            f"{later.name} went on from a checkpoint of {run.name}, {lasted(gap)} after its end."
-        )
+    for run in runs:
+        if (before := resumed_from(run)) is not None:
+            found.text.append(
+                f"{run.name} went on at step {before[1]:,}, from a checkpoint of run {before[0]}."
+            )
     return found

@@ -18,40 +18,6 @@ NONE = "-"
 PEERS_NAMED = 6
 
 
-def clock(seconds: float | None, exact: bool = False) -> str:
-    """Time since the start: ``0:07``, ``12:30``, ``3:00:00``, ``2 d 01:00``; with a tenth of a
-    second when ``exact``."""
-    if seconds is None or not math.isfinite(seconds):
-        return NONE
-    tenths = round(max(0.0, seconds) * 10) if exact else round(max(0.0, seconds)) * 10
-    whole, tenth = divmod(tenths, 10)
-    end = f".{tenth}" if exact else ""
-    minutes, s = divmod(whole, MINUTE_S)
-    hours, m = divmod(minutes, MINUTE_S)
-    days, h = divmod(hours, 24)
-    if days:
-        return f"{days} d {h:02d}:{m:02d}"
-    return f"{h}:{m:02d}:{s:02d}{end}" if hours else f"{m}:{s:02d}{end}"
-
-
-def lasted(seconds: float | None) -> str:
-    """A duration: ``82 ms``, ``1.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
-    if seconds is None or not math.isfinite(seconds):
-        return NONE
-    if seconds <= 0:
-        return "0 s"
-    if seconds < 1:
-        return f"{max(0.0, seconds) * 1000:.0f} ms"
-    if seconds < MINUTE_S:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < HOUR_S:
-        return f"{whole // MINUTE_S} min {whole % MINUTE_S:02d} s"
-    if whole < 2 * DAY_S:
-        return f"{whole // HOUR_S} h {whole % HOUR_S // MINUTE_S:02d} min"
-    return f"{whole // DAY_S} d {whole % DAY_S // HOUR_S} h"
-
-
 def number(value: float | None, digits: int = 3) -> str:
     """A number with so many digits that matter: ``0.0861``, ``1,234``, ``2.1e+09``."""
     if value is None or not math.isfinite(value):

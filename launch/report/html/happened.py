@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from gossip.launch.report.folding import EventFolder
+from gossip.launch.report.words import clock
 from gossip.observe import events
 from gossip.run import shown
 
 from .charts import Section, TextTable
-from .figures import clock, peers
+from .figures import peers
 from .incidents import Incident
 from .overview import training_began
 from .recorded import RecordedRun
@@ -100,7 +101,8 @@ def _when(run: RecordedRun, wall: float) -> str:
 def _folded(run: RecordedRun) -> list[tuple[float, str, str]]:
     folder, found = EventFolder(), []
     t = run.began
-    for t, line in run.lines:
+    for event, line in run.lines:
+        t = event.t
         if not line.startswith("  "):  # what to do about the line before, while the run goes on
             found += [(t, text) for text in folder.fold(line, t)]
     found += [(t, text) for text in folder.rest(t)]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gossip.launch.report.words import clock, lasted
 from gossip.observe import events, select
 
-from .figures import clock, lasted
 from .recorded import RecordedRun
 
 AFTER_S = 3.0

@@ -5,29 +5,25 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
-from pathlib import Path
 
 from gossip.launch.report import notes, run_state
+from gossip.launch.report.words import clock
 from gossip.run import shown
 
 from . import incidents
-from .figures import NONE, clock
+from .figures import NONE
 from .overview import nothing_noticed, times_of_faults
-from .recorded import RecordedRun, read
-from .resuming import resumed_by, resumed_from
+from .recorded import RecordedRun
+from .resuming import resumed_from
 
 INDENT = 13
 """Columns for the number and the time."""
 LISTED_MAX = 60
 
 
-def lines_of(folder: Path, width: int) -> list[str]:
-    """All incidents of a run by time, or that there is none, and then its notes.
-
-    Raises: ConfigError: The folder is none of a run's.
-    """
-    run = read(folder)
-    found = incidents.of(run, resumed_by(run))
+def lines_of(run: RecordedRun, width: int) -> list[str]:
+    """All incidents of a run by time, or that there is none, and then its notes."""
+    found = incidents.of(run)
     lines: list[str] = []
     if (before := resumed_from(run)) is not None:
         name, step = before
@@ -41,7 +37,9 @@ def lines_of(folder: Path, width: int) -> list[str]:
     else:
         lines += textwrap.wrap(nothing_noticed(run), max(width, 2 * INDENT))
     if len(found) > LISTED_MAX:
-        lines.append(f"{len(found) - LISTED_MAX} more: gossip report {run_state.word_for(folder)}")
+        lines.append(
+            f"{len(found) - LISTED_MAX} more: gossip report {run_state.word_for(run.folder)}"
+        )
     if run.notes:
         lines += ["", "Notes:"] if lines else ["Notes:"]
         for note in run.notes:

@@ -4,7 +4,6 @@ what it cost."""
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,15 +20,16 @@ from gossip.faults import (
     Slow,
     peers_word,
 )
-from gossip.launch.report import divergence, missed
+from gossip.launch.report import divergence
 from gossip.launch.report.happenings import Blow, PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
 from gossip.launch.report.stages import describe_rebuilt_stage
-from gossip.observe import Event, Judgement, PeerEvent, documents, events, read_event, select
+from gossip.launch.report.words import clock, lasted
+from gossip.observe import Event, Judgement, documents, events, select
 
 from . import membership
 from .charts import Span
-from .figures import NONE, clock, lasted, number, peers, share
+from .figures import NONE, number, peers, share
 from .impact import AFTER_S, Impact, rounds_word
 from .recorded import RecordedRun
 
@@ -42,8 +42,6 @@ SILENT_MAX_S = 5.0
 """Maximum time from the first skip of a peer until it is declared dead, in seconds."""
 STOOD_STILL_ROUNDS = 50
 """A peer that did nothing says so of a round that is so far from that in which others missed it."""
-SPLIT_S = 5.0
-"""Peers that change sides within so long of each other were parted by one round."""
 TOLD = ("crash", "restart", "hang", "leave")
 """Faults of which other rows tell."""
 E = TypeVar("E", bound=Event)
@@ -63,20 +61,6 @@ KINDS = {
     "raised": "its script ended with an error",
 }
 STRUCK = {"hang": "stopped peer", "raised": "script error"}
-
-
-@dataclass(frozen=True, slots=True)
-class Continuation:
-    """The run that went on from a checkpoint of another.
-
-    Attributes:
-        began: Unix seconds.
-        step: Steps that lay behind it when it began; 0 or less: not known.
-    """
-
-    name: str
-    began: float
-    step: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +101,8 @@ class Incident:
         return f"{self.what} (fault: {self.fault})" if self.fault else self.what
 
 
-def of(run: RecordedRun, resumed_by: Continuation | None = None) -> list[Incident]:
-    """All incidents of a run, by time, numbered from 1 on.
-
-    Args:
-        resumed_by: The run that went on from a checkpoint of this one.
-    """
+def of(run: RecordedRun) -> list[Incident]:
+    """All incidents of a run, by time, numbered from 1 on."""
     impact = Impact(run)
     makers: tuple[Callable[[RecordedRun, Impact], Iterator[Incident]], ...] = (
         _liars,
@@ -131,16 +111,14 @@ def of(run: RecordedRun, resumed_by: Continuation | None = None) -> list[Inciden
         _lost_stages,
         _outages,
         _absences,
-        _slow,
-        _drills,
+        _injected,
         _arrivals,
         _lost_rounds,
         _forks,
-        _splits,
         _divergences,
     )
     found = [incident for make in makers for incident in make(run, impact)]
-    found += _end(run, resumed_by)
+    found += _end(run)
     found.sort(key=lambda one: (one.t is None, one.t or 0.0))
     found += list(_never(run))
     return [replace(one, number=number) for number, one in enumerate(found, 1)]
@@ -529,67 +507,55 @@ def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             )
 
 
-def _slow(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    commits = run.commits
+def _injected(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
+    """Faults that no other row reports: peers that are slow, and what a drill did to peers."""
+    told = {str(fault) for fault in run.plan if not isinstance(fault, Slow)}
     for fault in run.plan:
-        if not isinstance(fault, Slow):
-            continue
-        who = tuple(peer for peer in fault.victims if isinstance(peer, int))
-        took = commits.took_s[np.isin(commits.who, who)] if len(commits) else np.empty(0)
-        rest = commits.took_s[~np.isin(commits.who, who)] if len(commits) else np.empty(0)
-        effect = ""
-        if np.isfinite(took).any() and np.isfinite(rest).any():
-            mine, others = float(np.nanmedian(took)), float(np.nanmedian(rest))
-            effect = f"its updates take {lasted(mine)}, those of others {lasted(others)} (median)"
-        whole_run = fault.at_s is None
-        told = None if whole_run else _first(run, events.Fault, run.began, fault=str(fault))
-        if told is None and not whole_run:
-            continue  # it never took place
-        since = run.began if told is None else told.t
-        over = None if whole_run else _first(run, events.FaultOver, since, fault=str(fault))
-        yield Incident(
-            what="each of its steps takes longer",
-            fault=_shorten(fault),
-            kind="slow peer",
-            count=len(who),
-            who=who,
-            t=since,
-            round=0 if told is None else max(0, told.round or 0),
-            until=over.t if over else run.ended,
-            noticed=_smaller(run, who),
-            back="lasts for the whole run"
-            if whole_run
-            else f"over after {lasted(over.t - since)}"
-            if over
-            else "not over before the end",
-            effect=effect,
-            grave=2,
-        )
-
-
-def _drills(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    """Faults that no plan has and that no other row tells of: a drill made a peer slow, or lie."""
-    planned = {str(fault) for fault in run.plan}
+        if isinstance(fault, Slow) and fault.at_s is None:
+            told.add(str(fault))
+            yield _injection(run, impact, str(fault), None)
     for event in select(run.events, events.Fault):
-        kind, fault = str(event.kind), str(event.fault)
-        if fault in planned or kind in TOLD or kind in LINK_KINDS:
-            continue
-        over = _first(run, events.FaultOver, event.t, fault=event.fault)
-        until = over.t if over else None
-        who = _victims(fault) or (event.peer,)
-        yield Incident(
-            what="a fault was injected by hand",
-            fault=_shorten(fault),
-            kind="injected fault",
-            who=who,
-            t=event.t,
-            round=event.round,
-            until=until,
-            noticed=_suspected(run, who) if kind != "slow" else _smaller(run, who),
-            back=f"over after {lasted(until - event.t)}" if until else "not over before the end",
-            effect=impact.effect(event.t, until),
-            grave=3,
-        )
+        word = str(event.fault)
+        if word not in told and event.kind not in TOLD and event.kind not in LINK_KINDS:
+            told.add(word)
+            yield _injection(run, impact, word, event)
+
+
+def _injection(
+    run: RecordedRun, impact: Impact, fault: str, began: events.Fault | None
+) -> Incident:
+    """``began``: None: it lasts for the whole run."""
+    is_slow = isinstance(fault_of(fault), Slow)
+    who = _victims(fault) or (() if began is None else (began.peer,))
+    over = None if began is None else _first(run, events.FaultOver, began.t, fault=fault)
+    effect = _slowness(run, who)
+    if began is not None and not is_slow:
+        effect = impact.effect(began.t, None if over is None else over.t)
+    back = "lasts for the whole run" if began is None else "not over before the end"
+    return Incident(
+        what="each of its steps takes longer" if is_slow else "a fault was injected by hand",
+        fault=_shorten(fault),
+        kind="slow peer" if is_slow else "injected fault",
+        count=len(who),
+        who=who,
+        t=run.began if began is None else began.t,
+        round=0 if began is None else began.round,
+        until=run.ended if over is None else over.t,
+        noticed=_smaller(run, who) if is_slow else _suspected(run, who),
+        back=f"over after {lasted(over.t - began.t)}" if over and began else back,
+        effect=effect,
+        grave=2 if is_slow else 3,
+    )
+
+
+def _slowness(run: RecordedRun, who: tuple[int, ...]) -> str:
+    """Return how long updates of these peers take, and those of the others."""
+    of_them = np.isin(run.commits.who, who)
+    took = [run.commits.took_s[rows] for rows in (of_them, ~of_them)]
+    if not all(np.isfinite(each).any() for each in took):
+        return ""
+    own, others = (lasted(float(np.nanmedian(each))) for each in took)
+    return f"its updates take {own}, those of others {others} (median)"
 
 
 def _victims(fault: str) -> tuple[int, ...]:
@@ -723,75 +689,13 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         )
 
 
-def _splits(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    """Peers that were on two branches of the history for a while: of a round with two results, say,
-    each of which some have applied. Who was with fewer takes over a state."""
-    ends: dict[int, list[PeerEvent]] = defaultdict(list)
-    for end in select(run.events, events.Restored, events.KeptOwnState):
-        ends[end.peer].append(end)
-    groups: list[list[events.Recovering]] = []
-    for event in select(run.events, events.Recovering):
-        if "branch" not in (event.reason or "") or run.view.outage_at(event.t) is not None:
-            continue
-        if groups and event.t <= groups[-1][-1].t + SPLIT_S:
-            groups[-1].append(event)
-        else:
-            groups.append([event])
-    refused = _refused_results(run)
-    for group in groups:
-        begun, first = {event.peer: event.t for event in group}, group[0]
-        took = {
-            peer: end.t
-            for peer, t in begun.items()
-            for end in (_next(ends[peer], t),)
-            if isinstance(end, events.Restored)
-        }
-        over, at = max(took.values(), default=None), _round_at(run, first.t, 0)
-        why = next((refused[of] for of in (at, at - 1) if of in refused), None)
-        yield Incident(
-            what="peers were on two branches of the history"
-            + (f": {why}" if why else "; no refused result explains it"),
-            kind="fork",
-            who=tuple(sorted(begun)),
-            t=first.t,
-            round=at,
-            until=over,
-            noticed=f"by {peers([first.peer])}: {first.reason}",
-            back=f"{peers(sorted(took))} took over a state, the last after {lasted(over - first.t)}"
-            if over is not None
-            else "none of them took over a state",
-            effect=impact.effect(first.t, over),
-            grave=2,
-        )
-
-
-def _next(by_time: Sequence[PeerEvent], t: float) -> PeerEvent | None:
-    """Return the first event from a moment on."""
-    at = bisect_left(by_time, t, key=lambda event: event.t)
-    return by_time[at] if at < len(by_time) else None
-
-
-def _refused_results(run: RecordedRun) -> dict[int, str]:
-    """By round: why a result was refused in it."""
-    return {
-        round_id: reason
-        for (round_id, _), reasons in run.turns.attempts.items()
-        for reason in reasons
-        if "is refused" in reason
-    }
-
-
 # --- the end, and what never was ------------------------------------------------------------------
 
 
-def _end(run: RecordedRun, resumed_by: Continuation | None) -> list[Incident]:
+def _end(run: RecordedRun) -> list[Incident]:
     """A launcher that was killed, with all of its peers."""
     if run.state.state != "killed":
         return []
-    back = "not as far as this report knows"
-    if resumed_by is not None:
-        later = lasted(resumed_by.began - run.ended)
-        back = f"run {resumed_by.name} went on from a checkpoint {later} later"
     return [
         Incident(
             what="the launcher was killed, and all peers with it: no last word was written",
@@ -800,48 +704,32 @@ def _end(run: RecordedRun, resumed_by: Continuation | None) -> list[Incident]:
             round=_round_at(run, run.ended, run.view.round),
             until=None,
             noticed="by nobody: nobody was left",
-            back=back,
-            effect=_steps_lost(run, resumed_by),
+            back=NONE,
+            effect=_steps_lost(run),
             grave=5,
             untold=True,
         )
     ]
 
 
-def _steps_lost(run: RecordedRun, resumed_by: Continuation | None) -> str:
-    """Return the steps that are gone behind the checkpoint from which the next run went on. Without
-    one it is the newest that is left: older ones may have been deleted since."""
+def _steps_lost(run: RecordedRun) -> str:
+    """Return the steps that are gone behind the newest checkpoint that is left of the time before
+    the end."""
     steps = int(run.series.steps.highest)
     text = f"the last words are of step {steps}"
-    if resumed_by is not None and resumed_by.step > 0:
-        lost = max(0, steps - resumed_by.step)
-        return f"{text}; it went on at step {resumed_by.step}, so {lost} steps are lost"
-    saved = [
-        one.step
-        for one in run.saved
-        if one.wall is not None and one.wall <= run.ended and not one.problem
-    ]
-    if saved:
-        last = max(saved)
-        text += f"; the newest checkpoint of before is that of step {last}"
-        return f"{text}, so {max(0, steps - last)} steps are lost"
-    if run.saved:
-        first = min(one.step for one in run.saved)
-        return f"{text}; of the checkpoints of before none is left, the oldest has step {first}"
-    return text
+    before = [one for one in run.saved if one.wall is not None and one.wall <= run.ended]
+    saved = max((one.step for one in before if not one.problem), default=None)
+    if saved is None:
+        return text
+    lost = max(0, steps - saved)
+    return f"{text}; the newest checkpoint of before is that of step {saved}, so {lost} are lost"
 
 
 def _never(run: RecordedRun) -> Iterator[Incident]:
     """Faults of the plan that did not take place, of a run that is over."""
     if not run.state.over:
         return
-    told = run.outcome.faults_missed
-    if told is None:
-        trained = run.series.steps.peers
-        rounds = [{"event": "round", "peer": peer, "t": run.ended} for peer in trained]
-        ready = list(map(read_event, rounds))
-        told = missed.missed(run.plan, [*run.events, *ready], run.view, run.view.round, ())
-    for row in told:
+    for row in run.outcome.faults_missed or ():
         fault = documents.MissedFault.pick(row)
         if not fault.fault:
             continue

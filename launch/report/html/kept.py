@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
-
-from gossip.launch.report.words import bytes_word
+from gossip.launch.report.words import bytes_word, clock
 from gossip.observe import documents
 
 from .charts import Section, TextTable
-from .figures import NONE, clock
+from .figures import NONE
 from .recorded import RecordedRun, SavedState
 
 EPOCHS_MAX = 20
@@ -29,11 +27,6 @@ def samples(run: RecordedRun) -> Section:
         f"{len(rows):,} epochs were completed. {twice:,} samples were used twice or more; "
         f"{left:,} were yet to be read at the end of the last one."
     )
-    if left:
-        found.text.append(
-            "An epoch has as many rounds as it takes when all peers are there. Where some are away "
-            "its rounds read fewer samples; those wait, and later epochs read them first."
-        )
     if run.outcome.samples is not None:
         total = documents.SampleCounts.pick(run.outcome.samples)
         found.text.append(
@@ -86,26 +79,20 @@ def saved_states(run: RecordedRun) -> Section:
             f"The newest checkpoint{by}: {run.saves_to}/step-{newest.step:09d}. gossip checkpoints "
             "export makes one file of its model, which safetensors.torch.load_file reads."
         )
-    if any(one.spared for one in run.saved):
-        found.text.append(
-            "Of the checkpoints the newest stay, as many as the script keeps, and besides the "
-            "newest before which no round lacked the update of a peer: a deterministic run can go "
-            "on from no other."
-        )
     if run.view.not_saved:
         found.text.append(f"The last one is not there: {run.view.not_saved}")
-    rows = []
-    for one in run.saved[-SAVED_MAX:]:
-        when, by = NONE, NONE
-        if one.wall is not None:
-            moment = datetime.datetime.fromtimestamp(one.wall, datetime.UTC)
-            when = moment.isoformat(sep=" ", timespec="seconds").removesuffix("+00:00") + " UTC"
-            by = _written(run, one.wall)
-        size = NONE if one.nbytes is None else bytes_word(one.nbytes)
-        rows.append((f"{one.step:,}", when, by, size, one.problem or _state(one)))
+    rows = tuple(
+        (
+            f"{one.step:,}",
+            NONE if one.wall is None else _written(run, one.wall),
+            NONE if one.nbytes is None else bytes_word(one.nbytes),
+            one.problem or _state(one),
+        )
+        for one in run.saved[-SAVED_MAX:]
+    )
     if rows:
-        head = ("Step", "Written", "In this run", "Size", "State")
-        found.parts.append(TextTable("Checkpoints on disk", head, tuple(rows), frozenset({0, 3})))
+        head = ("Step", "Written", "Size", "State")
+        found.parts.append(TextTable("Checkpoints on disk", head, rows, frozenset({0, 2})))
     return found
 
 

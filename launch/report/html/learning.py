@@ -8,14 +8,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from gossip.launch.report.words import counted
+from gossip.launch.report.words import counted, lasted
 from gossip.observe import events, select
 
 from . import curves
 from .charts import Line, LineChart, Mark, Section
 from .columns import Points
 from .downsampling import BUCKETS, Buckets, Floats
-from .figures import lasted, number
+from .figures import number
 from .recorded import RecordedRun
 
 SPREAD_LOG = 20.0
@@ -35,8 +35,6 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         lost = run.series.logged.lost.get(name, 0)
         about = f"Left out: {counted(lost, 'value')}, not finite." if lost else ""
         found.parts.append(_by_time(run, name, metric.by_time, about, marks))
-        if by_round := compare_by_round([run], name):
-            found.parts.append(by_round)
     if not run.series.metrics:
         found.text.append(
             "The script logged no loss. peer.log(loss=loss.item()) before optimizer.step() does."
@@ -87,14 +85,12 @@ def compare_by_round(runs: Sequence[RecordedRun], name: str) -> LineChart | None
     lines = []
     for style, (run, points) in enumerate(found):
         line = curves.honest_line(run, points, 0.0, buckets)
-        if len(runs) > 1:
-            line = replace(line, name=run.name, style=style, low=None, high=None)
-        lines.append(line)
+        lines.append(replace(line, name=run.name, style=style, low=None, high=None))
     return LineChart(
         f"chart-{_anchor(name)}-by-round",
         f"{TITLES.get(name, f'Logged: {name}')} by round",
-        "The mean of the honest peers of each run. " * (len(runs) > 1)
-        + f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}.",
+        "The mean of the honest peers of each run. "
+        f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}.",
         tuple(lines),
         last,
         over_time=False,

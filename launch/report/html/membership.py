@@ -1,157 +1,100 @@
-"""States of each peer over time: from the events of a run to spans."""
+"""States of each peer over time, as the model of the run has them after each event."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from gossip.observe import Event, PeerEvent, SubjectEvent, events, select
+from gossip.launch.report.run_model import PeerRow, RunModel
+from gossip.observe import Event, SubjectEvent, events
 
 from .charts import STATES, Span
 from .downsampling import Buckets, Floats
-from .recorded import RecordedRun
 
-ORDER = {state: at for at, state in enumerate(STATES)}
-"""Rank of each state. If a peer is in several states at a time, the highest is drawn."""
 PRESENT = ("training", "quarantined", "done")
-OWN: Mapping[type[Event], tuple[tuple[str, ...], tuple[str, ...]]] = {
-    events.Spawned: (("starting",), ("gone", "done", "stopped", "dead", "paused", "training")),
-    events.Started: (("starting",), ("gone", "done", "stopped", "dead", "paused", "training")),
-    events.Ready: (("training",), ("starting",)),
-    events.Recovering: (("starting",), ()),
-    events.Restored: (("training",), ("starting",)),
-    events.StageRebuilt: (("training",), ("starting",)),
-    events.KeptOwnState: (("training",), ("starting",)),
-    events.Paused: (("paused",), ()),
-    events.Resumed: ((), ("paused",)),
-    events.Continued: ((), ("stopped",)),
-}
-"""Event of a peer about itself -> which states begin, and which end."""
-ABOUT: Mapping[type[Event], tuple[tuple[str, ...], tuple[str, ...]]] = {
-    events.Quarantined: (("quarantined",), ()),
-    events.Parole: ((), ("quarantined",)),
-    events.Trusted: ((), ("quarantined",)),
-}
-"""Event that others write about a peer -> the same. The first to say so counts: it follows from
-commits, so all agree on it."""
-HOLDS_DEAD: Mapping[type[Event], bool] = {
-    events.Dead: True,
-    events.AliveAgain: False,
-    events.Joined: False,
-}
-"""Event that others write about a peer -> whether it is dead for the writer from then on."""
-WITHOUT_VOTE = frozenset(("gone", "done", "stopped", "paused"))
-"""States in which a peer does not train. A peer in one of these has no vote on which peers are
-dead."""
 
 
-@dataclass(slots=True)
-class _Life:
-    """The spans of one peer so far, and the states that it is in."""
+class Presence:
+    """Changes of the peers' states, recorded while events are applied to the model."""
 
-    spans: list[Span] = field(default_factory=list)
-    states: dict[str, float] = field(default_factory=dict)  # since when
-    since: float = 0.0
-    held_dead_by: set[int] = field(default_factory=set)
+    def __init__(self, view: RunModel) -> None:
+        self._view = view
+        self._changes: dict[int, list[tuple[float, str]]] = {}
+        self._held: dict[int, str] = {}  # stopped, or taking over a state, whatever rounds say
 
-    @property
-    def votes(self) -> bool:
-        """Whether it counts who is dead for this peer."""
-        return WITHOUT_VOTE.isdisjoint(self.states)
-
-    def _shown(self) -> str | None:
-        return max(self.states, key=lambda state: ORDER[state], default=None)
-
-    def change(self, t: float, begin: Iterable[str], end: Iterable[str]) -> None:
-        before = self._shown()
-        for state in end:
-            self.states.pop(state, None)
-        for state in begin:
-            self.states.setdefault(state, t)
-        if self._shown() != before:
-            self._cut(t, before)
-
-    def _cut(self, t: float, state: str | None) -> None:
-        if state is not None and t > self.since:
-            self.spans.append(Span(self.since, t, state))
-        self.since = t
-
-    def close(self, t: float) -> tuple[Span, ...]:
-        self._cut(t, self._shown())
-        return tuple(self.spans)
-
-
-def spans(run: RecordedRun) -> dict[int, tuple[Span, ...]]:
-    """Return the states of each peer, in order of time and without gaps from its first row on."""
-    lives = _Lives()
-    for event in select(run.events, PeerEvent):
-        t, kind = run.since(event.t), type(event)
-        if change := OWN.get(kind) or _own_end(event):
-            lives.change(t, event.peer, *change)
-        if isinstance(event, SubjectEvent):
-            if kind in HOLDS_DEAD:
-                lives.hold_dead(t, event.peer, event.subject, HOLDS_DEAD[kind])
-            if kind in ABOUT and event.subject in lives.of:
-                lives.of[event.subject].change(t, *ABOUT[kind])
-    for peer in run.series.steps.peers:
-        if peer not in lives.of:  # its first events are lost
-            lives.of[peer].change(run.since(float(run.series.steps.x(peer)[0])), ("training",), ())
-    return {peer: lives.of[peer].close(run.duration_s) for peer in sorted(lives.of)}
-
-
-class _Lives:
-    """Lives of all peers. A peer is dead in the report while most of the peers that train hold it
-    for dead. In a partition, each side holds the other for dead."""
-
-    def __init__(self) -> None:
-        self.of: dict[int, _Life] = defaultdict(_Life)
-        self._voters: set[int] = set()
-
-    def change(self, t: float, peer: int, begin: Iterable[str], end: Iterable[str]) -> None:
-        """Apply a change of a peer's states that the peer or its launcher has reported."""
-        life = self.of[peer]
-        life.change(t, begin, end)
-        voted = peer in self._voters
-        (self._voters.add if life.votes else self._voters.discard)(peer)
-        if "dead" in end:  # a new life, or an end, which the others have not noticed yet
-            life.held_dead_by.clear()
-            for other in self.of.values():
-                other.held_dead_by.discard(peer)
-        if voted != life.votes or "dead" in end:
-            for subject in [each for each, other in self.of.items() if other.held_dead_by]:
-                self._count(t, subject)
-
-    def hold_dead(self, t: float, by: int, subject: int, dead: bool) -> None:
-        """Whether a peer is dead for another, as that one says."""
-        if subject not in self.of:
+    def record(self, event: Event) -> None:
+        """Record the states that an event has led to, once the model has it."""
+        if event.peer is None:
             return
-        held = self.of[subject].held_dead_by
-        (held.add if dead else held.discard)(by)
-        self._count(t, subject)
+        self._hold(event, event.peer)
+        self._record_state(event.t, event.peer)
+        if isinstance(event, SubjectEvent):
+            self._record_state(event.t, event.subject)
 
-    def _count(self, t: float, subject: int) -> None:
-        life = self.of[subject]
-        if 2 * len(life.held_dead_by & self._voters) > len(self._voters):
-            life.change(t, ("dead",), ())
-        else:
-            life.change(t, (), ("dead",))
+    def _hold(self, event: Event, peer: int) -> None:
+        """Note a state that lasts until the peer reports its end: events of rounds that were over
+        before may come later."""
+        match event:
+            case events.Fault(kind="hang"):
+                self._held[peer] = "stopped"
+            case events.Recovering():
+                self._held.setdefault(peer, "starting")
+            case (
+                events.Continued()
+                | events.Exited()
+                | events.Started()
+                | events.Restored()
+                | events.KeptOwnState()
+                | events.NoStateFound()
+            ):
+                self._held.pop(peer, None)
 
+    def _record_state(self, t: float, peer: int) -> None:
+        row = self._view.rows[peer]
+        if row.state == "elsewhere":
+            return
+        state, changes = self._state(row), self._changes.setdefault(peer, [])
+        if not changes or changes[-1][1] != state:
+            changes.append((t, state))
 
-def _own_end(event: PeerEvent) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Return the change of states by a fault, or by the end of a process."""
-    match event:
-        case events.Fault(kind="hang"):
-            return ("stopped",), ()
-        case events.Fault(kind="crash" | "restart"):
-            return ("gone",), ("paused", "quarantined")
-        case events.Exited():
-            return (("done",) if event.code == 0 else ("gone",)), ("paused", "quarantined")
-        case events.Halted(exit_code=0):
-            return ("done",), ("paused", "dead")
-    return None
+    def _state(self, row: PeerRow) -> str:
+        if row.state in ("gone", "done", "stopped"):
+            return row.state
+        if row.peer in self._held:
+            return self._held[row.peer]
+        if row.pause:
+            return "paused"
+        if self._is_lost(row):
+            return "dead"
+        if row.state != "training":
+            return "starting"
+        return "quarantined" if row.quarantined else "training"
+
+    def _is_lost(self, row: PeerRow) -> bool:
+        """Whether most of the peers that train skip it. In a partition each side skips the other,
+        and the side that waits for a quorum does not count."""
+        if not row.skipped_by:
+            return False
+        training = {
+            each.peer
+            for each in self._view.rows.values()
+            if each.state == "training" and not each.pause
+        }
+        return 2 * len(row.skipped_by & training) > len(training)
+
+    def spans(self, began: float, ended: float) -> dict[int, tuple[Span, ...]]:
+        """Return the states of each peer, in order of time and without gaps from its first event
+        on."""
+        found = {}
+        for peer, changes in sorted(self._changes.items()):
+            ends = [*(t for t, _ in changes[1:]), ended]
+            found[peer] = tuple(
+                Span(max(start - began, 0.0), stop - began, state)
+                for (start, state), stop in zip(changes, ends, strict=True)
+                if stop > max(start, began)
+            )
+        return found
 
 
 def counts(found: Mapping[int, tuple[Span, ...]], buckets: Buckets) -> dict[str, Floats]:

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from gossip.launch.report.participation import WINDOW
-from gossip.launch.report.words import bytes_word, counted
+from gossip.launch.report.words import bytes_word, clock, counted, lasted
 from gossip.observe import events, select
 
 from . import curves
 from .charts import Mark, Section, TextTable
-from .figures import NONE, clock, lasted, number, peers
+from .figures import NONE, number, peers
 from .incidents import Incident, who
 from .participation import sent_in_all
 from .recorded import RecordedRun
@@ -84,9 +84,6 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
         how = f"has ended: {status}" if run.state.exit_code else "has finished"
     code = f", with exit code {run.state.exit_code}" if run.state.exit_code else ""
     told = [f"The run {how}{code}"]
-    later = next((one.back for one in incidents if one.back.startswith("run ")), "")
-    if later:
-        told.append(later[0].upper() + later[1:])
     if unseen := unseen_liars(run):
         were = "was" if len(unseen) == 1 else "were"
         told.append(f"{peers(unseen).capitalize()} lied and {were} never suspected")
@@ -111,7 +108,7 @@ def facts(run: RecordedRun) -> list[Fact]:
     found = [
         Fact("Steps", f"{steps:,.0f}", f"of {planned:,}" if planned else ""),
         Fact("Duration", clock(run.duration_s), _when(run.began)),
-        Fact("Rounds per second", *_pace(run)),
+        *_pace(run),
     ]
     loss = _last(run, "loss")
     if loss:
@@ -151,25 +148,13 @@ def _when(wall: float) -> str:
     return moment.strftime("%Y-%m-%d %H:%M UTC")
 
 
-def _pace(run: RecordedRun) -> tuple[str, str]:
+def _pace(run: RecordedRun) -> list[Fact]:
     duration = run.commits.lasted_s()
     known = duration[np.isfinite(duration)]
     if not len(known) or known.sum() <= 0:
-        return _pace_of_steps(run), "by the fastest peer"
-    return number(
-        len(known) / float(known.sum())
-    ), f"median round {lasted(float(np.median(known)))}"
-
-
-def _pace_of_steps(run: RecordedRun) -> str:
-    """Return the rounds a second of the fastest peer, for a topology without commits."""
-    rates = [0.0]
-    for peer in run.series.steps.peers:
-        x, steps = run.series.steps.x(peer), run.series.steps.y(peer)
-        if x[-1] > x[0]:
-            rounds = float(steps[-1] - steps[0]) / run.view.local_steps
-            rates.append(rounds / float(x[-1] - x[0]))
-    return number(max(rates) or None)
+        return []
+    median = f"median round {lasted(float(np.median(known)))}"
+    return [Fact("Rounds per second", number(len(known) / float(known.sum())), median)]
 
 
 def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:

@@ -20,7 +20,6 @@ from . import (
     learning,
     overview,
     participation,
-    resuming,
     rounds,
     timeline,
     trusting,
@@ -71,8 +70,7 @@ def make(folders: Sequence[Path]) -> RunReport:
     """
     runs = [read(folder) for folder in folders]
     _disambiguate_labels(runs)
-    later = {run.folder: resuming.continuation(after) for run, after, _ in resuming.resumed(runs)}
-    befell = [incidents.of(run, later.get(run.folder) or resuming.resumed_by(run)) for run in runs]
+    befell = [incidents.of(run) for run in runs]
     parts = tuple(
         _part(run, found, f"run{at}-" if len(runs) > 1 else "")
         for at, (run, found) in enumerate(zip(runs, befell, strict=True), 1)

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from gossip.launch.report.words import bytes_word, counted
+from gossip.launch.report.words import bytes_word, counted, lasted
 
 from . import curves, membership
 from .charts import BAND, Line, LineChart, Mark, Section, TextTable
-from .downsampling import Buckets, Floats
-from .figures import NONE, lasted, share
+from .figures import NONE, share
 from .incidents import Incident, in_trouble
 from .learning import named
 from .recorded import RecordedRun
@@ -30,9 +29,6 @@ HEAD = (
 )
 BYTES = ("Sent", "Received")
 MACHINES_MAX = 20
-LEAST_S, SILENT_S = 0.2, 12.0
-"""Bounds of the seconds between two reports of a node. A report that comes sooner counts as of the
-same time; a node that reports nothing for longer is away."""
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]) -> Section:
@@ -55,7 +51,6 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
             f"Sent in all: {bytes_word(sent)}, {bytes_word(sent / rounds)} a round."
             + (f" Of {counted(silent, 'peer')} it is not known." if silent else "")
         )
-    found.parts += _usage(run, marks)
     found.parts += _machines(run)
     return found
 
@@ -101,69 +96,6 @@ def _machines(run: RecordedRun) -> list[TextTable]:
     return [TextTable(f"Machines{more}", head, rows[:MACHINES_MAX])]
 
 
-def _usage(run: RecordedRun, marks: tuple[Mark, ...]) -> list[LineChart]:
-    """Return charts of the network, processors and memory that peers used, as far as they have
-    reported it."""
-    memory = run.series.used["memory"]
-    held = {p: (memory.x(p) - run.began, memory.y(p) / 2**20) for p in memory.peers}
-    topics = (
-        (
-            "sent",
-            "Sent, KiB per second",
-            "By each node, to all other peers together.",
-            _rates(run, "sent_bytes", 1024.0),
-        ),
-        (
-            "processors",
-            "Processors kept busy",
-            "By trainer and node of each peer; 1 is one processor.",
-            _rates(run, "cpu_s", 1.0),
-        ),
-        ("memory", "Memory, MiB", "Of trainer and node of each peer.", held),
-    )
-    buckets = curves.buckets_for(run, rounds_each=4)
-    return [
-        LineChart(
-            f"chart-{name}",
-            title,
-            about,
-            (curves.swarm_line(_until_the_next(rows, buckets), buckets.centers),),
-            run.duration_s,
-            marks,
-            bottom=0.0,
-            folded=True,
-        )
-        for name, title, about, rows in topics
-        if rows
-    ]
-
-
-Rows = Mapping[int, tuple[Floats, Floats]]
-
-
-def _rates(run: RecordedRun, name: str, unit: float) -> Rows:
-    """How fast counters have grown between two reports, at the time of the later one."""
-    points, found = run.series.used[name], {}
-    for peer in points.peers:
-        x, total = points.x(peer), points.grown(peer)
-        inside = np.diff(x) > LEAST_S
-        if inside.any():
-            rate = np.diff(total)[inside] / np.diff(x)[inside] / unit
-            found[peer] = (x[1:][inside] - run.began, rate)
-    return found
-
-
-def _until_the_next(rows: Rows, buckets: Buckets) -> dict[int, Floats]:
-    """Return the curve of each peer. Reports come every few seconds: each is of the time since the
-    report before."""
-    found = {}
-    for peer, (x, y) in rows.items():
-        at = np.searchsorted(x, buckets.centers)
-        inside = (at < len(x)) & (np.append(x, np.inf)[at] - buckets.centers <= SILENT_S)
-        found[peer] = np.where(inside, np.append(y, np.nan)[at], np.nan)
-    return found
-
-
 def sent_in_all(run: RecordedRun) -> float:
     """Bytes that all lives of all peers have sent, as far as they have said so."""
     return sum(sent for sent, _ in _traffic(run).values())
@@ -180,7 +112,7 @@ def _traffic(run: RecordedRun) -> dict[int, tuple[float, float]]:
 
 
 def _table(run: RecordedRun, incidents: list[Incident]) -> TextTable:
-    spans = membership.spans(run)
+    spans = run.spans
     of_all = {peer: spans.get(peer, ()) for peer in run.peers}
     shown = in_trouble(of_all, incidents, curves.LISTED_MAX)
     traffic = _traffic(run)
@@ -188,7 +120,6 @@ def _table(run: RecordedRun, incidents: list[Incident]) -> TextTable:
     caption = "Each peer"
     if len(shown) < len(run.peers):
         caption = f"The {len(shown)} of {len(run.peers)} peers that had most trouble"
-        rows.append(_all_row(run, spans, traffic))
     head = (*HEAD, *BYTES) if traffic else HEAD
     cut = tuple(row[: len(head)] for row in rows)
     return TextTable(caption, head, cut, frozenset(range(2, len(head))))
@@ -224,34 +155,4 @@ def _row(
         lasted(membership.quarantined_s(spans.get(peer, ()))),
         bytes_word(sent) if sent else NONE,
         bytes_word(received) if received else NONE,
-    )
-
-
-def _all_row(
-    run: RecordedRun,
-    spans: Mapping[int, tuple[Any, ...]],
-    traffic: Mapping[int, tuple[float, float]],
-) -> tuple[str, ...]:
-    """The median of all peers."""
-    commits = run.commits
-    size = max(run.peers, default=0) + 1
-    parts = np.bincount(commits.who, minlength=size)[run.peers] if len(commits) else np.zeros(1)
-    served = np.bincount(commits.makers[commits.makers >= 0], minlength=size)
-    steps = [run.series.steps.y(peer).max() for peer in run.series.steps.peers]
-    away = [membership.away_s(each) for each in spans.values()]
-    out = [membership.quarantined_s(each) for each in spans.values()]
-    sent = [sent for sent, _ in traffic.values() if sent]
-    got = [received for _, received in traffic.values() if received]
-    return (
-        "median of all",
-        NONE,
-        f"{np.median(steps):,.0f}" if steps else NONE,
-        share(float(np.median(parts)), len(commits)),
-        NONE,
-        f"{np.median(served[run.peers]):,.0f}" if len(commits) else NONE,
-        NONE,
-        lasted(float(np.median(away))) if away else NONE,
-        lasted(float(np.median(out))) if out else NONE,
-        bytes_word(float(np.median(sent))) if sent else NONE,
-        bytes_word(float(np.median(got))) if got else NONE,
     )

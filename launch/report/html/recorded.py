@@ -19,7 +19,9 @@ from gossip.launch.report.words import counted
 from gossip.observe import Event, documents, events
 from gossip.run import checkpoints, open_in, read_object, real, shown
 
-from .columns import CommitColumns, Series, columns_of
+from .charts import Span
+from .columns import CommitColumns, Series
+from .membership import Presence
 
 EVENTS_MAX = 200_000
 """Maximum number of events that are kept one by one. Events that come with every round are
@@ -98,8 +100,8 @@ class RecordedRun:
         config: As written; ``settings``: as far as pages read it.
         sources: (key, value, where it came from) of each setting.
         outcome: Empty unless the run has ended.
-        view: Model of the run.
-        lines: What happened, in words, and when.
+        view: Model of the run. ``presence``: states of its peers over time.
+        lines: What happened, in words, each with the event that made it happen.
         events: Events that do not come with every round.
         broken: A line on each file that is none of a run's.
         label: Its name on a page with others of the same name; "": its own.
@@ -114,7 +116,8 @@ class RecordedRun:
     outcome: documents.Outcome
     plan: FaultPlan
     view: RunModel
-    lines: list[tuple[float, str]] = field(default_factory=list)
+    presence: Presence
+    lines: list[tuple[Event, str]] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     commits: CommitColumns = field(default_factory=CommitColumns)
     series: Series = field(default_factory=Series)
@@ -138,6 +141,11 @@ class RecordedRun:
     @property
     def peers(self) -> list[int]:
         return sorted(self.view.rows)
+
+    @property
+    def spans(self) -> dict[int, tuple[Span, ...]]:
+        """States of each peer over time."""
+        return self.presence.spans(self.began, self.ended)
 
     def overload(self, peer: int, t: float) -> str:
         """Describe the load of a peer's machine soon after a moment; "": it was not too high, or
@@ -180,12 +188,16 @@ def read(folder: Path) -> RecordedRun:
         outcome=documents.Outcome.pick(run_state.read_known(folder, "summary.json", [])),
         plan=reader.plan,
         view=reader.view,
+        presence=Presence(reader.view),
     )
     if run.state.state != "ended":
         # of one launcher of several, or of none that has seen the end
         run.outcome = documents.Outcome()
     reader.read_events(lambda event, lines: _record(run, event, lines))
-    run.commits = columns_of(reader.files.commits())
+    for commit in reader.files.commits():
+        run.view.apply_commit(commit)
+        run.commits.add(commit)
+    run.commits.settle()
     run.turns.set_handed_on(run.commits)
     for row in reader.files.metrics():
         run.series.logged.add(row)
@@ -213,6 +225,7 @@ def _sources(folder: Path) -> Iterator[tuple[str, str, str]]:
 def _record(run: RecordedRun, event: Event, lines: list[str]) -> None:
     """Record an event that was applied to the model. Events that come with every round are not kept
     one by one, and the lines about epochs would outnumber all others."""
+    run.presence.record(event)
     match event:
         case events.Round():
             run.series.record_round(event, run.view.local_steps)
@@ -226,7 +239,7 @@ def _record(run: RecordedRun, event: Event, lines: list[str]) -> None:
             run.events.append(event)
     if isinstance(event, events.Halted) and event.traffic is not None:
         run.series.record_usage(event, event.traffic)
-    run.lines += [(event.t, shown(line)) for line in lines]
+    run.lines += [(event, shown(line)) for line in lines]
 
 
 def _list_checkpoints(run: RecordedRun) -> None:

@@ -1,64 +1,52 @@
-"""Runs that resumed from a checkpoint of another run."""
+"""The run from whose checkpoint another one went on."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from pathlib import Path
 
-from gossip.launch.report import lineage
+from gossip.errors import GossipError
+from gossip.launch.report import run_state
+from gossip.observe import documents
+from gossip.run import checkpoints, read_object
 
-from .incidents import Continuation
-from .recorded import RecordedRun, read
+from .recorded import RecordedRun
 
-
-def resumed(runs: Sequence[RecordedRun]) -> list[tuple[RecordedRun, RecordedRun, float]]:
-    """Pairs of runs of which the second went on from a checkpoint of the first, and the seconds
-    between them: both save to the same folder, and the second was told to resume."""
-    found = []
-    ordered = sorted(runs, key=lambda run: run.began)
-    for at, run in enumerate(ordered):
-        later = [
-            other
-            for other in ordered[at + 1 :]
-            if other.settings.resume
-            and run.saves_to is not None
-            and other.saves_to == run.saves_to
-            and other.began >= run.ended
-        ]
-        if later:
-            found.append((run, later[0], later[0].began - run.ended))
-    return found
-
-
-def resumed_by(run: RecordedRun) -> Continuation | None:
-    """The first run beside this one that went on from a checkpoint of it; None: there is none that
-    is known."""
-    beside = lineage.runs_beside(run.folder, run.saves_to)
-    later = [each for each in beside if each.resumes and each.began >= run.ended]
-    if not later:
-        return None
-    first = min(later, key=lambda each: each.began)
-    return continuation(read(run.folder.parent / first.name))
-
-
-def continuation(later: RecordedRun) -> Continuation:
-    """Describe a resumed run as the continuation of the run before it."""
-    return Continuation(later.name, later.began, _begins_after(later))
-
-
-def _begins_after(run: RecordedRun) -> int:
-    """How many steps of the script lie behind a run when it begins; 0 or less: it begins anew."""
-    each = run.view.local_steps
-    if len(run.commits):
-        return int(run.commits.round.min()) * each
-    steps = run.series.steps
-    return int(min([float(steps.y(peer)[0]) for peer in steps.peers], default=each)) - each
+LOOKED_AT_MAX = 200
+"""Maximum number of run folders that are examined, the latest first."""
 
 
 def resumed_from(run: RecordedRun) -> tuple[str, int] | None:
     """Name of the last run beside this one from whose checkpoint it went on, and after how many
     steps; None: it began anew, or that is not known."""
     step = _begins_after(run)
-    if not run.settings.resume or step <= 0:
+    if not run.settings.resume or step <= 0 or run.saves_to is None:
         return None
-    name = lineage.last_before(run.folder, run.saves_to, run.began)
-    return (name, step) if name is not None else None
+    beside = run_state.folders(run.folder.parent)[:LOOKED_AT_MAX]
+    began = {
+        folder.name: at
+        for folder in beside
+        if folder.name != run.folder.name and (at := _began(folder, run.saves_to)) < run.began
+    }
+    return (max(began, key=began.__getitem__), step) if began else None
+
+
+def _began(folder: Path, saves_to: Path) -> float:
+    """Return when a run began that saves to that folder, in seconds since 1970; of another run
+    infinity."""
+    try:
+        if checkpoints.folder_of(folder) != saves_to:
+            return float("inf")
+        environment = documents.RunEnvironment.pick(read_object(folder, "environment.json"))
+    except GossipError:
+        return float("inf")  # ``gossip ls`` names the file
+    return float("inf") if environment.started is None else environment.started
+
+
+def _begins_after(run: RecordedRun) -> int:
+    """Return how many steps of the script lie behind a run when it begins; 0 or less: it begins
+    anew."""
+    each = run.view.local_steps
+    if len(run.commits):
+        return int(run.commits.round.min()) * each
+    steps = run.series.steps
+    return int(min([float(steps.y(peer)[0]) for peer in steps.peers], default=each)) - each

@@ -6,17 +6,17 @@ from collections import Counter
 
 import numpy as np
 
+from gossip.launch.report.words import clock, lasted
 from gossip.observe import events, select
 
 from . import curves
 from .charts import Line, LineChart, Mark, Section, TextTable
-from .figures import NONE, clock, lasted, peers, share
+from .figures import NONE, peers, share
 from .recorded import RecordedRun
 
 LONGEST, SLOW_MAX = 5, 6
-SLOWER, OFTEN_SLOWER = 1.3, 1.03
-"""Factors of the median time for a step from which on a peer is slow, and slow if it is the slowest
-twice as often as by chance."""
+SLOWER = 1.3
+"""Factor of the median time for a step from which on a peer is slow."""
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
@@ -30,9 +30,9 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     who, longest, median = commits.slowest()
     found.parts.append(_chart(run, duration, longest, marks))
     if (who >= 0).any():
-        slow = _slowest(run, who, longest, median)
-        found.parts += [slow] if slow.rows else []
-        if not slow.rows and len(commits.peers) > 1:
+        slow = _slow_peers(run, who, float(np.nanmedian(median)))
+        found.text += slow[:SLOW_MAX]
+        if not slow and len(commits.peers) > 1:
             found.text.append(
                 "No peer was slower to compute than the others by 30 % or more: a step takes "
                 f"{lasted(float(np.nanmedian(median)))} (median)."
@@ -40,10 +40,17 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     found.parts.append(_longest(run, duration, who, longest))
     handed = len(run.turns.handed_on)
     if handed:
-        reasons = Counter(_kind(reason) for reason in run.turns.handed_on.values())
-        told = "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(5))
-        found.text.append(f"{handed:,} rounds went to another server. Why, and how often: {told}.")
+        found.text.append(
+            f"{handed:,} rounds went to another server. Why, and how often: "
+            f"{reasons_of_turns(run)}."
+        )
     return found
+
+
+def reasons_of_turns(run: RecordedRun) -> str:
+    """Return why rounds went to another server than the first, and how often."""
+    reasons = Counter(_kind(reason) for reason in run.turns.handed_on.values())
+    return "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(5))
 
 
 def _kind(reason: str) -> str:
@@ -81,34 +88,23 @@ def _chart(
     )
 
 
-def _slowest(
-    run: RecordedRun, who: np.ndarray, longest: np.ndarray, median: np.ndarray
-) -> TextTable:
+def _slow_peers(run: RecordedRun, who: np.ndarray, usual_s: float) -> list[str]:
+    """Return a sentence on each peer that was slower to compute than most, or was to be slow."""
     commits = run.commits
     counts = Counter(int(peer) for peer in who if peer >= 0)
-    total, others = sum(counts.values()), float(np.nanmedian(median))
-    rows = []
+    lines = []
     for peer, count in counts.most_common():
-        mine = float(np.nanmedian(commits.took_s[commits.who == peer]))
-        if why := _why_slow(run, peer, mine, others, count / total):
-            rows.append((str(peer), share(count, total), lasted(mine), lasted(others), why))
-    head = ("Peer", "Slowest in", "Its step", "Median of all", "Why")
-    return TextTable(
-        "Peers that were slow to compute", head, tuple(rows[:SLOW_MAX]), frozenset({0, 1, 2, 3})
-    )
-
-
-def _why_slow(run: RecordedRun, peer: int, mine: float, others: float, part: float) -> str:
-    """Return why a peer was slower than the others; "": it was not."""
-    planned = [str(fault) for fault in run.plan if peer in fault.victims and "slow" in str(fault)]
-    if planned:
-        return f"planned: {', '.join(planned)}"
-    fair = 1 / max(1, len(run.commits.peers))
-    if mine > SLOWER * others:
-        return f"its steps take {mine / others:.1f} times as long as those of most"
-    if part > 2 * fair and mine > OFTEN_SLOWER * others:
-        return "a little slower than the others, all along"
-    return ""
+        own_s = float(np.nanmedian(commits.took_s[commits.who == peer]))
+        planned = [str(f) for f in run.plan if peer in f.victims and "slow" in str(f)]
+        if not planned and own_s <= SLOWER * usual_s:
+            continue
+        why = f" (planned: {', '.join(planned)})" if planned else ""
+        lines.append(
+            f"Peer {peer} was slow to compute{why}: its step takes {lasted(own_s)}, that of most "
+            f"{lasted(usual_s)}. It was the slowest in {share(count, sum(counts.values()))} of the "
+            "rounds."
+        )
+    return lines
 
 
 def _longest(

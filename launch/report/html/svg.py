@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from gossip.launch.report.words import clock
+
 from .charts import BAND, STATES, Chart, LaneChart, Line, LineChart, Mark, Span
 from .downsampling import Floats
-from .figures import clock, number, time_ticks, value_ticks
+from .figures import number, time_ticks, value_ticks
 
 WIDE, HIGH = 1000, 400
 """Units of a picture, whatever its size on the screen."""
@@ -52,7 +54,7 @@ class Drawing:
     """Picture as the template needs it.
 
     Attributes:
-        kind: Its CSS classes: ``lines`` or ``lanes``, and ``by-round`` of curves over rounds.
+        kind: Its CSS class: ``lines`` or ``lanes``.
         body: The SVG.
         legend: (class, words) of what is drawn.
         label: Description of all of it, for readers who do not see it.
@@ -74,7 +76,6 @@ class Drawing:
     badge_lanes: int = 0
     height: int = 0
     hovers: tuple[str, ...] = ()
-    folded: bool = False
 
 
 def draw(chart: Chart) -> Drawing:
@@ -116,7 +117,7 @@ def _lines(chart: LineChart) -> Drawing:
     ticks = _log_ticks(low, high) if chart.logarithmic else value_ticks(low, high)
     y = tuple(Tick(place.percent(at), number(at)) for at in ticks)
     return Drawing(
-        "lines" if chart.over_time else "lines by-round",
+        "lines",
         chart.name,
         chart.title,
         chart.about,
@@ -127,7 +128,6 @@ def _lines(chart: LineChart) -> Drawing:
         legend=tuple((f"key {_style(line.style)}", line.name) for line in chart.lines),
         height=220,
         hovers=tuple(_hovers(chart)),
-        folded=chart.folded,
         **_badges(chart.marks, chart.x_max),
     )
 

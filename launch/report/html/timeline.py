@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gossip.launch.report.words import lasted
+
 from . import curves, membership
 from .charts import STATES, LaneChart, Line, LineChart, Mark, Section, Span
-from .figures import lasted
 from .incidents import Incident, in_trouble
 from .learning import named
 from .recorded import RecordedRun
@@ -14,7 +15,7 @@ from .recorded import RecordedRun
 
 def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]) -> Section:
     found = Section("membership", "Who was there")
-    spans = membership.spans(run)
+    spans = run.spans
     if len(spans) > curves.LISTED_MAX:
         found.parts.append(_counts(run, spans, marks))
     found.parts.append(_lanes(run, spans, marks, incidents))

@@ -1,20 +1,19 @@
-"""Trust in each peer over time, and why it fell."""
+"""Trust in each peer over time."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gossip.launch.report.words import counted
-from gossip.observe import Event, Judgement, events, select
 
 from . import curves
-from .charts import Line, LineChart, Mark, Section, TextTable
+from .charts import Line, LineChart, Mark, Section
 from .columns import Points
-from .figures import NONE, clock, number, peers
+from .figures import number, peers
 from .learning import named
 from .recorded import RecordedRun
 
-LISTED_MAX, CURVES_MAX = 12, 8
+CURVES_MAX = 8
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
@@ -24,18 +23,11 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         found.text.append("This run has recorded no trust.")
         return found
     found.parts.append(_chart(run, trust, marks))
-    rows = _reasons(run, trust)
-    if rows:
-        found.parts.append(
-            TextTable(
-                "Peers whose trust fell below the threshold of suspicion",
-                ("Peer", "Suspected", "Quarantined", "Lowest trust", "Why", "Planned"),
-                tuple(rows[:LISTED_MAX]),
-                frozenset({0, 3}),
-            )
+    if run.view.suspicions:
+        found.text.append(
+            f"{peers(run.view.suspicions).capitalize()} came under suspicion: the table of what "
+            "went wrong has when and why."
         )
-        if len(rows) > LISTED_MAX:
-            found.text.append(f"The table has the first {LISTED_MAX} of {len(rows)} peers.")
     else:
         found.text.append(nobody_suspected(run))
     return found
@@ -73,32 +65,3 @@ def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> LineChar
     return LineChart(
         "chart-trust", "Trust", about, tuple(lines), run.duration_s, marks, bottom=0.0, top=1.05
     )
-
-
-def _reasons(run: RecordedRun, trust: Points) -> list[tuple[str, ...]]:
-    first: dict[tuple[type[Event], int], Judgement] = {}
-    for event in select(run.events, events.Suspected, events.Quarantined):
-        first.setdefault((type(event), event.subject), event)
-
-    def when(kind: type[Event], peer: int) -> str:
-        event = first.get((kind, peer))
-        if event is None:
-            return NONE
-        return f"{clock(run.since(event.t), exact=True)} (round {event.round})"
-
-    found: list[tuple[str, ...]] = []
-    for peer, why in sorted(run.view.suspicions.items()):
-        scores = trust.y(peer)
-        lowest = float(scores.min()) if len(scores) else why.trust
-        lies = run.view.rows[peer].lie if peer in run.view.rows else ""
-        found.append(
-            (
-                str(peer),
-                when(events.Suspected, peer),
-                when(events.Quarantined, peer),
-                number(lowest, 2),
-                "; ".join(why.reasons) or NONE,
-                lies or "no",
-            )
-        )
-    return found
