@@ -53,8 +53,8 @@ def _known_trackers(names: list[str] | None) -> list[str] | None:
 Track = Annotated[
     list[str] | None,
     optional(
-        "Hand on what the run writes down: tensorboard, mlflow, wandb (offline), trackio, "
-        "prometheus; may be given several times. Or GOSSIP_TRACK=tensorboard,mlflow.",
+        "Hand on what the run writes down: tensorboard, mlflow, wandb (offline), prometheus; "
+        "may be given several times. Or GOSSIP_TRACK=tensorboard,mlflow.",
         metavar="TRACKER",
         callback=_known_trackers,
     ),

@@ -43,7 +43,7 @@ OPTIONAL = {"matplotlib", "jinja2", "pyarrow", "numba", "llvmlite", "ray"}
 """Ruff (TID253) lets them be imported only inside functions."""
 ADAPTERS = re.compile(
     r"gossip\.(?:integrations\.(?P<loop>lightning|transformers|accelerate)"
-    r"|launch\.track\.to_(?P<tracker>tensorboard|mlflow|wandb|trackio))"
+    r"|launch\.track\.to_(?P<tracker>tensorboard|mlflow|wandb))"
 )
 """Each is for one library."""
 FOREIGN = {

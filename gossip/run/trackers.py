@@ -24,7 +24,6 @@ TRACKERS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
     "wandb": ("wandb",),
-    "trackio": ("trackio",),
     "prometheus": (),
 }
 """Name, of the extra, too -> packages that it imports."""

@@ -25,7 +25,7 @@ OURS = (
     *("summary.json", "evaluation.json", "comparison.json", "begun", "logbook.md", "notes.jsonl"),
     *("swarm.key", "swarm.log", "fetched", "seeds", "faults", "launchers", "hosts", "drill*.sock"),
     *("events.jsonl*", "events-*.jsonl*", "commits.jsonl*", "metrics.jsonl*", "verdict.*"),
-    *("report.html", "report*.png", "tensorboard", "mlflow.db", "mlflow", "wandb", "trackio"),
+    *("report.html", "tensorboard", "mlflow.db", "mlflow", "wandb"),
     *("prometheus.url", "tracker-*.log", "screen.log", "peer-*", "plain", "alone"),
 )
 """Names in a run's folder that gossip gives."""

@@ -3,6 +3,7 @@ queue is on disk, and whatever becomes of it, the run goes on."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import select
 import sys
@@ -10,8 +11,9 @@ import time
 from pathlib import Path
 
 from gossip.launch.report import standing_of
+from gossip.run import check_trackers
 
-from .names import open_tracker
+from .base import Tracker
 from .run_points import RunPoints
 
 READ_EVERY_S = 1.0
@@ -44,6 +46,15 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
                 time.sleep(READ_EVERY_S)
     finally:
         tracker.close()
+
+
+def open_tracker(name: str, folder: Path) -> Tracker:
+    """The tracker of a run, which is imported now. Raises: ConfigError: There is no such tracker,
+    or it is not installed."""
+    check_trackers([name])
+    module = importlib.import_module(f"{__package__}.to_{name}")
+    tracker: Tracker = module.open_tracker(folder)
+    return tracker
 
 
 def _wait_for_others(folder: Path, most_s: float) -> None:

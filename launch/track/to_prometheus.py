@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from gossip.errors import ConfigError
@@ -93,13 +94,9 @@ def _metric(curve: str) -> tuple[str, Labels]:
 
 
 def _line(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
-    pairs = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
+    # JSON escapes a text as Prometheus does
+    pairs = ",".join(f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in labels)
     return f"{name}{{{pairs}}} {value!r}"
-
-
-def _escaped(text: str) -> str:
-    escapes: Mapping[str, str] = {"\\": "\\\\", '"': '\\"', "\n": "\\n"}
-    return "".join(escapes.get(character, character) for character in text)
 
 
 def _server(make: Callable[[], bytes], port: int | None) -> LoopbackServer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,7 +29,6 @@ class TensorBoard:
         lines = [f"|{_cell(key)}|{_cell(value)}|" for key, value in rows.items()]
         table = "\n".join(["|setting|value|", "|---|---|", *lines])
         self._text("run", 0, about.began, table)
-        self._text("tags", 0, about.began, json.dumps(dict(about.tags)))
 
     def points(self, points: Sequence[Point]) -> None:
         for point in points:

@@ -1,9 +1,8 @@
-"""MLflow, trackio and W&B, where somebody has installed them: what they have of a run, read back
-through their own API. `pip install -e '.[mlflow,trackio,wandb]'` installs them."""
+"""MLflow and W&B, where somebody has installed them: what they have of a run, read back
+through their own API. `pip install -e '.[mlflow,wandb]'` installs them."""
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -54,27 +53,6 @@ def hand_on(run: RecordedRun, to: str, **environment: str) -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{to}: " in done.stdout
-
-
-@needs("trackio")
-def test_trackio_reads_the_same_values_back(exported: RecordedRun) -> None:
-    environment = {"TRACKIO_DIR": str(exported.folder / "trackio")}
-    hand_on(exported, "trackio", **environment)
-    read = (
-        "import json, trackio; "
-        "print(json.dumps(trackio.SQLiteStorage.get_logs('gossip', 'digits-0a1b')))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", read],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    rows = json.loads(done.stdout.splitlines()[-1])
-    losses = {row["step"]: row["loss/peer-0"] for row in rows if "loss/peer-0" in row}
-    assert losses == {number: 1 / (number + 1) for number in range(ROUNDS)}
-    assert any("quarantined" in str(row.get("event")) for row in rows)
 
 
 @needs("wandb")

@@ -77,7 +77,7 @@ def leave_no_room(tracker: int) -> None:
     resource.prlimit(tracker, resource.RLIMIT_FSIZE, (1, 1))
 
 
-OTHERS = [pytest.param(name, marks=needs(name)) for name in ("mlflow", "trackio", "wandb")]
+OTHERS = [pytest.param(name, marks=needs(name)) for name in ("mlflow", "wandb")]
 
 
 @pytest.mark.parametrize("tracker", effort(["tensorboard"], ["tensorboard", *OTHERS]))

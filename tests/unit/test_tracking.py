@@ -222,9 +222,9 @@ def test_an_error_of_the_run_goes_through(
 ) -> None:
     exporter_is(monkeypatch, "import sys; sys.stdin.read()")
     said: list[str] = []
-    with pytest.raises(KeyboardInterrupt), beside.tracked(["trackio"], run.folder, said.append):
+    with pytest.raises(KeyboardInterrupt), beside.tracked(["wandb"], run.folder, said.append):
         raise KeyboardInterrupt
-    assert said == ["trackio: it has said nothing"]
+    assert said == ["wandb: it has said nothing"]
 
 
 # --- the trackers themselves ----------------------------------------------------------------------
