@@ -15,8 +15,9 @@ from rich.text import Text
 from gossip.run import shown
 
 from . import peer_table
+from .peer_row import PeerRow
 from .peer_table import WIDTH_MIN, PeerLine, Size, peer_lines
-from .run_model import PeerRow, RunModel
+from .run_model import RunModel
 from .words import clock, counted, named, near, numbers
 
 PEERS_MAX = 12

@@ -16,7 +16,8 @@ from rich.text import Text
 
 from gossip.run import shown
 
-from .run_model import PeerRow, RunModel
+from .peer_row import PeerRow
+from .run_model import RunModel
 from .words import clock, short_bytes
 
 COLOURS = (

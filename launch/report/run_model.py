@@ -10,9 +10,8 @@ import re
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Any, Literal
+from typing import Any, TypeAlias
 
 from gossip.faults import LINK_KINDS, FaultPlan
 from gossip.observe import CommitRow, Event, Judgement, SubjectEvent, events
@@ -26,21 +25,17 @@ from .happenings import (
     PartitionRecord,
     RejoinRecord,
     RestartRecord,
-    SuspicionRecord,
     sides_of,
 )
 from .holders import StateHolders
 from .machines import Machines
 from .pace import StepPace
-from .participation import BOUND, LowWindow, Participation, low_influence
-from .peer_figures import PeerFigures
+from .participation import BOUND, LowWindow, Participation
+from .peer_row import PeerRow
 from .stages import PeerStage, describe_rebuilt_stage, describe_unlike_profile
+from .trust_record import TrustRecord
 from .words import at_round, counted, named, numbers
 
-State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
-"""State of a peer's process, from its own events and its launcher's: ``here`` is started, and not
-yet in a round; ``gone`` has ended. ``elsewhere``: another launcher's peer, of which this one only
-hears. A peer that others hold for dead keeps its state: see ``skipped_by``."""
 NO_FAULTS = FaultPlan()
 EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
 WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
@@ -51,55 +46,6 @@ ENDING_S = 5.0  # peers that have finished close their links one after the other
 DIVERGENCES_MAX = 100
 COMMITS_KEPT = 512
 QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
-
-
-@dataclass(slots=True)
-class PeerRow:
-    """One peer, as the launcher and the others see it."""
-
-    peer: int
-    state: State = "starting"
-    incarnation: int = 0
-    pid: int = 0
-    round: int = -1
-    loss: float | None = None
-    logs_loss: bool = False  # ``loss`` is what its script has logged, and not the mean of a round
-    accuracy: float | None = None
-    trust: float = 1.0
-    reasons: tuple[str, ...] = ()
-    reasons_round: int | None = None  # in which they were told
-    judged_round: int = -1  # of what was told last of its trust
-    suspected: bool = False
-    quarantined: bool = False
-    skipped_by: set[int] = field(default_factory=set)  # whose last word on it: skipped, or dead
-    left: bool = False  # it said goodbye: whatever is said of it then is no news
-    pause: str = ""  # why it waits for a quorum; "": it does not
-    lie: str = ""
-    host: str = ""  # "": nobody has reported it
-    exit: str = ""
-    asked: bool = False  # it was stopped, as the whole run is
-    step: int = 0  # so many are done
-    pace: StepPace = field(default_factory=StepPace)
-    figures: PeerFigures = field(default_factory=PeerFigures)
-
-    def set_reasons(self, event: Judgement) -> None:
-        """Note why the peer is suspected, and since which round that is known."""
-        self.reasons, self.reasons_round = tuple(event.reasons or ()), event.round
-
-    def is_news(self, event: Judgement) -> bool:
-        """True if the event is not older than the last one about its trust. A peer that was away
-        reports old rounds."""
-        at = self.judged_round if event.round is None else event.round
-        self.judged_round, was = max(at, self.judged_round), self.judged_round
-        return at >= was
-
-    @property
-    def doubt(self) -> str:
-        """Why it is doubted, as it was told last; "": it is not."""
-        if not self.reasons:
-            return ""
-        at = "" if self.reasons_round is None else f"round {self.reasons_round}: "
-        return f"{at}{self.reasons[0]}"
 
 
 class RunModel:
@@ -148,8 +94,6 @@ class RunModel:
         # who was asked to leave before the end, and did -> its round then
         self.leaves: dict[int, int] = {}
         self.outages: list[PartitionRecord] = []
-        self.suspicions: dict[int, SuspicionRecord] = {}
-        self.quarantines: set[int] = set()
         self.holders = StateHolders()
         # what was lost each time that the swarm began anew, with fresh weights
         self.anew: list[dict[str, Any]] = []
@@ -160,16 +104,13 @@ class RunModel:
         # peer that the plan has killed -> seconds after which to start it again
         self.restarts: dict[int, float] = {}
         self.divergences: list[dict[str, Any]] = []
-        self.unequal_updates: float | None = None  # by how much more than by chance
-        # peer -> mean weight of 20 updates in multiples of an equal one, where it was below half
-        self.low_influence: dict[int, float] = {}
+        self.trust = TrustRecord()
         self.own_restarts: list[RestartRecord] = []  # of those that died by themselves
         self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
         self.halted: dict[int, events.Halted] = {}
         self._early_ends = {-1}  # steps
         self.epochs = Epochs()
         self._batch_told: tuple[int, int] | None = None  # since which round, how many peers
-        self._shares: dict[int, int] = {}  # in which round a peer's share changed last
         self._told: dict[tuple[type[Event], object], float] = {}
         self._told_ever: set[tuple[type[Event], object]] = set()
         # who here lacks whom at the start, and when it last said so
@@ -236,8 +177,10 @@ class RunModel:
             about = [self._subject(event.subject)]
             if isinstance(event, Judgement) and not about[0].is_news(event):
                 return []
-        handler = HANDLERS.get(type(event))
-        return [] if handler is None else handler(self, row, event, *about)
+        part, handler = HANDLERS.get(type(event), (RunModel, None))
+        if handler is None:
+            return []
+        return handler(self.trust if part is TrustRecord else self, row, event, *about)
 
     def apply_recorded(self, event: Event) -> list[str]:
         """Apply an event from the files of the run, as ``apply`` does. Its writer is one of the
@@ -450,19 +393,6 @@ class RunModel:
         )
         return self._once_ever(event, None, line)
 
-    def _unequal_updates(self, row: PeerRow, event: events.UnequalUpdates) -> list[str]:
-        if self.unequal_updates is not None:
-            return []
-        self.unequal_updates = event.beyond or 0.0
-        if not event.f:
-            return []
-        return [
-            "! the updates of the same peers are farther out round after round "
-            f"({self.unequal_updates:g} deviations beyond chance): they have other data. A rule "
-            "without a judge may take them for liars, and liars for them: run with --reference "
-            "256; see docs/protection.md"
-        ]
-
     def _fork(self, row: PeerRow, event: events.Fork) -> list[str]:
         return self._once(event, row.peer, f"! peer {row.peer} sees a fork at round {event.round}")
 
@@ -564,28 +494,6 @@ class RunModel:
         subject.left = True
         return []
 
-    def _trusted(self, row: PeerRow, event: events.Trusted, subject: PeerRow) -> list[str]:
-        was = subject.suspected
-        subject.suspected, subject.quarantined = False, False
-        subject.reasons, subject.reasons_round = (), None
-        return [f"~ peer {subject.peer} is trusted again"] if was else []
-
-    def _quarantined(self, row: PeerRow, event: events.Quarantined, subject: PeerRow) -> list[str]:
-        if subject.quarantined:
-            return []
-        subject.quarantined = True
-        if event.reasons:
-            subject.set_reasons(event)
-        self.quarantines.add(subject.peer)
-        trust = f"trust {_trust(event)}{_because(event)}"
-        return [f"- peer {subject.peer} quarantined at round {event.round}: {trust}"]
-
-    def _parole(self, row: PeerRow, event: events.Parole, subject: PeerRow) -> list[str]:
-        if not subject.quarantined:
-            return []
-        subject.quarantined = False
-        return [f"~ peer {subject.peer} on parole from round {event.round}"]
-
     def _round(self, row: PeerRow, event: events.Round) -> list[str]:
         row.state, row.round, row.pause = "training", event.round or 0, ""
         if event.loss is not None and not row.logs_loss:  # else its own is meant, not that of all
@@ -677,35 +585,6 @@ class RunModel:
             f"= batch{since}: {each}, {samples} a round ({policy}); the learning rate is left "
             "as it is"
         ]
-
-    def _share(self, row: PeerRow, event: events.Share, subject: PeerRow) -> list[str]:
-        """Note the share, as the first peer tells it."""
-        peer = subject.peer
-        if self._shares.get(peer, 0) >= (event.round or 0):
-            return []
-        share = event.share or 1.0
-        self._shares[peer] = event.round or 0
-        size = {1.0: "whole", 0.5: "half", 0.25: "quarter"}.get(share, f"{share:.2f}")
-        # Not the share that was told last: who was out of the roster meanwhile has begun anew
-        # with a whole one.
-        if share >= (event.was or 1.0):
-            why = "it is quick enough for that"
-        elif subject.quarantined:
-            why = "it is in quarantine"
-        elif subject.skipped_by or subject.state in ("gone", "stopped"):
-            why = "it is away"
-        else:
-            why = "it was slower than most, or away"
-        return [f"= peer {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
-
-    def _low_influence(
-        self, row: PeerRow, event: events.LowInfluence, subject: PeerRow
-    ) -> list[str]:
-        """Report a peer once, unless it is suspected or quarantined."""
-        if subject.suspected or subject.quarantined or subject.peer in self.low_influence:
-            return []
-        self.low_influence[subject.peer] = event.share or 0.0
-        return low_influence({subject.peer: self.low_influence[subject.peer]})
 
     def _is_unlike_profile(
         self, row: PeerRow, event: events.UnlikeProfile, subject: PeerRow
@@ -859,21 +738,6 @@ class RunModel:
         since = event.round - (row.round + 1)  # rounds that its events do not tell of yet
         return row.step + since >= self.steps
 
-    def _suspected(self, row: PeerRow, event: events.Suspected, subject: PeerRow) -> list[str]:
-        if event.trust is not None:
-            subject.trust = event.trust
-        subject.set_reasons(event)
-        first = SuspicionRecord(event.round, subject.trust, list(subject.reasons))
-        known = self.suspicions.setdefault(subject.peer, first)
-        known.trust = min(known.trust, subject.trust)
-        if subject.suspected:
-            return []
-        subject.suspected = True
-        return [
-            f"? peer {subject.peer} suspected Byzantine at round {event.round}: trust "
-            f"{_trust(event)}{_because(event)}"
-        ]
-
     def _exited(self, row: PeerRow, event: events.Exited) -> list[str]:
         """The launcher's own row: code or signal, and whether the plan wanted it."""
         number, code = event.signal, event.code
@@ -919,21 +783,25 @@ class RunModel:
         return [*lines]
 
 
-def _handlers() -> Iterator[tuple[type[Event], Callable[..., list[str]]]]:
-    """Yield each kind of event with the method that applies it, whose parameter has that type. An
-    event about another peer comes with that peer's row."""
-    for method in vars(RunModel).values():
+Handler: TypeAlias = tuple[type, Callable[..., list[str]] | None]
+
+
+def _handlers(part: type) -> Iterator[tuple[type[Event], Handler]]:
+    """Yield each kind of event with the method of a part that applies it, whose parameter has that
+    type. An event about another peer comes with that peer's row."""
+    for method in vars(part).values():
         match getattr(method, "__annotations__", {}):
             case {"row": "PeerRow", "event": kinds, "return": "list[str]", **more} if more in (
                 {},
                 {"subject": "PeerRow"},
             ):
                 for kind in kinds.split(" | "):
-                    yield getattr(events, kind.removeprefix("events.")), method
+                    yield getattr(events, kind.removeprefix("events.")), (part, method)
 
 
-HANDLERS = dict(_handlers())
-assert len(HANDLERS) == len([*_handlers()]), "two methods handle one kind of event"
+_FOUND = [each for part in (RunModel, TrustRecord) for each in _handlers(part)]
+HANDLERS: dict[type[Event], Handler] = dict(_FOUND)
+assert len(HANDLERS) == len(_FOUND), "two methods handle one kind of event"
 
 
 def _low_participation(window: LowWindow) -> str:
@@ -958,11 +826,3 @@ def _alive(alive: list[int] | int | None) -> str:
 
 def _in_line(peers: list[int] | None) -> str:
     return ", ".join(map(str, peers or ()))
-
-
-def _trust(event: Judgement) -> str:
-    return "?" if event.trust is None else f"{event.trust:.2f}"
-
-
-def _because(event: Judgement) -> str:
-    return f" ({'; '.join(event.reasons[:2])})" if event.reasons else ""

@@ -174,16 +174,18 @@ def build(
             {"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())
         ],
         "partitions": partitions(view, past),
-        "suspected": sorted(view.suspicions),
-        "quarantined": sorted(view.quarantines),
-        "unequal_updates": view.unequal_updates,
+        "suspected": sorted(view.trust.suspicions),
+        "quarantined": sorted(view.trust.quarantines),
+        "unequal_updates": view.trust.unequal_updates,
         "low_influence": {
             str(peer): share
-            for peer, share in sorted(view.low_influence.items())
-            if peer not in view.suspicions
+            for peer, share in sorted(view.trust.low_influence.items())
+            if peer not in view.trust.suspicions
         },
         "unconfirmed": sorted(view.unconfirmed),
-        "suspicion": {str(peer): asdict(why) for peer, why in sorted(view.suspicions.items())},
+        "suspicion": {
+            str(peer): asdict(why) for peer, why in sorted(view.trust.suspicions.items())
+        },
         "participation": _participation(view),
         "rounds_lost": len(span.lost),
         "samples": samples(counted),

@@ -199,8 +199,8 @@ def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
         "~ peer 2 on parole from round 115",
         "~ peer 2 is trusted again",
     ]
-    assert view.suspicions == {2: SuspicionRecord(6, 0.4, reasons)}
-    assert view.quarantines == {2}
+    assert view.trust.suspicions == {2: SuspicionRecord(6, 0.4, reasons)}
+    assert view.trust.quarantines == {2}
     assert view.rows[2].lie == "sign_flip"
 
 
@@ -558,4 +558,4 @@ def test_a_peer_with_little_influence_is_named_once_and_only_if_nothing_speaks_a
     (line,) = [line for line in lines if "equal weight" in line]
     assert "peer 3" in line
     assert "31%" in line
-    assert view.low_influence == {3: 0.31}
+    assert view.trust.low_influence == {3: 0.31}

@@ -197,7 +197,7 @@ def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
         told.append((first.t, f"{JUDGED[kind]} at {_moment(run, first.t, first.round)}{many}"))
     if not told:
         return "nobody suspected it"
-    reasons = [why.reasons for peer, why in run.view.suspicions.items() if peer in who]
+    reasons = [why.reasons for peer, why in run.view.trust.suspicions.items() if peer in who]
     because = [each[0] for each in reasons if each]
     return "; ".join(text for _, text in sorted(told)) + (f" ({because[0]})" if because else "")
 
@@ -240,7 +240,7 @@ def _weight(run: RecordedRun, who: tuple[int, ...]) -> str:
 
 
 def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    for peer, why in sorted(run.view.suspicions.items()):
+    for peer, why in sorted(run.view.trust.suspicions.items()):
         if peer in run.plan.byzantine:
             continue
         first = _first(run, events.Suspected, subject=peer)

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from gossip.launch.report.run_model import PeerRow, RunModel
+from gossip.launch.report.peer_row import PeerRow
+from gossip.launch.report.run_model import RunModel
 from gossip.observe import Event, SubjectEvent, events
 
 from .charts import STATES, Span

@@ -23,10 +23,10 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         found.text.append("This run has recorded no trust.")
         return found
     found.parts.append(_chart(run, trust, marks))
-    if run.view.suspicions:
+    if run.view.trust.suspicions:
+        who = peers(run.view.trust.suspicions).capitalize()
         found.text.append(
-            f"{peers(run.view.suspicions).capitalize()} came under suspicion: the table of what "
-            "went wrong has when and why."
+            f"{who} came under suspicion: the table of what went wrong has when and why."
         )
     else:
         found.text.append(nobody_suspected(run))
@@ -42,7 +42,7 @@ def nobody_suspected(run: RecordedRun) -> str:
 
 def unseen_liars(run: RecordedRun) -> list[int]:
     """Peers that lied by the plan and never came under suspicion."""
-    return sorted(set(run.plan.byzantine) - run.view.suspicions.keys())
+    return sorted(set(run.plan.byzantine) - run.view.trust.suspicions.keys())
 
 
 def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> LineChart:
@@ -52,7 +52,7 @@ def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> LineChar
     )
     buckets = curves.buckets_for(run)
     held = {p: buckets.held(trust.x(p) - run.began, trust.y(p)) for p in trust.peers}
-    doubted = [peer for peer in trust.peers if peer in run.view.suspicions]
+    doubted = [peer for peer in trust.peers if peer in run.view.trust.suspicions]
     doubted = sorted(doubted, key=lambda peer: float(trust.y(peer).min()))[:CURVES_MAX]
     lines = [
         Line(named(run, peer), buckets.centers, held.pop(peer), style)
