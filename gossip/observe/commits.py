@@ -101,10 +101,6 @@ class CommitRow(Declared):
     def rule_s(self) -> float | None:
         return None if self.rule_ms is None else self.rule_ms / 1000
 
-    def contribution_of(self, peer: int) -> ContributionRow | None:
-        """Return the contribution of a peer; None: there is none."""
-        return next((each for each in self.contributors if each.peer == peer), None)
-
 
 def read_commits(rows: Iterable[Row]) -> Iterator[CommitRow]:
     """Yield the commits in checked rows. A row without a round or a server is left out."""

@@ -147,7 +147,6 @@ def _late_peers(run: RecordedRun) -> list[str]:
 
 def of_peer(run: RecordedRun, peer: int) -> list[str]:
     row, place = run.view.rows[peer], run.view.stages.get(peer)
-    known = row.figures
     where = "" if place is None else f", of {place.in_words}"
     where += f", {place.name} in the plan" if place is not None and place.name else ""
     done = counted(row.step * run.view.local_steps, "step")
@@ -155,21 +154,15 @@ def of_peer(run: RecordedRun, peer: int) -> list[str]:
     lines = [f"Peer {peer}{where}: {state}, {done} done, trust {row.trust:.2f}."]
     if row.lie:
         lines.append(f"The fault plan makes it Byzantine: {row.lie}.")
-    if known.participation is not None:
-        lines.append(
-            f"Its update is in {known.contributed} of {counted(known.rounds, 'round')} since its "
-            f"first ({known.participation:.0%})."
-        )
-    if late := known.late_share(run.view.round):
-        lines.append(f"Of the last rounds {late:.0%} were closed without it: it was late.")
+    lines += _part_in_rounds(run, peer)
     lines += _compared(run, peer)
-    lines.append(f"It has served {counted(known.served, 'round')}.")
+    lines.append(f"It has served {counted(int((run.commits.makers == peer).sum()), 'round')}.")
     if refused := run.turns.refused[peer]:
         lines.append(f"Peers refused its results {counted(refused, 'time')}.")
-    if known.usage is not None:
+    if (usage := row.figures.usage) is not None:
         lines.append(
-            f"Its processes have used {known.usage.cpu_s:.0f} s of processor time, hold "
-            f"{bytes_word(known.usage.memory)}, and have sent {bytes_word(known.usage.sent_bytes)}."
+            f"Its processes have used {usage.cpu_s:.0f} s of processor time, hold "
+            f"{bytes_word(usage.memory)}, and have sent {bytes_word(usage.sent_bytes)}."
         )
     happened = _time_line(run, peer)
     if len(happened) > LINES_MAX:
@@ -177,6 +170,21 @@ def of_peer(run: RecordedRun, peer: int) -> list[str]:
         left_out = f"        ({len(happened) - LINES_MAX} more)"
         happened = [*happened[:half], left_out, *happened[-half:]]
     return [*lines, *(["", "What happened to it:"] if happened else []), *happened]
+
+
+def _part_in_rounds(run: RecordedRun, peer: int) -> list[str]:
+    """Return the lines about the rounds that have its update, and those that were closed without
+    it."""
+    rounds, lines = np.unique(run.commits.of[run.commits.who == peer]), []
+    if len(rounds):
+        since = len(run.commits) - int(rounds[0])
+        lines.append(
+            f"Its update is in {len(rounds)} of {counted(since, 'round')} since its first "
+            f"({len(rounds) / since:.0%})."
+        )
+    if late := sum(peer in missing for missing, _ in run.turns.late.values()):
+        lines.append(f"{counted(late, 'round')} were closed without it: it was late.")
+    return lines
 
 
 def _compared(run: RecordedRun, peer: int) -> list[str]:

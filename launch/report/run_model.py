@@ -479,6 +479,13 @@ class RunModel:
             return []
         return self._once(event, subject.peer, f"+ peer {subject.peer} has joined")
 
+    def _passed_over(
+        self, row: PeerRow, event: events.PassedOver | events.ServesAgain, subject: PeerRow
+    ) -> list[str]:
+        again = isinstance(event, events.ServesAgain)
+        how = "serves again" if again else "serves no more for a while: its results did not come"
+        return self._once(event, subject.peer, f"~ peer {subject.peer} {how}")
+
     def _unskipped(self, row: PeerRow, event: events.Unskip, subject: PeerRow) -> list[str]:
         subject.skipped_by.discard(row.peer)
         return []

@@ -23,28 +23,25 @@ def at_round(number: int) -> str:
     return f"at round {number}" if number >= 0 else "before its first round"
 
 
-def numbers(peers: Iterable[int]) -> str:
-    """``0-3,5``"""
+def numbers(peers: Iterable[int], most: int | None = None) -> str:
+    """``0-3,5``; of more than ``most`` parts the first, and how many more."""
     found, parts = sorted(set(peers)), list[list[int]]()
     for peer in found:
         if parts and parts[-1][-1] == peer - 1:
             parts[-1].append(peer)
         else:
             parts.append([peer])
-    return ",".join(
-        str(part[0])
-        if len(part) == 1
-        else f"{part[0]}-{part[-1]}"
-        if len(part) > 2
-        else f"{part[0]},{part[-1]}"
-        for part in parts
+    shown = ",".join(
+        f"{part[0]}-{part[-1]}" if len(part) > 2 else ",".join(map(str, part))
+        for part in parts[:most]
     )
+    return shown if most is None or len(parts) <= most else f"{shown} and {len(parts) - most} more"
 
 
-def named(peers: Iterable[int]) -> str:
-    """``peer 3``, ``peers 0-2,5``"""
-    found = sorted(set(peers))
-    return f"peer{'s' if len(found) > 1 else ''} {numbers(found)}"
+def named(peers: Iterable[int], most: int | None = None) -> str:
+    """``peer 3``, ``peers 0-2,5``; "": of no peer."""
+    found = set(peers)
+    return f"peer{'s' if len(found) > 1 else ''} {numbers(found, most)}" if found else ""
 
 
 def clock(seconds: float | None, exact: bool = False) -> str:

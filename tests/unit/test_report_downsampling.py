@@ -163,7 +163,7 @@ def test_a_number_has_three_digits_that_matter(value: float | None, said: str) -
 
 def test_many_peers_are_named_by_their_ranges() -> None:
     assert figures.peers([3]) == "peer 3"
-    assert figures.peers([4, 0, 1, 2, 7, 8]) == "peers 0 to 2, 4, 7, 8"
+    assert figures.peers([4, 0, 1, 2, 7, 8]) == "peers 0-2,4,7,8"
     assert figures.peers(range(0, 40, 2)).endswith("and 14 more")
 
 

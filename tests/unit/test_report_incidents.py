@@ -364,12 +364,12 @@ def test_a_partition_says_who_waited_and_when_all_were_back(tmp_path: Path) -> N
         rounds=60,
         of=lambda at: range(4) if at < 22 else (0, 1),
     )
-    found = one(run, "partition between peers 0, 1 and peers 2, 3")
+    found = one(run, "partition between peers 0,1 and peers 2,3")
     assert (found.round, found.who) == (7, (0, 1, 2, 3))
     assert found.noticed == "first peer skipped after 300 ms"
     assert found.back == "whole again after 4.0 s; the last peer was back 500 ms later"
     assert found.effect == (
-        "peers 0, 1 went on; peer 2 waited for a quorum; rounds went on as before (longest 100 ms)"
+        "peers 0,1 went on; peer 2 waited for a quorum; rounds went on as before (longest 100 ms)"
     )
     assert len(incidents.of(run)) == 1, "its dead are explained by it"
 
@@ -569,10 +569,10 @@ def test_each_side_of_a_partition_is_not_silent_for_the_round_it_held_up(tmp_pat
 
 def test_liars_whom_nobody_suspected_are_named_where_all_seems_well(tmp_path: Path) -> None:
     run = made(tmp_path, [], rounds=30, faults=["sign_flip:1,3"])
-    lied = "Nobody came under suspicion, though peers 1, 3 lied, as planned."
+    lied = "Nobody came under suspicion, though peers 1,3 lied, as planned."
     assert trusting.nobody_suspected(run) == lied
     told = overview.verdict(run, incidents.of(run))
-    assert told.endswith("Peers 1, 3 lied and were never suspected.")
+    assert told.endswith("Peers 1,3 lied and were never suspected.")
     seen = {"t": 2.0, "peer": 0, "event": "suspected", "subject": 3, "trust": 0.4, "round": 9}
     run = made(tmp_path / "seen", [seen], rounds=30, faults=["sign_flip:1,3"])
     assert trusting.unseen_liars(run) == [1]
@@ -679,7 +679,7 @@ def test_the_time_line_has_begin_lies_lives_checkpoints_and_the_end(tmp_path: Pa
         "training begins",
         "checkpoint of step 100",
         "2 is started again, life 2",
-        "peers 0 to 3: the launcher was killed, and all peers with it: no last word was written",
+        "peers 0-3: the launcher was killed, and all peers with it: no last word was written",
     ], "and no hint on what to do"
 
 
@@ -719,4 +719,4 @@ def test_the_side_that_went_on_in_a_partition_is_named_whole(tmp_path: Path) -> 
     run = made(
         tmp_path, told, faults=[fault], rounds=80, of=lambda at: (0, 2) if at < 58 else range(4)
     )
-    assert one(run, "partition").effect.startswith("peers 0 to 2 went on; ")
+    assert one(run, "partition").effect.startswith("peers 0-2 went on; ")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+from gossip.launch.report.words import named
 
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
 STEPS_S = (
@@ -44,29 +46,9 @@ def share(part: float, whole: float) -> str:
     return "over 99 %" if 99 < percent < 100 else f"{percent:.0f} %"
 
 
-def peers(found: Iterable[int], most: int = PEERS_NAMED) -> str:
-    """``peer 3``, ``peers 0 to 4, 7``; of many the first and how many more."""
-    known = sorted(set(found))
-    if not known:
-        return "nobody"
-    spans: list[str] = []
-    for first, last in _spans(known):
-        spans += [f"{first} to {last}"] if last - first > 1 else list(map(str, (first, last)))
-        if first == last:
-            spans.pop()
-    more = f" and {len(spans) - most} more" if len(spans) > most else ""
-    word = "peer" if len(known) == 1 else "peers"
-    return f"{word} {', '.join(spans[:most])}{more}"
-
-
-def _spans(known: Sequence[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for peer in known:
-        if found and peer == found[-1][1] + 1:
-            found[-1] = found[-1][0], peer
-        else:
-            found.append((peer, peer))
-    return found
+def peers(found: Iterable[int]) -> str:
+    """``peer 3``, ``peers 0-4,7``; of many the first and how many more."""
+    return named(found, PEERS_NAMED) or "nobody"
 
 
 def time_ticks(duration_s: float, most: int = 6) -> list[float]:

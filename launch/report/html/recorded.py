@@ -195,7 +195,6 @@ def read(folder: Path) -> RecordedRun:
         run.outcome = documents.Outcome()
     reader.read_events(lambda event, lines: _record(run, event, lines))
     for commit in reader.files.commits():
-        run.view.apply_commit(commit)
         run.commits.add(commit)
     run.commits.settle()
     run.turns.set_handed_on(run.commits)
