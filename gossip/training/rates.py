@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from gossip.core import RATES_MAX
 from gossip.errors import ConfigError
@@ -21,25 +22,13 @@ _WAYS_TO_COMPUTE = ("foreach", "fused", "capturable", "differentiable")
 _NOT_AGREED = {"params", "param_names", "train_mode", *_KEPT_BY_SCHEDULERS, *_WAYS_TO_COMPUTE}
 """Keys of a group that are not agreed. ``train_mode`` is the mode of the script
 (schedule-free)."""
-_NONE = -(2.0**1000)
-_CODES = {_NONE: None, 2.0**1001: math.inf, -(2.0**1001): -math.inf, -(2.0**1002): math.nan}
-"""Finite numbers in place of values that are none: a message carries finite numbers only."""
-_PLAIN = {float, int, bool}
 
 
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
     """Return the settings of all groups as numbers: those of ``_FIRST`` of all groups before the
-    others, the others in the order of their names. Numbers, booleans, None, and tuples of them are
+    others, the others in the order of their names. Finite numbers, booleans, and tuples of them are
     settings. Of more than a message holds, the first."""
-    found: list[float] = []
-    for at in (0, 1):
-        for group in groups:
-            for name in _names(tuple(group))[at]:
-                value = group[name]
-                if type(value) in _PLAIN and math.isfinite(value):  # each step reads all twice
-                    found.append(float(value))
-                else:
-                    found += _numbers(value)
+    found = [number for group, name in _places(groups) for number in _numbers(group[name])]
     return tuple(found[:RATES_MAX])
 
 
@@ -82,12 +71,8 @@ def stepping_with(groups: Sequence[dict[str, Any]], rates: tuple[float, ...]) ->
         yield
     finally:
         for group, name, own, agreed in before:
-            if _numbers(group[name]) != agreed:
-                continue
-            if isinstance(group[name], Tensor):
-                group[name].fill_(own)
-            else:
-                group[name] = own
+            if _numbers(group[name]) == agreed:
+                _put(group, name, own)
 
 
 def _set(
@@ -97,55 +82,51 @@ def _set(
     it was set to."""
     left, replaced = iter(rates), []
     for group, name in _places(groups):
-        had = group[name]
-        own = _numbers(had)
-        wanted = [
-            number if (new := next(left, None)) is None or _is_wrong(new, number) else new
-            for number in own
-        ]
-        if wanted == own:
-            continue
-        if isinstance(had, Tensor):
-            replaced.append((group, name, had.item(), wanted))
-            had.fill_(_value_of(0.0, wanted))
-        else:
-            replaced.append((group, name, had, wanted))
-            group[name] = _value_of(had, wanted)
+        had, own = group[name], _numbers(group[name])
+        agreed = [_choose(number, next(left, number)) for number in own]
+        if agreed != own:
+            before = had.item() if isinstance(had, Tensor) else had
+            replaced.append((group, name, before, agreed))
+            _put(group, name, _in_form_of(before, agreed))
     return replaced
 
 
-def _is_wrong(new: float, own: float) -> bool:
-    """Whether no honest peer sends it: with a negative learning rate a step would ascend."""
-    return new < 0.0 <= own and new not in _CODES
+def _put(group: dict[str, Any], name: str, value: Any) -> None:
+    """Set a setting. A compiled optimizer reads the tensor that it has."""
+    if isinstance(group[name], Tensor):
+        group[name].fill_(value)
+    else:
+        group[name] = value
 
 
-def _value_of(had: Any, numbers: list[float]) -> Any:
-    """Return ``numbers`` in the form of the setting that a group ``had``."""
-    if isinstance(had, tuple | list):
-        left = list(numbers)
-        items = []
-        for item in had:
-            count = len(_numbers(item))
-            items.append(_value_of(item, left[:count]) if count else item)
-            del left[:count]
-        return type(had)(*items) if hasattr(had, "_fields") else type(had)(items)
-    (number,) = numbers
-    if number in _CODES:
-        return _CODES[number]
-    if isinstance(had, bool):
-        return bool(number)
-    return int(number) if isinstance(had, int) and number.is_integer() else number
+def _choose(own: float, agreed: float) -> float:
+    """Return the number to step with: no honest peer sends a learning rate below zero, with which a
+    step would ascend."""
+    return own if agreed < 0.0 <= own else agreed
 
 
 def _numbers(value: Any) -> list[float]:
-    if isinstance(value, tuple | list):
-        return [number for item in value for number in _numbers(item)]
-    if isinstance(value, Tensor):
-        value = value.item() if value.numel() == 1 else ""
-    if value is None:
-        return [_NONE]
-    if not isinstance(value, int | float):
-        return []
-    if math.isfinite(value):
-        return [float(value)]
-    return [code for code, stands_for in _CODES.items() if repr(stands_for) == repr(value)]
+    """Return the finite numbers in a setting."""
+    leaves = tree_leaves(value) if isinstance(value, tuple | list) else (value,)
+    return [float(leaf) for leaf in leaves if _is_number(leaf)]
+
+
+def _is_number(leaf: Any) -> bool:
+    if isinstance(leaf, Tensor) and leaf.numel() != 1:
+        return False
+    return isinstance(leaf, int | float | Tensor) and math.isfinite(leaf)
+
+
+def _in_form_of(value: Any, numbers: Sequence[float]) -> Any:
+    """Return ``value`` with ``numbers`` in place of its own."""
+    leaves, form = tree_flatten(value)
+    left = iter(numbers)
+    return tree_unflatten(
+        [_as_type_of(leaf, next(left)) if _is_number(leaf) else leaf for leaf in leaves], form
+    )
+
+
+def _as_type_of(own: Any, number: float) -> float:
+    if isinstance(own, bool):
+        return bool(number)
+    return int(number) if isinstance(own, int) and number.is_integer() else number
