@@ -18,9 +18,6 @@ SECTIONS = re.compile(r"^(?=(?:Args|Attributes|Raises|Returns|Source):)", re.MUL
 """Of a docstring."""
 
 DOUBLED = {
-    # What the core asks for and is told, and the message that carries it to the trainer and back.
-    "LedgerReply",
-    "LedgerRequest",
     # A member of the swarm, and a peer in the word for a fault.
     "Peer",
 }

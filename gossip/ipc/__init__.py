@@ -8,6 +8,7 @@ from .arena import (
     allocate,
     landing_slots,
     map_bytes,
+    map_received,
     map_rows,
 )
 from .channel import (
@@ -20,13 +21,9 @@ from .channel import (
 )
 from .messages import (
     EXIT_SIGTERM,
-    ConfirmReply,
-    ConfirmRequest,
     DivergenceReport,
     JudgeCommand,
     JudgeReply,
-    LedgerReply,
-    LedgerRequest,
     Snapshot,
     StartRoundCommand,
 )

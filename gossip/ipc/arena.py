@@ -77,6 +77,14 @@ def map_bytes(fd: int, nbytes: int) -> memoryview:
     return memoryview(map_memory(fd, nbytes))
 
 
+def map_received(fd: int, nbytes: int) -> memoryview:
+    """``map_bytes`` of a descriptor that came from the other side, which is closed."""
+    try:
+        return map_bytes(fd, nbytes)
+    finally:
+        os.close(fd)
+
+
 def map_rows(fd: int, rows: int, elements: int) -> Vector:
     """``(rows, elements)`` float32 behind ``fd``, mapped, not copied;
     the mapping lives as long as the array does."""

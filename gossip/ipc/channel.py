@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, get_args
 
-from gossip.core import COLLECTED_BYTES_MAX, CORE_BYTES_MAX
+from gossip.core import COLLECTED_BYTES_MAX, CORE_BYTES_MAX, events
 from gossip.errors import LocalError, Malformed
 from gossip.transport import HEADER_BYTES_MAX, Codec, Limits
 
@@ -42,9 +42,9 @@ _CODEC: Codec[control.FromTrainer | control.FromNode] = Codec(
         larger={
             (control.Log, "metrics"): METRICS_MAX,
             (control.ScriptPlan, "folder"): PATH_MAX,
-            (control.Halted, "reason"): REASON_MAX,
+            (events.Halt, "reason"): REASON_MAX,
             (control.Contribute, "collective"): COLLECTED_BYTES_MAX,
-            (control.LedgerReply, "ledger"): CORE_BYTES_MAX,
+            (events.LedgerReply, "ledger"): CORE_BYTES_MAX,
             (control.Prepare, "ledger"): CORE_BYTES_MAX,
             (control.Prepare, "shapes"): SHAPES_BYTES_MAX,
         },

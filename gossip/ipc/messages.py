@@ -1,5 +1,5 @@
 """Messages between a trainer and its node over their one local socket. They are plain data, packed
-by ``transport.codec``.
+by ``transport.codec``. Events and effects of the core that have no payload travel as they are.
 
 The socket is a Unix SOCK_SEQPACKET pair: message boundaries are kept, memory travels as a file
 descriptor beside a message (SCM_RIGHTS), and either side sees the other's death as end of file at
@@ -11,7 +11,7 @@ A life, seen from the trainer:
              <- Restore?  the swarm's state, when it is ahead or began with other weights
     Restored ->
              <- Go(r)     compute round r into update slot ``slot``
-    Shard    ->           (once) data is read through the node: Go(r) comes again, with this
+    DataConfigured ->     (once) data is read through the node: Go(r) comes again, with this
                           peer's samples
     Contribute(r) ->
              <- Judge*    (rules that need the loss) rate these updates
@@ -20,36 +20,36 @@ A life, seen from the trainer:
                           without this peer
     Applied(r) ->
              <- Go(r + 1)
-    Confirm(r + 1) ->     (with f > 0, in rolling rounds) the script has had all its rounds
+    ConfirmState(r + 1) -> (with f > 0, in rolling rounds) the script has had all its rounds
              <- Restore?  this peer holds another result of the last one than most
     Restored ->
-             <- Confirmed
-    Ledger   ->           (at any time) a checkpoint is to be saved
-             <- Ledger(r) its part beside the trainer's state
-    Close    ->           polite end; the node drains and replies with Halted
+             <- StateConfirmed
+    LedgerRequest ->      (at any time) a checkpoint is to be saved
+             <- LedgerReply(r)  its part beside the trainer's state
+    Close    ->           polite end; the node drains and replies with Halt
 
 If a pipeline has lost the state of a stage, before the first round:
 
              <- Beside*, Rebuild(r)  make a state to go on with from round r
-    Rebuilt  ->           it is made; or what is needed for that, and then they come again
+    StateRebuilt ->       it is made; or what is needed for that, and then they come again
 
 In a pipeline, a round has in place of one Contribute:
 
              <- Pass(r)*  compute a forward or a backward pass of a micro-batch
     PassReply(r) ->       its output
-             <- Drop(r)*, Reset(r)*  drop one pass, or all
+             <- DropForward(r)*, ResetSum(r)*  drop one pass, or all
              <- Collect(r)  the update of the micro-batches so far into update slot ``slot``
     Contribute(r) ->      Collect may come again
 
-``Go`` is ``StartRoundCommand``, ``Judged`` is ``JudgeReply``, ``Confirmed`` is ``ConfirmReply``.
-Other names leave out ``Command``, ``Request`` and ``Reply``.
+``Go`` is ``StartRoundCommand``, ``Judged`` is ``JudgeReply``. Other names leave out ``Command`` and
+``Reply``.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from gossip.core import record
+from gossip.core import events, record
 from gossip.errors import ConfigError, Refused, ReplicasDiverged, StateLost, SwarmError
 
 UPDATE_SLOTS = 4
@@ -69,8 +69,6 @@ class Prepare:
     layout: bytes
     state: bytes  # digest of the packed state
     state_bytes: int  # size of the packed state
-    learning_rate: float
-    has_judge: bool  # there is a loss to ask for
     # the next round to run on this state: not 0 when a node is started again beside
     # a living trainer, or when the trainer has loaded a checkpoint
     round_id: int = 0
@@ -83,15 +81,6 @@ class Prepare:
 
 
 @record
-class Shard:
-    samples_total: int
-    batch: int
-    ahead: int = 0  # how many rounds' samples the trainer would fetch beforehand
-    # of so many epochs what is left unread is read in further rounds; 0: it is not
-    extended: int = 0
-
-
-@record
 class Contribute:
     """The update is in update slot ``slot``; with ``parameters`` the arena's parameter slot of the
     same number is filled too."""
@@ -99,9 +88,8 @@ class Contribute:
     round_id: int
     slot: int
     samples: int  # 0: no update, only taking part
-    loss: float | None
-    learning_rate: float
-    parameters: bool
+    loss: float | None = None
+    parameters: bool = False
     # all of the update, looked at while it was in the cache; False: nobody has looked, or it is not
     finite: bool = False
     rates: tuple[float, ...] = ()  # what the optimizer would step with
@@ -161,24 +149,6 @@ class Snapshot:
 
 
 @record
-class RestoredReply:
-    round_id: int
-    error: str
-
-
-@record
-class RebuiltReply:
-    """The answer to ``RebuildCommand``, as the core's ``StateRebuilt``."""
-
-    round_id: int
-    source: str
-    step: int = 0
-    state: bytes = b""
-    fresh: int = 0
-    needs: tuple[tuple[int, int], ...] = ()
-
-
-@record
 class Log:
     """A line for metrics.jsonl: a JSON object of numbers and short strings."""
 
@@ -213,19 +183,6 @@ class DivergenceReport:
     largest: float
     cause: str
     remedy: str
-
-
-@record
-class ConfirmRequest:
-    """All rounds before ``round_id`` are had, as far as this trainer's script wants any:
-    do others hold the same?"""
-
-    round_id: int
-
-
-@record
-class LedgerRequest:
-    """A checkpoint is to be saved: what belongs to it beside the trainer's state?"""
 
 
 @record
@@ -277,21 +234,6 @@ class PassCommand:
     backward: bool
     nbytes: int
     audit: bool = False  # of another member's micro-batch: it has no part in the update
-
-
-@record
-class DropCommand:
-    """Forget the forward pass of that micro-batch, if there was one."""
-
-    round_id: int
-    micro_batch: int
-
-
-@record
-class ResetCommand:
-    """Forget all passes, and the gradients that they have left."""
-
-    round_id: int
 
 
 @record
@@ -347,11 +289,6 @@ class JudgeCommand:
 
 
 @record
-class SnapshotCommand:
-    """Copy the state behind all rounds that came before this."""
-
-
-@record
 class RestoreCommand:
     """A packed state; its memory travels along. Without ``settings`` the trainer keeps what its
     own script sets."""
@@ -379,34 +316,11 @@ class RebuildCommand:
     is_last: bool
 
 
-@record
-class ConfirmReply:
-    """Behind a ``RestoreCommand`` where this trainer held something else. ``agreed``: enough others
-    hold what it holds."""
-
-    round_id: int
-    agreed: bool
-
-
-@record
-class LedgerReply:
-    """Behind all rounds before ``round_id``. Empty: there is none now."""
-
-    round_id: int
-    ledger: bytes
-
-
-@record
-class Halted:
-    reason: str
-    exit_code: int
-
-
-StageCommand: TypeAlias = PassCommand | DropCommand | ResetCommand | CollectCommand
+StageCommand: TypeAlias = PassCommand | events.DropForward | events.ResetSum | CollectCommand
 """Commands for a member of a stage, which it carries out in the order of arrival."""
 
 
-def error_of(halted: Halted) -> BaseException:
+def error_of(halted: events.Halt) -> BaseException:
     """Return the exception that a halt of the node raises in the user's script."""
     match halted.exit_code:
         case code if code in (0, 130, EXIT_SIGTERM):
@@ -427,34 +341,34 @@ def error_of(halted: Halted) -> BaseException:
 
 FromTrainer: TypeAlias = (
     Prepare
-    | Shard
+    | events.DataConfigured
     | Contribute
     | PassReply
     | AppliedReply
     | JudgeReply
     | Snapshot
-    | RestoredReply
-    | RebuiltReply
+    | events.Restored
+    | events.StateRebuilt
     | Log
     | ScriptPlan
     | DivergenceReport
-    | ConfirmRequest
-    | LedgerRequest
+    | events.ConfirmState
+    | events.LedgerRequest
     | Close
 )
 FromNode: TypeAlias = (
     StartRoundCommand
     | PassCommand
-    | DropCommand
-    | ResetCommand
+    | events.DropForward
+    | events.ResetSum
     | CollectCommand
     | ApplyCommand
     | JudgeCommand
-    | SnapshotCommand
+    | events.TakeSnapshot
     | RestoreCommand
     | BesideCommand
     | RebuildCommand
-    | ConfirmReply
-    | LedgerReply
-    | Halted
+    | events.StateConfirmed
+    | events.LedgerReply
+    | events.Halt
 )

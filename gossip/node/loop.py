@@ -20,7 +20,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, assert_never
+from typing import Any
 
 import torch
 
@@ -61,7 +61,7 @@ from .spec import (
     with_encoding,
     with_faults,
 )
-from .trainer_link import TrainerLink, pid_behind
+from .trainer_link import ForTrainer, TrainerLink, pid_behind
 from .usage import RuleClock, UsageMeter
 from .weighing import by_samples
 from .worker import Worker
@@ -299,7 +299,7 @@ class Node:
         self._life.ends(halt.exit_code)
         if not self._trainer_gone:
             try:
-                self.trainer.halted(halt.reason, halt.exit_code)
+                self.trainer.send_halt(halt)
             except ChannelClosed:
                 self._trainer_gone = True  # It has not waited for the answer to its goodbye.
         return halt.exit_code
@@ -320,7 +320,7 @@ class Node:
             return EXIT_CRASHED  # The trainer sees us go without a word, and starts another.
         try:
             self._channel.send(
-                control.Halted(f"{error} ({hint})" if hint else str(error), error.exit_code)
+                events.Halt(f"{error} ({hint})" if hint else str(error), error.exit_code)
             )
         except LocalError:
             self._trainer_gone = True  # There is nobody to tell.
@@ -468,88 +468,31 @@ class Node:
                 self.transport.send(peer, message, payload)
             case events.AfterSends():
                 self._owes_sends_done = True
-            case events.SetTimer() | events.CancelTimer():
-                self._set_alarm(effect)
-            case (
-                events.Apply()
-                | events.TakeSnapshot()
-                | events.Restore()
-                | events.RebuildState()
-                | events.StateConfirmed()
-                | events.LedgerReply()
-            ):
-                self._hand_to_trainer(effect)
-            case (
-                events.StartRound()
-                | events.RunForward()
-                | events.RunBackward()
-                | events.DropForward()
-                | events.ResetSum()
-                | events.CollectUpdate()
-            ):
-                self._order(effect)
+            case events.SetTimer(token, at):
+                self._alarms.set(token, at)
+            case events.CancelTimer(token):
+                self._alarms.cancel(token)
+            case events.Connect(peer, control_address, bulk_address):
+                self.transport.connect(peer, control_address, bulk_address)
+            case events.Disconnect(peer):
+                self.transport.disconnect(peer)
+                self._linked.discard(peer)
             case events.Aggregate():
                 self._aggregate(effect)
             case events.Committed():
                 self._committed(effect)
             case events.Report():
                 self._report(effect)
-            case events.Connect() | events.Disconnect():
-                self._connect(effect)
             case events.Halt():
                 self._halt = effect
-            case _ as never:
-                assert_never(never)
+            case _:
+                self._hand_to_trainer(effect)
 
-    def _order(self, effect: events.StartRound | events.PipelineTask) -> None:
-        """Return the command for the trainer: to compute, or to forget."""
-        match effect:
-            case events.StartRound():
-                self.trainer.go(effect)
-            case events.RunForward() | events.RunBackward():
-                self.trainer.run(effect)
-            case events.DropForward() | events.ResetSum():
-                self.trainer.forget(effect)
-            case events.CollectUpdate():
-                self.trainer.collect(effect)
-            case _ as never:
-                assert_never(never)
-
-    def _set_alarm(self, effect: events.SetTimer | events.CancelTimer) -> None:
-        match effect:
-            case events.SetTimer(token, at):
-                self._alarms.set(token, at)
-            case events.CancelTimer(token):
-                self._alarms.cancel(token)
-            case _ as never:
-                assert_never(never)
-
-    def _hand_to_trainer(
-        self,
-        effect: events.Apply
-        | events.TakeSnapshot
-        | events.Restore
-        | events.RebuildState
-        | events.StateConfirmed
-        | events.LedgerReply,
-    ) -> None:
-        match effect:
-            case events.Apply():
-                if not self._trainer_gone:
-                    self.trainer.apply(effect)
-            case events.TakeSnapshot():
-                self.trainer.request_snapshot()
-            case events.Restore():
-                self._judge.forget()
-                self.trainer.restore(effect)
-            case events.RebuildState():
-                self.trainer.rebuild(effect)
-            case events.StateConfirmed():
-                self.trainer.confirmed(effect)
-            case events.LedgerReply():
-                self.trainer.queue_ledger(effect)
-            case _ as never:
-                assert_never(never)
+    def _hand_to_trainer(self, effect: ForTrainer) -> None:
+        if isinstance(effect, events.Restore):
+            self._judge.forget()
+        if not self._trainer_gone:
+            self.trainer.queue(effect)
 
     def _aggregate(self, effect: events.Aggregate) -> None:
         if self.spec.config.pipeline is not None:
@@ -578,16 +521,6 @@ class Node:
         self._journal.commit(effect, rule_s)
         for peer, share in self._influence.observe_commit(commit):
             self._journal.event("low_influence", subject=peer, round=commit.round_id, share=share)
-
-    def _connect(self, effect: events.Connect | events.Disconnect) -> None:
-        match effect:
-            case events.Connect(peer, control_address, bulk_address):
-                self.transport.connect(peer, control_address, bulk_address)
-            case events.Disconnect(peer):
-                self.transport.disconnect(peer)
-                self._linked.discard(peer)
-            case _ as never:
-                assert_never(never)
 
     def _prepare(self, trainer: events.Prepared) -> None:
         """The core hears of the trainer's model when the rule is ready for it, too."""

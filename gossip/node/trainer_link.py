@@ -14,14 +14,22 @@ from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import attrgetter
-from typing import assert_never, cast
+from typing import TypeAlias, assert_never
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gossip.core import EpochReport, Event, Payload, events
 from gossip.errors import LocalError
-from gossip.ipc import Arena, Channel, allocate, landing_slots, map_bytes, messages as control
+from gossip.ipc import (
+    Arena,
+    Channel,
+    allocate,
+    landing_slots,
+    map_bytes,
+    map_received,
+    messages as control,
+)
 from gossip.run import Journal
 from gossip.transport import ResultRoom
 from gossip.vectors import (
@@ -50,8 +58,17 @@ _numbers_of: Callable[[EpochReport], tuple[int, ...]] = attrgetter(
     *[field.name for field in fields(EpochReport) if field.name != "given_up_ranges"]
 )
 """``dataclasses.astuple`` without its copy of every number, as this goes with each round."""
-INLINE_BYTES = 2**23
-"""States of at most this size are copied and hashed at once in the loop: a few milliseconds."""
+ForTrainer: TypeAlias = (
+    events.Apply
+    | events.StartRound
+    | events.TakeSnapshot
+    | events.Restore
+    | events.RebuildState
+    | events.StateConfirmed
+    | events.LedgerReply
+    | events.PipelineTask
+)
+"""Effects of the core that go to the trainer."""
 
 
 @dataclass(slots=True)
@@ -119,8 +136,7 @@ class TrainerLink:
         self._copying: set[int] = set()  # update slots that the worker reads
         # update slot -> arrays that the transport may be reading
         self._offered: dict[int, list[np.ndarray]] = {}
-        self.learning_rate = 0.0
-        self.has_judge = self._in_stage = False
+        self._in_stage = False
         self.closed = False  # it has said goodbye
         self.ended_with: dict[str, int | str | None] = {}  # and where its parameters were then
         self.round_id = -1  # it was told to compute last
@@ -139,9 +155,27 @@ class TrainerLink:
 
     # --- what the core wants ----------------------------------------------------------------------
 
-    def apply(self, effect: events.Apply) -> None:
-        """Queues a round. Raises LocalError when the trainer is so far behind that the memory
-        for it is used up."""
+    def queue(self, effect: ForTrainer) -> None:
+        """Queue an effect of the core. Raises LocalError: As ``_queue_round``."""
+        match effect:
+            case events.Apply():
+                self._queue_round(effect)
+            case events.Restore(round_id, payload, settings):
+                self._queue_payload(
+                    control.RestoreCommand(round_id, payload.nbytes, settings), payload
+                )
+            case events.RebuildState(round_id, beside, is_last):
+                for stage, payload in beside:
+                    self._queue_payload(control.BesideCommand(stage, payload.nbytes), payload)
+                self._outbox.append(_Outgoing(control.RebuildCommand(round_id, is_last)))
+            case events.RunForward() | events.RunBackward():
+                self._queue_pass(effect)
+            case _:
+                self._outbox.append(_Outgoing(effect))
+
+    def _queue_round(self, effect: events.Apply) -> None:
+        """Raises LocalError: The trainer is so far behind that the memory for rounds is used
+        up."""
         nbytes = _apply_bytes(effect)
         if self._backlog_rounds >= BACKLOG_ROUNDS or (
             self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES
@@ -155,84 +189,42 @@ class TrainerLink:
         self._backlog_bytes += nbytes
         self._outbox.append(_Outgoing(effect))
 
-    def go(self, effect: events.StartRound) -> None:
-        self._outbox.append(_Outgoing(effect))
-
-    def request_snapshot(self) -> None:
-        self._outbox.append(_Outgoing(control.SnapshotCommand()))
+    def _queue_pass(self, effect: events.RunForward | events.RunBackward) -> None:
+        command = control.PassCommand(
+            effect.round_id,
+            effect.micro_batch,
+            effect.attempt,
+            isinstance(effect, events.RunBackward),
+            0 if effect.payload is None else effect.payload.nbytes,
+            effect.audit,
+        )
+        if effect.payload is None:
+            self._outbox.append(_Outgoing(command))
+        else:
+            self._queue_payload(command, effect.payload)
 
     def ask(self, question: control.JudgeCommand, fd: int | None) -> None:
         """Does not wait behind rounds that have no slot yet:
         the answer may be what they wait for."""
         self._channel.send(question, fds=() if fd is None else (fd,))
 
-    def restore(self, effect: events.Restore) -> None:
-        nbytes = effect.payload.nbytes
-        self._queue_payload(
-            control.RestoreCommand(effect.round_id, nbytes, effect.settings), effect.payload
-        )
-
-    def rebuild(self, effect: events.RebuildState) -> None:
-        """Queues what asks for a state of the stage, behind those of others."""
-        for stage, payload in effect.beside:
-            self._queue_payload(control.BesideCommand(stage, payload.nbytes), payload)
-        self._outbox.append(_Outgoing(control.RebuildCommand(effect.round_id, effect.is_last)))
-
-    def run(self, effect: events.RunForward | events.RunBackward) -> None:
-        """Queues a pass of a micro-batch."""
-        given = effect.payload
-        nbytes = 0 if given is None else given.nbytes
-        number, attempt = effect.micro_batch, effect.attempt
-        backward = isinstance(effect, events.RunBackward)
-        about = effect.round_id, number, attempt, backward
-        command = control.PassCommand(*about, nbytes, effect.audit)
-        if given is None:
-            self._outbox.append(_Outgoing(command))
-        else:
-            self._queue_payload(command, given)
-
-    def forget(self, effect: events.DropForward | events.ResetSum) -> None:
-        """Queues what is to be forgotten of a pipeline's round."""
-        self._outbox.append(
-            _Outgoing(
-                control.DropCommand(effect.round_id, effect.micro_batch)
-                if isinstance(effect, events.DropForward)
-                else control.ResetCommand(effect.round_id)
-            )
-        )
-
-    def collect(self, effect: events.CollectUpdate) -> None:
-        """Queues what asks for the update of a pipeline's round."""
-        self._outbox.append(_Outgoing(effect))
-
     def _queue_payload(self, message: control.FromNode, payload: Payload) -> None:
-        """Queues a message with memory that holds a copy of the payload."""
+        """Queue a message with memory that holds a copy of the payload."""
         data = payload.data
         state = data if isinstance(data, tuple) else (data,)
-        if payload.nbytes <= INLINE_BYTES:
-            self._outbox.append(_Outgoing(message, _filled(state), close_fd=True))
-            return
         outgoing = _Outgoing(message, close_fd=True, ready=False)
         self._outbox.append(outgoing)
 
         def copied(fd: int) -> None:
             outgoing.fd, outgoing.ready = fd, True
 
-        self._worker.submit(lambda: _filled(state), copied)
+        self._worker.run(lambda: _filled(state), copied, payload.nbytes)
 
-    def confirmed(self, effect: events.StateConfirmed) -> None:
-        """Behind the state that it may have to take over first."""
-        self._outbox.append(_Outgoing(control.ConfirmReply(effect.round_id, effect.agreed)))
-
-    def queue_ledger(self, effect: events.LedgerReply) -> None:
-        """Behind the rounds that it comes after."""
-        self._outbox.append(_Outgoing(control.LedgerReply(effect.round_id, effect.ledger)))
-
-    def halted(self, reason: str, exit_code: int) -> None:
+    def send_halt(self, halt: events.Halt) -> None:
         """The last word, at once: rounds that wait for a slot are not for this trainer any more."""
         self.flush()
         self._outbox.clear()
-        self._channel.send(control.Halted(reason, exit_code))
+        self._channel.send(halt)
 
     def flush(self) -> bool:
         """Sends what can go, several messages in a packet. Returns whether anything went.
@@ -297,53 +289,36 @@ class TrainerLink:
         changes = bool(effect.payloads) or effect.mix is not None
         if self._unanswered >= UNANSWERED_MAX:
             return
-        place = self._results.place(effect) if changes else None
-        if changes and place is None:
+        place = self._results.place(effect) if changes else (-1, True)
+        if place is None:
             return
+        slot, is_there = place
         nbytes = _apply_bytes(effect)
         self._unanswered += 1
         self._backlog_rounds -= 1
         self._backlog_bytes -= nbytes
-        collected = tuple([(each.peer, each.data) for each in effect.collected])
-        if place is None:
-            outgoing.placed = control.ApplyCommand(
-                effect.round_id,
-                -1,
-                0.0,
-                collected=collected,
-                is_step=effect.is_step,
-                collectives=effect.collectives,
-                kind=effect.kind,
-            )
-            return
-        assert self._arena is not None
-        slot, is_there = place
-        mix_scale = effect.mix_scale if effect.mix is not None else 0.0
-        taken = tuple([self.peer in peers for peers in effect.contributors])
         outgoing.placed = control.ApplyCommand(
             effect.round_id,
             slot,
-            mix_scale,
-            effect.rates,
-            collected,
+            effect.mix_scale if effect.mix is not None else 0.0,
+            effect.rates if changes else (),
+            tuple([(each.peer, each.data) for each in effect.collected]),
             is_step=effect.is_step,
-            taken=taken,
+            taken=tuple([self.peer in peers for peers in effect.contributors]) if changes else (),
             collectives=effect.collectives,
-            replica=effect.replica,
+            replica=effect.replica if changes else b"",
             kind=effect.kind,
         )
         if is_there:
             return
+        assert self._arena is not None
         result, mix = self._arena.results[slot], self._arena.mixes[slot]
-        if nbytes <= INLINE_BYTES:
-            _place(effect, result, mix)
-            return
         outgoing.ready = False
 
         def copied(_: None) -> None:
             outgoing.ready = True
 
-        self._worker.submit(lambda: _place(effect, result, mix), copied)
+        self._worker.run(lambda: _place(effect, result, mix), copied, nbytes)
 
     def _place_go(self, effect: events.StartRound) -> control.StartRoundCommand | None:
         slot = self._slot_for(effect.round_id)
@@ -425,13 +400,13 @@ class TrainerLink:
             case control.Snapshot():
                 self._snapshot(message, fds)
             case (
-                control.Shard()
-                | control.RestoredReply()
-                | control.RebuiltReply()
-                | control.ConfirmRequest()
-                | control.LedgerRequest()
+                events.DataConfigured()
+                | events.Restored()
+                | events.StateRebuilt()
+                | events.ConfirmState()
+                | events.LedgerRequest()
             ):
-                self._emit(_as_event(message))
+                self._emit(message)
             case control.Close():
                 self.closed = True
                 self.ended_with = {
@@ -489,7 +464,6 @@ class TrainerLink:
         self._update_order = list(range(control.UPDATE_SLOTS))
         self._given.clear()
         self._offered.clear()
-        self.learning_rate, self.has_judge = said.learning_rate, said.has_judge
         self._in_stage = any(said.activation_bytes)
         self._prepared(
             events.Prepared(
@@ -520,19 +494,10 @@ class TrainerLink:
         if not said.nbytes:
             done(None)
             return
-        fd = fds.popleft()
-        try:
-            data = np.frombuffer(map_bytes(fd, said.nbytes), np.uint8)
-        finally:
-            os.close(fd)
-
-        def described_payload() -> Payload:
-            return Payload(data, said.nbytes, digest=payload_digest(data))
-
-        if said.nbytes <= INLINE_BYTES:
-            done(described_payload())
-        else:
-            self._worker.submit(described_payload, done)
+        data = np.frombuffer(map_received(fds.popleft(), said.nbytes), np.uint8)
+        self._worker.run(
+            lambda: Payload(data, said.nbytes, digest=payload_digest(data)), done, said.nbytes
+        )
 
     @property
     def shard_elements(self) -> tuple[int, ...]:
@@ -541,42 +506,26 @@ class TrainerLink:
 
     def _contribute(self, said: control.Contribute) -> None:
         assert self._arena is not None
-        slot, round_id = said.slot, said.round_id
+        slot = said.slot
         self.waits_since = time.monotonic()
         self._given.pop(slot, None)
-        self.learning_rate = said.learning_rate
-        # A message carries finite numbers only, and a loss that is none tells the others nothing.
-        loss = said.loss if said.loss is not None and math.isfinite(said.loss) else None
-        rates = said.rates if all(math.isfinite(rate) for rate in said.rates) else ()
         if said.samples == 0 and not said.parameters:
-            compiled, given = self._arena.compiled, said.collective
-            self._emit(
-                events.Contributed(
-                    round_id,
-                    0,
-                    (),
-                    loss,
-                    collective=given,
-                    skipped=said.skipped,
-                    compiled=compiled,
-                    replica=said.replica,
-                    kind=said.kind,
-                )
-            )
+            self._emit(self._contributed(said, copy=False))
             return
         # One slot must stay free for the next round, however slowly the others read.
         others = sum(1 for other in self._update_order if other != slot and self._is_read(other))
         copy = others >= control.UPDATE_SLOTS - 2
 
         def contributed() -> events.Contributed:
-            return self._contributed(said, copy, loss, rates)
+            return self._contributed(said, copy)
 
         inspected = copy or said.parameters or (said.samples and not said.finite)
-        if not inspected or 4 * self._bounds[-1][1] <= INLINE_BYTES:
-            self._offer(contributed(), slot, copy)
-            return
         self._copying.add(slot)
-        self._worker.submit(contributed, lambda event: self._offer(event, slot, copy))
+        self._worker.run(
+            contributed,
+            lambda event: self._offer(event, slot, copy),
+            bytes_for(self._bounds[-1][1]) if inspected else 0,
+        )
 
     def _offer(self, event: events.Contributed, slot: int, copy: bool) -> None:
         self._copying.discard(slot)
@@ -589,12 +538,10 @@ class TrainerLink:
             ]
         self._emit(event)
 
-    def _contributed(
-        self, said: control.Contribute, copy: bool, loss: float | None, rates: tuple[float, ...]
-    ) -> events.Contributed:
+    def _contributed(self, said: control.Contribute, copy: bool) -> events.Contributed:
         """Return the event of an update for the core; ``copy``: of a copy of it."""
         assert self._arena is not None
-        slot, round_id = said.slot, said.round_id
+        slot = said.slot
         payloads: tuple[Payload, ...] = ()
         parameters = None
         if said.samples:
@@ -609,15 +556,19 @@ class TrainerLink:
             told = _buffer_of(self._arena.parameters[slot], copy)
             parameters = _payload(told)
             digest = sketch(told, self._sketch_seed)
+        # A message carries finite numbers only, and a loss that is none tells the others nothing.
+        is_loss = said.loss is not None and math.isfinite(said.loss)
         return events.Contributed(
-            round_id,
+            said.round_id,
             said.samples,
             payloads,
-            loss,
+            said.loss if is_loss else None,
             parameters,
             digest,
-            rates=rates,
+            rates=said.rates if all(map(math.isfinite, said.rates)) else (),
             compiled=self._arena.compiled,
+            collective=said.collective,
+            skipped=said.skipped,
             steps=said.steps,
             lasted_us=said.lasted_us,
             micro_batches=said.micro_batches,
@@ -635,11 +586,7 @@ class TrainerLink:
             )
             self._emit(events.SnapshotTaken(said.round_id, Payload(np.empty(0, np.uint8), 0)))
             return
-        fd = fds.popleft()
-        try:
-            state = np.frombuffer(map_bytes(fd, said.nbytes), np.uint8)
-        finally:
-            os.close(fd)
+        state = np.frombuffer(map_received(fds.popleft(), said.nbytes), np.uint8)
 
         def describe() -> Payload:
             return Payload(
@@ -649,10 +596,7 @@ class TrainerLink:
         def emit_snapshot(payload: Payload) -> None:
             self._emit(events.SnapshotTaken(said.round_id, payload, said.parts))
 
-        if said.nbytes <= INLINE_BYTES:
-            emit_snapshot(describe())
-        else:
-            self._worker.submit(describe, emit_snapshot)
+        self._worker.run(describe, emit_snapshot, said.nbytes)
 
     def progress(self) -> events.TrainerProgress | None:
         """How far it is, from shared memory: it need not do anything for that.
@@ -708,7 +652,7 @@ def _encoded(
 
 
 def _is_long(message: control.FromNode) -> bool:
-    if isinstance(message, control.LedgerReply):
+    if isinstance(message, events.LedgerReply):
         return True
     collected = message.collected if isinstance(message, control.ApplyCommand) else ()
     return sum([len(data) for _, data in collected]) > LONG_BYTES
@@ -736,28 +680,3 @@ def pid_behind(channel: Channel) -> int:
         credentials = same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid: int = struct.unpack("3i", credentials)[0]
     return pid
-
-
-def _as_event(
-    said: control.Shard
-    | control.RestoredReply
-    | control.RebuiltReply
-    | control.ConfirmRequest
-    | control.LedgerRequest,
-) -> Event:
-    """Return the event that the core has to hear of, before anybody else."""
-    match said:
-        case control.Shard():
-            return events.DataConfigured(said.samples_total, said.batch, said.ahead, said.extended)
-        case control.RestoredReply():
-            return events.Restored(said.round_id, said.error)
-        case control.RebuiltReply():
-            source = cast("events.StateSource", said.source)
-            made = said.step, said.state, said.fresh, said.needs
-            return events.StateRebuilt(said.round_id, source, *made)
-        case control.ConfirmRequest():
-            return events.ConfirmState(said.round_id)
-        case control.LedgerRequest():
-            return events.LedgerRequest()
-        case _ as never:
-            assert_never(never)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
+INLINE_BYTES = 2**23
+"""States and updates of at most this size are copied and hashed at once, in the loop."""
 Result = TypeVar("Result")
 _Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
@@ -30,6 +32,14 @@ class Worker:
         self._thread: threading.Thread | None = None
         # of the wake descriptor; a signal handler may interrupt its own thread in it
         self._lock = threading.RLock()
+
+    def run(self, job: Callable[[], Result], then: Callable[[Result], None], nbytes: int) -> None:
+        """Runs a job on so many bytes: at once if it takes a few milliseconds at most, else in the
+        thread."""
+        if nbytes <= INLINE_BYTES:
+            then(job())
+        else:
+            self.submit(job, then)
 
     def submit(self, job: Callable[[], Result], then: Callable[[Result], None]) -> None:
         """Runs ``job`` in the thread, and later ``then(its result)`` within ``finish``."""

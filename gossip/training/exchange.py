@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
 from gossip.aggregators import Sender
-from gossip.core import QUORUM_LOST, is_further, record, squeeze, stretch
+from gossip.core import QUORUM_LOST, events, is_further, squeeze, stretch
 from gossip.errors import GossipError, LocalError
-from gossip.ipc import PATH_MAX, Channel, ChannelClosed, clip, map_bytes, messages as control
+from gossip.ipc import PATH_MAX, Channel, ChannelClosed, clip, map_received, messages as control
 
 from .judging import JudgeService
 from .last_state import LastState
@@ -45,26 +45,12 @@ PASSED_MAX = 32
 _ONE_STEP = StepsTaken()
 
 
-@record
-class _UpdateOffer:
-    """An update that a trainer offers for a round. Without samples the trainer only takes part, or
-    gives ``collective`` to a collective operation."""
-
-    samples: int
-    loss: float | None
-    collective: bytes = b""
-    steps: StepsTaken = _ONE_STEP
-    lasted_s: float = 0.0  # since the user was handed over to
-    rates: tuple[float, ...] = ()  # what the optimizer would step with
-    replica: bytes = b""  # digests of the replica, where it is compared
-
-
 @dataclass(frozen=True)
 class _UnsettledUpdate:
     """An update whose round nobody has waited for: what it answers, and what was offered."""
 
     go: control.StartRoundCommand
-    offer: _UpdateOffer
+    offer: control.Contribute
     changes: int  # of the parameters, until it was offered
 
     @property
@@ -84,38 +70,6 @@ def _is_of_operation(message: Any) -> bool:
 def _is_operation(applied: control.ApplyCommand) -> bool:
     """Whether the round was a collective operation."""
     return not (applied.is_step or is_further(applied.kind))
-
-
-def _mapped(nbytes: int, fd: int) -> memoryview:
-    try:
-        return map_bytes(fd, nbytes)
-    finally:
-        os.close(fd)
-
-
-@dataclass(slots=True)
-class StateConfirmation:
-    """Whether enough other peers hold the parameters that a script ends with.
-
-    ``said``: the node's answer to the last question; None: there is none yet. ``asked_at``: the
-    question was about the parameters before this round; -1: nothing was asked.
-    """
-
-    said: control.ConfirmReply | None = None
-    asked_at: int = -1
-
-    def ask(self, round_id: int) -> control.ConfirmRequest:
-        """The script has had all its rounds before ``round_id``."""
-        self.said, self.asked_at = None, round_id
-        return control.ConfirmRequest(round_id)
-
-    def is_known(self, round_id: int) -> bool:
-        """Whether enough others hold what we hold before ``round_id``."""
-        return self.said == control.ConfirmReply(round_id, True)
-
-    def verdict(self, round_id: int) -> bool | None:
-        """Likewise; None when nobody was asked about that round."""
-        return self.is_known(round_id) if self.asked_at >= 0 else None
 
 
 class Exchange:
@@ -180,21 +134,23 @@ class Exchange:
         self.peers = self.alive = 1
         self.has_begun = False
         self._judging = JudgeService()
-        self._shard: control.Shard | None = None
-        self.halted: control.Halted | None = None
-        self.confirmation = StateConfirmation()
-        self._confirmed_step = -1  # that others were asked about last
+        self._shard: events.DataConfigured | None = None
+        self.halted: events.Halt | None = None
+        # The step, and the round after it, that others were asked about last; and their answer.
+        self._asked_about: tuple[int, int] | None = None
+        self._confirmation: events.StateConfirmed | None = None
         # when an update was offered last; never, with parameters as they have been since
         self._offered_at = math.inf
         self.restores = 0
         self._in_step = False
         # whether steps are short; when we last handed over to the user
         self._brief, self._left_at = False, 0.0
+        self._lasted_s = 0.0  # from then on, until a step was offered
         self.is_prepared = False
         self._filled: int | None = None  # the update slot that was offered last
         self._offered = -1  # the round that it was offered to
         self._loaded: tuple[int, bytes] | None = None  # round and ledger, until the first round
-        self._ledger: control.LedgerReply | None = None  # the answer to the last request
+        self._ledger: events.LedgerReply | None = None  # the answer to the last request
         # asked for while a round could be computed: they wait for the next time that we wait anyway
         self._snapshots_due = 0
         self._stage_commands: deque[tuple[control.StageCommand, memoryview | None]] = deque()
@@ -230,8 +186,6 @@ class Exchange:
         )
         about = control.Prepare(
             *model,
-            self.model.learning_rate,
-            self._judging.able,
             self.round_id,
             b"" if self._loaded is None else self._loaded[1],
             self.collectives,
@@ -248,7 +202,7 @@ class Exchange:
         Also before ``prepare``. ``extended``: the number of epochs whose remainder is read in
         further rounds."""
         ahead += self._overlaps  # those that are read beside a round, too
-        self._shard = control.Shard(samples_total, batch, ahead, extended)
+        self._shard = events.DataConfigured(samples_total, batch, ahead, extended)
         self.go = None
         if self.is_prepared:
             self.link.send(self._shard)
@@ -283,7 +237,7 @@ class Exchange:
         ):
             return
         messages, fds = self.link.poll()
-        asks = all(isinstance(message, control.SnapshotCommand) for message in messages)
+        asks = all(isinstance(message, events.TakeSnapshot) for message in messages)
         if asks and not self.link.put_off:
             self._snapshots_due += len(messages)
         elif messages:
@@ -322,7 +276,7 @@ class Exchange:
         """Return the part of a checkpoint of the present state that belongs to the node; waits for
         it until ``expired``, looked at about twice a second. Empty: there is none now."""
         self._ledger = None
-        self.link.send(control.LedgerRequest())
+        self.link.send(events.LedgerRequest())
         self._serve(lambda: self._ledger is not None or self.halted is not None or expired())
         said = self._ledger
         if said is None or said.round_id != self.round_id or not said.ledger:
@@ -405,8 +359,8 @@ class Exchange:
             before_send: Called when the update is ready and not yet sent.
             steps: That it is of.
         """
-        lasted_s = time.monotonic() - self._left_at
-        self._brief = lasted_s < BRIEF_S
+        self._lasted_s = time.monotonic() - self._left_at
+        self._brief = self._lasted_s < BRIEF_S
         self._offered_kind = steps.kind
         self.model.has_kinds = self.model.has_kinds or steps.kind > 0
         go = self.wait_go()
@@ -416,16 +370,18 @@ class Exchange:
                 self.model.fill_update(go)
             if before_send is not None:
                 before_send()
-            rates = self.model.rates if samples else ()
             check = None if is_further(steps.kind) else self.replicas
-            replica = check.compare(self.step, go.compares) if check is not None else b""
-            offer = _UpdateOffer(
+            offer = control.Contribute(
+                go.round_id,
+                go.slot,
                 samples,
-                loss,
-                steps=steps,
-                lasted_s=lasted_s,
-                rates=rates,
-                replica=replica,
+                loss if loss is not None and math.isfinite(loss) else None,
+                rates=self.model.rates if samples else (),
+                skipped=steps.is_skipped,
+                steps=(steps.taken, steps.total),
+                lasted_us=round(1e6 * steps.lasted_s),
+                replica=b"" if check is None else check.compare(self.step, go.compares),
+                kind=steps.kind,
             )
             self._offer(go, offer)
             if self._overlaps and samples:
@@ -505,9 +461,9 @@ class Exchange:
         match command:
             case control.PassCommand():
                 self.link.queue(*stage.run(command, memory))
-            case control.DropCommand():
+            case events.DropForward():
                 stage.executor.drop(command.micro_batch)
-            case control.ResetCommand():
+            case events.ResetSum():
                 stage.executor.reset()
             case control.CollectCommand():
                 self._collect(stage, command)
@@ -531,8 +487,6 @@ class Exchange:
                 command.slot,
                 executor.samples,
                 loss if loss is not None and math.isfinite(loss) else None,
-                self.model.learning_rate,
-                parameters=False,
                 rates=self.model.rates if executor.samples else (),
                 micro_batches=command.micro_batches,
             )
@@ -559,44 +513,31 @@ class Exchange:
         """
         self.settle()
         go = self.wait_go()
-        offer = _UpdateOffer(0, None, data)
+        offer = control.Contribute(go.round_id, go.slot, 0, collective=data)
         self._offer(go, offer)
         if commits:
             self._settle(go, offer, self.model.changes)
         self._serve_until_go()
 
-    def _offer(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> None:
+    def _offer(self, go: control.StartRoundCommand, offer: control.Contribute) -> None:
         """Sends what is in the update slot of ``go``, as an answer to that."""
-        samples, loss = offer.samples, offer.loss
         if go.want_parameters:
             self.model.flatten_parameters(go.slot)
         self.go, self._filled, self._offered = None, go.slot, go.round_id
-        self._offered_kind = offer.steps.kind
+        self._offered_kind = offer.kind
         self._offered_at = time.monotonic()
         self.note_progress()
-        loss = loss if loss is not None and math.isfinite(loss) else None
-        finite = samples > 0 and self.model.is_finite
-        self.link.queue(
-            control.Contribute(
-                go.round_id,
-                go.slot,
-                samples,
-                loss,
-                self.model.learning_rate,
-                go.want_parameters,
-                finite,
-                offer.rates,
-                offer.collective,
-                offer.steps.is_skipped,
-                (offer.steps.taken, offer.steps.total),
-                lasted_us=round(1e6 * offer.steps.lasted_s),
-                replica=offer.replica,
-                kind=offer.steps.kind,
+        self.link.send(
+            replace(
+                offer,
+                round_id=go.round_id,
+                slot=go.slot,
+                parameters=go.want_parameters,
+                finite=offer.samples > 0 and self.model.is_finite,
             )
         )
-        self.link.flush()
 
-    def _error_of(self, halted: control.Halted) -> BaseException:
+    def _error_of(self, halted: events.Halt) -> BaseException:
         """Return the error of a run that has ended, and leave the state on disk: this peer may be
         the last that holds it."""
         if (
@@ -612,7 +553,7 @@ class Exchange:
     def _settle(
         self,
         go: control.StartRoundCommand,
-        offer: _UpdateOffer,
+        offer: control.Contribute,
         changes: int,
         expired: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -624,7 +565,7 @@ class Exchange:
             again = self.go
             if self.restores != restores or again is None or self._is_over(go, offer) or expired():
                 return
-            passed += offer.steps.kind > 0
+            passed += offer.kind > 0
             if passed > PASSED_MAX:
                 logger.warning(
                     "%d rounds have stepped other optimizers than the one of this step(), which is "
@@ -640,30 +581,31 @@ class Exchange:
             offer = self._offer_again(go, again, offer)
             go = again
 
-    def _is_over(self, go: control.StartRoundCommand, offer: _UpdateOffer) -> bool:
+    def _is_over(self, go: control.StartRoundCommand, offer: control.Contribute) -> bool:
         """Whether what was offered for ``go`` has had its round."""
         if offer.collective:
             return self.round_id > go.round_id
         return self._answered >= go.round_id
 
     def _offer_again(
-        self, before: control.StartRoundCommand, go: control.StartRoundCommand, offer: _UpdateOffer
-    ) -> _UpdateOffer:
+        self,
+        before: control.StartRoundCommand,
+        go: control.StartRoundCommand,
+        offer: control.Contribute,
+    ) -> control.Contribute:
         """Offers to another ``go`` what was offered to the one ``before``, and returns that: no
         update where the samples of this peer are others now."""
-        steps = offer.steps
-        uses = (offer.samples or steps.is_skipped) and not is_further(steps.kind)
+        uses = (offer.samples or offer.skipped) and not is_further(offer.kind)
         samples = before.sharded, before.epoch, before.ranges
         if uses and samples != (go.sharded, go.epoch, go.ranges):
             self.log_skipped("slice")
-            steps = replace(steps, is_skipped=False)
-            offer, self.model.exchanged = replace(offer, samples=0, steps=steps, rates=()), ()
+            offer, self.model.exchanged = replace(offer, samples=0, skipped=False, rates=()), ()
         if offer.samples and go.slot != before.slot:
             self.model.move_update(before.slot, go.slot)
         if offer.samples and go.round_id > before.round_id:
             self.model.encode_again(go)
-            if not steps.lasted_s:  # it is not of the time since this round began
-                offer = replace(offer, steps=replace(steps, lasted_s=offer.lasted_s))
+            if not offer.lasted_us:  # it is not of the time since this round began
+                offer = replace(offer, lasted_us=round(1e6 * self._lasted_s))
         self._offer(go, offer)
         return offer
 
@@ -678,17 +620,14 @@ class Exchange:
         """
         expired = expired or self.interrupt
         until = time.monotonic() + CONFIRM_S
-        if (
-            not self.is_prepared
-            or self.halted is not None
-            or self.confirmation.is_known(self.round_id)
-        ):
+        known = self._confirmation == events.StateConfirmed(self.round_id, True)
+        if not self.is_prepared or self.halted is not None or known:
             return
-        self._confirmed_step = self.step
-        self.link.queue(self.confirmation.ask(self.round_id))
+        self._confirmation, self._asked_about = None, (self.step, self.round_id)
+        self.link.queue(events.ConfirmState(self.round_id))
         try:
             while (
-                self.confirmation.said is None
+                self._confirmation is None
                 and self.halted is None
                 and time.monotonic() < until
                 and not expired()
@@ -704,8 +643,11 @@ class Exchange:
     @property
     def confirmed(self) -> bool | None:
         """Whether enough others hold the parameters of this step; None: they were not asked."""
-        same = self.step == self._confirmed_step
-        return self.confirmation.verdict(self.confirmation.asked_at if same else self.round_id)
+        if self._asked_about is None:
+            return None
+        step, round_id = self._asked_about
+        said = self._confirmation == events.StateConfirmed(round_id, True)
+        return said and step == self.step
 
     # --- listening --------------------------------------------------------------------------------
 
@@ -747,7 +689,10 @@ class Exchange:
         self._serve(lambda: self._may_go or self.halted is not None)
 
     def _serve_until_over(
-        self, go: control.StartRoundCommand, offer: _UpdateOffer, expired: Callable[[], bool]
+        self,
+        go: control.StartRoundCommand,
+        offer: control.Contribute,
+        expired: Callable[[], bool],
     ) -> None:
         """Until what was offered has had its round, or may be offered to another."""
         self._serve(lambda: self._is_over(go, offer) or self._may_go or expired())
@@ -769,8 +714,8 @@ class Exchange:
                 self._begin_round(message)
             case (
                 control.PassCommand()
-                | control.DropCommand()
-                | control.ResetCommand()
+                | events.DropForward()
+                | events.ResetSum()
                 | control.CollectCommand()
                 | control.BesideCommand()
                 | control.RebuildCommand()
@@ -778,16 +723,16 @@ class Exchange:
                 self._handle_stage_message(message, fds)
             case control.JudgeCommand():
                 self.link.queue(self._judging.answer(message, fds, self.model.learning_rate))
-            case control.SnapshotCommand():
+            case events.TakeSnapshot():
                 self._snapshots_due += 1
                 self._snapshot(at_leisure=True)
             case control.RestoreCommand():
                 self._restore(message, fds.popleft())
-            case control.ConfirmReply():
-                self.confirmation.said = message
-            case control.LedgerReply():
+            case events.StateConfirmed():
+                self._confirmation = message
+            case events.LedgerReply():
                 self._ledger = message
-            case control.Halted():
+            case events.Halt():
                 self.halted = message
             case _ as never:
                 assert_never(never)
@@ -808,11 +753,11 @@ class Exchange:
     ) -> None:
         match message:
             case control.BesideCommand():
-                self._beside[message.stage] = _mapped(message.nbytes, fds.popleft())
+                self._beside[message.stage] = map_received(fds.popleft(), message.nbytes)
             case control.RebuildCommand():
                 self._make_state(message)
             case control.PassCommand(nbytes=nbytes) if nbytes:
-                self._stage_commands.append((message, _mapped(nbytes, fds.popleft())))
+                self._stage_commands.append((message, map_received(fds.popleft(), nbytes)))
             case _:
                 self._stage_commands.append((message, None))
 
@@ -874,7 +819,7 @@ class Exchange:
             self._answered = max(self._answered, message.round_id - 1)
             self.go = None
             self.note_progress()
-        self.link.queue(control.RestoredReply(message.round_id, error))
+        self.link.queue(events.Restored(message.round_id, error))
 
     def _make_state(self, message: control.RebuildCommand) -> None:
         assert self.stage is not None, "only a stage of a pipeline is made anew"
@@ -884,7 +829,7 @@ class Exchange:
             self.model.extra.load(dict(made.extra))
         about = message.round_id, made.source, made.step
         if not made.source:
-            self.link.queue(control.RebuiltReply(*about, needs=made.needs))
+            self.link.queue(events.StateRebuilt(*about, needs=made.needs))
             return
         self.model.changes += 1
         self.restores += 1
@@ -894,7 +839,7 @@ class Exchange:
         self.restored_at = made.step if made.source == "checkpoint" else message.round_id
         self.go = None
         self.note_progress()
-        self.link.queue(control.RebuiltReply(*about, self.model.plan_state().digest(), made.fresh))
+        self.link.queue(events.StateRebuilt(*about, self.model.plan_state().digest(), made.fresh))
 
     # --- sending ----------------------------------------------------------------------------------
 
@@ -926,7 +871,7 @@ class Exchange:
         Raises: NodeLost: The node has died too often.
         """
         self.go = None
-        self._ledger = control.LedgerReply(-1, b"")  # nobody will answer any more
+        self._ledger = events.LedgerReply(-1, b"")  # nobody will answer any more
         self._judging.forget()
         self._stage_commands.clear()
         self.link.revive(self.round_id)
@@ -984,14 +929,14 @@ class Exchange:
             os.close(fd)
         for message in messages:
             match message:
-                case control.SnapshotCommand():
+                case events.TakeSnapshot():
                     self._snapshots_due += 1
                 case control.JudgeCommand():
                     self.link.queue(
                         control.JudgeReply(message.ticket, (), (), "this peer is leaving")
                     )
                 case control.RestoreCommand():
-                    self.link.queue(control.RestoredReply(message.round_id, "this peer is leaving"))
-                case control.Halted():
+                    self.link.queue(events.Restored(message.round_id, "this peer is leaving"))
+                case events.Halt():
                     self.halted = message
         self.send_snapshot()

@@ -200,10 +200,6 @@ class JudgeService:
         self._bench, self._rule, self._elements = bench, rule, elements
         self._rows: Vector | None = None
 
-    @property
-    def able(self) -> bool:
-        return self._bench is not None
-
     def answer(self, question: JudgeCommand, fds: deque[int], learning_rate: float) -> JudgeReply:
         """``fds``: the descriptors that came with the question and with what is behind it."""
         if question.capacity:

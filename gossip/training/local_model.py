@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keep_ve
 from gossip.aggregators import Memory, Sender
 from gossip.config import RunConfig
 from gossip.errors import GossipError
-from gossip.ipc import Arena, allocate, clip, map_bytes, messages as control
+from gossip.ipc import Arena, allocate, clip, map_bytes, map_received, messages as control
 from gossip.topologies import draw
 from gossip.vectors import WireFormat, fragment_of, is_finite
 
@@ -304,12 +303,9 @@ class LocalModel:
 
         Raises: GossipError: The state does not fit, and nothing has changed.
         """
-        try:
-            packed, trained = map_bytes(fd, message.nbytes), self.trained
-            state = packed, trained.model, trained.optimizer, message.settings, self.extra.check
-            with staying_in_mode(trained.optimizer), self.overtaking(True):
-                extra = unpack_state(*state)
-            self.extra.load(extra)
-        finally:
-            os.close(fd)
+        packed, trained = map_received(fd, message.nbytes), self.trained
+        state = packed, trained.model, trained.optimizer, message.settings, self.extra.check
+        with staying_in_mode(trained.optimizer), self.overtaking(True):
+            extra = unpack_state(*state)
+        self.extra.load(extra)
         self.changes += 1

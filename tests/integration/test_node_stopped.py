@@ -14,6 +14,7 @@ from contextlib import closing, contextmanager
 
 import zygote
 
+from gossip.core import events
 from gossip.ipc import messages as control
 from gossip.ipc.channel import Channel
 
@@ -75,7 +76,7 @@ def test_a_node_that_was_stopped_hears_of_it_after_its_mail_and_before_its_timer
         assert process.stdout.readline().split() == ["TimerFired"]
         os.kill(process.pid, signal.SIGSTOP)
         os.waitpid(process.pid, os.WUNTRACED)
-        trainer.send(control.Shard(100, 10))
+        trainer.send(events.DataConfigured(100, 10))
         time.sleep(STOPPED_S)  # how long it is stopped is the point
         os.kill(process.pid, signal.SIGCONT)
         heard = []
@@ -98,11 +99,11 @@ def test_a_node_that_is_asked_to_stop_alone_does_not_make_its_trainer_one_that_h
     trainer = Channel(ours)
     with node_of(theirs) as process, closing(trainer):
         process.send_signal(signal.SIGTERM)
-        halted: list[control.Halted] = []
+        halted: list[events.Halt] = []
         while not halted:
             messages, _ = trainer.receive(20.0)
-            halted += [message for message in messages if isinstance(message, control.Halted)]
-        assert halted == [control.Halted("SIGTERM", control.EXIT_SIGTERM)]
+            halted += [message for message in messages if isinstance(message, events.Halt)]
+        assert halted == [events.Halt("SIGTERM", control.EXIT_SIGTERM)]
         error = control.error_of(halted[0])
         assert isinstance(error, SystemExit)
         assert error.code == control.EXIT_SIGTERM

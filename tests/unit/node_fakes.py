@@ -136,7 +136,7 @@ class NodeRig:
 
     def prepare(self) -> None:
         elements = self.arena.elements
-        message = control.Prepare(elements, b"layout", b"state", 8, 0.1, True)
+        message = control.Prepare(elements, b"layout", b"state", 8)
         self.trainer.send(message, fds=(self.arena.fd,))
         self.core.wait_for(events.Prepared)
 

@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 
+from gossip.core import events
 from gossip.errors import LocalError
 from gossip.ipc import channel as channel_module, messages as control
 from gossip.ipc.channel import METRICS_MAX, Channel, ChannelClosed, clip
@@ -21,39 +22,39 @@ def ends():
 
 
 EXAMPLES = [
-    control.Prepare(17226, b"l" * 16, b"s" * 16, 70000, 0.1, True, 12),
-    control.Shard(1000, 32),
-    control.Contribute(3, 1, 32, 0.5, 0.1, False),
-    control.Contribute(3, 1, 32, None, 0.1, False),
-    control.Contribute(3, 1, 32, 0.5, 0.1, False, micro_batches=(0, 2)),
+    control.Prepare(17226, b"l" * 16, b"s" * 16, 70000, 12),
+    events.DataConfigured(1000, 32),
+    control.Contribute(3, 1, 32, 0.5, False),
+    control.Contribute(3, 1, 32, None, False),
+    control.Contribute(3, 1, 32, 0.5, False, micro_batches=(0, 2)),
     control.PassReply(3, 2, 5, True, 64, 4, 0.5),
     control.PassReply(3, 2, 5, False, 0),
     control.AppliedReply(3, -1),
     control.JudgeReply(9, (0.5, 0.5), (1.0, 3.25), ""),
     control.Snapshot(4, 100, ""),
-    control.RestoredReply(5, "no"),
-    control.RebuiltReply(5, "neighbours", 5, b"s" * 16, 1, ((0, 5), (2, 5))),
+    events.Restored(5, "no"),
+    events.StateRebuilt(5, "neighbours", 5, b"s" * 16, 1, ((0, 5), (2, 5))),
     control.Log("{}"),
     control.ScriptPlan(400, "/ckpt", 100),
     control.ScriptPlan(None),
     control.DivergenceReport(7, True, True, ("0.weight",), 3, 0.25, "a cause", "a remedy"),
-    control.ConfirmRequest(400),
-    control.LedgerRequest(),
+    events.ConfirmState(400),
+    events.LedgerRequest(),
     control.Close("finished"),
     control.StartRoundCommand(6, 2, True, 1, ((0, 32), (64, 70)), False, 8, 7),
     control.PassCommand(6, 2, 5, True, 64),
-    control.DropCommand(6, 2),
-    control.ResetCommand(6),
+    events.DropForward(6, 2),
+    events.ResetSum(6),
     control.CollectCommand(6, 1, (0, 2)),
     control.ApplyCommand(6, -1, 0.0),
     control.JudgeCommand(9, 3, 8, 10, 2, -1, False),
-    control.SnapshotCommand(),
+    events.TakeSnapshot(),
     control.RestoreCommand(7, 100),
     control.BesideCommand(2, 100),
     control.RebuildCommand(5, True),
-    control.ConfirmReply(400, True),
-    control.LedgerReply(400, b"ledger"),
-    control.Halted("too few peers", 5),
+    events.StateConfirmed(400, True),
+    events.LedgerReply(400, b"ledger"),
+    events.Halt("too few peers", 5),
 ]
 
 
@@ -109,9 +110,9 @@ def test_what_was_sent_is_read_though_the_other_side_closed_without_reading(ends
     """A node that ends with an error may leave a log line of its trainer unread."""
     trainer, node = ends
     trainer.send(control.Log("{}"))
-    node.send(control.Halted("diverged", 9))
+    node.send(events.Halt("diverged", 9))
     node.close()
-    assert trainer.receive(timeout_s) == ([control.Halted("diverged", 9)], [])
+    assert trainer.receive(timeout_s) == ([events.Halt("diverged", 9)], [])
     with pytest.raises(ChannelClosed):
         trainer.receive(timeout_s)
 
@@ -150,12 +151,12 @@ def test_each_wait_is_as_long_as_it_is_told(ends):
     trainer, node = ends
     assert node.receive(0.001) == ([], [])
     assert node.receive(1e-9) == ([], [])  # and not for ever, which a kernel would take 0 for
-    trainer.send(control.SnapshotCommand())
-    assert node.receive(None) == ([control.SnapshotCommand()], [])
+    trainer.send(events.TakeSnapshot())
+    assert node.receive(None) == ([events.TakeSnapshot()], [])
     assert node.receive(0) == ([], [])
     assert node.receive(0.001) == ([], [])
-    trainer.send(control.SnapshotCommand())
-    assert node.receive(30.0) == ([control.SnapshotCommand()], [])
+    trainer.send(events.TakeSnapshot())
+    assert node.receive(30.0) == ([events.TakeSnapshot()], [])
 
 
 def test_a_reader_that_does_not_read_cannot_hold_the_sender_for_ever(ends, monkeypatch):
@@ -176,7 +177,7 @@ def test_the_longest_log_line_and_reason_fit(ends):
     trainer.send(line)
     assert node.receive(5)[0] == [line]
     assert len(clip("x" * 1000)) == channel_module.TEXT_MAX
-    trainer.send(control.RestoredReply(1, clip("ü" * 1000)))
+    trainer.send(events.Restored(1, clip("ü" * 1000)))
     assert node.receive(5)[0][0].error.startswith("üüü")
 
 

@@ -17,6 +17,7 @@ from trainer_fakes import (
     small_model,
 )
 
+from gossip.core import events
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
 
@@ -46,7 +47,7 @@ def halt(n: FakeNode) -> None:
     """Let the trainer leave, whatever it has yet to report."""
     while not isinstance(said := n.next(), control.Close):
         assert isinstance(said, control.AppliedReply)
-    n.send(control.Halted(said.reason, 0))
+    n.send(events.Halt(said.reason, 0))
 
 
 def late(n: FakeNode) -> None:
@@ -134,7 +135,7 @@ def test_a_peer_that_was_given_a_state_goes_on_from_the_average_in_it(kept_befor
     def node(n: FakeNode) -> None:
         n.prepared()
         n.restore(4, state)
-        n.expect(control.RestoredReply)
+        n.expect(events.Restored)
         n.apply(4, 0, ONES)
         n.apply(5, 1, ONES)
         n.go(6)
@@ -181,7 +182,7 @@ def test_a_state_that_comes_within_a_step_is_loaded_before_what_follows_its_next
         n.go(0)
         n.expect(control.Contribute)
         n.restore(9, state)
-        n.expect(control.RestoredReply)
+        n.expect(events.Restored)
         n.apply(9, 0, ONES)
         n.go(10)
         halt(n)

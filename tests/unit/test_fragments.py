@@ -21,6 +21,7 @@ from trainer_fakes import (
 )
 
 from gossip.config import RunConfig, resolve
+from gossip.core import events
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.faults import plan as fault_plans
 from gossip.inject.update_attacks import UpdateAttack
@@ -406,7 +407,7 @@ def test_shared_parameters_are_what_a_joining_peer_is_given() -> None:
         n.expect(control.AppliedReply)
         n.go(1, slot=1)
         n.expect(control.Contribute)
-        n.send(control.SnapshotCommand())
+        n.send(events.TakeSnapshot())
         said = n.expect(control.Snapshot)
         states.append((said.round_id, n.arena is not None and flat_parameters(model)))
         n.apply(1, 1, np.zeros(42, np.float32))
@@ -434,7 +435,7 @@ def test_who_takes_over_a_state_has_none_of_its_own_steps_on_it() -> None:
         n.go(0)
         n.expect(control.Contribute)
         n.restore(8, state)
-        n.expect(control.RestoredReply)
+        n.expect(events.Restored)
         n.go(8)
         n.halt()
 

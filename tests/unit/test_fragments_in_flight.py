@@ -13,7 +13,7 @@ import torch
 from fragment_setups import IN_FLIGHT, deep_model, state_of_others
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, flat_parameters, step
 
-from gossip.core import squeeze
+from gossip.core import events, squeeze
 from gossip.ipc import messages as control
 from gossip.run import checkpoints
 from gossip.training.state import read_state_file
@@ -39,11 +39,11 @@ def echoes(last: int) -> Any:
                         n.send(control.ApplyCommand(message.round_id, -1, 0.0))
                     round_id = message.round_id + 1
                     n.go(round_id, round_id % 4)
-                case control.LedgerRequest():
+                case events.LedgerRequest():
                     ledger = {"chain": "00", "whole": True, "round": round_id}
-                    n.send(control.LedgerReply(round_id, squeeze(json.dumps(ledger).encode())))
+                    n.send(events.LedgerReply(round_id, squeeze(json.dumps(ledger).encode())))
                 case control.Close():
-                    n.send(control.Halted(message.reason, 0))
+                    n.send(events.Halt(message.reason, 0))
                     return
 
     return script
@@ -123,7 +123,7 @@ def test_a_state_of_others_that_comes_while_a_round_is_waited_for_ends_what_was_
         n.go(0)
         n.expect(control.Contribute)
         n.restore(8, state)
-        n.expect(control.RestoredReply)
+        n.expect(events.Restored)
         n.go(8, slot=1)
         n.expect(control.Contribute)
         n.send(control.ApplyCommand(8, -1, 0.0))

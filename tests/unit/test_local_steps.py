@@ -25,6 +25,7 @@ from trainer_fakes import (
 
 from gossip.aggregators import outer
 from gossip.config import RunConfig, resolve
+from gossip.core import events
 from gossip.errors import ConfigError, UnknownName
 from gossip.ipc import messages as control
 from gossip.ipc.arena import allocate, map_rows
@@ -358,7 +359,7 @@ def test_a_state_that_was_taken_over_brings_the_settings_of_the_users_optimizer(
     def script(n: FakeNode) -> None:
         n.prepared()
         n.restore(4, state)
-        assert n.expect(control.RestoredReply).error == ""
+        assert n.expect(events.Restored).error == ""
         n.go(4)
         n.halt()
 

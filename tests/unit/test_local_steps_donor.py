@@ -19,6 +19,7 @@ from trainer_fakes import (
     step,
 )
 
+from gossip.core import events
 from gossip.ipc import messages as control
 from gossip.training.collectives import pack_object, packed
 from gossip.training.state import unpack_state
@@ -76,11 +77,11 @@ class Asked:
                 n.go(2)
             elif isinstance(said, control.Snapshot):
                 self.state = os.pread(n.fds.pop(0), said.nbytes, 0)
-        n.send(control.Halted(said.reason, 0))
+        n.send(events.Halt(said.reason, 0))
 
 
 def test_a_state_is_given_between_two_local_steps_and_is_that_of_the_round() -> None:
-    asked, undisturbed = Asked(control.SnapshotCommand()), Asked()
+    asked, undisturbed = Asked(events.TakeSnapshot()), Asked()
     asked.play()
     snapshot, contribution, *_ = asked.answers
     assert isinstance(snapshot, control.Snapshot)
@@ -95,7 +96,7 @@ def test_a_state_is_given_between_two_local_steps_and_is_that_of_the_round() -> 
 
 def test_a_state_that_comes_behind_something_else_waits_for_the_end_of_the_round() -> None:
     """The node has said before that a round is over: what it asks for then is the state behind."""
-    asked = Asked(control.ApplyCommand(1, -1, 0.0), control.SnapshotCommand())
+    asked = Asked(control.ApplyCommand(1, -1, 0.0), events.TakeSnapshot())
     asked.play()
     kinds = [type(said) for said in asked.answers]
     assert kinds.index(control.Contribute) < kinds.index(control.Snapshot)
@@ -140,7 +141,7 @@ def test_a_collective_operation_of_others_ends_no_local_steps() -> None:
                 said.append(heard)
                 n.apply(2, 2, n.arena.updates[heard.slot])  # type: ignore[union-attr]
                 n.go(3, 3)
-        n.send(control.Halted(heard.reason, 0))
+        n.send(events.Halt(heard.reason, 0))
 
     model, optimizer = small_model()
     with FakeNodeSwarm(node, local_steps=4, outer=NESTEROV) as swarm:

@@ -23,6 +23,7 @@ from trainer_fakes import (
     step,
 )
 
+from gossip.core import events
 from gossip.ipc import messages as control
 from gossip.run.checkpoints import Checkpoint
 from gossip.training import resuming
@@ -165,12 +166,12 @@ def test_a_state_with_the_settings_of_another_optimizer_changes_nothing() -> Non
     adam = torch.optim.AdamW(other.parameters(), lr=0.5)
     theirs = local_steps(Layout(other, adam), adam.step, 2, "nesterov")
     state = pack_state(other, theirs.outer, {STATE: settings_of(adam, 8)})
-    answered: list[control.RestoredReply] = []
+    answered: list[events.Restored] = []
 
     def script(n: FakeNode) -> None:
         n.prepared()
         n.restore(4, state)
-        answered.append(n.expect(control.RestoredReply))
+        answered.append(n.expect(events.Restored))
         n.go(0)
         n.halt()
 
@@ -211,7 +212,7 @@ def test_the_batches_of_a_skipped_step_come_again_and_do_not_count_as_used(
     def script(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         n.go(0, ranges=[(0, 6)])
         told.append(n.expect(control.Contribute).samples)
         if samples:

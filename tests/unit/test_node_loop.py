@@ -63,7 +63,7 @@ def test_halt_tells_the_trainer_and_gives_its_exit_code() -> None:
     with NodeRig(core) as stage:
         stage.prepare()
         core.say(Halt("enough", 5))
-        assert stage.hear() == control.Halted("enough", 5)
+        assert stage.hear() == events.Halt("enough", 5)
         assert stage.join() == 5
         assert end_of(stage.trainer)
 
@@ -86,9 +86,7 @@ def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() 
         assert (go.rank, go.coming) == (0, ((2, ((4, 6),)),))
         assert go.last == (1, 30, 0, 2, 4, 0, 0)
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
-        stage.trainer.send(
-            control.Contribute(7, go.slot, 5, 0.5, 0.1, False, steps=(2, 3), lasted_us=6)
-        )
+        stage.trainer.send(control.Contribute(7, go.slot, 5, 0.5, False, steps=(2, 3), lasted_us=6))
         heard = core.wait_for(events.Contributed)
         assert (heard.round_id, heard.samples, heard.loss, heard.own) == (7, 5, 0.5, None)
         assert (heard.steps, heard.lasted_us) == ((2, 3), 6)
@@ -106,7 +104,7 @@ def test_an_update_that_is_not_finite_is_marked() -> None:
         core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (np.inf, -np.inf, 0, 1)
-        stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
+        stage.trainer.send(control.Contribute(0, go.slot, 1, None, False))
         assert not core.wait_for(events.Contributed).payloads[0].finite
 
 
@@ -117,7 +115,7 @@ def test_a_lie_is_not_finite_because_the_truth_is() -> None:
         core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
-        stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False, finite=True))
+        stage.trainer.send(control.Contribute(0, go.slot, 1, None, False, finite=True))
         assert not core.wait_for(events.Contributed).payloads[0].finite
 
 
@@ -130,7 +128,7 @@ def test_a_slot_that_is_free_again_is_used_again() -> None:
             core.say(Apply(r, (vector(r, r, r, r),)), StartRound(r + 1, None))
             told, go = stage.hear(), stage.hear()
             slots.append((told.slot, go.slot))
-            contribute = control.Contribute(r + 1, go.slot, 1, None, 0.1, False)
+            contribute = control.Contribute(r + 1, go.slot, 1, None, False)
             stage.trainer.send(control.AppliedReply(r, told.slot), contribute)
             core.wait_for(events.Contributed, r)
         assert len(set(slots)) == 1, "memory that was used last is in the cache, the others' is not"
@@ -154,7 +152,7 @@ def test_timers_fire_though_every_turn_has_an_answer_for_the_trainer() -> None:
         core.say(StartRound(0, None))
         stage.hear()
         for r in range(100):  # whenever the node looks, another update is there
-            stage.trainer.send(control.Contribute(r, 0, 0, None, 0.1, False))
+            stage.trainer.send(control.Contribute(r, 0, 0, None, False))
         all_sent.set()
         core.wait_for(events.Contributed, 99)
         kinds = [type(event) for event in core.heard]
@@ -168,7 +166,7 @@ def test_no_samples_means_no_payload() -> None:
     with NodeRig(core) as stage:
         stage.prepare()
         core.say(StartRound(0, None))
-        stage.trainer.send(control.Contribute(0, stage.hear().slot, 0, None, 0.1, False))
+        stage.trainer.send(control.Contribute(0, stage.hear().slot, 0, None, False))
         assert core.wait_for(events.Contributed).payloads == ()
 
 
@@ -180,7 +178,7 @@ def test_parameters_come_with_a_sketch_when_they_are_mixed() -> None:
         go = stage.hear()
         assert go.want_parameters
         stage.arena.parameters[go.slot][:] = (4, 3, 2, 1)
-        stage.trainer.send(control.Contribute(3, go.slot, 1, None, 0.1, True))
+        stage.trainer.send(control.Contribute(3, go.slot, 1, None, True))
         heard = core.wait_for(events.Contributed)
         assert heard.parameters.data.tolist() == [4, 3, 2, 1]
         assert np.frombuffer(heard.sketch, np.float32).any()
@@ -193,7 +191,7 @@ def test_a_liar_sends_the_lie_and_believes_the_truth_where_it_aggregates_for_its
         core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
-        stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
+        stage.trainer.send(control.Contribute(0, go.slot, 1, None, False))
         heard = core.wait_for(events.Contributed)
         assert heard.payloads[0].data.tolist() == [-10, -20, -30, -40]
         assert heard.own.data.tolist() == [1, 2, 3, 4]
@@ -210,7 +208,7 @@ def test_every_lie_can_be_told(attack: str) -> None:
         core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
-        stage.trainer.send(control.Contribute(0, go.slot, 1, None, 0.1, False))
+        stage.trainer.send(control.Contribute(0, go.slot, 1, None, False))
         heard = core.wait_for(events.Contributed)
         assert heard.payloads[0].finite == (attack != "nan:0")
         assert heard.own.data.tolist() == [1, 2, 3, 4]
@@ -321,9 +319,7 @@ def test_the_core_hears_of_the_trainer_when_the_kernels_are_there_and_the_loop_g
     monkeypatch.setattr(kernels, "prepare", lambda n, d: ())
     core = FakeCore()
     with NodeRig(core, aggregator="krum", run_dir=tmp_path) as stage:
-        stage.trainer.send(
-            control.Prepare(4, b"layout", b"state", 8, 0.1, True), fds=(stage.arena.fd,)
-        )
+        stage.trainer.send(control.Prepare(4, b"layout", b"state", 8), fds=(stage.arena.fd,))
         stage.poke()
         assert core.count(events.Prepared) == 0, "a round would wait for the compiler"
         compiled.set()
@@ -438,7 +434,7 @@ def test_a_slot_that_is_still_being_sent_is_not_given_again() -> None:
             go = stage.hear()
             assert not any(np.shares_memory(stage.arena.updates[go.slot], each) for each in reading)
             stage.arena.updates[go.slot][:] = r
-            stage.trainer.send(control.Contribute(r, go.slot, 1, None, 0.1, False))
+            stage.trainer.send(control.Contribute(r, go.slot, 1, None, False))
             heard = core.wait_for(events.Contributed, r)
             assert heard.payloads[0].data.tolist() == [r] * 4
             reading.append(heard.payloads[0].data)
@@ -462,9 +458,9 @@ def test_a_round_without_a_slot_holds_up_nothing_else() -> None:
         )
         told = stage.hear()
         assert (type(told), told.round_id) == (control.ApplyCommand, 5), "round 5 is over"
-        assert stage.hear() == control.LedgerReply(6, b"ledger")
+        assert stage.hear() == events.LedgerReply(6, b"ledger")
         assert stage.is_silent()
-        stage.trainer.send(control.Contribute(given.round_id, given.slot, 0, None, 0.1, False))
+        stage.trainer.send(control.Contribute(given.round_id, given.slot, 0, None, False))
         told = stage.hear()
         assert (type(told), told.round_id) == (control.StartRoundCommand, 6), "it was kept"
 
@@ -484,7 +480,7 @@ def test_a_snapshot_comes_in_shared_memory_with_its_digest() -> None:
     with NodeRig(core) as stage:
         stage.prepare()
         core.say(events.TakeSnapshot())
-        assert stage.hear() == control.SnapshotCommand()
+        assert stage.hear() == events.TakeSnapshot()
         fd = allocate_bytes(b"the state")
         stage.trainer.send(control.Snapshot(9, 9, ""), fds=(fd,))
         os.close(fd)
@@ -508,7 +504,7 @@ def test_a_state_goes_to_the_trainer_before_the_rounds_on_it(nbytes: int) -> Non
         assert told == control.RestoreCommand(30, nbytes)
         assert bytes(map_bytes(fds[0], nbytes)) == state.tobytes()
         assert stage.hear().round_id == 30
-        stage.trainer.send(control.RestoredReply(30, ""))
+        stage.trainer.send(events.Restored(30, ""))
         assert core.wait_for(events.Restored) == events.Restored(30, "")
 
 
@@ -581,7 +577,7 @@ def test_stop_from_another_thread_is_heard() -> None:
 def test_nothing_comes_after_halt() -> None:
     core = FakeCore(lambda event: [Halt("now")] if isinstance(event, events.Stop) else [])
     with NodeRig(core) as stage:
-        stage.trainer.send(control.Close("finished"), control.Shard(10, 1))
+        stage.trainer.send(control.Close("finished"), events.DataConfigured(10, 1))
         assert stage.join() == 0
         assert isinstance(core.heard[-1], events.Stop)
 
@@ -612,7 +608,7 @@ def test_an_exception_in_the_core_is_written_down_and_ends_the_node(tmp_path: An
     launcher, status = socket_pair()
     core = FakeCore(on)
     with NodeRig(core, run_dir=tmp_path, status_fd=status.fileno()) as stage:
-        stage.trainer.send(control.Prepare(4, b"", b"", 8, 0.1, False), fds=(stage.arena.fd,))
+        stage.trainer.send(control.Prepare(4, b"", b"", 8), fds=(stage.arena.fd,))
         assert stage.join() == 70
         assert end_of(stage.trainer), "no last word: the trainer is to start another node"
     assert "a bug" in json.loads((tmp_path / "peer-0" / "node_error.json").read_text())["message"]
@@ -752,9 +748,7 @@ def test_the_core_is_told_of_a_peer_that_has_ended_for_good(tmp_path: Path) -> N
 def test_a_member_of_a_stage_whose_update_nobody_needs_gets_every_round_all_the_same() -> None:
     core = FakeCore()
     with NodeRig(core) as rig:
-        prepare = control.Prepare(
-            4, b"layout", b"state", 8, 0.1, has_judge=False, activation_bytes=(8, 8)
-        )
+        prepare = control.Prepare(4, b"layout", b"state", 8, activation_bytes=(8, 8))
         rig.trainer.send(prepare, fds=(rig.arena.fd,))
         core.wait_for(events.Prepared)
         assert len(core.wait_for(events.Prepared).lots) == 16

@@ -23,6 +23,7 @@ from trainer_fakes import (
     step,
 )
 
+from gossip.core import events
 from gossip.ipc import messages as control
 from gossip.training import UpdateEncoder
 from gossip.training.collectives import pack_object, packed
@@ -178,7 +179,7 @@ def test_of_samples_that_others_have_now_no_update_is_offered_again(
     def script(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         n.go(0, ranges=[(0, 4)])
         told.append(n.expect(control.Contribute))
         is_over(n, 0)
@@ -293,7 +294,7 @@ def test_a_state_of_others_behind_the_operation_ends_what_was_offered(round_id: 
         told.append((said, n.arena.updates[0].copy()))  # type: ignore[union-attr]
         is_over(n, 0)
         n.restore(round_id, state)
-        n.expect(control.RestoredReply)
+        n.expect(events.Restored)
         n.go(round_id, 1, collectives=1)
         n.halt()
 
@@ -435,7 +436,7 @@ def test_a_state_that_is_copied_while_an_update_is_offered_again_is_that_before_
         is_over(n, 0)
         n.go(1, 1, collectives=1)
         n.expect(control.Contribute)
-        n.send(control.SnapshotCommand())
+        n.send(events.TakeSnapshot())
         said = n.expect(control.Snapshot)
         assert said.round_id == 1
         n.apply(1, 1, n.arena.updates[1])  # type: ignore[union-attr]
@@ -467,7 +468,7 @@ def test_fragments_whose_samples_others_have_now_keep_their_steps_for_the_next_e
     def script(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         n.go(0, ranges=[(0, 2)])
         n.expect(control.Contribute)
         is_over(n, 0)
@@ -512,7 +513,7 @@ def test_a_value_is_given_to_one_round_and_its_answer_is_there_though_the_run_en
         theirs = packed((-1, 0, "mean"), pack_object({"a": 3.0}), 4096)
         collected = ((0, said.collective), (1, theirs))
         n.send(control.ApplyCommand(0, -1, 0.0, collected=collected, is_step=False))
-        n.send(control.Halted("finished", 0))
+        n.send(events.Halt("finished", 0))
         n.expect(control.AppliedReply)
         n.expect(control.Close)
 
@@ -533,10 +534,10 @@ def test_an_update_of_parameters_that_a_state_has_replaced_is_not_offered_again(
         n.expect(control.Contribute)
         is_over(n, 0)
         n.restore(1, state_of_others(theirs, their_optimizer, 0))
-        n.expect(control.RestoredReply)
+        n.expect(events.Restored)
         n.go(1, 1, collectives=1)
         said.append(n.next())
-        n.send(control.Halted("finished", 0))
+        n.send(events.Halt("finished", 0))
 
     with FakeNodeSwarm(script, overlap=1) as swarm:
         peer = swarm.session

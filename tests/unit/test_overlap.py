@@ -20,6 +20,7 @@ from trainer_fakes import (
 )
 
 from gossip.config import resolve
+from gossip.core import events
 from gossip.core.ledger.data_cursor import DataCursor
 from gossip.core.ledger.prefetch import CursorLookahead
 from gossip.errors import ConfigError
@@ -167,7 +168,7 @@ def test_what_was_computed_beside_a_round_is_dropped_where_a_state_of_others_com
         node.go(0)
         node.expect(control.Contribute)
         node.restore(4, bytes(state))
-        node.expect(control.RestoredReply)
+        node.expect(events.Restored)
         node.go(4)
         said = node.expect(control.Contribute)
         assert said.round_id == 4
@@ -208,7 +209,7 @@ def deals(*rounds: tuple[Slice, Slice | None]) -> Callable[[FakeNode], None]:
     def node(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        assert n.expect(control.Shard).ahead == 1
+        assert n.expect(events.DataConfigured).ahead == 1
         for at in range(len(rounds)):
             go(n, at)
             said = n.expect(control.Contribute)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from trainer_fakes import FakeNode, FakeNodeSwarm, allocate_bytes, echo
 
 from gossip.config import RunConfig
+from gossip.core import events
 from gossip.errors import ConfigError
 from gossip.faults import NegatedActivations
 from gossip.inject import FaultyTrainer
@@ -130,13 +131,13 @@ def test_a_stage_in_the_middle_computes_what_its_node_asks_for() -> None:
             run_pass(node, number, True, gradient_of(number))
         heard.append(collect(node, 1, (0, 1)))
         run_pass(node, 2, False, handed[rows[2]])
-        node.send(control.DropCommand(0, 2))
+        node.send(events.DropForward(0, 2))
         run_pass(node, 2, False, handed[rows[2]])
         reply, gradient = run_pass(node, 2, True, gradient_of(2))
         assert (reply.samples, reply.loss) == (SAMPLES, None)
         assert gradient is not None
         heard.append(collect(node, 2, (0, 1, 2)))
-        node.send(control.ResetCommand(0))
+        node.send(events.ResetSum(0))
         run_pass(node, 1, False, handed[rows[1]])
         run_pass(node, 1, True, gradient_of(1))
         heard.append(collect(node, 3, (1,)))

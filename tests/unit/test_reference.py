@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomS
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
 
 from gossip.aggregators import load
+from gossip.core import events
 from gossip.errors import ConfigError
 from gossip.ipc import messages as control
 from gossip.ipc.arena import allocate, map_rows
@@ -134,7 +135,7 @@ def test_with_sharded_data_nothing_more_has_to_be_said() -> None:
         fd = allocate(4 * 4 * elements)
         map_rows(fd, 4, elements)[:3] = 1.0
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         n.go(0, ranges=[(0, 4)])
         n.expect(control.Contribute)
         for round_id, capacity in ((0, 4), (5, 0), (0, 0)):
@@ -172,7 +173,7 @@ def test_a_reference_that_was_given_comes_before_the_sharded_data() -> None:
     def node(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         n.halt()
 
     with FakeNodeSwarm(node, aggregator="judged_clipping", peers=4, reference=Numbers(3)) as swarm:

@@ -11,6 +11,7 @@ import torch
 from test_each_step import ONES, Average
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, pack_state, small_model
 
+from gossip.core import events
 from gossip.core.ledger.replicas import UNDECIDED, DivergenceWatch, compare
 from gossip.core.messages import Commit, Contribution
 from gossip.ipc import messages as control
@@ -309,10 +310,8 @@ def diverging(n: FakeNode, state: bytes, missed: bool) -> None:
 
 def halt_after(n: FakeNode) -> None:
     while not isinstance(said := n.next(), control.Close):
-        assert isinstance(
-            said, control.AppliedReply | control.RestoredReply | control.DivergenceReport
-        )
-    n.send(control.Halted(said.reason, 0))
+        assert isinstance(said, control.AppliedReply | events.Restored | control.DivergenceReport)
+    n.send(events.Halt(said.reason, 0))
 
 
 @pytest.mark.parametrize("missed", [True, False])

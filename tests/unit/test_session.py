@@ -23,6 +23,7 @@ from trainer_fakes import (
     small_model,
 )
 
+from gossip.core import events
 from gossip.errors import ConfigError, NodeLost, Refused, SwarmError, UnsupportedModel
 from gossip.ipc import messages as control
 from gossip.training.layout import PRESENT
@@ -72,8 +73,7 @@ def test_the_first_update_that_the_node_sees_is_the_first_gradient():
     def node(n: FakeNode) -> None:
         said = n.prepared()
         # 4 parameters
-        assert (said.elements, said.round_id, said.has_judge) == (ELEMENTS + 4, 0, False)
-        assert said.learning_rate == 0.1
+        assert (said.elements, said.round_id) == (ELEMENTS + 4, 0)
         n.go(0, slot=2)
         contribution = n.expect(control.Contribute)
         assert contribution.slot == 2
@@ -205,7 +205,7 @@ def test_a_lost_round_changes_nothing_and_the_next_follows():
     assert torch.equal(flat_parameters(model), before)
 
 
-def test_loss_and_learning_rate_travel_with_the_update():
+def test_the_loss_travels_with_the_update():
     model, optimizer = small_model()
     with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -219,7 +219,7 @@ def test_loss_and_learning_rate_travel_with_the_update():
         swarm.session.log(loss=float("nan"))
         optimizer.step()
     said = [m for m in swarm.nodes[0].heard if isinstance(m, control.Contribute)]
-    assert [(m.loss, m.learning_rate) for m in said] == [(0.75, 0.05), (None, 0.05), (None, 0.05)]
+    assert [m.loss for m in said] == [0.75, None, None]
     assert [json.loads(line) for line in swarm.nodes[0].logs] == [
         {"round": 0, "loss": 0.75, "note": "first"},
         {"round": 2, "loss": "nan"},
@@ -366,7 +366,7 @@ def test_a_swarm_that_is_ahead_hands_its_state_over_before_the_first_step():
         said = n.prepared()
         assert said.state != state_digest(state)
         n.restore(40, state)
-        assert n.expect(control.RestoredReply) == control.RestoredReply(40, "")
+        assert n.expect(events.Restored) == events.Restored(40, "")
         n.go(40)
         n.halt()
 
@@ -386,7 +386,7 @@ def test_a_state_that_comes_in_the_middle_of_a_step_replaces_the_round():
         n.expect(control.Contribute)
         n.restore(70, state)
         n.apply(70, 0, vector(5))  # made meanwhile, without us
-        assert n.expect(control.RestoredReply) == control.RestoredReply(70, "")
+        assert n.expect(events.Restored) == events.Restored(70, "")
         assert n.expect(control.AppliedReply) == control.AppliedReply(70, 0)
         n.go(71)
         n.halt()
@@ -408,9 +408,9 @@ def test_a_state_that_does_not_fit_is_refused_and_told():
     def node(n: FakeNode) -> None:
         n.prepared()
         n.restore(40, pack_state(wide, torch.optim.SGD(wide.parameters(), lr=0.1), {}))
-        said = n.expect(control.RestoredReply)
+        said = n.expect(events.Restored)
         assert "in the packed state" in said.error or "the packed state has no" in said.error
-        n.send(control.Halted("refused by the swarm: another model", 6))
+        n.send(events.Halt("refused by the swarm: another model", 6))
 
     with FakeNodeSwarm(node) as swarm, pytest.raises(Refused, match="another model"):
         swarm.session.prepare(model, optimizer)
@@ -426,7 +426,7 @@ def test_a_snapshot_is_the_state_of_its_round():
         n.go(0)
         n.expect(control.Contribute)
         n.put(0, vector(0))
-        n.send(control.ApplyCommand(0, 0, 0.0), control.SnapshotCommand())
+        n.send(control.ApplyCommand(0, 0, 0.0), events.TakeSnapshot())
         n.expect(control.AppliedReply)
         said = n.expect(control.Snapshot)
         assert said.round_id == 1
@@ -456,7 +456,7 @@ def test_a_snapshot_asked_for_while_a_round_can_be_computed_is_made_when_that_is
         n.send(
             control.ApplyCommand(0, 0, 0.0),
             control.StartRoundCommand(1, 1, False, 0, (), False, 1, 1),
-            control.SnapshotCommand(),
+            events.TakeSnapshot(),
         )
         while not told or type(told[-1]) is not control.Snapshot:
             told.append(n.next())
@@ -492,7 +492,7 @@ def test_a_snapshot_comes_before_a_round_that_is_applied_behind_it():
         n.put(0, vector(0))
         n.send(
             control.StartRoundCommand(0, 0, False, 0, (), False, 1, 1),
-            control.SnapshotCommand(),
+            events.TakeSnapshot(),
             control.ApplyCommand(0, 0, 0.0),
         )
         said = n.expect(control.Snapshot)
@@ -534,7 +534,7 @@ def test_kept_schedulers_are_part_of_the_state(kind):
     def node(n: FakeNode) -> None:
         n.prepared()
         n.restore(3, state)
-        n.expect(control.RestoredReply)
+        n.expect(events.Restored)
         n.go(3)
         n.halt()
 
@@ -569,7 +569,7 @@ def test_a_scheduler_is_where_the_run_is_when_a_state_came_within_a_step(rounds)
         n.go(0)
         n.expect(control.Contribute)
         n.restore(5, state)
-        n.expect(control.RestoredReply)
+        n.expect(events.Restored)
         if rounds:
             n.apply(5, 0, vector(5))
             n.expect(control.AppliedReply)
@@ -734,7 +734,7 @@ def test_an_update_that_another_state_has_overtaken_is_not_sent_again(round_id):
     def restores(n: FakeNode) -> None:
         n.prepared()
         n.restore(round_id, state)
-        n.expect(control.RestoredReply)
+        n.expect(events.Restored)
         n.go(round_id)
         n.halt()
 
@@ -789,11 +789,11 @@ def test_the_shard_is_told_to_the_next_node_too():
     def dies(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
 
     def lives(n: FakeNode) -> None:
         n.prepared()
-        assert n.expect(control.Shard) == control.Shard(20, 5)
+        assert n.expect(events.DataConfigured) == events.DataConfigured(20, 5)
         n.go(0, ranges=[(0, 5)])
         n.halt()
 
@@ -818,7 +818,7 @@ def shard_node(epochs: int = 1, empty: tuple[int, ...] = ()):
     def node(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         for round_id in range(4 * epochs):
             start = 5 * round_id
             n.go(
@@ -867,14 +867,14 @@ def test_the_node_is_asked_what_workers_may_fetch_beforehand(workers, each, ahea
     def node(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        asked.append(n.expect(control.Shard))
+        asked.append(n.expect(events.DataConfigured))
         n.halt()
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         data = TensorDataset(torch.randn(20, 5))
         swarm.session.shard(data, batch_size=5, num_workers=workers, prefetch_factor=each)
-    assert asked == [control.Shard(20, 5, ahead)]
+    assert asked == [events.DataConfigured(20, 5, ahead)]
 
 
 def test_a_stream_needs_no_samples_of_the_node():
@@ -937,9 +937,9 @@ def test_a_peer_that_returned_runs_the_epochs_that_remain():
     def node(n: FakeNode) -> None:
         n.prepared()
         n.restore(12, state)
-        n.expect(control.RestoredReply)
+        n.expect(events.Restored)
         n.go(12)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         for round_id, epoch in ((12, 3), (13, 4)):
             n.go(round_id, ranges=[(0, 5)], epoch=epoch)
             assert n.expect(control.Contribute).round_id == round_id
@@ -966,7 +966,7 @@ def test_the_runs_rounds_end_the_loader_and_then_the_script():
     def node(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         for round_id in range(3):
             n.go(round_id, ranges=[(0, 5)])
             n.expect(control.Contribute)
@@ -994,7 +994,7 @@ def test_a_peer_that_catches_up_to_the_last_round_is_done():
     def node(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         n.go(0, ranges=[(0, 5)])
         n.expect(control.Contribute)
         for round_id in range(3):
@@ -1084,7 +1084,7 @@ def test_a_halt_of_the_node_is_raised_as_what_it_means(code, kind):
         n.prepared()
         n.go(0)
         n.expect(control.Contribute)
-        n.send(control.Halted("the reason", code))
+        n.send(events.Halt("the reason", code))
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -1107,7 +1107,7 @@ def test_a_halt_after_the_last_round_does_not_spoil_the_step_that_was_done():
         n.expect(control.Contribute)
         n.apply(0, 0, vector(0))
         n.expect(control.AppliedReply)
-        n.send(control.Halted("too few peers are left", 5))
+        n.send(events.Halt("too few peers are left", 5))
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -1127,10 +1127,10 @@ def test_closing_serves_a_last_snapshot_and_takes_no_round_any_more():
         n.go(0)
         assert n.expect(control.Close).reason == "finished"
         n.apply(0, 0, vector(0))
-        n.send(control.SnapshotCommand())
+        n.send(events.TakeSnapshot())
         said = n.expect(control.Snapshot)
         snapshots.append(os.pread(n.fds.pop(0), said.nbytes, 0))
-        n.send(control.Halted("finished", 0))
+        n.send(events.Halt("finished", 0))
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)

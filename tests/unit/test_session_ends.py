@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 from trainer_fakes import FakeNode, backward, echo, small_model
 from gossip.config import RunConfig
+from gossip.core import events
 from gossip.errors import SwarmError
 from gossip.ipc import messages as control
 from gossip.training.session import Session
@@ -116,7 +117,7 @@ def test_sigterm_while_waiting_for_a_round_does_not_wait_for_ever(start):
             n.expect(control.Contribute)
             say("stuck")
             n.expect(control.Close)
-            n.send(control.Halted("stopped", 0))
+            n.send(events.Halt("stopped", 0))
 
         peer = begin()
         peer.prepare(model, optimizer)
@@ -175,7 +176,7 @@ def test_a_signal_ends_the_wait_for_those_who_are_behind(start, number, code):
             first = n.expect(control.Close)
             say("waiting")
             assert n.expect(control.Close) == first
-            n.send(control.Halted("finished", 0))
+            n.send(events.Halt("finished", 0))
 
         peer = begin()
         peer.prepare(model, optimizer)
@@ -194,7 +195,7 @@ ROUND_NEVER_ENDS = """
             n.go(0)
             n.expect(control.Contribute)
             n.expect(control.Close)
-            n.send(control.Halted("finished", 0))
+            n.send(events.Halt("finished", 0))
 
         peer = begin({"overlap": 1})
         peer.prepare(model, optimizer)
@@ -235,11 +236,11 @@ def test_a_disk_that_hangs_does_not_keep_a_peer_that_is_asked_to_go(start, tmp_p
             n.apply(0, 0, n.arena.updates[offered.slot])
             n.expect(control.AppliedReply)
             n.go(1, 1)
-            n.expect(control.LedgerRequest)
+            n.expect(events.LedgerRequest)
             tables = ([0], [], [], [], [], 0)
-            n.send(control.LedgerReply(1, squeeze(pack_ledger(1, bytes(16), tables, whole=True))))
+            n.send(events.LedgerReply(1, squeeze(pack_ledger(1, bytes(16), tables, whole=True))))
             n.expect(control.Close)
-            n.send(control.Halted("stopped", 0))
+            n.send(events.Halt("stopped", 0))
         os.fsync = hang
         peer = begin()
         peer.prepare(model, optimizer)
@@ -289,7 +290,7 @@ def test_an_error_of_the_swarm_sets_the_exit_code(start):
     process = start("""
         def SCRIPT(n):
             n.prepared()
-            n.send(control.Halted("2 peers are left, a round needs 3", 5))
+            n.send(events.Halt("2 peers are left, a round needs 3", 5))
 
         peer = begin()
         peer.prepare(model, optimizer)

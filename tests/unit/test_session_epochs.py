@@ -16,6 +16,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
 
+from gossip.core import events
 from gossip.core.ledger import pack_ledger, squeeze
 from gossip.core.ledger.data_cursor import DataCursor
 from gossip.errors import ConfigError
@@ -37,7 +38,7 @@ class Dealer:
     def __init__(self, epochs: int, first: int = 0, further: int = 0) -> None:
         self.first, self.last, self.epochs = first, STEPS * epochs + further, epochs
         self.used: list[int] = []  # samples of each contribution
-        self.asked: list[control.Shard] = []
+        self.asked: list[events.DataConfigured] = []
 
     def __call__(self, n: FakeNode) -> None:
         n.prepared()
@@ -45,7 +46,7 @@ class Dealer:
         round_id = self.first
         while True:
             match said := n.next():
-                case control.Shard():
+                case events.DataConfigured():
                     self.asked.append(said)
                     self.deal(n, round_id)
                 case control.Contribute():
@@ -58,12 +59,12 @@ class Dealer:
                 case control.AppliedReply():
                     round_id += 1
                     self.deal(n, round_id)
-                case control.LedgerRequest():
+                case events.LedgerRequest():
                     tables = ([0], [], DataCursor(3, 20, 5).pack(), [], [], 0)
                     ledger = squeeze(pack_ledger(round_id, bytes(16), tables, whole=True))
-                    n.send(control.LedgerReply(round_id, ledger))
+                    n.send(events.LedgerReply(round_id, ledger))
                 case control.Close():
-                    n.send(control.Halted(said.reason, 0))
+                    n.send(events.Halt(said.reason, 0))
                     return
 
     def deal(self, n: FakeNode, round_id: int) -> None:
@@ -124,7 +125,7 @@ def test_further_steps_are_of_the_last_epoch() -> None:
                 backward(model, 0)
                 optimizer.step()
         assert bodies == 4 * [0] + 7 * [1]
-    assert dealer.asked == [control.Shard(20, 5), control.Shard(20, 5, 0, 2)]
+    assert dealer.asked == [events.DataConfigured(20, 5), events.DataConfigured(20, 5, 0, 2)]
 
 
 def test_workers_end_after_the_goodbye_and_the_last_checkpoint(tmp_path: Path) -> None:

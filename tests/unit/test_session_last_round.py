@@ -15,6 +15,7 @@ from trainer_fakes import (
     small_model,
 )
 
+from gossip.core import events
 from gossip.ipc import messages as control
 
 ELEMENTS = 5 * 7 + 7 + 7 * 3 + 3
@@ -38,11 +39,11 @@ def others_state() -> tuple[bytes, Tensor]:
 
 def corrected(node: FakeNode) -> None:
     to_the_end(node)
-    assert node.expect(control.ConfirmRequest) == control.ConfirmRequest(1)
+    assert node.expect(events.ConfirmState) == events.ConfirmState(1)
     node.restore(1, others_state()[0])
-    assert node.expect(control.RestoredReply) == control.RestoredReply(1, "")
+    assert node.expect(events.Restored) == events.Restored(1, "")
     node.go(1)
-    node.send(control.ConfirmReply(1, True))
+    node.send(events.StateConfirmed(1, True))
     node.halt()
 
 
@@ -85,10 +86,10 @@ def test_who_counts_by_itself_has_them_when_it_has_closed_and_so_has_its_last_wo
 def test_a_copy_is_given_meanwhile_to_one_that_needs_it() -> None:
     def node(n: FakeNode) -> None:
         to_the_end(n)
-        n.expect(control.ConfirmRequest)
-        n.send(control.SnapshotCommand())
+        n.expect(events.ConfirmState)
+        n.send(events.TakeSnapshot())
         assert n.expect(control.Snapshot).round_id == 1
-        n.send(control.ConfirmReply(1, True))
+        n.send(events.StateConfirmed(1, True))
         n.halt()
 
     model, optimizer = small_model()
@@ -102,11 +103,11 @@ def test_a_copy_is_given_meanwhile_to_one_that_needs_it() -> None:
 def test_what_is_known_is_not_asked_again_and_what_is_not_is(agreed: bool) -> None:
     def node(n: FakeNode) -> None:
         to_the_end(n)
-        n.expect(control.ConfirmRequest)
-        n.send(control.ConfirmReply(1, agreed))
+        n.expect(events.ConfirmState)
+        n.send(events.StateConfirmed(1, agreed))
         if not agreed:
-            n.expect(control.ConfirmRequest)
-            n.send(control.ConfirmReply(1, False))
+            n.expect(events.ConfirmState)
+            n.send(events.StateConfirmed(1, False))
         n.halt()
 
     model, optimizer = small_model()
@@ -138,7 +139,7 @@ def test_nobody_is_asked_where_nobody_is_expected_to_lie_or_replicas_differ(
 def test_a_signal_ends_the_wait_of_one_that_closes() -> None:
     def node(n: FakeNode) -> None:
         to_the_end(n)
-        n.expect(control.ConfirmRequest)
+        n.expect(events.ConfirmState)
         swarm.termination.since = 0.0
         assert n.halt().reason == "finished"
 
@@ -154,7 +155,7 @@ def test_a_node_that_dies_meanwhile_keeps_nobody() -> None:
 
     def node(n: FakeNode) -> None:
         to_the_end(n)
-        n.expect(control.ConfirmRequest)
+        n.expect(events.ConfirmState)
 
     with FakeNodeSwarm(node, f=1) as swarm:
         swarm.session.prepare(model, optimizer)

@@ -22,7 +22,7 @@ from trainer_fakes import (
     small_model,
 )
 
-from gossip.core import is_further
+from gossip.core import events, is_further
 from gossip.errors import ConfigError, UnsupportedModel
 from gossip.ipc import messages as control
 from gossip.training.batches import FetchOrder, pieces_of
@@ -49,12 +49,12 @@ def slices(*ranges: tuple[int, int]) -> Any:
     def node(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         for at, pair in enumerate(ranges):
             n.go(at, slot=at % 4, ranges=[pair])
             said = n.next()
             if isinstance(said, control.Close):
-                n.send(control.Halted(said.reason, 0))
+                n.send(events.Halt(said.reason, 0))
                 return
             assert isinstance(said, control.Contribute)
             if said.samples:
@@ -98,8 +98,8 @@ def test_several_batches_make_one_step_and_are_all_counted_with_it():
                     (model(x).square().mean() / 4).backward()
         assert sorted(index for batch in seen for index in batch) == list(range(24))
         assert {len(batch) for batch in seen} == {2}
-    assert [said for said in swarm.nodes[0].heard if isinstance(said, control.Shard)] == [
-        control.Shard(24, 8)
+    assert [said for said in swarm.nodes[0].heard if isinstance(said, events.DataConfigured)] == [
+        events.DataConfigured(24, 8)
     ]
     assert [said.samples for said in contributions(swarm)] == [8, 8, 8]
     assert torch.allclose(flat_parameters(model), flat_parameters(twin), atol=1e-6)
@@ -1077,7 +1077,7 @@ def test_a_run_that_ends_while_a_step_is_passed_ends_the_loop_and_not_the_script
         n.prepared()
         n.go(0)
         n.expect(control.Contribute)
-        n.send(control.Halted("the others have completed the training", 0))
+        n.send(events.Halt("the others have completed the training", 0))
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)

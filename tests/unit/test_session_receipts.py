@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
 
 from gossip.config import RunConfig
+from gossip.core import events
 from gossip.ipc import messages as control
 from gossip.ipc.channel import Channel
 from gossip.training import exchange as exchange_module, node_link
@@ -71,7 +72,7 @@ def test_a_receipt_travels_with_the_next_update_when_that_may_be_computed(monkey
         assert packet(n) == [control.AppliedReply, control.Contribute]
         apply_and_go(n, 1)
         assert packet(n) == [control.AppliedReply, control.Close]
-        n.send(control.Halted("finished", 0))
+        n.send(events.Halt("finished", 0))
 
     train(node, 2)
 
@@ -129,7 +130,7 @@ def test_a_go_without_samples_does_not_keep_a_receipt_back(monkeypatch):
     def node(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         n.go(0, ranges=((0, 4),))
         n.expect(control.Contribute)
         apply_and_go(n, 0)
@@ -153,7 +154,7 @@ def test_a_go_without_samples_does_not_keep_a_receipt_back(monkeypatch):
         ([control.AppliedReply(0, 0)], 0, False),
         ([control.AppliedReply(0, 0), control.Log("{}")], 1, True),
         ([control.AppliedReply(0, 0), control.AppliedReply(1, 1)], 1, False),
-        ([control.RestoredReply(0, "")], 1, False),
+        ([events.Restored(0, "")], 1, False),
         ([control.JudgeReply(0, (), (), "")], 1, False),
     ],
 )

@@ -17,6 +17,7 @@ from trainer_fakes import (
     small_model,
 )
 
+from gossip.core import events
 from gossip.errors import UnsupportedModel
 from gossip.ipc import messages as control
 
@@ -96,7 +97,7 @@ def test_a_returning_peer_takes_a_state_larger_than_its_parameters_again_and_aga
         n.prepared()
         for round_id in (40, 50):
             n.restore(round_id, state)
-            assert n.expect(control.RestoredReply) == control.RestoredReply(round_id, "")
+            assert n.expect(events.Restored) == events.Restored(round_id, "")
         n.go(50)
         n.halt()
 
@@ -165,7 +166,7 @@ def test_a_schedule_free_peer_in_training_loads_the_state_of_one_that_evaluates(
     def node(n: FakeNode) -> None:
         n.prepared()
         n.restore(4, state)
-        n.expect(control.RestoredReply)
+        n.expect(events.Restored)
         n.go(4)
         n.halt()
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import TensorDataset
 from trainer_fakes import FakeNode, FakeNodeSwarm, flat_parameters, small_model, step
 
+from gossip.core import events
 from gossip.core.ledger.pace import MARGIN_US, since_us
 from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.core.ledger.round_times import RoundTimes
@@ -156,7 +157,7 @@ def test_a_late_peer_sends_the_steps_that_it_has_and_all_go_on_at_the_same_step(
     def script(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
-        n.expect(control.Shard)
+        n.expect(events.DataConfigured)
         for round_id, ranges in enumerate(([(0, 12)], [(8, 12), (12, 20)])):
             deal(n, round_id, ranges)
             told.append(n.expect(control.Contribute))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gossip.config import RunConfig
-from gossip.core import is_further
+from gossip.core import events, is_further
 from gossip.ipc import messages as control
 from gossip.ipc.arena import Arena, allocate, map_bytes
 from gossip.ipc.channel import Channel, ChannelClosed
@@ -154,7 +154,7 @@ class FakeNode:
 
     def halt(self) -> control.Close:
         said = self.expect(control.Close)
-        self.send(control.Halted(said.reason, 0))
+        self.send(events.Halt(said.reason, 0))
         return said
 
 
@@ -186,10 +186,10 @@ def echo(node: FakeNode) -> None:
             case control.AppliedReply():
                 round_id = message.round_id + 1
                 node.go(round_id, round_id % 4, collectives=collectives)
-            case control.LedgerRequest():
-                node.send(control.LedgerReply(round_id, b""))
+            case events.LedgerRequest():
+                node.send(events.LedgerReply(round_id, b""))
             case control.Close():
-                node.send(control.Halted(message.reason, 0))
+                node.send(events.Halt(message.reason, 0))
                 return
 
 
