@@ -10,8 +10,14 @@ from pathlib import Path
 
 from gossip.run import real
 
-COLUMNS = ("index", "utilization.gpu", "memory.used", "memory.total", "temperature.gpu")
-MIB = 2**20
+COLUMNS = {
+    "index": ("index", 1),
+    "utilization.gpu": ("busy", 0.01),
+    "memory.used": ("memory", 2**20),
+    "memory.total": ("memory_total", 2**20),
+    "temperature.gpu": ("celsius", 1),
+}
+"""Columns of the tool: the name of each here, and its unit."""
 GPUS_MAX = 64
 ANSWER_BYTES = 16 * 1024
 _DEVICE = re.compile(r"/dev/nvidia\d+")
@@ -99,17 +105,9 @@ def read(answer: str) -> list[dict[str, float]]:
     found = []
     for line in answer.splitlines()[:GPUS_MAX]:
         cells = [_number(cell) for cell in line.split(",")]
-        if len(cells) != len(COLUMNS) or cells[0] is None:
-            continue
-        index, busy, used, total, celsius = cells
-        row = {
-            "index": index,
-            "busy": None if busy is None else busy / 100,
-            "memory": None if used is None else used * MIB,
-            "memory_total": None if total is None else total * MIB,
-            "celsius": celsius,
-        }
-        found.append({name: value for name, value in row.items() if value is not None})
+        if len(cells) == len(COLUMNS) and cells[0] is not None:
+            columns = zip(COLUMNS.values(), cells, strict=True)
+            found.append({name: cell * unit for (name, unit), cell in columns if cell is not None})
     return found
 
 

@@ -6,16 +6,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from .gpus import GpuMeter
 
 EVERY_S = 5.0
 FIRST_S = 1.0
 """After the start: a short run has figures, too."""
-_TICKS = os.sysconf("SC_CLK_TCK")
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class UsageMeter:
@@ -49,10 +50,10 @@ class UsageMeter:
         cpu_s, memory = used_by(self._pids)
         found: dict[str, Any] = {"cpu_s": round(cpu_s, 2), "memory": memory}
         found["load"] = round(os.getloadavg()[0], 2)
-        if (available := _available_memory()) is not None:
-            found["machine_memory_free"] = available
-        if (free := _free_on(self._folder)) is not None:
-            found["disk_free"] = free
+        found["machine_memory_free"] = psutil.virtual_memory().available
+        if self._folder is not None:
+            with suppress(OSError):
+                found["disk_free"] = psutil.disk_usage(str(self._folder)).free
         if gpus := self._gpus.measure():
             found["gpus"] = gpus
         return found
@@ -82,28 +83,9 @@ def used_by(pids: Iterable[int]) -> tuple[float, int]:
     """Processor time in seconds, and bytes in memory, of those of the processes that are there."""
     cpu_s, memory = 0.0, 0
     for pid in pids:
-        try:
-            text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
-        except OSError:
-            continue  # it has ended
-        fields = text[text.rindex(")") + 2 :].split()
-        cpu_s += (int(fields[11]) + int(fields[12])) / _TICKS
-        memory += int(fields[21]) * _PAGE_BYTES
+        with suppress(psutil.NoSuchProcess):
+            process = psutil.Process(pid)
+            times = process.cpu_times()
+            cpu_s += times.user + times.system
+            memory += process.memory_info().rss
     return cpu_s, memory
-
-
-def _available_memory() -> int | None:
-    try:
-        text = Path("/proc/meminfo").read_text("ascii")
-    except OSError:
-        return None
-    found = [line.split()[1] for line in text.splitlines() if line.startswith("MemAvailable:")]
-    return int(found[0]) * 1024 if found else None
-
-
-def _free_on(folder: Path | None) -> int | None:
-    try:
-        disk = os.statvfs(folder) if folder is not None else None
-    except OSError:
-        return None
-    return disk.f_bavail * disk.f_frsize if disk is not None else None

@@ -18,6 +18,7 @@ from .saving import HANDED_OVER_S, CheckpointSaver, SavePlan
 from .state import StateFile, plan_checkpoint
 from .watch import HURRIED_S
 
+LAST_STATE = "last_state"
 SAVED_S = 20.0
 """Time for another peer to write the last checkpoint, when there is no hurry; and for the disk to
 make it durable, since the signal that ends this peer. Without a signal a slow disk has its time."""
@@ -142,9 +143,7 @@ class RunCheckpoints:
                 saver.save(step, own, {}, b"", {})
             return
         trained, rows = model.trained, json.loads(ledger)
-        # Gossip rounds save the mean of all models, in one file.
-        moved = trained.layout.parameters if self._config.is_rolling else None
-        files = plan_checkpoint(trained.model, trained.optimizer, model.extra.now(), moved)
+        files = self._plan_files()
         about = {
             "writer": self._run.peer,
             "parameters": trained.layout.digest_parameters().hex(),
@@ -152,6 +151,37 @@ class RunCheckpoints:
             "everybody": rows["whole"],
         }
         saver.save(step, own, files, ledger, about)
+
+    def _plan_files(self) -> dict[str, StateFile]:
+        """Return the files of the present state."""
+        trained = self._run.model.trained
+        # Gossip rounds save the mean of all models, in one file.
+        moved = trained.layout.parameters if self._config.is_rolling else None
+        extra = self._run.model.extra.now()
+        return plan_checkpoint(trained.model, trained.optimizer, extra, moved)
+
+    def leave_state(self, reason: str) -> str:
+        """Write the state to ``last_state`` in the folder of this peer, which gives up: it may be
+        the last copy.
+
+        Returns: A line that says where it is, or why it could not be written. This happens on the
+            way out, and never raises.
+        """
+        run, round_id = self._run, self._exchange.round_id
+        if run.run_dir is None or not self._exchange.is_prepared or round_id == 0:
+            return ""
+        folder = run.run_dir / f"peer-{run.peer}" / LAST_STATE
+        outgoing = checkpoints.OutgoingCheckpoint(folder, run.step)
+        try:
+            for name, file in self._plan_files().items():
+                outgoing.add(name, file.blocks())
+            about = {**self._describe_run(), "round": round_id, "reason": reason}
+            place = outgoing.finish(about, keep=1)
+        except (OSError, ConfigError) as error:
+            return f"its state of round {round_id} could not be written to {folder}: {error}"
+        finally:
+            outgoing.drop()
+        return f"its state of round {round_id} is in {place}"
 
     def _disk_expired(self) -> bool:
         """Whether a checkpoint that is being written is not waited for any more."""

@@ -23,7 +23,6 @@ from gossip.errors import GossipError, LocalError
 from gossip.ipc import PATH_MAX, Channel, ChannelClosed, clip, map_received, messages as control
 
 from .judging import JudgeService
-from .last_state import LastState
 from .local_model import LocalModel
 from .node_link import NodeLink
 from .node_start import NodeHandle, PeerPlace, StartNode
@@ -84,6 +83,8 @@ class Exchange:
             further steps of other optimizers.
         main: The peer that does what is to be done once, as the last ``StartRoundCommand`` says.
         replicas: Compares replicas; None: they are not compared.
+        leave_state: Writes the state to disk when the run has lost its quorum, for a reason, and
+            returns where it is.
         on_step: Called after each round that is a step of the run, or a further one, once it is
             applied.
         on_collected: Told what peers have given to collective operations, round by round.
@@ -121,7 +122,7 @@ class Exchange:
         # nobody waits for the round of an update before the next one is there
         self._overlaps = place.config.overlap > 0
         self._in_flight: _UnsettledUpdate | None = None
-        self.last_state: LastState | None = None
+        self.leave_state: Callable[[str], str] = lambda reason: ""
         self.interrupt = interrupt
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
@@ -540,15 +541,9 @@ class Exchange:
     def _error_of(self, halted: events.Halt) -> BaseException:
         """Return the error of a run that has ended, and leave the state on disk: this peer may be
         the last that holds it."""
-        if (
-            halted.exit_code != QUORUM_LOST
-            or self.last_state is None
-            or not self.is_prepared
-            or self.round_id == 0
-        ):
-            return control.error_of(halted)
-        told = self.last_state.leave(self.round_id, halted.reason, self.model.plan_state)
-        return control.error_of(replace(halted, reason=f"{halted.reason}; {told}"))
+        if halted.exit_code == QUORUM_LOST and (left := self.leave_state(halted.reason)):
+            return control.error_of(replace(halted, reason=f"{halted.reason}; {left}"))
+        return control.error_of(halted)
 
     def _settle(
         self,

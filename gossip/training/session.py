@@ -30,7 +30,6 @@ from .differing import compared
 from .exchange import Exchange
 from .extra_state import ExtraState
 from .judging import JudgeService, LossJudge
-from .last_state import LastState
 from .layout import Layout
 from .loader import ShardedLoader, loader_of
 from .local_model import TrainedModel
@@ -89,13 +88,11 @@ class Session:
         termination.stop, termination.in_step = self._stop, lambda: run.in_round or run.in_loop
         self._reference = JudgeReference(config, peer, reference)
         self._checkpoints = RunCheckpoints(run)
+        exchange.leave_state = self._checkpoints.leave_state
         self._rounds = rounds = ScriptRounds(run, self._checkpoints)
         self._collectives = Collectives(run, rounds.run_collective)
         self._steps = steps = ScriptSteps(run, rounds, self._reference)
         self._loop = TrainingLoop(run, rounds, steps)
-        if place.run_dir is not None:
-            about = {"run": config.name, "peer": peer, "incarnation": place.incarnation}
-            exchange.last_state = LastState(place.run_dir / f"peer-{peer}", about)
         # A forked child, say of a DataLoader, must not keep the node believing that we live.
         os.register_at_fork(after_in_child=self._forked)
         atexit.register(self.close)

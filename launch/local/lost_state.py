@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gossip.errors import ConfigError
 from gossip.launch.report import near
-from gossip.run import newest_saved, peers_in, read_object, read_seed, whole
+from gossip.run import checkpoints, newest_saved, peers_in, read_seed, whole
 
 from .running import OngoingRun
 
 FILES_TOLD = 3
-STATE = "state.safetensors"
 
 
 def end_if_lost(run: OngoingRun) -> bool:
@@ -56,29 +54,16 @@ def hints(folder: Path) -> list[str]:
 
 
 def _left_by_peers(folder: Path) -> list[str]:
-    """States that peers left which gave up (``gossip.training.last_state``), with their rounds:
+    """States that peers left which gave up (``RunCheckpoints.leave_state``), with their rounds:
     the furthest first."""
-    places = [
-        place for peer in sorted(folder.glob("peer-*")) if (place := _last_of(peer)) is not None
+    found = [
+        checkpoint
+        for place in sorted(folder.glob("peer-*/last_state"))
+        for _, path in checkpoints.listed(place)[-1:]
+        if (checkpoint := checkpoints.open_or_none(path)) is not None
     ]
-    found = sorted([(_round_of(place), place) for place in places], key=lambda each: -each[0])
-    return [f"{place / STATE} (round {'unknown' if at < 0 else at})" for at, place in found]
-
-
-def _last_of(peer: Path) -> Path | None:
-    """Return the folder of a peer's last state; None: there is none. A peer that was killed while
-    it replaced the folder has the previous one as ``.last_state.old``."""
-    places = (peer / "last_state", peer / ".last_state.old")
-    return next((place for place in places if (place / STATE).is_file()), None)
-
-
-def _round_of(place: Path) -> int:
-    """-1: it is not known."""
-    try:
-        at = whole((read_object(place, "manifest.json") or {}).get("round"))
-    except ConfigError:
-        return -1  # it is no manifest of ours
-    return -1 if at is None else at
+    found.sort(key=lambda each: -each.step)
+    return [f"{each.path} (round {whole(each.manifest.get('round'))})" for each in found]
 
 
 def _is_lost(run: OngoingRun) -> bool:

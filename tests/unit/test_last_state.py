@@ -2,126 +2,73 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import json
-import os
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
+import safetensors.torch
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
 
+from gossip.core import QUORUM_LOST, events
+from gossip.errors import SwarmError
+from gossip.ipc import messages as control
 from gossip.launch.local import lost_state
-from gossip.training.last_state import LastState
-from gossip.training.state import plan_state
+from gossip.run import checkpoints
 
 
-def leave(folder: Path, round_id: int) -> str:
-    model = torch.nn.Linear(2, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    return LastState(folder, {"run": "r", "peer": 0}).leave(
-        round_id, "too few", lambda: plan_state(model, optimizer, {})
-    )
+def give_up(folder: Path, peer: int = 0, rounds: int = 3) -> str:
+    """Take part in so many rounds, and lose the quorum. Returns the error."""
+
+    def node(n: FakeNode) -> None:
+        n.prepared()
+        for round_id in range(rounds):
+            n.go(round_id)
+            n.expect(control.Contribute)
+            n.send(control.ApplyCommand(round_id, -1, 0.0))
+            n.expect(control.AppliedReply)
+        n.send(events.Halt("too few peers", QUORUM_LOST))
+
+    model, optimizer = small_model()
+    options = {"peers": 4, "peer": peer, "run_dir_path": folder}
+    with FakeNodeSwarm(node, **options) as swarm:
+        swarm.session.prepare(model, optimizer)
+        for step in range(rounds - 1):
+            backward(model, step)
+            optimizer.step()
+        backward(model, rounds)
+        with pytest.raises(SwarmError) as caught:
+            _ = [optimizer.step() for _ in range(2)]
+    return str(caught.value)
 
 
-def round_of(place: Path) -> int:
-    """Of a folder that is whole."""
-    manifest = json.loads((place / "manifest.json").read_text())
-    assert {each.stem: each.stat().st_size for each in place.glob("*.safetensors")} == {
-        name: about["bytes"] for name, about in manifest["files"].items()
-    }
-    return int(manifest["round"])
+def test_a_peer_that_gives_up_leaves_a_checkpoint_of_its_state(tmp_path: Path) -> None:
+    for rounds in (3, 7):
+        said = give_up(tmp_path, rounds=rounds)
+        place = tmp_path / "peer-0" / "last_state" / checkpoints.name_of(rounds)
+        assert said.endswith(f"its state of round {rounds} is in {place}")
+    assert [path for _, path in checkpoints.listed(place.parent)] == [place]
+    found = checkpoints.open_at(place)
+    assert not checkpoints.verify(found)
+    assert (found.manifest["round"], found.manifest["reason"]) == (7, "too few peers")
+    model, _ = small_model()
+    model.load_state_dict(safetensors.torch.load_file(place / checkpoints.MODEL_FILE))
 
 
-def test_what_is_left_replaces_what_was_left_before(tmp_path: Path) -> None:
-    for round_id in (3, 7):
-        assert f"its state of round {round_id} is in {tmp_path / 'last_state'}" in leave(
-            tmp_path, round_id
-        )
-    assert round_of(tmp_path / "last_state") == 7
-    assert os.listdir(tmp_path) == ["last_state"]
-
-
-def test_one_from_before_stays_where_the_new_one_cannot_be_put(
+def test_a_state_that_cannot_be_written_is_no_other_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    leave(tmp_path, 3)
-    rename = Path.rename
+    def refuse(*values: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    def refuse_new(path: Path, target: Any) -> Path:
-        if path.name == ".last_state.new":
-            raise OSError(errno.EIO, "Input/output error")
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", refuse_new)
-    assert "could not be written" in leave(tmp_path, 7)
-    assert round_of(tmp_path / "last_state") == 3
-    assert os.listdir(tmp_path) == ["last_state"]
-
-
-class Killed(BaseException):
-    """At this very moment: nothing is tidied up by hand."""
-
-
-@pytest.mark.parametrize("fails_at", ["rename", "rmtree"])
-def test_who_is_killed_at_any_moment_leaves_a_whole_one(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails_at: str
-) -> None:
-    peer = tmp_path / "peer-0"
-    leave(peer, 3)
-    for moment in range(1, 4):
-        left = moment
-
-        def counted(act: Any) -> Any:
-            def call(*given: Any, **how: Any) -> Any:
-                nonlocal left
-                done = act(*given, **how)
-                left -= 1
-                if not left:
-                    raise Killed
-                return done
-
-            return call
-
-        with monkeypatch.context() as patch:
-            owner = Path if fails_at == "rename" else shutil
-            patch.setattr(owner, fails_at, counted(getattr(owner, fails_at)))
-            with contextlib.suppress(Killed):
-                leave(peer, 3 + moment)
-        whole = [
-            place
-            for place in peer.iterdir()
-            if (place / "manifest.json").exists() and place.name != ".last_state.new"
-        ]
-        assert whole
-        assert all(round_of(place) >= 3 for place in whole)
-        assert "safetensors (round " in lost_state.hints(tmp_path)[0]
-
-
-def test_names_are_on_the_disk_before_it_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    synced: list[str] = []
-    fsync = os.fsync
-
-    def note(fd: int) -> None:
-        synced.append(os.readlink(f"/proc/self/fd/{fd}"))
-        fsync(fd)
-
-    monkeypatch.setattr(os, "fsync", note)
-    leave(tmp_path, 3)
-    assert synced[-2:] == [str(tmp_path / ".last_state.new"), str(tmp_path)]
+    monkeypatch.setattr(checkpoints.OutgoingCheckpoint, "add", refuse)
+    assert "could not be written" in give_up(tmp_path)
 
 
 def test_what_peers_left_is_named_with_its_round_when_the_state_is_lost(tmp_path: Path) -> None:
-    for peer, round_id in enumerate((4, 11, 9)):
-        leave(tmp_path / f"peer-{peer}", round_id)
+    for peer, rounds in enumerate((2, 5, 4)):
+        give_up(tmp_path, peer, rounds)
     states = [
-        f"{tmp_path}/peer-{peer}/last_state/state.safetensors (round {at})"
-        for peer, at in ((1, 11), (2, 9), (0, 4))
+        f"{tmp_path}/peer-{peer}/last_state/step-{at:09d} (round {at})"
+        for peer, at in ((1, 5), (2, 4), (0, 2))
     ]
     assert lost_state.hints(tmp_path)[0] == f"  on disk: {', '.join(states)}"
-    (tmp_path / "peer-1" / "last_state" / "manifest.json").write_text("[")
-    assert "peer-1/last_state/state.safetensors (round unknown)" in lost_state.hints(tmp_path)[0]
