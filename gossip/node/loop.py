@@ -45,7 +45,6 @@ from .comparison import ResultComparator
 from .freed_memory import keep_freed_memory
 from .identical import IdenticalUpdates
 from .influence import InfluenceWatch
-from .plan_cache import PlanCache
 from .reducer import Reducer, ResultWriter, TrainerJudge
 from .spec import (
     CoreMaker,
@@ -170,10 +169,8 @@ class Node:
 
     def _open(self, folder: SeedFolder | None) -> None:
         spec, config, self._seed_folder = self.spec, self.spec.config, folder
-        rule, topology = (
-            aggregators.load(config.aggregator),
-            PlanCache(topologies.load(config.weighted_topology)),
-        )
+        rule = aggregators.load(config.aggregator)
+        topology = topologies.load(config.weighted_topology)
         settings = config.settings()
         cross_shard = shards_decide_together(config, rule, rolling=topology.rolling)
         needs = tuple([rule.at_least(f) for f in range(settings.f + 1)])
@@ -185,7 +182,7 @@ class Node:
             cross_shard=cross_shard,
             had_round=self._begun.had_round(),
         )
-        self._rule, self._topology = rule, topology
+        self._rule = rule
         make_transport, make_core = with_faults(
             spec,
             self._journal,
@@ -571,7 +568,6 @@ class Node:
                 self._handle(
                     events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation), now
                 )
-        self._topology.precompute_plan()
         self._write_what_is_due(now)
         if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
             self._halt = events.Halt("the trainer is gone", 1)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from node_fakes import socket_pair
 
-from gossip import aggregators, topologies
+from gossip import aggregators
 from gossip.core.events import Aggregate, Aggregated, Committed, LinkUp, Payload, Row
 from gossip.core.messages import Commit
 from gossip.errors import BadFault
@@ -23,13 +23,11 @@ from gossip.faults.plan import parse
 from gossip.inject.process import FaultInjector
 from gossip.inject.update_attacks import UpdateAttack
 from gossip.node.alarms import StallDetector, TimerHeap, piled_up
-from gossip.node.plan_cache import PlanCache
 from gossip.node.reducer import Reducer, ResultMaker
 from gossip.node.worker import Worker
 from gossip.run import journal as node_files
 from gossip.run.journal import Journal, dump
 from gossip.run.rendezvous import Seed, SeedFolder, announce_end, parse_seed
-from gossip.topologies import Plan, Roster, topology
 from gossip.vectors.finite import is_finite
 
 # --- timers ---------------------------------------------------------------------------------------
@@ -434,29 +432,6 @@ def test_an_exception_in_the_worker_is_raised_in_the_loop() -> None:
 def _blocking(fd: int) -> int:
     os.set_blocking(fd, True)
     return fd
-
-
-def test_a_plan_that_was_foreseen_is_the_one_that_would_be_drawn_and_is_drawn_once() -> None:
-    drawn: list[int] = []
-
-    @topology(rolling=True)
-    def counted(roster: Roster, round_id: int, seed: int, *, shards: int = 1) -> Plan:
-        drawn.append(round_id)
-        return rolling(roster, round_id, seed, shards=shards)
-
-    four, three = Roster((0, 1, 2, 3), b"lineage1"), Roster((0, 1, 3), b"lineage1")
-    rolling, lookahead = topologies.load("rolling"), PlanCache(counted)
-    lookahead.precompute_plan()  # nobody has asked for anything
-    assert lookahead(four, 5, 1, shards=2) == rolling(four, 5, 1, shards=2)
-    lookahead.precompute_plan()
-    lookahead.precompute_plan()
-    assert drawn == [5, 6]
-    assert lookahead(four, 6, 1, shards=2) == rolling(four, 6, 1, shards=2)
-    assert drawn == [5, 6]
-    lookahead.precompute_plan()
-    assert lookahead(three, 7, 1, shards=2) == rolling(three, 7, 1, shards=2)  # somebody has gone
-    assert lookahead(three, 7, 1, shards=1) == rolling(three, 7, 1, shards=1)
-    assert drawn == [5, 6, 7, 7, 7]
 
 
 @pytest.mark.parametrize("name", ["mean", "krum", "trimmed_mean"])
