@@ -1,11 +1,12 @@
-"""Why a swarm refuses this peer's model: each peer leaves word of its own in the run's folder, and
-the refused one compares."""
+"""Why a swarm refuses this peer's model: each peer leaves a description of its own in the run's
+folder, and the refused one compares."""
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,6 @@ from .layout import Layout
 logger = logging.getLogger(__name__)
 
 FILE = "model.json"
-Tensors = Sequence[tuple[str, str]]
-"""Names, and shapes with what is not float32."""
 
 
 @contextlib.contextmanager
@@ -34,68 +33,41 @@ def compared(run_dir: Path | None, peer: int, layout: Layout) -> Iterator[None]:
     if run_dir is None:
         yield
         return
-    own = _described(layout)
-    folder = run_dir / f"peer-{peer}"
+    own, path = _describe(layout), run_dir / f"peer-{peer}" / FILE
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / FILE, own)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, own)
     except OSError as error:  # a refusal elsewhere then does not show where models differ
-        logger.warning("peer=%d cannot write %s: %s", peer, folder / FILE, error)
+        logger.warning("peer=%d cannot write %s: %s", peer, path, error)
     try:
         yield
     except Refused as refused:
-        others = _others(run_dir, peer, str(refused))
-        if others is None:
-            raise
-        raise ModelDiffers(*difference(others, own)) from None
+        for other in run_dir.glob(f"peer-*/{FILE}"):
+            with contextlib.suppress(ValueError, OSError):
+                found = read_json(other) or {}
+                # The refusal names the layout that the swarm trains.
+                layout_id = found.get("layout")
+                if other != path and layout_id and str(layout_id) in str(refused):
+                    raise ModelDiffers(*difference(found, own)) from None
+        raise
 
 
-def _described(layout: Layout) -> dict[str, Any]:
+def _describe(layout: Layout) -> dict[str, Any]:
     tensors = []
     for name, parameter in zip(layout.names, layout.parameters, strict=True):
-        kind = str(parameter.dtype).removeprefix("torch.")
-        tensors.append([name, f"{tuple(parameter.shape)}{'' if kind == 'float32' else f' {kind}'}"])
+        kind = str(parameter.dtype).removeprefix("torch.").replace("float32", "")
+        tensors.append(f"{name} {tuple(parameter.shape)} {kind}".rstrip())
     return {"layout": layout.digest.hex(), "elements": layout.trained, "tensors": tensors}
-
-
-def _others(run_dir: Path, peer: int, reason: str) -> dict[str, Any] | None:
-    """Return the description of the model that the swarm trains: that of another peer, whose layout
-    the refusal names. None: there is none."""
-    for path in sorted(run_dir.glob(f"peer-*/{FILE}")):
-        if path.parent.name == f"peer-{peer}":
-            continue
-        with contextlib.suppress(ValueError, OSError):
-            found = read_json(path)
-            if (
-                found is not None
-                and isinstance(found.get("layout"), str)
-                and found["layout"]
-                and found["layout"] in reason
-            ):
-                return found
-    return None
 
 
 def difference(swarm: dict[str, Any], own: dict[str, Any]) -> tuple[str, str]:
     """A line for each of the two: how many parameters, the digest,
     and the first tensor that is not the same."""
-    theirs, ours = swarm["tensors"], own["tensors"]
-    at = next(
-        (
-            at
-            for at, (one, other) in enumerate(zip(theirs, ours, strict=False))
-            if list(one) != list(other)
-        ),
-        None,
-    )
-    first = at if at is not None else min(len(theirs), len(ours))
+    pairs = itertools.zip_longest(swarm["tensors"], own["tensors"])
+    differing = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
 
-    def line(described: dict[str, Any], tensors: Tensors) -> str:
-        tensor = (
-            " ".join(tensors[first])
-            if first < len(tensors)
-            else f"no more than {len(tensors)} tensors"
-        )
+    def line(described: dict[str, Any], tensor: str | None) -> str:
+        tensor = tensor or f"no more than {len(described['tensors'])} tensors"
         return f"{described['elements']:,} parameters  layout {described['layout'][:8]}  {tensor}"
 
-    return line(swarm, theirs), line(own, ours)
+    return line(swarm, differing[0]), line(own, differing[1])

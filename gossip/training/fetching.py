@@ -119,24 +119,13 @@ class Fetcher:
 
     def _make(self) -> DataLoader[Any]:
         given = self._given
-        options: dict[str, Any] = {}
-        if given.num_workers:
-            options["prefetch_factor"] = given.prefetch_factor
-            # beyond a wrong guess; ``rest`` ends those that are not to persist
-            options["persistent_workers"] = True
-            options["multiprocessing_context"] = given.multiprocessing_context
-            options["worker_init_fn"] = worker_start(given)
-        if given.pin_memory_device:
-            options["pin_memory_device"] = given.pin_memory_device
-        return DataLoader(
+        return loader_like(
+            given,
             SeededDataset(given.dataset) if given.num_workers else given.dataset,
+            self._generator,
+            # beyond a wrong guess; ``rest`` ends those that are not to persist
+            persists=True,
             batch_sampler=self._wanted,
-            num_workers=given.num_workers,
-            collate_fn=given.collate_fn,
-            pin_memory=given.pin_memory,
-            timeout=given.timeout,
-            generator=self._generator,
-            **options,
         )
 
     def _start_fetch(self, key: Key) -> list[int]:
@@ -263,6 +252,33 @@ def _start_method(loader: DataLoader[Any]) -> str | None:
     context: Any = loader.multiprocessing_context or multiprocessing
     method: str | None = context.get_start_method()
     return method
+
+
+def loader_like(
+    given: DataLoader[Any],
+    dataset: Any,
+    generator: torch.Generator,
+    *,
+    persists: bool,
+    **options: Any,
+) -> DataLoader[Any]:
+    """Return a loader of ``dataset`` with the workers, the collating and the memory of ``given``.
+    ``persists``: workers live on when an iteration ends."""
+    if given.num_workers:
+        options["prefetch_factor"] = given.prefetch_factor
+        options["persistent_workers"] = persists
+        options["multiprocessing_context"] = given.multiprocessing_context
+        options["worker_init_fn"] = worker_start(given)
+    if given.pin_memory_device:
+        options["pin_memory_device"] = given.pin_memory_device
+    return DataLoader(
+        dataset,
+        num_workers=given.num_workers,
+        pin_memory=given.pin_memory,
+        timeout=given.timeout,
+        generator=generator,
+        **{"collate_fn": given.collate_fn, **options},
+    )
 
 
 def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:

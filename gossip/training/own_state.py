@@ -28,9 +28,9 @@ from .state import (
     StateFile,
     StateMismatch,
     compare_model,
+    load_document,
     load_model,
     load_optimizer,
-    load_whole,
     model_document,
     names_of,
     optimizer_document,
@@ -216,7 +216,7 @@ def _load_document(document: dict[str, Any], into: Loaded) -> OwnState:
     if into.local is not None:
         _load_local(document.get("local"), into.local)
     if "model" in document:
-        load_whole(document, into.model, into.optimizer)
+        load_document(document, into.model, into.optimizer)
     else:
         _load_buffers(document.get("buffers"), into.model)
     memory = None if sender is None else tuple(sender)

@@ -317,15 +317,44 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     check: CheckExtra = _unchecked,
 ) -> dict[str, Any]:
-    """Loads the files of ``plan_checkpoint``. Returns and raises as ``unpack_state``."""
+    """Loads the files of ``plan_checkpoint``. Returns and raises as ``load_document``."""
     with _reading("the checkpoint"):
         documents = {name: _decode_file(data) for name, data in files.items()}
-        training = documents[TRAINING_FILE]
         of_model = {**documents.get(checkpoints.BASE_FILE, {}), **documents[checkpoints.MODEL_FILE]}
-        of_optimizer, extra = read_optimizer(training), training["extra"]
-    check(dict(extra))
-    _load(of_model, of_optimizer, model, optimizer)
-    return dict(extra)
+        document = {**documents[TRAINING_FILE], "model": of_model}
+    return load_document(document, model, optimizer, check)
+
+
+def load_document(
+    document: dict[str, Any],
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    check: CheckExtra = _unchecked,
+) -> dict[str, Any]:
+    """Load ``model``, and what ``optimizer_document`` has. Both objects keep their identity, and
+    parameters their storage.
+
+    Args:
+        check: Called with what is returned, before anything is changed. May raise StateMismatch.
+    Returns: what was packed as ``extra``.
+    Raises: StateMismatch: It does not fit, and the first difference is named; neither the model nor
+        the optimizer was changed.
+    """
+    with _reading("the state"):
+        of_model, extra = document["model"], document["extra"]
+        of_optimizer = read_optimizer(document)
+        if not isinstance(of_model, dict) or not isinstance(extra, dict):
+            raise TypeError("a part is not a dict")
+    check(extra)
+    compare_model(of_model, model)
+    before = optimizer.state, optimizer.param_groups
+    load_optimizer(of_optimizer, optimizer, names_of(model, optimizer))
+    try:
+        load_model(of_model, model)
+    except StateMismatch:
+        optimizer.state, optimizer.param_groups = before
+        raise
+    return extra
 
 
 def read_state_file(data: bytes) -> dict[str, Any]:
@@ -394,21 +423,6 @@ def _read_tensor(file: BinaryIO, begin: int, entry: Mapping[str, Any]) -> Tensor
     return flat.reshape(entry["shape"])
 
 
-def load_whole(
-    document: dict[str, Any], model: torch.nn.Module, optimizer: torch.optim.Optimizer
-) -> None:
-    """Loads ``model`` and what ``optimizer_document`` has. Raises StateMismatch, and then nothing
-    was changed."""
-    of_model = document.get("model")
-    if not isinstance(of_model, dict):
-        raise StateMismatch("it holds no model")
-    try:
-        of_optimizer = read_optimizer(document)
-    except _DAMAGED as error:
-        raise StateMismatch(f"it holds no optimizer: {error}") from error
-    _load(of_model, of_optimizer, model, optimizer)
-
-
 def state_digest(data: bytes | memoryview) -> bytes:
     """16 bytes over a packed state."""
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
@@ -421,47 +435,17 @@ def unpack_state(
     settings: bool = True,
     check: CheckExtra = _unchecked,
 ) -> dict[str, Any]:
-    """Loads a packed state into ``model`` and ``optimizer``; both keep their identity, and
-    parameters their storage.
+    """Loads a packed state. Returns and raises as ``load_document``.
 
     Args:
         settings: Whether learning rates, and what was packed as ``extra``, are taken over, too.
-        check: Called with what is returned, before anything is changed. May raise StateMismatch.
-    Returns: what was packed as ``extra``; empty without ``settings``.
-    Raises: StateMismatch: It does not fit, and the first difference is named; neither the model nor
-        the optimizer was changed.
     """
     with _reading("the packed state"):
         base, state, said, own = [_decode_file(file) for file in split_state(bytes(data))]
         of_model = {**own["model"], **base["model"], **state["model"]}
-        groups, extra = (
-            (said["groups"], said["extra"])
-            if settings
-            else (optimizer.state_dict()["param_groups"], {})
-        )
-        of_optimizer = read_optimizer({**state, "groups": groups})
-    if not isinstance(extra, dict):
-        raise StateMismatch("the packed state is damaged: a part is not a dict")
-    check(extra)
-    _load(of_model, of_optimizer, model, optimizer)
-    return extra
-
-
-def _load(
-    of_model: dict[str, Any],
-    of_optimizer: dict[str, Any],
-    model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
-) -> None:
-    """Raises StateMismatch, and then nothing was changed."""
-    compare_model(of_model, model)
-    before = optimizer.state, optimizer.param_groups
-    load_optimizer(of_optimizer, optimizer, names_of(model, optimizer))
-    try:
-        load_model(of_model, model)
-    except StateMismatch:
-        optimizer.state, optimizer.param_groups = before
-        raise
+    if not settings:
+        said = {"groups": optimizer.state_dict()["param_groups"], "extra": {}}
+    return load_document({**state, **said, "model": of_model}, model, optimizer, check)
 
 
 def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:

@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gossip.topologies import draw
 
-from .fetching import DatasetProxy, start_workers, worker_start
+from .fetching import DatasetProxy, loader_like, start_workers
 from .loops import TrainingLoop
 
 
@@ -112,25 +112,15 @@ class ShardedStream:
 
     def _make(self, share: tuple[int, int]) -> DataLoader[Any]:
         given = self._given
-        options: dict[str, Any] = {}
-        if given.num_workers:
-            options["prefetch_factor"] = given.prefetch_factor
-            options["persistent_workers"] = given.persistent_workers
-            options["multiprocessing_context"] = given.multiprocessing_context
-            options["worker_init_fn"] = worker_start(given)
-        if given.batch_size is not None:
-            options["drop_last"] = given.drop_last
-        if given.pin_memory_device:
-            options["pin_memory_device"] = given.pin_memory_device
-        return DataLoader(
+        batches = given.batch_size is not None
+        return loader_like(
+            given,
             _Every(given.dataset, *share),
+            self._generator,
+            persists=given.persistent_workers,
             batch_size=given.batch_size,
-            num_workers=given.num_workers,
-            collate_fn=_Counted(given.collate_fn, given.batch_size is not None),
-            pin_memory=given.pin_memory,
-            timeout=given.timeout,
-            generator=self._generator,
-            **options,
+            drop_last=batches and given.drop_last,
+            collate_fn=_Counted(given.collate_fn, batches),
         )
 
     def close(self) -> None:
