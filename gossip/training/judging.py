@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,10 @@ from torch import Tensor
 from gossip.aggregators import BoundRule, Verdict
 from gossip.errors import ConfigError
 from gossip.ipc import JudgeCommand, JudgeReply, Vector, clip, map_rows
+from gossip.topologies import draw
 
 from .layout import Layout
+from .seeding import seed_generators
 
 Loss = Callable[..., Tensor]
 
@@ -162,12 +163,7 @@ class LossJudge:
         return loss.reshape(())
 
     def _same_draw(self) -> None:
-        drawn = int.from_bytes(
-            blake2b(self._seed + self._asked.to_bytes(8, "big"), digest_size=8).digest(), "big"
-        )
-        torch.manual_seed(drawn)
-        np.random.seed(drawn % 2**32)
-        random.seed(drawn)
+        seed_generators(draw("judge", self._seed, self._asked))
 
     @contextmanager
     def _no_trace(self) -> Iterator[list[Tensor]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._dynamo.callback import callback_handler  # imported with the first optimizer anyway
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keep_versions
 
 from gossip.aggregators import Memory, Sender
@@ -18,7 +19,6 @@ from gossip.ipc import Arena, allocate, clip, map_bytes, map_received, messages 
 from gossip.topologies import draw
 from gossip.vectors import WireFormat, fragment_of, is_finite
 
-from .compiling import CompileWatch
 from .feedback import UpdateEncoder
 from .layout import Layout
 from .optimizer import only_reads_gradients, staying_in_mode
@@ -46,6 +46,28 @@ class TrainedModel:
     layout: Layout
     wire: WireFormat
     parts: tuple[Layout, ...]
+
+
+class CompileWatch:
+    """Notes in ``arena`` when torch.compile begins and ends to compile something in this process:
+    the others wait for that, and its batches keep their size afterwards."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        callback_handler.register_start_callback(self._begins)
+        callback_handler.register_end_callback(self._ends)
+
+    def _begins(self, *about: Any) -> None:
+        self._arena.note_compiling(True)
+
+    def _ends(self, *about: Any) -> None:
+        self._arena.note_compiling(False)
+
+    def close(self) -> None:
+        """Looks no more."""
+        if self._begins in callback_handler.start_callbacks:  # else somebody has cleared them
+            callback_handler.remove_start_callback(self._begins)
+            callback_handler.remove_end_callback(self._ends)
 
 
 class LocalModel:

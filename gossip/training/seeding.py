@@ -24,15 +24,10 @@ def seed_generators(seed: int, devices: bool = True) -> None:
 def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
     """Have torch draw from ``seed`` within the block, on the CPU and on ``device``; afterwards from
     where it was."""
-    cpu = torch.get_rng_state()
-    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    torch.default_generator.manual_seed(seed % 2**63)
-    if on_device is not None:
-        with torch.cuda.device(device):
-            torch.cuda.manual_seed(seed % 2**63)
-    try:
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices):
+        torch.default_generator.manual_seed(seed % 2**63)
+        for each in devices:
+            with torch.cuda.device(each):
+                torch.cuda.manual_seed(seed % 2**63)
         yield
-    finally:
-        torch.set_rng_state(cpu)
-        if on_device is not None:
-            torch.cuda.set_rng_state(on_device, device)

@@ -4,7 +4,6 @@ an exception in the user's script, a fork."""
 from __future__ import annotations
 
 import json
-import linecache
 import os
 import select
 import signal
@@ -147,7 +146,7 @@ def user_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
             "file": f.filename,
             "line": f.lineno,
             "function": f.name,
-            "code": f.line or linecache.getline(f.filename, f.lineno or 0),
+            "code": f.line or "",
         }
         for f in (own or frames)[-FRAMES:]
     ]

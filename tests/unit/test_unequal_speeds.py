@@ -15,7 +15,7 @@ from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.core.ledger.round_times import RoundTimes
 from gossip.core.settings import CoreSettings
 from gossip.ipc import messages as control
-from gossip.training.step_clock import StepClock
+from gossip.training.local_steps import StepClock
 
 S = 10**6
 
