@@ -184,12 +184,7 @@ def over_zeromq(
 def in_memory(hub: Hub) -> TransportMaker:
     """For nodes that are threads of one process, and for a swarm of one."""
 
-    def make(
-        spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit
-    ) -> Transport:
-        return MemoryTransport(hub, spec.config.run_id, spec.peer, incarnation, payload_limit)
-
-    return make
+    return lambda spec, *given: MemoryTransport(hub, spec.config.run_id, spec.peer, *given)
 
 
 def with_encoding(
@@ -200,12 +195,7 @@ def with_encoding(
     if isinstance(load_encoding(config.encoding), Float32):
         return make_transport
 
-    def encoded(
-        spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit
-    ) -> Transport:
-        return EncodedTransport(make_transport(spec, incarnation, payload_limit), wire)
-
-    return encoded
+    return lambda *given: EncodedTransport(make_transport(*given), wire)
 
 
 def with_faults(
@@ -227,15 +217,9 @@ def with_faults(
     site = Site(config, spec.peer, spec.incarnation, spec.run_dir, journal)
     node = FaultyNode(site, rule, wire)
 
-    def faulty_transport(
-        spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit
-    ) -> Transport:
-        return node.around_transport(make_transport(spec, incarnation, payload_limit))
-
-    def faulty_core(
-        spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
-    ) -> NodeCore:
-        core = make_core(spec, settings, topology, control, bulk)
-        return node.around_core(core, settings.seed)
-
-    return faulty_transport, faulty_core
+    return (
+        lambda *given: node.around_transport(make_transport(*given)),
+        lambda spec, settings, *given: node.around_core(
+            make_core(spec, settings, *given), settings.seed
+        ),
+    )

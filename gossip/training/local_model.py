@@ -22,7 +22,7 @@ from gossip.vectors import WireFormat, fragment_of, is_finite
 from .feedback import UpdateEncoder
 from .layout import Layout
 from .optimizer import only_reads_gradients, staying_in_mode
-from .own_state import OwnParts, plan_own, plan_whole
+from .own_state import OwnState, plan_own, plan_whole
 from .rates import learning_rate_of, rates_of, stepping_with
 from .seeding import drawing_from
 from .state import PackingPlan, StateFile, plan_state, unpack_state
@@ -314,11 +314,11 @@ class LocalModel:
         """Plan the file of the state of this peer alone: in gossip rounds all of it."""
         trained, stepper = self.trained, self.stepper
         residual = None if self.encoder is None else self.encoder.saved()
-        own = stepper.own_parameters or None
-        parts = OwnParts(self.sender_memory, residual, stepper.own_optimizer, own)
+        parameters = stepper.own_parameters or None
+        own = OwnState(self.sender_memory, residual, parameters, stepper.own_optimizer)
         if self._config.is_rolling:
-            return plan_own(trained.model, parts)
-        return plan_whole(trained.model, trained.optimizer, self.extra.now(), parts)
+            return plan_own(trained.model, own)
+        return plan_whole(trained.model, trained.optimizer, self.extra.now(), own)
 
     def restore(self, message: control.RestoreCommand, fd: int) -> None:
         """Load the state of another peer from the memory of ``fd``.

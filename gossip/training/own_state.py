@@ -46,21 +46,26 @@ _NAME = re.compile(
 )
 
 
-class OwnParts(NamedTuple):
-    """Parts of a peer's own state, beside its model.
+class OwnState(NamedTuple):
+    """A peer's own state, beside its model.
 
     Attributes:
         memory: Memory of the sender.
         residual: Part of the updates that the encoding has not sent yet.
-        optimizer: Optimizer of the local steps.
         parameters: The peer's own parameters, where a round exchanges a fragment of them. They
-            include the steps on the other fragments that were not exchanged yet.
+            include the steps on the other fragments that were not exchanged yet. None: they are
+            those that all share.
+        optimizer: Optimizer of the local steps, to be saved.
+        extra: State of ``Session.keep`` that was loaded, where that is this peer's own.
+        why: Why nothing was loaded; "": the state was loaded.
     """
 
     memory: Memory | None = None
     residual: Tensor | None = None
-    optimizer: torch.optim.Optimizer | None = None
     parameters: Sequence[Tensor] | None = None
+    optimizer: torch.optim.Optimizer | None = None
+    extra: dict[str, Any] | None = None
+    why: str = ""
 
     def document(self) -> dict[str, Any]:
         """Return the document that is saved."""
@@ -73,29 +78,29 @@ class OwnParts(NamedTuple):
         }
 
 
-def plan_own(model: torch.nn.Module, parts: OwnParts) -> StateFile | None:
+def plan_own(model: torch.nn.Module, own: OwnState) -> StateFile | None:
     """The file of a peer's own state as it is; None where there is nothing of that kind."""
     _, buffers = model_document(model)
-    if not buffers and all(part is None for part in parts):
+    if not buffers and all(part is None for part in own[:4]):
         return None
-    names = () if parts.optimizer is None else names_of(model, parts.optimizer)
-    return StateFile({"buffers": buffers, **parts.document()}, names)
+    names = () if own.optimizer is None else names_of(model, own.optimizer)
+    return StateFile({"buffers": buffers, **own.document()}, names)
 
 
 def plan_whole(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     extra: Mapping[str, Any],
-    parts: OwnParts,
+    own: OwnState,
 ) -> StateFile:
     """The file of all that a peer has, in rounds in which peers differ."""
-    parameters, own = model_document(model)
+    parameters, buffers = model_document(model)
     return StateFile(
         {
-            "model": {**parameters, **own},
+            "model": {**parameters, **buffers},
             **optimizer_document(optimizer),
             "extra": dict(extra),
-            **parts.document(),
+            **own.document(),
         },
         names_of(model, optimizer),
     )
@@ -113,24 +118,6 @@ def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep
             continue  # that checkpoint is there yet, and may be the one that is resumed from
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
-
-
-class OwnState(NamedTuple):
-    """Result of loading a peer's own state.
-
-    Attributes:
-        memory: Memory of the sender.
-        extra: State of ``Session.keep``, where that is this peer's own.
-        why: Why nothing was loaded; "": the state was loaded.
-        residual: Part of the updates that the encoding has not sent yet.
-        parameters: The peer's own parameters, if they are not those that all share.
-    """
-
-    memory: Memory | None
-    extra: dict[str, Any] | None
-    why: str
-    residual: Tensor | None = None
-    parameters: tuple[Tensor, ...] = ()
 
 
 class Loaded(NamedTuple):
@@ -152,7 +139,7 @@ def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
             return _load_document(document, into)
         except StateMismatch as error:
             why = str(error)
-    return OwnState(None, None, why)
+    return OwnState(why=why)
 
 
 def mean_of(folder: Path, step: int, peers: Iterable[int]) -> tuple[dict[str, Any], list[int]]:
@@ -220,7 +207,7 @@ def _load_document(document: dict[str, Any], into: Loaded) -> OwnState:
     else:
         _load_buffers(document.get("buffers"), into.model)
     memory = None if sender is None else tuple(sender)
-    return OwnState(memory, extra, "", residual, tuple(parameters))
+    return OwnState(memory, residual, tuple(parameters), extra=extra)
 
 
 def _load_local(saved: Any, optimizer: torch.optim.Optimizer) -> None:

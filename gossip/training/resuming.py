@@ -115,7 +115,7 @@ def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) ->
     into = Loaded(trained.model, trained.optimizer, stepper.own_optimizer)
     own = load_own(folder, run.peer, found.step, into)
     try:
-        stepper.load_own(own.parameters)
+        stepper.load_own(own.parameters or ())
     except StateMismatch as error:
         own = own._replace(why=str(error))
     # Rates are those of the step, whatever was taken after it.

@@ -392,15 +392,14 @@ def read_some(
         at_most: Of dicts in the document, by name: the keys that are wanted.
     Raises: StateMismatch: It is damaged.
     """
-    with _reading("it", struct.error, AttributeError):
-        (length,) = struct.unpack("<Q", file.read(8))
-        header = json.loads(file.read(min(length, _DOCUMENT_BYTES_MAX)))
-        document = json.loads(header.pop("__metadata__")[_KEY])
-        tensors = {
-            name: _read_tensor(file, 8 + length, entry)
-            for name, entry in header.items()
-            if wanted(name)
-        }
+    place = f"/proc/self/fd/{file.fileno()}"
+    with (
+        _reading("it", AttributeError, safetensors.SafetensorError),
+        safetensors.safe_open(place, framework="pt") as opened,
+    ):
+        document = json.loads(opened.metadata()[_KEY])
+        # Copies: the file may change behind a tensor that is mapped.
+        tensors = {name: opened.get_tensor(name).clone() for name in filter(wanted, opened.keys())}
         if document.pop("format", None) != FORMAT:
             raise StateMismatch("the state is of another version of gossip")
         for name, keys in at_most.items():
@@ -411,16 +410,6 @@ def read_some(
             for key, part in document.items()
             if not isinstance(part, dict) or part.get("tensor", "") in known
         }
-
-
-def _read_tensor(file: BinaryIO, begin: int, entry: Mapping[str, Any]) -> Tensor:
-    """``begin``: where the tensors' bytes begin in the file. Raises as ``read_some`` expects."""
-    first, end = entry["data_offsets"]
-    file.seek(begin + first)
-    data = bytearray(file.read(end - first))
-    kind = {name: dtype for dtype, name in _DTYPES.items()}[entry["dtype"]]
-    flat = torch.frombuffer(data, dtype=kind) if data else torch.empty(0, dtype=kind)
-    return flat.reshape(entry["shape"])
 
 
 def state_digest(data: bytes | memoryview) -> bytes:

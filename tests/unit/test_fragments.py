@@ -31,7 +31,7 @@ from gossip.run.checkpoints import Checkpoint
 from gossip.training.feedback import UpdateEncoder
 from gossip.training.layout import PRESENT, Layout
 from gossip.training.local_steps import LocalSteps
-from gossip.training.own_state import Loaded, OwnParts, load_own, plan_own, write_own
+from gossip.training.own_state import Loaded, OwnState, load_own, plan_own, write_own
 from gossip.training.resuming import check_rounds
 from gossip.training.state import StateMismatch
 from gossip.vectors import WireFormat, cut_layers, fragment_of, load_encoding
@@ -561,7 +561,7 @@ def test_own_steps_are_on_top_of_what_a_round_has_made_of_the_shared_parameters(
 def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
     model, optimizer, steps, _ = apart()
     own = flat_parameters(model)
-    document = plan_own(model, OwnParts(optimizer=optimizer, parameters=steps.own_parameters))
+    document = plan_own(model, OwnState(optimizer=optimizer, parameters=steps.own_parameters))
     assert document is not None
     data = bytearray(document.nbytes)
     document.write(memoryview(data))

@@ -104,7 +104,7 @@ def test_rates_of_a_resumed_peer_are_those_of_the_checkpoint_and_not_of_its_own_
 
         def loads_undone(*_: Any) -> OwnState:
             optimizer.param_groups[0]["lr"] = 0.5
-            return OwnState(None, None, "", None)
+            return OwnState()
 
         monkeypatch.setattr(resuming, "load_own", loads_undone)
         resuming.load_own_state(peer._run, tmp_path, Checkpoint(6, tmp_path, {}))

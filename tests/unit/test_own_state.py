@@ -11,7 +11,6 @@ from torch import nn
 from gossip.training.own_state import (
     FOLDER,
     Loaded,
-    OwnParts,
     OwnState,
     has_own,
     load_own,
@@ -55,12 +54,13 @@ def test_buffers_and_the_senders_memory_come_back_to_their_peer(tmp_path: Path) 
     for peer in (0, 1):
         memory = (torch.full((5,), float(peer)), None)
         write_own(
-            tmp_path, peer, 50, bytes_of(plan_own(model_of(10.0 + peer), OwnParts(memory))), 3
+            tmp_path, peer, 50, bytes_of(plan_own(model_of(10.0 + peer), OwnState(memory))), 3
         )
     model = model_of(0.0)
     weight = model.state_dict()["0.weight"].clone()
-    memory, extra, why, *_ = loaded(tmp_path, 1, 50, model)
-    assert (extra, why) == (None, "")
+    own = loaded(tmp_path, 1, 50, model)
+    assert (own.extra, own.why) == (None, "")
+    memory = own.memory
     assert running_mean(model) == 11.0
     assert memory is not None
     assert memory[1] is None
@@ -69,40 +69,40 @@ def test_buffers_and_the_senders_memory_come_back_to_their_peer(tmp_path: Path) 
 
 
 def test_of_another_step_or_peer_nothing_is_taken(tmp_path: Path) -> None:
-    write_own(tmp_path, 0, 50, bytes_of(plan_own(model_of(5.0), OwnParts())), 3)
+    write_own(tmp_path, 0, 50, bytes_of(plan_own(model_of(5.0), OwnState())), 3)
     for peer, step in ((0, 40), (1, 50)):
         model = model_of(0.0)
-        assert loaded(tmp_path, peer, step, model) == OwnState(None, None, "there is no such file")
+        assert loaded(tmp_path, peer, step, model) == OwnState(why="there is no such file")
         assert running_mean(model) == 0.0
 
 
 def test_where_there_is_nothing_of_that_kind_nothing_is_written() -> None:
-    assert plan_own(nn.Linear(2, 2), OwnParts()) is None
-    assert plan_own(nn.Linear(2, 2), OwnParts((torch.ones(3),))) is not None
+    assert plan_own(nn.Linear(2, 2), OwnState()) is None
+    assert plan_own(nn.Linear(2, 2), OwnState((torch.ones(3),))) is not None
 
 
 @pytest.mark.parametrize("at", [0, 9, 100, -1])
 def test_what_is_damaged_is_not_taken_and_named(tmp_path: Path, at: int) -> None:
-    write_own(tmp_path, 0, 50, bytes_of(plan_own(model_of(5.0), OwnParts())), 3)
+    write_own(tmp_path, 0, 50, bytes_of(plan_own(model_of(5.0), OwnState())), 3)
     (path,) = (tmp_path / FOLDER).iterdir()
     data = bytearray(path.read_bytes())
     data[at] ^= 1
     path.write_bytes(data)
     model = model_of(0.0)
-    assert loaded(tmp_path, 0, 50, model) == OwnState(None, None, f"{path} is damaged")
+    assert loaded(tmp_path, 0, 50, model) == OwnState(why=f"{path} is damaged")
     assert running_mean(model) == 0.0
 
 
 def test_that_of_another_model_is_not_taken(tmp_path: Path) -> None:
-    write_own(tmp_path, 0, 50, bytes_of(plan_own(model_of(5.0), OwnParts())), 3)
+    write_own(tmp_path, 0, 50, bytes_of(plan_own(model_of(5.0), OwnState())), 3)
     other = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
-    memory, _, why, *_ = loaded(tmp_path, 0, 50, other)
-    assert memory is None
-    assert "1.running_mean is (4,) torch.float32" in why
+    own = loaded(tmp_path, 0, 50, other)
+    assert own.memory is None
+    assert "1.running_mean is (4,) torch.float32" in own.why
 
 
 def test_so_many_of_each_peer_stay(tmp_path: Path) -> None:
-    data = bytes_of(plan_own(model_of(5.0), OwnParts()))
+    data = bytes_of(plan_own(model_of(5.0), OwnState()))
     for step in (10, 20, 30, 40):
         for peer in (0, 1):
             write_own(tmp_path, peer, step, data, 2)
@@ -122,12 +122,12 @@ def stepped(peer: int) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def test_all_of_a_peer_comes_back_in_rounds_in_which_peers_differ(tmp_path: Path) -> None:
     for peer in (0, 1):
-        file = plan_whole(*stepped(peer), {"scheduler": {"epoch": peer}}, OwnParts())
+        file = plan_whole(*stepped(peer), {"scheduler": {"epoch": peer}}, OwnState())
         write_own(tmp_path, peer, 50, bytes_of(file), 3)
     model = model_of(9.0)
     optimizer = optimizer_of(model)
     own = load_own(tmp_path, 1, 50, Loaded(model, optimizer))
-    assert own == OwnState(None, {"scheduler": {"epoch": 1}}, "")
+    assert own == OwnState(parameters=(), extra={"scheduler": {"epoch": 1}})
     wanted, of_optimizer = stepped(1)
     for name, value in wanted.state_dict().items():
         assert torch.equal(value, model.state_dict()[name]), name
@@ -138,7 +138,7 @@ def test_all_of_a_peer_comes_back_in_rounds_in_which_peers_differ(tmp_path: Path
 
 def test_the_mean_model_is_that_of_those_who_have_saved(tmp_path: Path) -> None:
     for peer in (0, 2):
-        write_own(tmp_path, peer, 50, bytes_of(plan_whole(*stepped(peer), {}, OwnParts())), 3)
+        write_own(tmp_path, peer, 50, bytes_of(plan_whole(*stepped(peer), {}, OwnState())), 3)
     assert [has_own(tmp_path, peer, 50) for peer in (0, 1, 2)] == [True, False, True]
     mean, of = mean_of(tmp_path, 50, (2, 1, 0))
     assert of == [0, 2]
