@@ -1,9 +1,9 @@
 """The memory that a trainer and its node share: vectors in, vectors out, and a few words on how
 far it is.
 
-It is anonymous (``memfd``, or a temporary file unlinked at once) and travels as a file descriptor,
-so a crash of either side leaves nothing behind. Pages that nobody has written cost nothing, so the
-slots of a topology that is not in use are free.
+It is anonymous (``memfd``) and travels as a file descriptor, so a crash of either side leaves
+nothing behind. Pages that nobody has written cost nothing, so the slots of a topology that is not
+in use are free.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import tempfile
 import time
 from collections.abc import Iterable
 
@@ -41,16 +40,11 @@ Vector = NDArray[np.float32]
 def allocate(nbytes: int) -> int:
     """A new descriptor of ``nbytes`` zero bytes of shareable memory, close-on-exec.
     The caller closes it."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("gossip", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
+    fd = os.memfd_create("gossip", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, nbytes)
-        if hasattr(os, "memfd_create"):
-            # Nobody can shrink it under the other side's feet, which would be a SIGBUS there.
-            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        # Nobody can shrink it under the other side's feet, which would be a SIGBUS there.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except OSError as error:
         os.close(fd)
         raise LocalError(f"cannot get {nbytes} bytes of shared memory: {error}") from error

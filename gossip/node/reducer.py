@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import mmap
 import os
 import time
 from collections import deque
@@ -29,7 +28,7 @@ from gossip.aggregators import (
 from gossip.aggregators.kernels import tensor_of
 from gossip.core import Aggregate, Aggregated, Payload, Row, events
 from gossip.errors import ConfigError
-from gossip.ipc import messages as control
+from gossip.ipc import allocate, map_rows, messages as control
 from gossip.transport import ResultRoom
 from gossip.vectors import (
     PayloadDigest,
@@ -573,12 +572,8 @@ class TrainerJudge:
 
     def _renew(self, capacity: int, elements: int) -> None:
         self.close()
-        nbytes = 4 * capacity * elements
-        self._fd = os.memfd_create("gossip-judge", os.MFD_CLOEXEC)
-        os.ftruncate(self._fd, nbytes)
-        self._memory = np.frombuffer(mmap.mmap(self._fd, nbytes), dtype=np.float32).reshape(
-            capacity, elements
-        )
+        self._fd = allocate(4 * capacity * elements)
+        self._memory = map_rows(self._fd, capacity, elements)
 
     def close(self) -> None:
         if self._fd >= 0:

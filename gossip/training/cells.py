@@ -22,7 +22,6 @@ from typing import Any, TypeAlias
 from gossip.errors import ConfigError
 
 Code: TypeAlias = Callable[..., Any] | type
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
 def script_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
@@ -126,11 +125,12 @@ def _literal(value: Any) -> str | None:
     """Return source text that Python reads as an equal value; None: the value has no such text."""
     if type(value) is float and not math.isfinite(value):
         return f"float({str(value)!r})"
-    if type(value) in (list, tuple, set, dict):
-        parts = [*value, *value.values()] if isinstance(value, dict) else [*value]
-        plain = all(type(part) is not float or math.isfinite(part) for part in parts)
-        return repr(value) if plain and None not in map(_literal, parts) else None
-    return repr(value) if type(value) in _PLAIN else None
+    text = repr(value)
+    try:
+        read = ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None
+    return text if type(read) is type(value) else None
 
 
 def _source(value: Code) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from gossip.errors import LocalError
-from gossip.ipc import arena as arena_module, messages as control
+from gossip.ipc import messages as control
 from gossip.ipc.arena import Arena, allocate, landing_slots, map_bytes, map_rows
 
 
@@ -100,18 +100,6 @@ def test_nothing_with_a_name_is_left_behind(tmp_path, monkeypatch):
     assert before == after
     assert not list(tmp_path.iterdir())
     arena.close()
-
-
-def test_without_memfd_an_unlinked_file_does(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "memfd_create")
-    monkeypatch.setattr(arena_module.tempfile, "tempdir", str(tmp_path))
-    ours = Arena.create(100)
-    theirs = Arena.attach(os.dup(ours.fd), 100)
-    ours.updates[0][:] = 5
-    assert theirs.updates[0].sum() == 500
-    assert not list(tmp_path.iterdir())
-    ours.close()
-    theirs.close()
 
 
 def test_the_other_side_cannot_shrink_it_under_our_feet():
