@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
 from random import Random
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ from gossip.core import (
     events,
 )
 from gossip.faults import DrillFile, NodeAttack, Slow
-from gossip.run import Journal
+from gossip.run import Journal, recorder
 from gossip.transport import Arrival, Transport
 from gossip.vectors import WireFormat, bytes_for, is_finite, sketch, to_bytes
 
@@ -51,17 +51,6 @@ class Site:
     incarnation: int
     run_dir: Path | None
     journal: Journal
-
-
-class Core(Protocol):
-    """Interface of the core that is decorated."""
-
-    def handle(self, event: Event, now: float) -> Any: ...
-
-    def admit(self, sender: PeerId, message: Message) -> Admission: ...
-
-    @property
-    def incarnation(self) -> int: ...
 
 
 class FaultyNode:
@@ -94,14 +83,14 @@ class FaultyNode:
         )
         self.update_attack = UpdateAttack(plan, peer, config.seed, config.peers, rule)
         self.update_attack.fragments = config.fragments
-        self.core: Core | None = None
+        self.core: recorder.NodeCore | None = None
         self._planned = {fault.lie: str(fault) for fault in plan if isinstance(fault, NodeAttack)}
 
     def around_transport(self, transport: Transport) -> Transport:
         """The transport to use in place of this one."""
         return DisturbedTransport(transport, self)
 
-    def around_core(self, core: Core, sketch_seed: int) -> FaultyCore:
+    def around_core(self, core: recorder.NodeCore, sketch_seed: int) -> FaultyCore:
         """The core to use in place of this one."""
         self.core = core
         return FaultyCore(core, self, sketch_seed)
@@ -183,7 +172,7 @@ class FaultyCore:
     """Hears of another update than the trainer's where the peer lies about it, and lets the process
     be struck when a round begins or is served."""
 
-    def __init__(self, core: Core, node: FaultyNode, sketch_seed: int) -> None:
+    def __init__(self, core: recorder.NodeCore, node: FaultyNode, sketch_seed: int) -> None:
         self._core, self._node, self._sketch_seed = core, node, sketch_seed
 
     @property

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from inspect import getfile
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 
 from gossip import aggregators, topologies
 from gossip.aggregators import BoundRule
 from gossip.config import RunConfig
 from gossip.core import (
     CROSS_SHARD_PEERS_MAX,
-    Admission,
     CoreSettings,
-    Effect,
-    Event,
-    Message,
     Peer,
     PeerId,
 )
@@ -106,18 +102,7 @@ def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
     return Keyring(listed_pair(spec.key_file, spec.peer, allowed), folder, allowed)
 
 
-class NodeCore(Protocol):
-    """Part of ``gossip.core.Peer`` that the loop needs."""
-
-    def handle(self, event: Event, now: float) -> Iterable[Effect]: ...
-
-    def admit(self, sender: PeerId, message: Message) -> Admission: ...
-
-    @property
-    def incarnation(self) -> int: ...
-
-
-CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], NodeCore]
+CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], recorder.NodeCore]
 TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit], Transport]
 """Takes the spec, the own incarnation as it is now, and the sizes that payloads must have."""
 
@@ -135,7 +120,7 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
 
     def make(
         spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
-    ) -> NodeCore:
+    ) -> recorder.NodeCore:
         kind = peer_class(settings)
         core = kind(
             spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds

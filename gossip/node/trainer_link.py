@@ -58,6 +58,7 @@ _numbers_of: Callable[[EpochReport], tuple[int, ...]] = attrgetter(
     *[field.name for field in fields(EpochReport) if field.name != "given_up_ranges"]
 )
 """``dataclasses.astuple`` without its copy of every number, as this goes with each round."""
+_NO_SAMPLES = events.DataSlice(0, ())
 ForTrainer: TypeAlias = (
     events.Apply
     | events.StartRound
@@ -277,10 +278,8 @@ class TrainerLink:
             if outgoing.placed is None:
                 self._place_apply(outgoing, what)
             return outgoing.placed if outgoing.ready else None
-        if isinstance(what, events.StartRound):
+        if isinstance(what, events.StartRound | events.CollectUpdate):
             return self._place_go(what)
-        if isinstance(what, events.CollectUpdate):
-            return self._place_collect(what)
         return what if outgoing.ready else None
 
     def _place_apply(self, outgoing: _Outgoing, effect: events.Apply) -> None:
@@ -320,25 +319,30 @@ class TrainerLink:
 
         self._worker.run(lambda: _place(effect, result, mix), copied, nbytes)
 
-    def _place_go(self, effect: events.StartRound) -> control.StartRoundCommand | None:
+    def _place_go(
+        self, effect: events.StartRound | events.CollectUpdate
+    ) -> control.StartRoundCommand | control.CollectCommand | None:
+        # Others may still read what was collected before, in another slot.
         slot = self._slot_for(effect.round_id)
         if slot is None:
             return None
         self._given[slot] = effect.round_id
+        if isinstance(effect, events.CollectUpdate):
+            return control.CollectCommand(effect.round_id, slot, effect.micro_batches)
         self.round_id = effect.round_id
-        samples = effect.samples
-        last = None if samples is None else samples.last
+        samples = effect.samples or _NO_SAMPLES
+        last = samples.last
         return control.StartRoundCommand(
             effect.round_id,
             slot,
-            samples is not None,
-            samples.epoch if samples is not None else 0,
-            samples.ranges if samples is not None else (),
+            effect.samples is not None,
+            samples.epoch,
+            samples.ranges,
             effect.want_parameters,
             self.peers,
             self.alive,
             self.rank,
-            samples.coming if samples is not None else (),
+            samples.coming,
             () if last is None else _numbers_of(last),
             effect.main,
             effect.collectives,
@@ -347,14 +351,6 @@ class TrainerLink:
             effect.compares,
             () if last is None else last.given_up_ranges,
         )
-
-    def _place_collect(self, effect: events.CollectUpdate) -> control.CollectCommand | None:
-        # Others may still read what was collected before, in another slot.
-        slot = self._slot_for(effect.round_id)
-        if slot is None:
-            return None
-        self._given[slot] = effect.round_id
-        return control.CollectCommand(effect.round_id, slot, effect.micro_batches)
 
     def _slot_for(self, round_id: int) -> int | None:
         for slot, given_for in self._given.items():

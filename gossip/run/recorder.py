@@ -165,10 +165,10 @@ def digest_of(effects: list[Effect]) -> tuple[int, bytes]:
 # --- writing --------------------------------------------------------------------------------------
 
 
-class Recordable(Protocol):
-    """Interface of the object that is recorded: ``gossip.core.peer.Peer``."""
+class NodeCore(Protocol):
+    """Part of ``gossip.core.Peer`` that a node needs. Decorators have it, too."""
 
-    def handle(self, event: Event, now: float) -> list[Effect]: ...
+    def handle(self, event: Event, now: float) -> Iterable[Effect]: ...
 
     def admit(self, sender: PeerId, message: Message) -> Admission: ...
 
@@ -184,7 +184,7 @@ class RecordingCore:
     """
 
     def __init__(
-        self, core: Recordable, header: Header, path: Path, bytes_max: int = BYTES_MAX
+        self, core: NodeCore, header: Header, path: Path, bytes_max: int = BYTES_MAX
     ) -> None:
         self.core = core
         self.path, self.bytes_max = path, bytes_max
@@ -204,11 +204,11 @@ class RecordingCore:
     def handle(self, event: Event, now: float) -> list[Effect]:
         told, self._lost = self._lost, []
         if self._file is None:
-            return told + self.core.handle(event, now)
+            return [*told, *self.core.handle(event, now)]
         # before: it may be the last thing that the core ever hears
         told += self._write(msgpack.packb([now, plain(event)]))
         try:
-            effects = self.core.handle(event, now)
+            effects = list(self.core.handle(event, now))
         except BaseException:
             self._close()
             raise

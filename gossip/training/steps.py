@@ -17,24 +17,20 @@ class Steps(Protocol):
 
     def computed(self, since: float) -> None:
         """An update is ready, that was computed ``since`` then, and not yet sent."""
+        return
 
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
         """Return the function that alters each batch of the data; None: batches are not altered."""
+        return None
 
     def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
         """Return the tensor to send as the result of a pass of micro-batch ``number`` in a
         pipeline."""
-
-
-class PlainSteps:
-    def computed(self, since: float) -> None:
-        pass
-
-    def alteration(self, dataset: Any, classes: int | None) -> None:
-        return None
-
-    def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
         return truth
+
+
+class PlainSteps(Steps):
+    """Hooks that do nothing."""
 
 
 def steps_of(place: PeerPlace) -> Steps:
