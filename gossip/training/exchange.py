@@ -620,19 +620,12 @@ class Exchange:
             return
         self._confirmation, self._asked_about = None, (self.step, self.round_id)
         self.link.queue(events.ConfirmState(self.round_id))
-        try:
-            while (
-                self._confirmation is None
-                and self.halted is None
-                and time.monotonic() < until
-                and not expired()
-            ):
-                self.note_progress()
-                self.send_snapshot()
-                self._process_packet(*self.link.receive(WAKE_S))
-        except ChannelClosed:
-            # the node has died: who goes on starts another, and who closes asks nobody any more
-            return
+
+        def waits() -> bool:
+            self.note_progress()
+            return self._confirmation is None and time.monotonic() < until and not expired()
+
+        self.serve_while(waits)
         self.link.flush()
 
     @property
@@ -804,17 +797,22 @@ class Exchange:
             error = clip(str(failure))
             logger.warning("cannot take over the swarm's state: %s", failure)
         else:
-            self.restores += 1
-            if self.replicas is not None:
-                self.replicas.note_replaced()
-            self._offered_at = math.inf
-            if self.model.encoder is not None:
-                self.model.encoder.forget()
-            self.round_id = self.restored_at = message.round_id
-            self._answered = max(self._answered, message.round_id - 1)
-            self.go = None
-            self.note_progress()
+            self._note_loaded(message.round_id, message.round_id)
         self.link.queue(events.Restored(message.round_id, error))
+
+    def _note_loaded(self, round_id: int, restored_at: int) -> None:
+        """Note that the state before ``round_id`` was loaded, whose kept objects are of the round
+        ``restored_at``."""
+        self.restores += 1
+        if self.replicas is not None:
+            self.replicas.note_replaced()
+        self._offered_at = math.inf
+        if self.model.encoder is not None:
+            self.model.encoder.forget()
+        self.round_id, self.restored_at = round_id, restored_at
+        self._answered = max(self._answered, round_id - 1)
+        self.go = None
+        self.note_progress()
 
     def _make_state(self, message: control.RebuildCommand) -> None:
         assert self.stage is not None, "only a stage of a pipeline is made anew"
@@ -827,13 +825,9 @@ class Exchange:
             self.link.queue(events.StateRebuilt(*about, needs=made.needs))
             return
         self.model.changes += 1
-        self.restores += 1
-        self.round_id = message.round_id
-        self._answered = max(self._answered, message.round_id - 1)
         # What the script has kept, such as a scheduler, is of that round.
-        self.restored_at = made.step if made.source == "checkpoint" else message.round_id
-        self.go = None
-        self.note_progress()
+        restored_at = made.step if made.source == "checkpoint" else message.round_id
+        self._note_loaded(message.round_id, restored_at)
         self.link.queue(events.StateRebuilt(*about, self.model.plan_state().digest(), made.fresh))
 
     # --- sending ----------------------------------------------------------------------------------
