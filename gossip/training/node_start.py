@@ -6,18 +6,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
+
+import psutil
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError
@@ -75,11 +75,9 @@ def starter(place: PeerPlace) -> StartNode:
     def start(incarnation: int, end: socket.socket) -> NodeHandle:
         global _ahead
         ahead, _ahead = _ahead, None
-        return (
-            NodeProcess(place, incarnation, end)
-            if ahead is None
-            else ForkedNode(place, incarnation, end, ahead)
-        )
+        if ahead is None:
+            return _start_process(place, incarnation, end)
+        return _wake_process(place, incarnation, end, ahead)
 
     return start
 
@@ -96,24 +94,39 @@ def connect(start: StartNode, incarnation: int) -> tuple[Channel, NodeHandle]:
         raise
 
 
-class _OwnProcess(ABC):
+class NodeProcess:
     """A node in a process of its own."""
 
-    def __init__(self, place: PeerPlace) -> None:
-        self._place, self._started_wall = place, time.time()
+    def __init__(self, place: PeerPlace, process: psutil.Process) -> None:
+        self._place, self._process, self._started_wall = place, process, time.time()
+        self._code: int | None = None
 
-    @abstractmethod
-    def _status(self) -> int | None:
-        """Exit status, a signal negative; None: it lives."""
+    @property
+    def pid(self) -> int:
+        pid: int = self._process.pid
+        return pid
+
+    def ended(self, within_s: float) -> bool:
+        try:
+            self._code = self._process.wait(within_s)
+        except psutil.TimeoutExpired:
+            return False
+        return True
+
+    def kill(self) -> None:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._process.kill()
+        self.ended(KILLED_S)
 
     def last_words(self) -> str:
-        code = self._status()
-        if code is None:
+        if not self.ended(0):
             return "it closed its channel and lives on"
         said = self._written_error()
-        if said:
-            return said
-        return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        if said or self._code is None:
+            return said or "its exit status is not known"
+        if self._code < 0:
+            return f"killed by {signal.Signals(-self._code).name}"
+        return f"exit status {self._code}"
 
     def _written_error(self) -> str:
         """Return the error that the node wrote to its folder in this life; "": there is none."""
@@ -129,48 +142,28 @@ class _OwnProcess(ABC):
             return ""  # It wrote none, or died writing it: its exit status has to do.
 
 
-class NodeProcess(_OwnProcess):
-    """``python -m gossip.node``, which finds its end of the channel under the number in
+def _start_process(place: PeerPlace, incarnation: int, end: socket.socket) -> NodeProcess:
+    """Start ``python -m gossip.node``, which finds its end of the channel under the number in
     ``GOSSIP_NODE_FD``."""
-
-    def __init__(self, place: PeerPlace, incarnation: int, end: socket.socket) -> None:
-        super().__init__(place)
-        inherited = [end.fileno()]
-        environment = {
-            **os.environ,
-            "GOSSIP_NODE_FD": str(end.fileno()),
-            "GOSSIP_PEER": str(place.peer),
-            "GOSSIP_INCARNATION": str(incarnation),
-            "GOSSIP_CONFIG": str(place.config_path),
-        }
-        if place.run_dir is not None:
-            environment["GOSSIP_RUN_DIR"] = str(place.run_dir)
-        if place.status_fd is not None:
-            inherited.append(place.status_fd)
-            environment["GOSSIP_STATUS_FD"] = str(place.status_fd)
-        command = python_command("-m", "gossip.node")
-        self._process = subprocess.Popen(
+    inherited = [end.fileno()]
+    environment = {
+        **os.environ,
+        "GOSSIP_NODE_FD": str(end.fileno()),
+        "GOSSIP_PEER": str(place.peer),
+        "GOSSIP_INCARNATION": str(incarnation),
+        "GOSSIP_CONFIG": str(place.config_path),
+    }
+    if place.run_dir is not None:
+        environment["GOSSIP_RUN_DIR"] = str(place.run_dir)
+    if place.status_fd is not None:
+        inherited.append(place.status_fd)
+        environment["GOSSIP_STATUS_FD"] = str(place.status_fd)
+    command = python_command("-m", "gossip.node")
+    with end:
+        process = psutil.Popen(
             command, pass_fds=inherited, env=environment, stdin=subprocess.DEVNULL
         )
-        end.close()
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def ended(self, within_s: float) -> bool:
-        try:
-            self._process.wait(within_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-    def _status(self) -> int | None:
-        return self._process.poll()
+    return NodeProcess(place, process)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,38 +214,15 @@ def _wait_and_run(join_server: socket.socket) -> None:
     os._exit(code)
 
 
-class ForkedNode(_OwnProcess):
-    """The node that was forked with this trainer."""
-
-    def __init__(
-        self, place: PeerPlace, incarnation: int, end: socket.socket, ahead: _PreforkedNode
-    ) -> None:
-        super().__init__(place)
-        self.pid = ahead.pid
-        self._code: int | None = None
-        # When it has been killed meanwhile, the channel's end says so.
-        with ahead.join_server, end, contextlib.suppress(ConnectionError):
-            socket.send_fds(ahead.join_server, [str(incarnation).encode()], [end.fileno()])
-
-    def ended(self, within_s: float) -> bool:
-        if self._status() is None:
-            handle = os.pidfd_open(self.pid)
-            try:
-                select.select([handle], [], [], within_s)
-            finally:
-                os.close(handle)
-        return self._status() is not None
-
-    def kill(self) -> None:
-        if self._status() is None:
-            os.kill(self.pid, signal.SIGKILL)
-            self.ended(KILLED_S)
-
-    def _status(self) -> int | None:
-        if self._code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self._code = os.waitstatus_to_exitcode(status) if pid else None
-        return self._code
+def _wake_process(
+    place: PeerPlace, incarnation: int, end: socket.socket, ahead: _PreforkedNode
+) -> NodeProcess:
+    """Use the node that was forked with this trainer."""
+    node = NodeProcess(place, psutil.Process(ahead.pid))
+    # When it has been killed meanwhile, the channel's end says so.
+    with ahead.join_server, end, contextlib.suppress(ConnectionError):
+        socket.send_fds(ahead.join_server, [str(incarnation).encode()], [end.fileno()])
+    return node
 
 
 class NodeThread:
