@@ -300,12 +300,12 @@ class TrainerLink:
             effect.round_id,
             slot,
             effect.mix_scale if effect.mix is not None else 0.0,
-            effect.rates if changes else (),
+            effect.rates,
             tuple([(each.peer, each.data) for each in effect.collected]),
             is_step=effect.is_step,
-            taken=tuple([self.peer in peers for peers in effect.contributors]) if changes else (),
+            taken=tuple([self.peer in peers for peers in effect.contributors]),
             collectives=effect.collectives,
-            replica=effect.replica if changes else b"",
+            replica=effect.replica,
             kind=effect.kind,
         )
         if is_there:
