@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .saving import LEDGER_FILE
     from .schedulers import counts_steps, steps_of
     from .searching import SearchingPeer
+    from .seeding import drawing_from, seed_generators
     from .session import Session
     from .spawning import spawn
     from .stage import NORMS, GradientNorms, MadeState, OwnStage, Step, is_norm

@@ -223,7 +223,7 @@ def test_an_audit_finds_what_its_member_has_computed_to_the_last_bit_and_adds_no
     member.forward(5, 1, inputs, targets)
     given = member.forward(5, 2, inputs, targets)
     back = member.backward(2, gradient)
-    found = auditor.audit_forward(5, 2, inputs, targets)
+    found = auditor.forward(5, 2, inputs, targets, audit=True)
     found_back = auditor.audit_backward(gradient)
     assert torch.equal(found, given)
     assert (found_back is None) == (back is None) == (stage == 0)

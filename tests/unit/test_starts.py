@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from gossip.errors import ConfigError
+from gossip_pipelines.generators import apart
 from gossip_pipelines.starts import (
     INITS,
     Claim,
@@ -21,7 +22,6 @@ from gossip_pipelines.starts import (
     StartRecipe,
     StartSearch,
     TrialTask,
-    apart,
     build,
     halve,
     is_on_plateau,

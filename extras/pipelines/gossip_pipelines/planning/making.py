@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from hashlib import blake2b
+from collections.abc import Callable
 
-import numpy as np
 import torch
 from torch import nn
 
 from gossip.errors import ConfigError
+from gossip.topologies import draw
+from gossip_pipelines.generators import apart
 
 LayerMaker = Callable[[], nn.Module]
 """Makes a layer, such as its class. Called under a seed of the layer's own."""
@@ -25,8 +23,7 @@ def make_layer(layer: nn.Module | LayerMaker, at: int, seed: int) -> nn.Module:
     """
     if isinstance(layer, nn.Module):
         return layer
-    digest = blake2b(repr((seed, "layer", at)).encode(), digest_size=8).digest()
-    with _drawing_from(int.from_bytes(digest, "big")):
+    with apart(draw("layer", seed, at)):
         made = layer()
     if not isinstance(made, nn.Module):
         raise ConfigError(f"layer {at}: its function makes {type(made).__name__}, not a module")
@@ -75,20 +72,3 @@ def check_same(made: nn.Module, outline: nn.Module, at: int) -> None:
 
 def _shapes(layer: nn.Module) -> list[tuple[str, torch.Size, torch.dtype]]:
     return [(name, each.shape, each.dtype) for name, each in layer.named_parameters()]
-
-
-@contextmanager
-def _drawing_from(seed: int) -> Iterator[None]:
-    """Within it the generators of torch, numpy and Python begin as ``seed`` says; behind it they
-    are as before."""
-    device = torch.get_default_device()
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed >> 1)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
-        try:
-            yield
-        finally:
-            np.random.set_state(of_numpy)
-            random.setstate(of_python)

@@ -3,19 +3,21 @@ the gradient of all of them. It knows of no other peer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 
 import torch
 from torch import Tensor, nn
 
 from gossip.errors import ConfigError, UnsupportedModel
+from gossip.topologies import draw
+from gossip.training import drawing_from
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """Function of outputs and targets, each with a row for each sample: the mean over these samples,
 without dimensions."""
+AUDITED = -1
+"""Number under which the pass of another member's micro-batch is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,6 @@ class StageExecutor:
             check_no_statistics(layer, at)
         self._layers, self._first, self._seed, self._loss_of = list(layers), first, seed, loss
         self._kept: dict[int, _Waiting] = {}
-        self._audited: _Waiting | None = None
         self._done: set[int] = set()
         self.samples = 0
         self._loss_sum: Tensor | None = None
@@ -73,7 +74,12 @@ class StageExecutor:
         return None if self._loss_sum is None else float(self._loss_sum) / self.samples
 
     def forward(
-        self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor | None = None
+        self,
+        step: int,
+        micro_batch: int,
+        inputs: Tensor,
+        targets: Tensor | None = None,
+        audit: bool = False,
     ) -> Tensor:
         """Return the input of the next stage; in the last stage the loss of ``targets``.
 
@@ -81,20 +87,17 @@ class StageExecutor:
 
         Args:
             inputs: ``(samples, ...)``.
+            audit: Another member has computed it. The pass is kept beside all others, in place of
+                the last audited one.
         Raises: UnsupportedModel: A layer has changed one of its buffers. ConfigError: The loss is
             no mean over samples.
         """
-        waiting = self._run(step, micro_batch, inputs, targets)
-        self._kept[micro_batch] = waiting
-        return waiting.outputs.detach()
-
-    def _run(self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor | None) -> _Waiting:
         inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
         buffers = {} if self._checked else self._buffers()
         before = {key: buffer.clone() for key, buffer in buffers.items()}
         outputs = inputs
         for at, layer in enumerate(self._layers, self._first):
-            with drawing_from((self._seed, step, micro_batch, at), outputs.device):
+            with drawing_from(draw("pass", self._seed, step, micro_batch, at), outputs.device):
                 outputs = layer(outputs)
         if not self._checked:
             self._check_buffers(before)
@@ -107,21 +110,13 @@ class StageExecutor:
                     "loss(outputs, targets) returns the mean over the samples, such as "
                     "nn.functional.cross_entropy",
                 )
-        return _Waiting(inputs, outputs, len(inputs))
-
-    def audit_forward(
-        self, step: int, micro_batch: int, inputs: Tensor, targets: Tensor | None = None
-    ) -> Tensor:
-        """Return what ``forward`` returns, for a micro-batch that another member has computed. The
-        pass is kept beside all others, in place of the last audited one."""
-        self._audited = self._run(step, micro_batch, inputs, targets)
-        return self._audited.outputs.detach()
+        self._kept[AUDITED if audit else micro_batch] = _Waiting(inputs, outputs, len(inputs))
+        return outputs.detach()
 
     def audit_backward(self, gradient: Tensor | None = None) -> Tensor | None:
-        """The gradient of the inputs of the last ``audit_forward``, as ``backward`` returns it.
+        """The gradient of the inputs of the last audited pass, as ``backward`` returns it.
         Nothing is added to the layers' gradients."""
-        audited, self._audited = self._audited, None
-        assert audited is not None, "an audit goes backward behind its forward pass"
+        audited = self._kept.pop(AUDITED)
         if not audited.inputs.requires_grad:
             return None
         if self._loss_of is not None:
@@ -160,7 +155,6 @@ class StageExecutor:
         for layer in self._layers:
             layer.zero_grad()
         self._kept.clear()
-        self._audited = None
         self._done.clear()
         self.samples, self._loss_sum = 0, None
 
@@ -193,13 +187,3 @@ def _keeps_statistics(what: str) -> UnsupportedModel:
         f"{what}: in a pipeline each member of a stage sees other micro-batches, in another order",
         "use a layer without running statistics, such as GroupNorm or LayerNorm",
     )
-
-
-@contextmanager
-def drawing_from(key: tuple[int, ...], device: torch.device) -> Iterator[None]:
-    """Within it torch's generator begins as ``key`` says; behind it it is as before."""
-    digest = blake2b(repr(key).encode(), digest_size=8).digest()
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices):
-        torch.manual_seed(int.from_bytes(digest, "big") >> 1)
-        yield

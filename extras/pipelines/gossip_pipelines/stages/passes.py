@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gossip.config import PipelineConfig
 from gossip.errors import ConfigError
+from gossip.faults import PassResult
 from gossip.ipc import allocate, map_bytes, messages as control
 from gossip.training import Steps
 from gossip_pipelines.planning import HandedOn, model_of
@@ -97,47 +98,39 @@ class StageWork:
     def run(
         self, command: control.PassCommand, memory: memoryview | None
     ) -> tuple[control.PassReply, int | None]:
-        """Computes a pass. Returns the answer, and a descriptor of what goes along with it."""
-        number, samples, loss, began = command.micro_batch, 0, None, time.monotonic()
-        if command.audit:
-            return self._audit(command, memory)
+        """Computes a pass. Returns the answer, and a descriptor of what goes along with it. A pass
+        of another member's micro-batch (``audit``) counts for nothing here."""
+        executor, before, began = self.executor, self.executor.samples, time.monotonic()
+        boundary, loss = self.handed_on, None
+        result: Tensor | None
         if command.backward:
-            before, boundary = self.executor.samples, self.taken
-            gradient = self._read(memory, self.handed_on)
-            result = self.executor.backward(number, gradient)
-            samples, loss = self.executor.samples - before, self.executor.last_loss
-            self.loss = self.executor.loss
+            boundary, gradient = self.taken, self._read(memory, self.handed_on)
+            if command.audit:
+                result = executor.audit_backward(gradient)
+            else:
+                result = executor.backward(command.micro_batch, gradient)
+                loss, self.loss = executor.last_loss, executor.loss
         else:
-            boundary = self.handed_on
             result = self._forward(command, memory)
         self.steps.computed(began)
-        took_us = round(1e6 * (time.monotonic() - began))
-        about = command.round_id, number, command.attempt, command.backward
-        if boundary is None:
-            return control.PassReply(*about, 0, samples, loss, took_us=took_us), None
-        assert result is not None
-        result = self.steps.handed_on(
-            "gradient" if command.backward else "output", *about[:2], result
+        reply = control.PassReply(
+            command.round_id,
+            command.micro_batch,
+            command.attempt,
+            command.backward,
+            0,
+            executor.samples - before,
+            loss,
+            command.audit,
+            0 if command.audit else round(1e6 * (time.monotonic() - began)),
         )
-        fd = boundary.write(result)
-        return control.PassReply(*about, boundary.nbytes, samples, loss, took_us=took_us), fd
-
-    def _audit(
-        self, command: control.PassCommand, memory: memoryview | None
-    ) -> tuple[control.PassReply, int | None]:
-        """Computes a pass of another member's micro-batch."""
-        about = command.round_id, command.micro_batch, command.attempt, command.backward
-        began = time.monotonic()
-        boundary = self.taken if command.backward else self.handed_on
-        if command.backward:
-            result = self.executor.audit_backward(self._read(memory, self.handed_on))
-        else:
-            result = self._forward(command, memory)
-        self.steps.computed(began)
         if boundary is None or result is None:
-            return control.PassReply(*about, 0, audit=True), None
-        result = self.steps.handed_on("audit", *about[:2], result)
-        return control.PassReply(*about, boundary.nbytes, audit=True), boundary.write(result)
+            return reply, None
+        about: PassResult = "gradient" if command.backward else "output"
+        if command.audit:
+            about = "audit"
+        result = self.steps.handed_on(about, command.round_id, command.micro_batch, result)
+        return replace(reply, nbytes=boundary.nbytes), boundary.write(result)
 
     def _forward(self, command: control.PassCommand, memory: memoryview | None) -> Tensor:
         number = command.micro_batch
@@ -145,8 +138,7 @@ class StageWork:
         if inputs is None:
             inputs = self.inputs[number].to(self.device)
         targets = self.targets[number].to(self.device) if self.handed_on is None else None
-        compute = self.executor.audit_forward if command.audit else self.executor.forward
-        return compute(command.round_id, number, inputs, targets)
+        return self.executor.forward(command.round_id, number, inputs, targets, command.audit)
 
     def _read(self, memory: memoryview | None, boundary: Boundary | None) -> Tensor | None:
         if boundary is None:

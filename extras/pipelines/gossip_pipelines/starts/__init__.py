@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .recipe import (
         INITS,
         StartRecipe,
-        apart,
         build,
         recipes,
     )

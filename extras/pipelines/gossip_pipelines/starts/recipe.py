@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gossip.errors import ConfigError
 from gossip.topologies import draw
+from gossip_pipelines.generators import apart
 
 Make: TypeAlias = Callable[[], nn.Module]
 
@@ -111,20 +109,3 @@ def _draw_anew(parameter: Tensor, recipe: StartRecipe) -> None:
             nn.init.orthogonal_(parameter)
     if recipe.gain != 1.0:
         parameter.mul_(recipe.gain)
-
-
-@contextmanager
-def apart(seed: int) -> Iterator[None]:
-    """Within it the generators of torch, numpy and Python begin with ``seed``; afterwards they are
-    what they were."""
-    of_numpy, of_python = np.random.get_state(), random.getstate()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
-    with torch.random.fork_rng(devices=list(devices)):
-        try:
-            torch.manual_seed(seed % 2**63)
-            np.random.seed(seed % 2**32)
-            random.seed(seed)
-            yield
-        finally:
-            np.random.set_state(of_numpy)
-            random.setstate(of_python)

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from gossip.errors import ConfigError
 from gossip.topologies import draw
+from gossip_pipelines.generators import apart
 
-from .recipe import Make, StartRecipe, apart, build
+from .recipe import Make, StartRecipe, build
 
 WINDOWS = 10
 """Windows that the steps of a trial are cut into. The loss of a window is the mean of its steps."""

@@ -1,0 +1,27 @@
+"""The generators of torch, numpy and Python, apart from those of the script."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from gossip.training import seed_generators
+
+
+@contextmanager
+def apart(seed: int) -> Iterator[None]:
+    """Within it the generators of torch, numpy and Python begin with ``seed``; afterwards they are
+    what they were."""
+    of_numpy, of_python = np.random.get_state(), random.getstate()
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    with torch.random.fork_rng(devices=list(devices)):
+        try:
+            seed_generators(seed)
+            yield
+        finally:
+            np.random.set_state(of_numpy)
+            random.setstate(of_python)
