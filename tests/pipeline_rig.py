@@ -72,7 +72,7 @@ class Rig:
             self.timers,
             patience,
             lambda round_id: self.is_over,
-            self.auditor if audit else None,
+            self.auditor,
         )
         self.is_over = False
         self.flow.prepare((16, 16))

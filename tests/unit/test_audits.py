@@ -55,7 +55,7 @@ class Auditing:
     def __init__(self, audit: float = 1.0, local: int = 3) -> None:
         self.rig = Rig(local, 3, stages=STAGES, audit=audit)
         self.rig.begin()
-        ranking = self.rig.flow.router.ranking
+        ranking = self.rig.flow.barrier.ranking
         alike = [dict.fromkeys(members, 1.0) for members in STAGES]
         homes = [ranking(0, MICRO_BATCH, at, alike[at])[0] for at in (0, 2)]
         self.before, self.behind = homes

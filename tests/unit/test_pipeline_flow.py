@@ -43,7 +43,7 @@ def collected(effects: list[Effect]) -> list[tuple[int, ...]]:
 
 def homes(rig: Rig, stage: int) -> list[int]:
     alike = dict.fromkeys(STAGES[stage], 1.0)
-    return [rig.flow.router.ranking(0, b, stage, alike)[0] for b in range(4)]
+    return [rig.flow.barrier.ranking(0, b, stage, alike)[0] for b in range(4)]
 
 
 def own(rig: Rig) -> list[int]:

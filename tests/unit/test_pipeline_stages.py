@@ -148,8 +148,8 @@ def test_a_round_is_shared_by_what_was_committed_before_it(
     """A member may hold the commit of a round as it begins it, which the others do not yet."""
     core = peer(2)
     monkeypatch.setattr(core.rounds, "committed_pass_us", lambda: (1000, 2000, 4000))
-    core.pipeline.begin_rounds([events.StartRound(0, None)], 0.3)
-    assert len(set(core.pipeline.flow.weights.values())) == 1
+    core._begin_rounds([events.StartRound(0, None)], 0.3)
+    assert len(set(core.flow.weights.values())) == 1
 
 
 # --- the barrier ----------------------------------------------------------------------------------

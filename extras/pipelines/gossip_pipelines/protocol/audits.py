@@ -38,8 +38,7 @@ from gossip.core import (
     record,
 )
 
-from .barrier import Members, StageBarrier
-from .route import Router
+from .barrier import StageBarrier
 from .work import Work
 
 TRIES_MAX = 3
@@ -164,10 +163,7 @@ class Auditor:
         patience_s: Callable[[], float],
         on_vote: Callable[[AuditVote], None],
     ) -> None:
-        pipeline = barrier.pipeline
-        self.barrier, self.timers = barrier, timers
-        self.router = Router(barrier.settings.seed, pipeline.micro_batches)
-        self.members: Members = barrier.members
+        self.barrier, self.timers, self.members = barrier, timers, barrier.members
         self._patience_s, self._on_vote = patience_s, on_vote
         self._lots = b""
         self.busy: Audit | None = None
@@ -206,11 +202,12 @@ class Auditor:
     # --- what is audited --------------------------------------------------------------------------
 
     def on_counted(self, peer: PeerId, counted: Counted, now: float) -> list[Effect]:
-        """Draws whether to audit what another member has counted."""
+        """Draws whether to audit what another member has counted. Without audits it counts without
+        traces."""
         if peer not in self._roster or self.barrier.local not in self._roster:
             return []
         effects: list[Effect] = []
-        for micro_batch, trace in zip(counted.micro_batches, counted.traces, strict=True):
+        for micro_batch, trace in zip(counted.micro_batches, counted.traces, strict=False):
             if (peer, micro_batch) not in self._seen:
                 self._seen.add((peer, micro_batch))
                 if self._is_drawn(peer, micro_batch):
@@ -251,8 +248,7 @@ class Auditor:
 
     def _side(self, micro_batch: int, stage: int) -> AuditSide:
         """Whoever there computes it, as the order is."""
-        weights = self.barrier.weights_of(stage)
-        order = self.router.ranking(self.round_id, micro_batch, stage, weights)
+        order = self.barrier.ranking(self.round_id, micro_batch, stage)
         gone = self._skipped(order)
         there = [peer for peer in order if peer not in gone] or order
         return AuditSide(there[0], there[1:])

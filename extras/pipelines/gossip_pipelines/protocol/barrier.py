@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from gossip.core import (
     CoreSettings,
     Effect,
+    MemberTable,
     PeerId,
     PipelineSettings,
     Send,
@@ -23,34 +25,10 @@ from gossip.core import (
     weights_of,
 )
 
+from .route import Router, Weights
+
 ASK_EVERY_S = 0.25
 """How often who waits asks those it has not heard of: what they said may be lost."""
-
-
-class Members(Protocol):
-    """The part of the membership of all stages that is needed here."""
-
-    def skip_reason(self, peer: PeerId) -> str:
-        """Why nothing is expected of a peer now; "" when it is."""
-
-    def incarnation_of(self, peer: PeerId) -> int:
-        """Return the incarnation of the latest known life of a peer; -1: none is known."""
-
-
-class Presence(Members, Protocol):
-    """The part that is needed besides where a stage may have lost all its peers."""
-
-    def is_gone(self, peer: PeerId) -> bool:
-        """Known to be dead, or to have left."""
-
-    def has_left(self, peer: PeerId) -> bool:
-        """Known to have said goodbye."""
-
-    def has_ended(self, peer: PeerId) -> bool:
-        """Known not to come back."""
-
-    def last_message_at(self, peer: PeerId) -> float:
-        """When something of its own came last; seconds, -inf: never."""
 
 
 @record
@@ -58,17 +36,6 @@ class BarrierTimer:
     """Those who have not said that they hold this round are asked."""
 
     round_id: int
-
-
-@record
-class StageProgress:
-    """How far the own stage is here, as ``StageDone`` says it."""
-
-    round_id: int
-    committed: int
-    roster: tuple[PeerId, ...]
-    pass_us: tuple[int, ...] = ()
-    locked: tuple[PeerId, ...] = ()
 
 
 class StageBarrier:
@@ -81,11 +48,12 @@ class StageBarrier:
         local: PeerId,
         settings: CoreSettings,
         pipeline: PipelineSettings,
-        members: Members,
+        members: MemberTable,
         timers: Timers[Any],
     ) -> None:
         self.local, self.settings, self.pipeline = local, settings, pipeline
         self.members, self.timers = members, timers
+        self._router = Router(settings.seed, pipeline.micro_batches)
         stage = pipeline.stage_of(local)
         assert stage is not None, f"peer {local} is in no stage"
         self.stage = stage
@@ -137,6 +105,14 @@ class StageBarrier:
             pass_us = predicted.pass_us(roster)
         found = weights_of(dict(zip(roster, pass_us, strict=True)))
         return {peer: found[peer] for peer in working}
+
+    def ranking(
+        self, round_id: int, micro_batch: int, stage: int, weights: Weights | None = None
+    ) -> list[PeerId]:
+        """Return the peers of a stage in the order in which they are to compute a micro-batch.
+        ``weights``: those of ``weights_of`` by default."""
+        weights = self.weights_of(stage) if weights is None else weights
+        return self._router.ranking(round_id, micro_batch, stage, weights)
 
     def _speaks(self, peer: PeerId) -> bool:
         """Whether what it has said is of the life that is known of it."""
@@ -224,27 +200,36 @@ class StageBarrier:
     ) -> list[Effect]:
         """Tells all others of a commit of the own stage, and asks them until it may be applied.
         ``roster``: of the next round; ``pass_us``: of each of it."""
-        here = StageProgress(round_id, round_id + 1, roster, pass_us, self.locked_here)
-        effects = self.broadcast_progress(here)
+        effects = self.broadcast(
+            self.report(round_id, round_id + 1, roster, pass_us, self.locked_here)
+        )
         if not self.is_open(round_id):
             effects.append(self.timers.set(now + ASK_EVERY_S, BarrierTimer(round_id)))
         return effects
 
-    def begin(self, here: StageProgress) -> list[Effect]:
+    def report(
+        self,
+        round_id: int,
+        committed: int,
+        roster: tuple[PeerId, ...],
+        pass_us: tuple[int, ...] = (),
+        locked: tuple[PeerId, ...] = (),
+    ) -> StageDone:
+        """Return this peer's report of how far its stage is."""
+        lineage = self.settings.lineage
+        return StageDone(lineage, self.stage, round_id, committed, roster, False, locked, pass_us)
+
+    def begin(self, here: StageDone) -> list[Effect]:
         """A round begins here. All others hear of it where those in quarantine are others than
         before."""
         if here.locked == self.locked_here:
             return []
         self.locked_here = here.locked
-        return self.broadcast_progress(here)
+        return self.broadcast(here)
 
-    def broadcast_progress(self, here: StageProgress) -> list[Effect]:
-        """All others hear how far this peer is, and who is in its stage."""
-        done = self._done(here, asks=False)
-        return [Send(peer, done) for peer in self._everybody]
-
-    def answer(self, sender: PeerId, here: StageProgress) -> list[Effect]:
-        return [Send(sender, self._done(here, asks=False))]
+    def broadcast(self, here: StageDone) -> list[Effect]:
+        """Report to all others how far this peer is, and who is in its stage."""
+        return [Send(peer, here) for peer in self._everybody]
 
     def others(self) -> list[PeerId]:
         """Return the peers of the other stages that are there."""
@@ -253,24 +238,12 @@ class StageBarrier:
 
     def ask_others(self) -> list[Effect]:
         """For a peer that has no state yet: how far is the run?"""
-        here = StageProgress(0, 0, self.pipeline.stages[self.stage])
-        return [Send(peer, self._done(here, asks=True)) for peer in self.others()]
+        asks = replace(self.report(0, 0, self.pipeline.stages[self.stage]), asks=True)
+        return [Send(peer, asks) for peer in self.others()]
 
-    def ask(self, here: StageProgress, now: float) -> list[Effect]:
+    def ask(self, here: StageDone, now: float) -> list[Effect]:
         """Asks whoever has not said that it holds the round that we wait with, and again later."""
         round_id = here.round_id
         lacking = [p for p in self._everybody if not self._holds(p, round_id)]
-        asked: list[Effect] = [Send(p, self._done(here, asks=True)) for p in lacking]
+        asked: list[Effect] = [Send(p, replace(here, asks=True)) for p in lacking]
         return [*asked, self.timers.set(now + ASK_EVERY_S, BarrierTimer(round_id))]
-
-    def _done(self, here: StageProgress, asks: bool) -> StageDone:
-        return StageDone(
-            self.settings.lineage,
-            self.stage,
-            here.round_id,
-            here.committed,
-            here.roster,
-            asks,
-            here.locked,
-            here.pass_us,
-        )

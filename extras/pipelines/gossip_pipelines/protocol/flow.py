@@ -44,7 +44,6 @@ from gossip.core import (
 
 from .audits import Auditor, AuditTimer, trace_of
 from .barrier import StageBarrier
-from .route import Router
 from .work import DONE, OWES_BACKWARD, Work
 
 PULSE_S = 0.5
@@ -82,7 +81,6 @@ class MicroBatchFlow:
     barrier: it knows who is in the other stages.
     patience_s: how long a gradient may take.
     is_over: whether all commits of a round are held here, so that the next one begins.
-    auditor: None: nobody audits.
 
     Attributes:
         round_id: the round that is computed; -1 before the first.
@@ -96,13 +94,12 @@ class MicroBatchFlow:
         timers: Timers[Any],
         patience_s: Callable[[], float],
         is_over: Callable[[int], bool],
-        auditor: Auditor | None = None,
+        auditor: Auditor,
     ) -> None:
         self.auditor, self._is_over = auditor, is_over
         self.local, self.stage, pipeline = barrier.local, barrier.stage, barrier.pipeline
         self.settings, self.pipeline, self.barrier = barrier.settings, pipeline, barrier
         self.members, self.timers, self._patience_s = barrier.members, timers, patience_s
-        self.router = Router(self.settings.seed, pipeline.micro_batches)
         self.first, self.last = self.stage == 0, self.stage == len(pipeline.stages) - 1
         self.activation_bytes = 0, 0
         self.round_id = -1
@@ -145,7 +142,7 @@ class MicroBatchFlow:
             "micro-batches with attempts": len(self._attempts),
             "messages kept for the next round": len(self._early),
             "members that have counted": len(self._counted),
-            **({} if self.auditor is None else self.auditor.stores()),
+            **self.auditor.stores(),
         }
 
     def is_current(self, event: Contributed) -> bool:
@@ -156,8 +153,7 @@ class MicroBatchFlow:
         """The trainer has built its stage: bytes of the input and the output of one micro-batch.
         ``lots``: as of ``Prepared``."""
         self.activation_bytes = activation_bytes
-        if self.auditor is not None:
-            self.auditor.prepare(lots)
+        self.auditor.prepare(lots)
 
     def payload_bytes(
         self, sender: PeerId, message: Activation | ActivationGradient | AuditReply
@@ -173,7 +169,7 @@ class MicroBatchFlow:
         return self.activation_bytes[0 if forward else 1]
 
     def _audited_bytes(self, sender: PeerId, message: AuditReply) -> int:
-        if self.auditor is None or not self.auditor.expects(sender, message):
+        if not self.auditor.expects(sender, message):
             return -1
         before = self.pipeline.stage_of(sender) == self.stage - 1
         return self.activation_bytes[0 if before else 1] if message.digest else 0
@@ -194,7 +190,7 @@ class MicroBatchFlow:
 
     def _are_traced(self, counted: Counted) -> bool:
         """Whether it says of each micro-batch what it must: with audits nobody counts without."""
-        due = len(counted.micro_batches) if self.auditor is not None else 0
+        due = len(counted.micro_batches) if self.pipeline.audit else 0
         traces = counted.traces
         return len(traces) == due and all(len(trace) == TRACE_BYTES for trace in traces)
 
@@ -206,7 +202,7 @@ class MicroBatchFlow:
         effects, roster = self._end(), tuple(weights)
         self.round_id, self.weights, self._passes = start.round_id, weights, {}
         self.works, self._attempts, self._counted, self._collected = {}, {}, {}, None
-        effects += [] if self.auditor is None else self.auditor.begin(start.round_id, roster)
+        effects += self.auditor.begin(start.round_id, roster)
         self._stale = self._task is not None
         if self._slowest_s:
             self._usual_s = max(self._slowest_s, (self._usual_s or 0.0) / 2)
@@ -237,7 +233,7 @@ class MicroBatchFlow:
                 continue
             work.sent_at = float("-inf")  # it may be lost with the link
             effects += self._send_elsewhere(work, now) if work.waits else []
-        effects += [] if self.auditor is None else self.auditor.on_view_change()
+        effects += self.auditor.on_view_change()
         return effects + self._resend_gradients() + self._reclaim() + self._go_on()
 
     def _resend_gradients(self) -> list[Effect]:
@@ -253,7 +249,7 @@ class MicroBatchFlow:
         ]
 
     def on_audit_timer(self, timer: AuditTimer, now: float) -> list[Effect]:
-        return [] if self.auditor is None else self.auditor.on_timer(timer, now) + self._go_on()
+        return self.auditor.on_timer(timer, now) + self._go_on()
 
     def on_joined(self, peer: PeerId, now: float) -> list[Effect]:
         """A peer is known from now on. What it has said before was not taken, so what it has is
@@ -312,7 +308,7 @@ class MicroBatchFlow:
             news = self.barrier.note_begun(event.sender, event.incarnation)
             begun = self.on_begun(now) if news and at is not None else []
         if isinstance(message, Audited):
-            here = message.round_id == self.round_id and self.auditor is not None
+            here = message.round_id == self.round_id and self.pipeline.audit > 0.0
             return self._on_audited(event, message, now) + self._go_on() if here else []
         if message.round_id != self.round_id:
             return begun + self._on_other_round(event, message, at)
@@ -321,7 +317,6 @@ class MicroBatchFlow:
 
     def _on_audited(self, event: Received, message: Audited, now: float) -> list[Effect]:
         auditor, sender = self.auditor, event.sender
-        assert auditor is not None, "nobody audits"
         match message:
             case AuditRequest():
                 return auditor.answer(sender, message, self.works.get(message.micro_batch))
@@ -406,17 +401,8 @@ class MicroBatchFlow:
         return []
 
     def _refuse(self, sender: PeerId, message: Activation, known: int) -> Send:
-        return Send(
-            sender,
-            ActivationRefused(
-                self.settings.lineage,
-                message.round_id,
-                self.stage - 1,
-                message.micro_batch,
-                message.attempt,
-                known,
-            ),
-        )
+        where = self.settings.lineage, message.round_id, self.stage - 1, message.micro_batch
+        return Send(sender, ActivationRefused(*where, message.attempt, known))
 
     def _on_withdraw(self, sender: PeerId, message: Withdraw) -> list[Effect]:
         known = self._attempts.get(message.micro_batch, 0)
@@ -432,10 +418,9 @@ class MicroBatchFlow:
         if work.step != "queued" or work.source != sender or work.was_counted:
             return []
         # Whoever else waits gives its own input: this one is not to be computed on any more.
-        where = self.settings.lineage, self.round_id, self.stage - 1, work.micro_batch
-        known = self._attempts[work.micro_batch]
+        where, known = self._in_stage(self.stage - 1), self._attempts[work.micro_batch]
         asked = [
-            Send(peer, ActivationRefused(*where, attempt, known))
+            Send(peer, ActivationRefused(*where, work.micro_batch, attempt, known))
             for peer, attempt in work.requesters.items()
         ]
         return [*self._drop(work), *asked]
@@ -453,8 +438,12 @@ class MicroBatchFlow:
         return [*self.timers.cancel(work.overdue), *dropped, *withdrawn]
 
     def _withdraw(self, work: Work, target: PeerId, attempt: int) -> Send:
-        where = self.settings.lineage, self.round_id, self.stage + 1, work.micro_batch
-        return Send(target, Withdraw(*where, attempt))
+        where = self._in_stage(self.stage + 1)
+        return Send(target, Withdraw(*where, work.micro_batch, attempt))
+
+    def _in_stage(self, stage: int) -> tuple[bytes, int, int]:
+        """Return the first fields of a message of this round to a stage."""
+        return self.settings.lineage, self.round_id, stage
 
     def _on_gradient(
         self, event: Received, message: ActivationGradient, now: float
@@ -473,7 +462,6 @@ class MicroBatchFlow:
         answers: list[Effect] = [
             effect
             for peer, request in waiting.items()
-            if self.auditor is not None
             for effect in self.auditor.answer(peer, request, work)
         ]
         return [*cancelled, *answers]
@@ -508,16 +496,14 @@ class MicroBatchFlow:
             return []
         self._counted[event.sender] = event.incarnation, message
         lost = before is not None and not set(before.micro_batches) <= set(message.micro_batches)
-        effects = (
-            [] if self.auditor is None else self.auditor.on_counted(event.sender, message, now)
-        )
+        effects = self.auditor.on_counted(event.sender, message, now)
         return effects + (self._reclaim() if lost else [])
 
     # --- the trainer ------------------------------------------------------------------------------
 
     def on_audit_done(self, event: ForwardDone | BackwardDone, now: float) -> list[Effect]:
         """A pass of another member's micro-batch."""
-        return [] if self.auditor is None else self.auditor.on_done(event, now) + self._go_on()
+        return self.auditor.on_done(event, now) + self._go_on()
 
     def on_forward_done(self, event: ForwardDone, now: float) -> list[Effect]:
         work = self._answered(event)
@@ -569,10 +555,9 @@ class MicroBatchFlow:
     def _next_task(self) -> list[Effect]:
         """One task at a time. Backward before forward, as in 1F1B: it frees memory. Audits come
         when there is nothing else to do."""
-        auditor = self.auditor
-        if self._task is not None or (auditor is not None and auditor.busy is not None):
+        if self._task is not None or self.auditor.busy is not None:
             return []
-        return self._own_task() or ([] if auditor is None else auditor.next_task())
+        return self._own_task() or self.auditor.next_task()
 
     def _own_task(self) -> list[Effect]:
         works = [self.works[b] for b in sorted(self.works)]
@@ -603,7 +588,7 @@ class MicroBatchFlow:
         """The sum is handed over when the stage lacks nothing and nothing is under way here."""
         if any(work.step not in DONE for work in self.works.values()) or self._task is not None:
             return []
-        if self.auditor is not None and self.auditor.is_open:
+        if self.auditor.is_open:
             return []
         own = self.counted
         here = set(own).union(*[self._counted_by(peer) for peer in self._mates()])
@@ -618,8 +603,7 @@ class MicroBatchFlow:
         """To the first in order who can take it and has not had it; when there is none, all are
         tried again after a while, or when somebody begins. Who is only just coming back is asked
         last."""
-        weights = self.barrier.weights_of(self.stage + 1)
-        order = self.router.ranking(self.round_id, work.micro_batch, self.stage + 1, weights)
+        order = self.barrier.ranking(self.round_id, work.micro_batch, self.stage + 1)
         there = [peer for peer in order if not self.members.skip_reason(peer)]
         untried = [peer for peer in there if peer not in work.tried]
         untried.sort(key=self.barrier.is_returning)
@@ -638,14 +622,8 @@ class MicroBatchFlow:
             work.has_it_since = now
         is_within_reach = not self.members.skip_reason(target)
         work.target, work.sent_at = target, now if is_within_reach else float("-inf")
-        message = Activation(
-            self.settings.lineage,
-            self.round_id,
-            self.stage + 1,
-            work.micro_batch,
-            work.out_attempt,
-            payload.digest,
-        )
+        where = self._in_stage(self.stage + 1)
+        message = Activation(*where, work.micro_batch, work.out_attempt, payload.digest)
         timed = self._set_overdue(work, now + self._gradient_s(work)) if work.waits else []
         return [Send(target, message, payload), *timed]
 
@@ -680,7 +658,7 @@ class MicroBatchFlow:
         payload = work.input_gradient
         if payload is None:
             return []
-        where = self.settings.lineage, self.round_id, self.stage - 1, work.micro_batch
+        where = *self._in_stage(self.stage - 1), work.micro_batch
         return [
             Send(p, ActivationGradient(*where, work.requesters[p], payload.digest), payload)
             for p in to
@@ -701,9 +679,8 @@ class MicroBatchFlow:
 
     def _send_counted(self, again: bool = False) -> list[Effect]:
         self._number += 1
-        where = self.settings.lineage, self.round_id, self.stage, self._number
-        counted = self.counted
-        traces = tuple([trace_of(self.works[b]) for b in counted]) if self.auditor else ()
+        where, counted = (*self._in_stage(self.stage), self._number), self.counted
+        traces = tuple([trace_of(self.works[b]) for b in counted]) if self.pipeline.audit else ()
         told = Counted(*where, counted, again, traces)
         # Who is in quarantine has nothing to count, and its answer makes a quorum all the same.
         locked = [p for p in self.barrier.locked_here if p != self.local]
@@ -736,8 +713,7 @@ class MicroBatchFlow:
     def _ask_for(self, missing: list[int]) -> list[Effect]:
         if not missing:
             return []
-        where = self.settings.lineage, self.round_id, self.stage - 1
-        asks = MicroBatchesMissing(*where, tuple(missing))
+        asks = MicroBatchesMissing(*self._in_stage(self.stage - 1), tuple(missing))
         before = self.barrier.working(self.stage - 1)
         return [Send(p, asks) for p in before if not self.members.skip_reason(p)]
 
@@ -788,5 +764,5 @@ class MicroBatchFlow:
 
     def _first_of(self, micro_batch: int, peers: list[PeerId]) -> PeerId:
         """Return the first of some members of the own stage in the order of a micro-batch."""
-        order = self.router.ranking(self.round_id, micro_batch, self.stage, self.weights)
+        order = self.barrier.ranking(self.round_id, micro_batch, self.stage, self.weights)
         return next(peer for peer in order if peer in peers)

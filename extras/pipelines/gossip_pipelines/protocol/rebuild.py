@@ -16,6 +16,7 @@ from gossip.core import (
     Donor,
     DonorTimeout,
     Effect,
+    MemberTable,
     Payload,
     PeerId,
     RebuildState,
@@ -32,7 +33,7 @@ from gossip.core import (
     record,
 )
 
-from .barrier import Presence, StageBarrier
+from .barrier import StageBarrier
 
 
 @record
@@ -53,7 +54,11 @@ class StageRebuild:
     """
 
     def __init__(
-        self, settings: CoreSettings, barrier: StageBarrier, members: Presence, timers: Timers[Any]
+        self,
+        settings: CoreSettings,
+        barrier: StageBarrier,
+        members: MemberTable,
+        timers: Timers[Any],
     ) -> None:
         self.settings, self.barrier, self.members, self.timers = settings, barrier, members, timers
         self.round_id: int | None = None
@@ -179,7 +184,7 @@ class _NoRounds:
 class _Beside:
     """The members of another stage, as ``StateSources``."""
 
-    def __init__(self, barrier: StageBarrier, members: Presence, stage: int) -> None:
+    def __init__(self, barrier: StageBarrier, members: MemberTable, stage: int) -> None:
         self.barrier, self.members = barrier, members
         self._peers = barrier.pipeline.stages[stage]
 

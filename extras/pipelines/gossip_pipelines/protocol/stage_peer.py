@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from gossip.core import (
@@ -18,6 +19,7 @@ from gossip.core import (
     Change,
     Contributed,
     CoreSettings,
+    Counted,
     Decision,
     Effect,
     Event,
@@ -35,7 +37,11 @@ from gossip.core import (
     Received,
     Report,
     Restored,
+    RollingRounds,
+    Send,
+    StageDone,
     StageView,
+    StartRound,
     StateAttestation,
     StateOffer,
     StateRebuilt,
@@ -43,26 +49,31 @@ from gossip.core import (
     Stop,
     TakeState,
     end_of,
+    genesis,
 )
 from gossip.errors import ConfigError
 from gossip.topologies import Topology
 
-from .audits import AuditTimer
+from .audits import Auditor, AuditTimer
 from .barrier import BarrierTimer, StageBarrier
-from .flow import FlowTimer
-from .rebuild import RebuildTimer
-from .stage import StagePipeline
+from .flow import FlowTimer, MicroBatchFlow
+from .rebuild import RebuildTimer, StageRebuild
+from .stage_watch import StageWatch
 
 
 class StagePeer(Peer):
     """The sans-IO core of a peer in one stage of a pipeline.
 
     Membership covers all peers of the run. Rounds, recovery and the quorum cover the peers of the
-    stage, and ``pipeline`` connects the rounds with those of the other stages.
+    stage. ``barrier``, the gate of the rounds, connects them with those of the other stages.
 
-    Args: Those of ``Peer``. The settings are those of the run and have a pipeline.
+    Args:
+        settings: Of the run, with a pipeline.
+        addresses: The other arguments of ``Peer``.
     Raises: ConfigError: The topology has no servers, or the plan does not fit the peers.
     """
+
+    rounds: RollingRounds
 
     def __init__(
         self,
@@ -70,25 +81,24 @@ class StagePeer(Peer):
         incarnation: int,
         settings: CoreSettings,
         topology: Topology,
-        *,
-        control: str,
-        bulk: str,
-        seeds: Mapping[PeerId, tuple[str, str]] | None = None,
+        **addresses: Any,
     ) -> None:
         if not topology.rolling:
             raise ConfigError("a pipeline needs rounds with a server", "topology = rolling")
         self._run = settings
-        stage = settings.of_stage(local)
-        super().__init__(
-            local, incarnation, stage, topology, control=control, bulk=bulk, seeds=seeds
+        super().__init__(local, incarnation, settings.of_stage(local), topology, **addresses)
+        assert settings.pipeline is not None, "the settings are of a pipeline"
+        rounds, table, timers = self.rounds, self.membership.view, self.timers
+        self.barrier = StageBarrier(local, settings, settings.pipeline, table, timers)
+        rounds.wait_for_stages(self.barrier)
+        patience_s = rounds.deadline.round_timeout_s
+        auditor = Auditor(self.barrier, timers, patience_s, rounds.result_validator.note_audit)
+        self.flow = MicroBatchFlow(
+            self.barrier, timers, patience_s, lambda round_id: rounds.round_id > round_id, auditor
         )
-        plan, rounds = settings.pipeline, self._rolling
-        assert plan is not None, "the settings are of a pipeline"
-        assert rounds is not None, "checked above"
-        table = self.membership.view
-        barrier = StageBarrier(local, settings, plan, table, self.timers)
-        rounds.wait_for_stages(barrier)
-        self.pipeline = StagePipeline(settings, table, self.timers, barrier, rounds)
+        self.rebuild = StageRebuild(settings, self.barrier, table, timers)
+        self.watch = StageWatch(settings, self.barrier, table)
+        self._refused: set[PeerId] = set()  # of whom it was reported
 
     def _known_peers(self) -> frozenset[PeerId]:
         return frozenset(self._run.everybody)
@@ -97,49 +107,52 @@ class StagePeer(Peer):
         return StageView(table, self.settings.peers)
 
     def _round_elsewhere(self) -> int | None:
-        return self.pipeline.barrier.furthest()
+        return self.barrier.furthest()
 
     @property
     def weights(self) -> Mapping[PeerId, float]:
-        return self.pipeline.flow.weights
+        return self.flow.weights
 
     def stores(self) -> dict[str, int]:
-        return self.pipeline.stores()
+        return {**self.flow.stores(), "stages' words": self.barrier.report_count}
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         effects = super().handle(event, now)
-        return effects if self.over else effects + self.pipeline.begin_rounds(effects, now)
+        return effects if self.over else effects + self._begin_rounds(effects, now)
 
     def admit(self, sender: PeerId, message: Message) -> Admission:
         if self.phase in ("unprepared", "halted"):
             return NOT_ADMITTED
         if isinstance(message, Activation | ActivationGradient | AuditReply):
-            return Admission(self.pipeline.flow.payload_bytes(sender, message))
+            return Admission(self.flow.payload_bytes(sender, message))
         if isinstance(message, StateOffer) and not self.settings.may_be(sender):
-            return Admission(self.pipeline.rebuild.payload_bytes(sender, message))
+            return Admission(self.rebuild.payload_bytes(sender, message))
         return super().admit(sender, message)
 
     # --- events -----------------------------------------------------------------------------------
 
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
         match event:
-            case ForwardDone() | BackwardDone():
-                return self.pipeline.on_trainer(event, now)
+            case ForwardDone() | BackwardDone() if event.audit:
+                return self.flow.on_audit_done(event, now)
+            case ForwardDone():
+                return self.flow.on_forward_done(event, now)
+            case BackwardDone():
+                return self.flow.on_backward_done(event)
             case StateRebuilt():
                 return self._on_rebuilt(event, now)
             case _:
                 return super()._dispatch(event, now)
 
     def _on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        of_stage = self.pipeline.is_of_stage(event.sender)
-        if isinstance(event.message, StateOffer) and not of_stage:
-            return self.pipeline.rebuild.on_arriving(event, now)
+        if isinstance(event.message, StateOffer) and not self._is_of_stage(event.sender):
+            return self.rebuild.on_arriving(event, now)
         return super()._on_arriving(event, now)
 
     def _on_received(self, event: Received, now: float) -> list[Effect]:
         """Handle a message, which may come from another stage with rounds of its own."""
-        pipeline, sender, message = self.pipeline, event.sender, event.message
-        of_stage = pipeline.is_of_stage(message.target if isinstance(message, Ack) else sender)
+        sender, message = event.sender, event.message
+        of_stage = self._is_of_stage(message.target if isinstance(message, Ack) else sender)
         if not isinstance(message, PipelineMessage) and of_stage:
             return super()._on_received(event, now)
         if not self.membership.accept_sender(sender, event.incarnation, now):
@@ -150,57 +163,110 @@ class StagePeer(Peer):
             effects = self.membership.learn(
                 sender, message.address, message.bulk, event.incarnation, now
             )
-            return effects + pipeline.on_hello(event, message, self.phase == "running", now)
+            self.watch.note(sender, message.stage == "completed")
+            news = message.begun and self.barrier.note_begun(sender, event.incarnation)
+            begins = news and self.phase == "running"
+            return effects + (self.flow.on_begun(now) if begins else [])
         if isinstance(message, StateRequest | StateAttestation | StateOffer):
             return self._on_state_of_stage(event, now)
         if not isinstance(message, PipelineMessage):
-            return pipeline.refuse(event)
+            return self._refuse(event)
         if self.phase == "unprepared":
             return []
-        return pipeline.on_message(event, self.phase == "running", now)
+        if isinstance(message, StageDone):
+            return self._on_done(event, message, now)
+        effects = []
+        if isinstance(message, Counted) and message.again and of_stage:
+            effects = self.rounds.resend_commits(sender, message.round_id)
+        active = self.phase == "running" and self.rounds.mode == "active"
+        round_id = self.rounds.round_id if active else None
+        return effects + self.flow.on_message(event, round_id, now)
+
+    def _is_of_stage(self, peer: PeerId) -> bool:
+        """Whether a peer is of the own stage: the rounds know of no others."""
+        return self.barrier.pipeline.stage_of(peer) == self.barrier.stage
+
+    def _refuse(self, event: Received) -> list[Effect]:
+        """Something of a round, or of a state, came from another stage. Said once of each."""
+        if event.sender in self._refused:
+            return []
+        self._refused.add(event.sender)
+        fields = {"subject": event.sender, "message": type(event.message).__name__}
+        stage = self.barrier.pipeline.stage_of(event.sender)
+        return [Report("other_stage", {**fields, "stage": stage})]
+
+    def _on_done(self, event: Received, done: StageDone, now: float) -> list[Effect]:
+        if done.lineage != self._run.lineage:
+            return []
+        # Who has no state yet is in no round, and would be taken for one that is in the first.
+        waits = self.rounds.mode == "off" and self.rounds.round_id == 0
+        asked = done.asks and not waits
+        answers: list[Effect] = [Send(event.sender, self._here())] if asked else []
+        if not self.barrier.record_report(event.sender, event.incarnation, done):
+            return answers
+        return answers + self.rounds.pass_gate(now)
+
+    def _here(self) -> StageDone:
+        rounds = self.rounds
+        return self.barrier.report(
+            rounds.round_id,
+            rounds.round_id + rounds.is_committed,
+            rounds.committed_roster(),
+            rounds.committed_pass_us(),
+            rounds.locked,
+        )
 
     def _on_state_of_stage(self, event: Received, now: float) -> list[Effect]:
         """Handle a message from another stage about a state that is rebuilt from its neighbours."""
-        pipeline = self.pipeline
-        if not isinstance(event.message, StateRequest):
-            return pipeline.rebuild.on_message(event, now) if self.phase == "gathering" else []
-        if not pipeline.is_neighbour_request(event):
-            return pipeline.refuse(event)
+        request, stage = event.message, self.barrier.pipeline.stage_of(event.sender)
+        if not isinstance(request, StateRequest):
+            return self.rebuild.on_message(event, now) if self.phase == "gathering" else []
+        # A stage beside, which may have lost its state, may ask for ours.
+        beside = stage is not None and abs(stage - self.barrier.stage) == 1
+        if not beside or request.lineage != self.settings.lineage:
+            return self._refuse(event)
         return self.recovery.on_message(event, self.phase in HAS_COMMITTED_STATE, now)
 
     def _on_due(self, timer: Any, now: float) -> list[Effect]:
         match timer:
             case RebuildTimer():
-                return self.pipeline.on_timer(timer, now) if self.phase == "gathering" else []
-            case BarrierTimer() | FlowTimer() | AuditTimer():
-                return (
-                    self.pipeline.on_timer(timer, now) if self.phase in HAS_COMMITTED_STATE else []
-                )
+                return self.rebuild.on_timer(timer, now) if self.phase == "gathering" else []
+            case BarrierTimer() | FlowTimer() | AuditTimer() if (
+                self.phase not in HAS_COMMITTED_STATE
+            ):
+                return []
+            case BarrierTimer(round_id):
+                waits = self.rounds.is_committed and self.rounds.round_id == round_id
+                return self.barrier.ask(self._here(), now) if waits else []
+            case FlowTimer():
+                return self.flow.on_timer(timer, now)
+            case AuditTimer():
+                return self.flow.on_audit_timer(timer, now)
             case _:
                 return super()._on_due(timer, now)
 
     # --- gathering --------------------------------------------------------------------------------
 
     def _on_prepared(self, event: Prepared, now: float) -> list[Effect]:
-        self.pipeline.flow.prepare(event.activation_bytes, event.lots)
-        self.pipeline.rebuild.prepare(event.round_id, event.state)
+        self.flow.prepare(event.activation_bytes, event.lots)
+        self.rebuild.prepare(event.round_id, event.state)
         return super()._on_prepared(event, now)
 
     def _gather(self, now: float) -> list[Effect]:
-        return [*self.pipeline.barrier.ask_others(), *super()._gather(now)]
+        return [*self.barrier.ask_others(), *super()._gather(now)]
 
     def _execute_decision(self, decision: Decision, now: float) -> list[Effect]:
         match decision:
             case RebuildStage(round_id):
-                held = self.pipeline.rebuild.held(round_id)
+                held = self.rebuild.held(round_id)
                 if held is not None:
                     return self._resume_with_stages(held, now)
-                return self.pipeline.rebuild.begin(round_id)
+                return self.rebuild.begin(round_id)
             case HaltStateLost():
                 # The other stages learn of it, and do not wait for this one.
                 return self._end(end_of(decision), self.membership.leave(now))
             case TakeState():
-                self.pipeline.rebuild.cancel()
+                self.rebuild.cancel()
         return super()._execute_decision(decision, now)
 
     def _begin(
@@ -215,7 +281,7 @@ class StagePeer(Peer):
         """Handle a state that the trainer has made for the stage, or its request for others'."""
         if self.phase != "gathering":
             return []
-        effects, done = self.pipeline.rebuild.on_rebuilt(event, now)
+        effects, done = self.rebuild.on_rebuilt(event, now)
         return self._resume_with_stages(event, now) if done else effects
 
     def _resume_with_stages(self, event: StateRebuilt, now: float) -> list[Effect]:
@@ -223,15 +289,19 @@ class StagePeer(Peer):
         # The other stages may have finished rounds while this state was made.
         round_id = max(event.round_id, self.bootstrap.elsewhere() or 0)
         lost = round_id - event.step
-        told = {"round": round_id, "stage": self.pipeline.barrier.stage, "source": event.source}
-        told |= {"lost": lost, "fresh": event.fresh}
+        fields = {"round": round_id, "stage": self.barrier.stage, "source": event.source}
+        fields |= {"lost": lost, "fresh": event.fresh}
         self._transition("stage rebuilt")
         self.membership.view.note_state(self.local, now)
         self.hello_exchange.adopt(event.state)
         self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
+        # A branch of its own, which follows from the state, with all peers of the stage.
+        told = event.state + round_id.to_bytes(8, "little")
+        chain = genesis(self.settings.run, self.settings.lineage, told)
+        self.rounds.adopt(round_id, chain, self.rounds.replicated.first_snapshot())
         return [
-            Report("stage_rebuilt", told),
-            *self.pipeline.begin_anew(round_id, event.state),
+            Report("stage_rebuilt", fields),
+            *self.barrier.broadcast(self._here()),
             *self.rounds.start(now),
             *self.hello_exchange.to_all(),
             *self._greet_stages(),
@@ -239,9 +309,21 @@ class StagePeer(Peer):
 
     def _greet_stages(self) -> list[Effect]:
         """Send a hello to the peers of the other stages, which must know if this one trains."""
-        return [self.hello_exchange.to(peer) for peer in self.pipeline.barrier.others()]
+        return [self.hello_exchange.to(peer) for peer in self.barrier.others()]
 
     # --- training, and leaving --------------------------------------------------------------------
+
+    def _begin_rounds(self, effects: Sequence[Effect], now: float) -> list[Effect]:
+        """Return the effects of a round that begins with one of ``effects``."""
+        starts = [effect for effect in effects if isinstance(effect, StartRound)]
+        if not starts:
+            return []
+        locked, told = self.rounds.locked, self.barrier.begin(self._here())
+        everybody = self.rounds.roster.peers
+        working = tuple([peer for peer in everybody if peer not in locked])
+        pass_us = self.rounds.replicated.pass_us(everybody)
+        weights = self.barrier.weights(everybody, pass_us, working)
+        return told + [each for start in starts for each in self.flow.begin(start, weights, now)]
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
         recovers, effects = self.phase == "recovering", super()._on_restored(event, now)
@@ -249,29 +331,31 @@ class StagePeer(Peer):
         return effects + (self._greet_stages() if resumes else [])
 
     def _on_change(self, change: Change, now: float) -> list[Effect]:
-        pipeline, gathers = self.pipeline, self.phase == "gathering"
-        effects = pipeline.rebuild.on_view_change(now) if gathers else []
-        if pipeline.is_of_stage(change.peer):
+        gathers = self.phase == "gathering"
+        effects = self.rebuild.on_view_change(now) if gathers else []
+        if self._is_of_stage(change.peer):
             effects += super()._on_change(change, now)
         else:
             effects += self._announce(change)
         if self.phase == "running" and not gathers:
             if change.what == "joined":
-                effects += pipeline.flow.on_joined(change.peer, now)
-            effects += pipeline.on_view_change(now)
+                effects += self.flow.on_joined(change.peer, now)
+            effects += self.rounds.pass_gate(now) + self.flow.on_view_change(now)
         return effects
 
     def _watch_quorum(self, now: float) -> list[Effect]:
         effects = super()._watch_quorum(now)
         if self.phase not in ("running", "recovering"):
             return effects
-        reports, halt = self.pipeline.watch.check_lost_stages(self.rounds.round_id, now)
+        reports, halt = self.watch.check_lost_stages(self.rounds.round_id, now)
         end = [] if halt is None else self._end(halt, self.membership.leave(now))
         return [*effects, *reports, *end]
 
     def _contribute(self, event: Contributed, now: float) -> list[Effect]:
-        current = self.pipeline.current(event)
-        return [] if current is None else super()._contribute(current, now)
+        """Contribute an update of the sum as it is, with the time that a micro-batch took."""
+        if not event.collective and not self.flow.is_current(event):
+            return []
+        return super()._contribute(replace(event, pass_us=self.flow.pass_us), now)
 
     def _on_stop(self, event: Stop, now: float) -> list[Effect]:
         draining, effects = self.phase == "draining", super()._on_stop(event, now)

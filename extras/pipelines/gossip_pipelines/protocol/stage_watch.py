@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from gossip.core import QUORUM_LOST, STATE_LOST, CoreSettings, Halt, PeerId, Report
+from gossip.core import QUORUM_LOST, STATE_LOST, CoreSettings, Halt, MemberTable, PeerId, Report
 
-from .barrier import Presence, StageBarrier
+from .barrier import StageBarrier
 
 
 class StageWatch:
     """Other stages that have lost all their peers, and since when. ``check_lost_stages`` is to be
     called periodically."""
 
-    def __init__(self, settings: CoreSettings, barrier: StageBarrier, members: Presence) -> None:
+    def __init__(self, settings: CoreSettings, barrier: StageBarrier, members: MemberTable) -> None:
         self.pipeline, self.barrier, self.members = barrier.pipeline, barrier, members
         rounds = settings.rounds
         self._quorum_timeout_s, self._start_timeout_s = (
