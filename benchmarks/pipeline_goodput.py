@@ -42,7 +42,7 @@ from gossip_pipelines.planning import (
 )
 
 TRAIN = HERE / "pipeline_train.py"
-STAGES = [(0, 3, ("a", "b")), (4, 6, ("c", "d")), (7, 9, ("e", "f"))]
+STAGES = [((0, 3), ("a", "b")), ((4, 6), ("c", "d")), ((7, 9), ("e", "f"))]
 MICRO_BATCHES, SAMPLES = 6, 2
 PEERS = 6
 FIRST_KILL_S = 45.0

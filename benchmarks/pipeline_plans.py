@@ -35,7 +35,6 @@ from gossip_pipelines.plan.linking import measure_link
 from gossip_pipelines.planning import (
     CostLine,
     Costs,
-    LinkProfile,
     PeerProfile,
     PipelinePlan,
     PlannedStage,
@@ -111,7 +110,7 @@ def profiles(into: Path) -> list[Path]:
     paths = [into / f"{name}.toml" for name in SPEEDS]
     if all(path.exists() for path in paths):
         return paths
-    link = measure_link("other", "127.0.0.1", "127.0.0.1", "", 7).line
+    link = measure_link("127.0.0.1", "127.0.0.1", "", 7)[0]
     print(f"a loopback link: {1e3 * link.fixed_s:.2f} ms, {8e-6 / link.each_s:,.0f} Mbit/s")
     with ThreadPoolExecutor(len(SPEEDS)) as pool:
         found = list(pool.map(lambda name: profile(name, link), SPEEDS))
@@ -124,8 +123,8 @@ def profile(name: str, link: CostLine) -> PeerProfile:
     layers, samples = pipeline_train.unequal(SPEEDS[name])
     found = measure_layers(layers, samples, SIZES, repeats=1)
     line = CostLine(link.fixed_s, link.each_s + 8e-6 / MBIT[name])
-    links = tuple(LinkProfile(to, line, 1.0) for to in SPEEDS if to != name)
-    return PeerProfile(name, MEMORY_BYTES, SIZES, found.r2, found.layers, links)
+    links = {to: line for to in SPEEDS if to != name}
+    return PeerProfile(name, MEMORY_BYTES, SIZES, found.layers, links)
 
 
 def best_plan(costs: Costs) -> PipelinePlan:
@@ -137,7 +136,7 @@ def planned(costs: Costs, stages: Sequence[tuple[int, tuple[str, ...]]]) -> Pipe
     """With what is predicted of it."""
     placed, at = [], 0
     for layers, peers in stages:
-        placed.append(PlannedStage(at, at + layers - 1, peers))
+        placed.append(PlannedStage((at, at + layers - 1), peers))
         at += layers
     plan = PipelinePlan(costs.model, BATCH // SAMPLES, SAMPLES, 1, 1.0, tuple(placed))
     stage_costs, placement = check_plan(plan, costs)
@@ -176,8 +175,8 @@ def measure(name: str, plan: PipelinePlan, steps: int, into: Path) -> Measured:
     path.write_text(write_plan(plan), "utf-8")
     words = ["--plan", str(path), str(TRAIN), "unequal", "--steps", str(steps)]
     words += ["--rows", str(BATCH)]
-    rows = run(name, words, [peer for stage in plan.stages for peer in stage.peers], into)
-    return measured(rows, len(plan.stages) - 1)
+    rows = run(name, words, [peer for stage in plan.stage for peer in stage.peers], into)
+    return measured(rows, len(plan.stage) - 1)
 
 
 # --- the tables -----------------------------------------------------------------------------------
@@ -206,7 +205,7 @@ def predictions(costs: Costs, into: Path, options: argparse.Namespace) -> int:
 
 def shape(plan: PipelinePlan) -> str:
     return " \\| ".join(
-        f"{stage.last - stage.first + 1} {'+'.join(stage.peers)}" for stage in plan.stages
+        f"{stage.layers[1] - stage.layers[0] + 1} {'+'.join(stage.peers)}" for stage in plan.stage
     )
 
 

@@ -70,7 +70,7 @@ def write_files(folder: Path, stages: list[tuple[int, int, tuple[str, ...]]]) ->
         SAMPLES,
         1,
         0.1,
-        tuple(PlannedStage(*each) for each in stages),
+        tuple(PlannedStage((first, last), peers) for first, last, peers in stages),
     )
     (folder / "plan.toml").write_text(write_plan(plan))
     tests = str(Path(__file__).parent.parent)

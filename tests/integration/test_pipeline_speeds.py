@@ -35,8 +35,8 @@ for step in peer.steps(10):
     pipe.step(x, x)
 """
 STAGES = (
-    PlannedStage(0, 0, ("a",), (0.006,)),
-    PlannedStage(1, 1, ("b", "c"), (0.03, 0.03)),  # b takes three times as long
+    PlannedStage((0, 0), ("a",), (0.006,)),
+    PlannedStage((1, 1), ("b", "c"), (0.03, 0.03)),  # b takes three times as long
 )
 
 

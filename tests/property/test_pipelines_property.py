@@ -16,7 +16,6 @@ from gossip_pipelines.planning import (
     CostLine,
     Costs,
     LayerProfile,
-    LinkProfile,
     PeerProfile,
     Placement,
     StageCosts,
@@ -138,9 +137,7 @@ layers = st.builds(
     lines,
     lines,
 )
-links = st.builds(
-    LinkProfile, st.from_regex(r"[a-z][a-z0-9_.-]{0,10}", fullmatch=True), lines, st.floats(0, 1)
-)
+links = st.dictionaries(st.from_regex(r"[a-z][a-z0-9_.-]{0,10}", fullmatch=True), lines, max_size=3)
 
 
 @given(
@@ -149,29 +146,13 @@ links = st.builds(
         st.from_regex(r"[A-Z][A-Za-z0-9_.-]{0,10}", fullmatch=True),
         st.integers(1, 10**15),
         st.tuples(st.integers(1, 100), st.integers(101, 2**20)),
-        st.floats(0, 1),
         st.lists(layers, min_size=1, max_size=5).map(tuple),
-        st.lists(links, max_size=3, unique_by=lambda link: link.to).map(tuple),
+        links,
     )
 )
 @settings(max_examples=EXAMPLES)
 def test_a_profile_is_read_as_it_was_written(profile: PeerProfile) -> None:
-    """Numbers to the digits that are written."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "p.toml"
         path.write_text(write_profile(profile))
-        found = read_profile(path)
-        path.write_text(write_profile(found))
-        assert read_profile(path) == found
-    assert (found.peer, found.memory_bytes, found.batches) == (
-        profile.peer,
-        profile.memory_bytes,
-        profile.batches,
-    )
-    assert found.model == profile.model
-    for before, after in zip(profile.layers, found.layers, strict=True):
-        assert after.parameter_bytes == before.parameter_bytes
-        assert after.forward.each_s == pytest.approx(before.forward.each_s, rel=1e-5)
-    for link, again in zip(profile.links, found.links, strict=True):
-        assert again.to == link.to
-        assert again.line.fixed_s == pytest.approx(link.line.fixed_s, rel=1e-5)
+        assert read_profile(path) == profile

@@ -103,7 +103,12 @@ def starting(blocks: list[Block]) -> list[list[str]]:
 
 
 PLAN = PipelinePlan(
-    "0" * 16, 4, 2, 1, 0.1, (PlannedStage(0, 1, ("lab1", "lab2")), PlannedStage(2, 2, ("lab3",)))
+    "0" * 16,
+    4,
+    2,
+    1,
+    0.1,
+    (PlannedStage((0, 1), ("lab1", "lab2")), PlannedStage((2, 2), ("lab3",))),
 )
 MODEL = """
 import torch
@@ -200,7 +205,7 @@ for _ in peer.steps(4, save="saved", every=2):
 def train_stages(folder: Path) -> None:
     """Leaves the checkpoints of a model in two stages in ``saved``."""
     walked = walk_without_data([nn.Linear(4, 8), nn.Linear(8, 2)], torch.zeros(4, 4))
-    stages = PlannedStage(0, 0, ("a",)), PlannedStage(1, 1, ("b",))
+    stages = PlannedStage((0, 0), ("a",)), PlannedStage((1, 1), ("b",))
     plan = PipelinePlan(model_of([each.signature for each in walked]), 2, 4, 1, 0.1, stages)
     (folder / "stages.toml").write_text(write_plan(plan))
     (folder / "stages.py").write_text(STAGES)
@@ -306,7 +311,7 @@ def test_toml_is_read(block: Block, tmp_path: Path) -> None:
     path = tmp_path / "plan.toml"
     path.write_text(block.text)
     if "[[stage]]" in block.text:
-        assert len(read_plan(path).stages) == block.text.count("[[stage]]")
+        assert len(read_plan(path).stage) == block.text.count("[[stage]]")
         return
     plan = load(path)
     assert len(plan.faults) == block.text.count("[[fault]]")

@@ -16,7 +16,6 @@ from gossip.launch.cli import app
 from gossip_pipelines.planning import (
     CostLine,
     LayerProfile,
-    LinkProfile,
     PeerProfile,
     TrainingStep,
     check_plan,
@@ -39,9 +38,8 @@ LAYERS = tuple(
     )
     for at in range(4)
 )
-LINK = LinkProfile("lab2", CostLine(2e-4, 8e-8), 0.999)
-LAB1 = PeerProfile("lab1", 2**30, (2, 16), 0.98, LAYERS, (LINK,))
-LAB2 = replace(LAB1, peer="lab2", links=())
+LAB1 = PeerProfile("lab1", 2**30, (2, 16), LAYERS, {"lab2": CostLine(2e-4, 8e-8)})
+LAB2 = replace(LAB1, peer="lab2", links={})
 
 
 @pytest.fixture
@@ -85,9 +83,9 @@ def test_activations_as_bf16_take_half_the_bytes_and_stand_in_the_plan(files: Pa
     assert check_plan(after, costs)[0].work.activations == "bf16"
     text = (files / "half.toml").read_text()
     (files / "half.toml").write_text(text.replace('"bf16"  #', '"int8"  #'))
-    with pytest.raises(ConfigError, match=r"activations = .*int8.*cannot be") as refused:
+    with pytest.raises(ConfigError, match=r"activations cannot be .int8") as refused:
         read_plan(files / "half.toml")
-    assert '"exact" or "bf16"' in (refused.value.hint or "")
+    assert "'exact' or 'bf16'" in (refused.value.hint or "")
 
 
 def test_a_plan_is_made_edited_and_checked(files: Path) -> None:
@@ -97,12 +95,12 @@ def test_a_plan_is_made_edited_and_checked(files: Path) -> None:
     assert "gossip run --plan PLAN SCRIPT carries a plan out" in said
     assert "<- slowest" in said
     made = read_plan(files / "plan.toml")
-    assert [stage.peers for stage in made.stages] in (
+    assert [stage.peers for stage in made.stage] in (
         [("lab1",), ("lab2",)],
         [("lab2",), ("lab1",)],
     )
     text = (files / "plan.toml").read_text()
-    cut = made.stages[0].last
+    cut = made.stage[0].layers[1]
     edited = text.replace(f"layers = [0, {cut}]", "layers = [0, 0]")
     edited = edited.replace(f"layers = [{cut + 1}, 3]", "layers = [1, 3]")
     (files / "plan.toml").write_text(edited)
@@ -125,8 +123,8 @@ def test_a_plan_is_not_written_over_unasked(files: Path) -> None:
 def test_the_json_has_every_way(files: Path) -> None:
     found = json.loads(plan("lab1.toml", "lab2.toml", "--json", "--local-steps", "50"))
     assert [len(each["stages"]) for each in found["pipelines"]] == [2]
-    ways = {each["way"]: each["step_s"] for each in found["others"]}
-    assert ways.keys() == {"rolling", "random-k", "rolling, 50 local steps"}
+    ways = {each["name"]: each["step_s"] for each in found["others"]}
+    assert ways.keys() == {"rolling", "rolling, 50 local steps"}
     assert ways["rolling, 50 local steps"] < ways["rolling"]
     assert found["plan"] == "plan.toml"
 
@@ -145,28 +143,27 @@ def to(old: str, new: str) -> Edit:
 @pytest.mark.parametrize(
     ("edit", "said"),
     [
-        (to("memory_bytes = 1073741824", "memory_bytes = 0"), "memory_bytes = 0 cannot be"),
-        (to("memory_bytes = 1073741824", "memory_bytes = -5"), "memory_bytes = -5 cannot be"),
-        (to("forward_s = [0.0001, 0.001]", "forward_s = [-1.0, 0.001]"), "forward_s = .* cannot"),
-        (to("forward_s = [0.0001, 0.001]", "forward_s = [nan, 0.001]"), "forward_s = .* cannot"),
-        (to("forward_s = [0.0001, 0.001]", "forward_s = [inf, 0.001]"), "forward_s = .* cannot"),
-        (to("forward_s = [0.0001, 0.001]", "forward_s = [1e30, 0.001]"), "forward_s = .* cannot"),
-        (to("forward_s = [0.0001, 0.001]", "forward_s = [0.001]"), "forward_s = .* cannot"),
-        (to("forward_s = [0.0001, 0.001]", 'forward_s = "1 ms"'), "forward_s = .* cannot"),
-        (to("parameter_bytes = 4000000", "parameter_bytes = 1e99"), "parameter_bytes = 1e\\+99"),
-        (to("parameter_bytes = 4000000", "parameter_bytes = true"), "parameter_bytes = True"),
-        (to("kept_bytes = 2048", "kept_byte = 2048"), "Did you mean 'kept_bytes'"),
-        (to("seconds = [0.0002, 8e-08]", "seconds = [0.0002, -8e-08]"), "seconds = .* cannot"),
-        (to('to = "lab2"', 'to = "lab1"'), "leads to lab1 itself"),
-        (to('peer = "lab1"', 'peer = "../../etc"'), "is no name of a peer"),
-        (to('peer = "lab1"', 'peer = "\\u001b[2J"'), "is no name of a peer"),
-        (to('name = "0 Linear"', "name = 7"), "name = 7 cannot be"),
+        (to("memory_bytes = 1073741824", "memory_bytes = 0"), "memory_bytes cannot be 0"),
+        (to("forward = [0.0001, 0.001]", "forward = [-1.0, 0.001]"), "forward.* cannot be"),
+        (to("forward = [0.0001, 0.001]", "forward = [nan, 0.001]"), "forward.* cannot be"),
+        (to("forward = [0.0001, 0.001]", "forward = [inf, 0.001]"), "forward.* cannot be"),
+        (to("forward = [0.0001, 0.001]", "forward = [1e30, 0.001]"), "forward.* cannot be"),
+        (to("forward = [0.0001, 0.001]", "forward = [0.001]"), "forward 1 is missing"),
+        (to("forward = [0.0001, 0.001]", 'forward = "1 ms"'), "forward.* cannot be"),
+        (to("parameter_bytes = 4000000", "parameter_bytes = 1e99"), "bytes cannot be 1e\\+99"),
+        (to("parameter_bytes = 4000000", "parameter_bytes = true"), "bytes cannot be True"),
+        (to("kept_bytes = 2048.0", "kept_byte = 2048"), "Did you mean 'kept_bytes'"),
+        (to("lab2 = [0.0002, 8e-08]", "lab2 = [0.0002, -8e-08]"), "links lab2 1 cannot"),
+        (to("lab2 = ", "lab1 = "), "leads to lab1 itself"),
+        (to('peer = "lab1"', 'peer = "../../etc"'), "peer cannot be"),
+        (to('peer = "lab1"', 'peer = "\\u001b[2J"'), "peer cannot be"),
+        (to('name = "0 Linear"', "name = 7"), "name cannot be 7"),
         (to("gossip.profile/1", "gossip.profile/9"), "schema is 'gossip.profile/9'"),
-        (to("[[layer]]", "[[layer"), "is no TOML"),
-        (lambda text: text.partition("\n[[layer]]")[0], "it has no layer"),
-        (lambda text: text + "[[layer]]\n" * 600, "at most 512 tables"),
+        (to("[[layers]]", "[[layers"), "is no TOML"),
+        (lambda text: text.partition("\n[[layers]]")[0], "layers is missing"),
+        (lambda text: text.partition("\n[links]")[0] + "[[layers]]\n" * 600, "layers"),
         (lambda text: "#" * (2 * 2**20) + text, "has more than 2097152 bytes"),
-        (lambda text: "x = " + "[" * 20_000, "too many brackets|is no TOML"),
+        (lambda text: "x = " + "[" * 20_000, "is no TOML"),
     ],
 )
 def test_a_profile_that_cannot_be_is_refused(files: Path, edit: Edit, said: str) -> None:
@@ -200,7 +197,7 @@ def test_what_nobody_can_plan_is_refused(files: Path, words: tuple[str, ...], sa
 
 
 def test_a_link_that_nobody_measured_is_named(files: Path) -> None:
-    (files / "lab1.toml").write_text(write_profile(replace(LAB1, links=())))
+    (files / "lab1.toml").write_text(write_profile(replace(LAB1, links={})))
     with pytest.raises(ConfigError, match="no link between lab1 and lab2 was measured"):
         plan("lab1.toml", "lab2.toml")
     assert "pipeline, 2 stages" in plan("lab1.toml", "lab2.toml", "--mbit", "100")
@@ -277,18 +274,18 @@ def test_where_there_is_no_plan_and_no_profile_it_says_what_makes_one(files: Pat
         (to(LAB1.model, "0" * 16), "the plan is for the model 0000000000000000"),
         (to('peers = ["lab2"]', 'peers = ["lab3"]'), "lab3, of which there is no profile. Did you"),
         (to('peers = ["lab2"]', 'peers = ["lab1"]'), "lab1 stands in the plan twice"),
-        (to('peers = ["lab2"]', "peers = []"), "peers = .* cannot be"),
+        (to('peers = ["lab2"]', "peers = []"), "peers cannot be"),
         (to("layers = [2, 3]", "layers = [1, 3]"), "stage 1 begins with layer 1 where 2 is next"),
         (to("layers = [2, 3]", "layers = [3, 3]"), "stage 1 begins with layer 3 where 2 is next"),
         (to("layers = [2, 3]", "layers = [2, 2]"), "3 layers together, the model 4"),
         (to("layers = [2, 3]", "layers = [2, 9]"), "10 layers together, the model 4"),
-        (to("layers = [2, 3]", "layers = [3, 2]"), "layers = .* cannot be"),
-        (to("layers = [2, 3]", "layers = [2.5, 3]"), "layers = .* cannot be"),
+        (to("layers = [2, 3]", "layers = [3, 2]"), "cannot be"),
+        (to("layers = [2, 3]", "layers = [2.5, 3]"), "cannot be"),
         (to("members_least = 1", "members_least = 2"), "has 1 of the 2 peers"),
-        (to("micro_batches = 4", "micro_batches = 0"), "micro_batches = 0 cannot be"),
+        (to("micro_batches = 4", "micro_batches = 0"), "micro_batches cannot be 0"),
         (to("samples = 2", "samples = 600000"), "stage 0 needs .* GiB of each of its peers"),
         (to("[[stage]]", "[[stages]]"), "Did you mean 'stage'"),
-        (lambda text: text.partition("\n[[stage]]")[0], "it has no stage"),
+        (lambda text: text.partition("\n[[stage]]")[0], "stage is missing"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(files: Path, edit: Edit, said: str) -> None:

@@ -15,7 +15,7 @@ from gossip.training.start import _alone
 from gossip_pipelines.plan import options_of
 from gossip_pipelines.planning import PipelinePlan, PlannedStage, write_plan
 
-STAGES = (PlannedStage(0, 1, ("lab2",)), PlannedStage(2, 5, ("lab1", "lab3", "lab4")))
+STAGES = (PlannedStage((0, 1), ("lab2",)), PlannedStage((2, 5), ("lab1", "lab3", "lab4")))
 PLAN = PipelinePlan("0123456789abcdef", 8, 4, 1, 0.1, STAGES)
 
 
@@ -57,11 +57,11 @@ def test_another_rule_may_be_named_and_each_stage_must_be_enough_for_it(tmp_path
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"stages": STAGES[:1]}, "has one stage, which is no pipeline"),
-        ({"stages": (STAGES[1],)}, "stage 0 begins with layer 2 where 0 is next"),
-        ({"stages": (*STAGES, PlannedStage(5, 6, ("lab9",)))}, "begins with layer 5 where 6 is"),
+        ({"stage": STAGES[:1]}, "has one stage, which is no pipeline"),
+        ({"stage": (STAGES[1],)}, "stage 0 begins with layer 2 where 0 is next"),
+        ({"stage": (*STAGES, PlannedStage((5, 6), ("lab9",)))}, "begins with layer 5 where 6 is"),
         (
-            {"stages": (*STAGES, PlannedStage(6, 6, ("lab1",)))},
+            {"stage": (*STAGES, PlannedStage((6, 6), ("lab1",)))},
             "the peer lab1 stands in the plan twice",
         ),
         ({"members_least": 2}, "stage 0 has 1 of the 2 peers that members_least asks for"),
@@ -117,8 +117,8 @@ def test_audits_need_a_plan_and_a_stage_of_three(tmp_path: Path) -> None:
     assert pipeline.audit == 0.05
     with pytest.raises(ConfigError, match="the run has no plan"):
         fitting.check(resolve({"audit": 0.05}).config)
-    few = (STAGES[0], PlannedStage(2, 5, ("lab1", "lab3")))
-    options = options_of(written(tmp_path, stages=few), None)
+    few = (STAGES[0], PlannedStage((2, 5), ("lab1", "lab3")))
+    options = options_of(written(tmp_path, stage=few), None)
     with pytest.raises(ConfigError, match="largest stage has 2 peers, and it takes 3"):
         fitting.check(resolve({**options, "audit": 0.05}).config)
 

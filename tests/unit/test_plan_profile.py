@@ -173,7 +173,7 @@ def test_a_line_that_predicts_badly_is_doubted() -> None:
         (("profile", "nowhere.py:layers", "--name", "a"), "there is no file"),
         (("profile", "my_layers.py:layer", "--name", "a"), "has no function layer"),
         (("profile", "my_layers.py", "--name", "a"), "names no function"),
-        (("profile", "my_layers.py:layers", "--name", "a/b"), "is no name of a peer"),
+        (("profile", "my_layers.py:layers", "--name", "a/b"), "cannot be 'a/b'"),
         (("profile", "my_layers.py:layers", "--name", "a", "--batches", "4,2"), "two numbers"),
         (("profile", "my_layers.py:layers", "--name", "a", "--memory", "much"), "is no size"),
         (("link", "lab1.toml", "lab2"), "there is no file lab1.toml"),

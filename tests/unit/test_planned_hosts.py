@@ -115,7 +115,7 @@ def test_names_of_peers_without_a_plan_are_refused() -> None:
 def test_a_dry_run_names_the_peers_of_each_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stages = (PlannedStage(0, 1, ("lab3",)), PlannedStage(2, 5, ("lab1", "lab2")))
+    stages = (PlannedStage((0, 1), ("lab3",)), PlannedStage((2, 5), ("lab1", "lab2")))
     (tmp_path / "plan.toml").write_text(write_plan(PipelinePlan(MODEL, 8, 4, 1, 0.1, stages)))
     monkeypatch.chdir(tmp_path)
     words = ["hosts", "-H", "lab1=a,lab2=a,lab3=b", "--plan", "plan.toml", "--dry-run"]

@@ -14,7 +14,6 @@ from pipeline_instances import WORK, alike, drawn_stages, try_every_cut, uneven
 
 from gossip.errors import ConfigError
 from gossip_pipelines.planning import (
-    Annealing,
     Costs,
     PlanRequest,
     StageCosts,
@@ -34,7 +33,6 @@ from gossip_pipelines.planning import (
 INSTANCES = 200
 ORIGIN = [(36, 8), (24, 12), (48, 24), (64, 12)]
 """Layers and stages of the instances that the origin of this project has figures for."""
-QUICK = Annealing(starts=48, steps=50, polished=4)
 
 
 def by_the_formula(costs: Costs, step: TrainingStep, order: list[int], bounds: list[int]) -> float:
@@ -105,42 +103,33 @@ def test_a_few_passes_solve_the_sizes_of_the_origin(kind, layers: int, stages: i
                 assert best.step_s <= cut_at(tables, other).step_s
 
 
-def test_the_differentiable_search_is_near_the_best_cuts() -> None:
-    instances = effort(12, INSTANCES)
-    near = solved = 0
-    for seed in range(instances):
-        stage_costs, groups = drawn_stages(seed)
-        best = best_cut(stage_costs.tables(groups))
-        if best is None:
-            continue
-        solved += 1
-        searched = search_placement(stage_costs, len(groups), seed, groups, QUICK)
-        assert searched.found.groups == groups
-        assert searched.found.step_s >= best.step_s * (1 - 1e-12)
-        near += searched.found.step_s <= 1.02 * best.step_s
-    assert near >= 0.95 * solved
-
-
-def test_the_search_places_peers_better_than_a_fixed_order() -> None:
-    outcomes: Counter[str] = Counter()
+def test_the_differentiable_search_places_peers_near_the_best() -> None:
+    better = instances = 0
     for seed in range(effort(6, INSTANCES)):
-        stages = 3 + seed % 3
+        stages = 4 + seed % 2
         stage_costs = StageCosts(uneven(seed + 5000, 6 + seed % 7, stages), WORK)
         fixed = best_cut(stage_costs.tables([(peer,) for peer in range(stages)]))
         best = best_placement(stage_costs, every_assignment(stages, stages, 1))
-        search = search_placement(stage_costs, stages, seed, annealing=QUICK)
-        starts = search_placement(stage_costs, stages, seed, annealing=replace(QUICK, steps=0))
-        searched = search.found
+        searched = search_placement(stage_costs, stages, seed)
         assert fixed is not None
         assert best is not None
-        assert searched.step_s >= best.step_s * (1 - 1e-12)
-        outcomes["better"] += searched.step_s < 0.999 * fixed.step_s
-        outcomes["near"] += searched.step_s <= 1.02 * best.step_s
-        outcomes["descended"] += search.rounded.step_s < 0.99 * starts.rounded.step_s
-        outcomes["all"] += 1
-    assert outcomes["better"] > outcomes["all"] / 2
-    assert outcomes["near"] >= 0.8 * outcomes["all"]
-    assert outcomes["descended"] >= 0.6 * outcomes["all"]  # not only luck of the starts
+        assert searched is not None
+        assert best.step_s * (1 - 1e-12) <= searched.step_s <= 1.05 * best.step_s
+        better += searched.step_s < 0.999 * fixed.step_s
+        instances += 1
+    assert better > instances / 2
+
+
+def test_the_descent_is_better_than_the_luck_of_its_starts() -> None:
+    ratios = []
+    for seed in range(effort(6, INSTANCES)):
+        stage_costs = StageCosts(uneven(seed + 5000, 14 + seed % 7, 8), WORK)
+        descended = search_placement(stage_costs, 8, seed, starts=16)
+        begun = search_placement(stage_costs, 8, seed, starts=16, steps=0)
+        assert descended is not None
+        assert begun is not None
+        ratios.append(descended.step_s / begun.step_s)
+    assert sum(ratios) / len(ratios) < 0.98
 
 
 def test_every_assignment_is_tried_once() -> None:
@@ -218,7 +207,7 @@ def test_small_machines_make_a_pipeline_and_large_ones_do_without() -> None:
     assert answer.pipelines
     assert not answer.others
     answer = make_plan(costs, PlanRequest(16, samples=4))
-    assert [other.peers for other in answer.others] == [(0, 1, 2, 3)] * 3
+    assert [other.peers for other in answer.others] == [(0, 1, 2, 3)] * 2
 
 
 def test_who_cannot_hold_the_model_is_left_out_of_data_parallel_training() -> None:
@@ -237,14 +226,12 @@ def test_equal_peers_share_a_batch_equally() -> None:
 
 
 def test_slow_peers_are_predicted_with_the_parts_that_they_come_to_get() -> None:
-    """A rolling round gives a quarter at least; random-k gives all alike; of local steps each takes
-    what it can."""
+    """A rolling round gives a quarter at least; of local steps each takes what it can."""
     costs = alike(3, 6, 4)
     slow = np.array([20.0, 1.0, 1.0, 1.0])[None, :, None]
     costs = replace(costs, fixed_s=0.0 * costs.fixed_s, each_s=costs.each_s * slow)
     each_s = float(costs.each_s[:, 1].sum())
     found = {other.name: other.compute_s for other in data_parallel(costs, WORK, 30)}
-    assert found["random-k"] == pytest.approx(20 * each_s * WORK.batch / 4)
     assert found["rolling"] == pytest.approx(20 * each_s * WORK.batch * 0.25 / 3.25)
     together = 3 + 1 / 20
     assert found["rolling, 30 local steps"] == pytest.approx(each_s * WORK.batch / together)

@@ -20,25 +20,25 @@ def options_of(path: Path, peers: int | None) -> dict[str, Any]:
 
     plan = read_plan(path)
     check_stages(plan)
-    names = [name for stage in plan.stages for name in stage.peers]
-    if len(plan.stages) < 2:
+    names = [name for stage in plan.stage for name in stage.peers]
+    if len(plan.stage) < 2:
         raise ConfigError(
             f"{shown(path)} has one stage, which is no pipeline",
             "without --plan peers train data-parallel",
         )
     if peers is not None and peers != len(names):
-        few = " one for each stage at least," if peers < len(plan.stages) else ""
+        few = " one for each stage at least," if peers < len(plan.stage) else ""
         raise ConfigError(
-            f"-n {peers}: {shown(path)} has {len(names)} peers in {len(plan.stages)} stages",
+            f"-n {peers}: {shown(path)} has {len(names)} peers in {len(plan.stage)} stages",
             f"leave out -n;{few} or make a plan for {peers} peers: gossip plan PROFILE...",
         )
     stages = [
         {
-            "layers": (stage.first, stage.last),
+            "layers": stage.layers,
             "peers": tuple(map(names.index, stage.peers)),
             "pass_s": stage.pass_s,
         }
-        for stage in plan.stages
+        for stage in plan.stage
     ]
     pipeline = {
         "model": plan.model,

@@ -82,7 +82,6 @@ def make(
     ] = "exact",
     mbit: Mbit = None,
     delay_ms: DelayMs = 1.0,
-    seed: Annotated[int, typer.Option(help="Of searches, where peers are more than 5.")] = 0,
     out: Annotated[Path, typer.Option(help="Where the best pipeline goes.")] = Path("plan.toml"),
     replace: Replace = False,
     show: Annotated[
@@ -113,7 +112,6 @@ def make(
         crashes if spare else 0,
         copies,
         local_steps,
-        seed,
         activations,
     )
     answer = make_plan(costs, request)
@@ -122,7 +120,7 @@ def make(
         plan = plan_of(costs, best.stage_costs.work, best.placement, best.played_s)
         write_text(out, write_plan(plan))
     if as_json:
-        print(json.dumps(picture.answer_json(costs, request, answer, out)))
+        print(json.dumps(picture.answer_json(costs, answer, out)))
         return
     picture.print_answer(costs, request, answer, out)
     if show and best is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 from gossip.errors import ConfigError
@@ -10,7 +11,7 @@ from gossip.run import shown
 from gossip.satellites import find_function
 from gossip.transport import is_loopback
 from gossip_pipelines.planning import (
-    LinkProfile,
+    CostLine,
     check_name,
     fit_line,
     r_squared,
@@ -42,18 +43,18 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
         raise ConfigError(
             f"nobody is there to answer at {other_host}", "--via says how to start a command there"
         )
-    link = measure_link(to, host, other_host, via, repeats)
-    write_text(path, write_profile(profile.with_link(link)))
+    line, r2 = measure_link(host, other_host, via, repeats)
+    measured = replace(profile, links={**profile.links, to: line})
+    write_text(path, write_profile(measured))
     return (
-        f"{shown(path)}: {profile.peer} to {to}: {1e3 * link.line.fixed_s:.3g} ms and "
-        f"{8e-6 / max(link.line.each_s, 1e-15):,.0f} Mbit/s, R² {link.r2:.4f}"
-        f"{doubt(link.r2, LINKS_R2)}"
+        f"{shown(path)}: {profile.peer} to {to}: {1e3 * line.fixed_s:.3g} ms and "
+        f"{8e-6 / max(line.each_s, 1e-15):,.0f} Mbit/s, R² {r2:.4f}{doubt(r2, LINKS_R2)}"
     )
 
 
-def measure_link(to: str, host: str, other_host: str, via: str, repeats: int) -> LinkProfile:
-    """Medians of payloads that are sent one at a time until they are answered, of each size, and a
-    line through them. R² is of these and of two sizes more."""
+def measure_link(host: str, other_host: str, via: str, repeats: int) -> tuple[CostLine, float]:
+    """Return the line through medians of payloads of each size, which are sent one at a time until
+    they are answered, and the R² of these and of two sizes more."""
     make_turns = find_function("LinkTurns", "gossip plan link")
     sizes = sorted((*SIZES_KIB, *CHECKED_KIB))
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
@@ -66,4 +67,4 @@ def measure_link(to: str, host: str, other_host: str, via: str, repeats: int) ->
     median = {size: statistics.median(taken) for size, taken in seconds.items()}
     line = fit_line([1024 * size for size in SIZES_KIB], [median[size] for size in SIZES_KIB])
     r2 = r_squared([line.at(1024 * size) for size in sizes], [median[size] for size in sizes])
-    return LinkProfile(to, line, max(0.0, r2))
+    return line, r2

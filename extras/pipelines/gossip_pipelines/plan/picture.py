@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from gossip_pipelines.planning import bottleneck, parts_of, play, played_step_s
 if TYPE_CHECKING:
     from gossip_pipelines.planning import (
         Costs,
-        DataParallel,
         Placement,
         PlanAnswer,
         PlanRequest,
@@ -79,18 +79,15 @@ def _conclusions(costs: Costs, answer: PlanAnswer, out: Path) -> Iterable[str]:
         return
     best = answer.pipelines[0]
     yield f"{shown(out)}: the pipeline of {len(best.placement.groups)} stages"
-    if same := _every_step(answer.others):
-        ratio = same[0].step_s / best.played_s
+    # Local steps are another algorithm.
+    same = next((other for other in answer.others if "local steps" not in other.name), None)
+    if same is not None:
+        ratio = same.step_s / best.played_s
         faster = "faster" if ratio >= 1 else "slower"
         yield (
-            f"it is {max(ratio, 1 / ratio):.2f} times {faster} than {same[0].name} with an "
+            f"it is {max(ratio, 1 / ratio):.2f} times {faster} than {same.name} with an "
             "exchange each step"
         )
-
-
-def _every_step(others: Iterable[DataParallel]) -> list[DataParallel]:
-    """Those that train as a pipeline does: local steps are another algorithm."""
-    return [other for other in others if "local steps" not in other.name]
 
 
 def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
@@ -100,15 +97,14 @@ def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
     columns = ("stage", "layers", "peers", "compute", "link", "exchange", "memory", "")
     table = _table(columns, left=(1, 2, 7))
     for stage, part in enumerate(parts):
-        begin, end = placement.cut.bounds[stage : stage + 2]
         table.add_row(
             str(stage),
-            _layers_word(costs.layers, begin, end),
-            _peers_word(costs, placement.groups[stage], part),
+            _layers_word(costs.layers, *part.layers),
+            _peers_word(part),
             seconds_word(part.compute_s),
-            seconds_word(part.way_s) if part.way_s else "",
+            seconds_word(part.link_s) if part.link_s else "",
             seconds_word(part.exchange_s) if part.exchange_s else "",
-            bytes_word(part.need_bytes),
+            bytes_word(part.memory_bytes),
             ("<- slowest: its link" if on_link else "<- slowest") if stage == slowest else "",
         )
     _print(table)
@@ -130,63 +126,47 @@ def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
         print(f"and {seconds_word(exchange_s)} for the exchange within the slowest group")
 
 
-def _time_line(tasks: Iterable[StagePass], played_s: float) -> Text:
-    """Return a line with a peer's work in each part of a step. If several tasks share a part, the
-    longest is shown."""
-    cells = [IDLE] * WIDTH
-    taken = [0.5 * played_s / WIDTH] * WIDTH
-    for task in tasks:
-        letters = BACKWARD if task.backward else FORWARD
-        for at in range(WIDTH):
-            begin, end = at * played_s / WIDTH, (at + 1) * played_s / WIDTH
-            overlap = min(end, task.end_s) - max(begin, task.begin_s)
-            if overlap > taken[at] or (cells[at] == IDLE and overlap >= taken[at]):
-                cells[at], taken[at] = letters[task.micro_batch % len(letters)], overlap
+def _time_line(tasks: Sequence[StagePass], played_s: float) -> Text:
+    """Return a line with a peer's work in each part of a step: the pass at the part's middle."""
     line = Text()
-    for cell in cells:
-        style = "dim" if cell == IDLE else "cyan" if cell in FORWARD else "magenta"
-        line.append(cell, style)
+    for at in range(WIDTH):
+        middle = (at + 0.5) * played_s / WIDTH
+        task = next((each for each in tasks if each.begin_s <= middle < each.end_s), None)
+        if task is None:
+            line.append(IDLE, "dim")
+        elif task.backward:
+            line.append(BACKWARD[task.micro_batch % len(BACKWARD)], "magenta")
+        else:
+            line.append(FORWARD[task.micro_batch % len(FORWARD)], "cyan")
     return line
 
 
-def _layers_word(names: tuple[str, ...], begin: int, end: int) -> str:
-    kinds = [name.partition(" ")[2] or name for name in (names[begin], names[end - 1])]
-    if end - begin == 1:
-        return f"{begin} {kinds[0]}"
-    return f"{begin}-{end - 1} {kinds[0]}..{kinds[1]}"
+def _layers_word(names: tuple[str, ...], first: int, last: int) -> str:
+    kinds = [name.partition(" ")[2] or name for name in (names[first], names[last])]
+    return f"{first} {kinds[0]}" if first == last else f"{first}-{last} {kinds[0]}..{kinds[1]}"
 
 
-def _peers_word(costs: Costs, group: tuple[int, ...], part: StagePart) -> str:
-    if len(group) == 1:
-        return costs.peers[group[0]]
+def _peers_word(part: StagePart) -> str:
+    if len(part.peers) == 1:
+        return part.peers[0]
     return ", ".join(
-        f"{costs.peers[peer]} {100 * part.shares[peer]:.0f} %"
-        if peer in part.shares
-        else f"{costs.peers[peer]} spare"
-        for peer in group
+        f"{peer} {100 * part.shares[peer]:.0f} %" if peer in part.shares else f"{peer} spare"
+        for peer in part.peers
     )
 
 
-def answer_json(
-    costs: Costs, request: PlanRequest, answer: PlanAnswer, out: Path
-) -> dict[str, Any]:
+def answer_json(costs: Costs, answer: PlanAnswer, out: Path) -> dict[str, Any]:
     """The same for programs."""
     return {
-        "batch": request.batch,
         "plan": str(out) if answer.pipelines else None,
         "pipelines": [
-            {
-                **plan_json(option.stage_costs, option.placement),
-                "exact": option.exact,
-            }
+            {**plan_json(option.stage_costs, option.placement), "exact": option.exact}
             for option in answer.pipelines
         ],
         "others": [
             {
-                "way": other.name,
+                **asdict(other),
                 "step_s": other.step_s,
-                "compute_s": other.compute_s,
-                "exchange_s": other.exchange_s,
                 "peers": [costs.peers[peer] for peer in other.peers],
             }
             for other in answer.others
@@ -196,27 +176,14 @@ def answer_json(
 
 def plan_json(stage_costs: StageCosts, placement: Placement) -> dict[str, Any]:
     """``step_s``: played out; ``formula_s``: by the formula that the search minimises."""
-    parts, names = parts_of(stage_costs, placement), stage_costs.costs.peers
+    parts = parts_of(stage_costs, placement)
     slowest, on_link = bottleneck(parts)
-    bounds = placement.cut.bounds
     return {
+        **asdict(stage_costs.work),
         "step_s": played_step_s(stage_costs, placement),
         "formula_s": placement.step_s,
-        "micro_batches": stage_costs.work.micro_batches,
-        "samples": stage_costs.work.samples,
-        "activations": stage_costs.work.activations,
         "slowest": {"stage": slowest, "link": on_link},
-        "stages": [
-            {
-                "layers": [bounds[stage], bounds[stage + 1] - 1],
-                "peers": [names[peer] for peer in group],
-                "compute_s": part.compute_s,
-                "link_s": part.way_s,
-                "exchange_s": part.exchange_s,
-                "memory_bytes": part.need_bytes,
-            }
-            for stage, (group, part) in enumerate(zip(placement.groups, parts, strict=True))
-        ],
+        "stages": [asdict(part) for part in parts],
     }
 
 

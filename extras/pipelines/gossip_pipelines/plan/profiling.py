@@ -15,7 +15,6 @@ from gossip.errors import ConfigError
 from gossip.launch.report import counted
 from gossip.run import shown
 from gossip_pipelines.planning import (
-    LayerProfile,
     PeerProfile,
     check_name,
     layers_of,
@@ -59,11 +58,11 @@ def profile_here(request: ProfileRequest) -> str:
     made = _function_at(request.model)()
     limit = bytes_of(request.memory) if request.memory else psutil.virtual_memory().available
     layers, samples = layers_of(made, request.model)
-    known = known_layers(before, request.batches) if before and not request.again else {}
+    use_known = before is not None and before.batches == request.batches and not request.again
+    known = {layer.signature: layer for layer in before.layers} if before and use_known else {}
     found = measure_layers(layers, samples, request.batches, request.repeats, known)
-    r2 = found.r2 if found.timed or before is None else before.layers_r2
-    links = before.links if before else ()
-    profile = PeerProfile(name, int(limit), request.batches, max(0.0, r2), found.layers, links)
+    links = before.links if before else {}
+    profile = PeerProfile(name, int(limit), request.batches, found.layers, links)
     write_text(path, write_profile(profile))
     whole = request.batches[1]
     step_s = sum(each.forward.at(whole) + each.backward.at(whole) for each in found.layers)
@@ -72,8 +71,8 @@ def profile_here(request: ProfileRequest) -> str:
     )
     if not found.timed:
         return f"{said}; all of them were known, --again measures anew"
-    said += f"; {found.timed} timed now, R² {found.r2:.3f} at two other numbers of samples, "
-    return f"{said}{100 * found.relative_error:.0f} % off in the middle{doubt(found.r2, LAYERS_R2)}"
+    said += f"; {found.timed} timed now, R² {found.r2:.3f} at two other numbers of samples"
+    return said + doubt(found.r2, LAYERS_R2)
 
 
 def doubt(r2: float, expected: float) -> str:
@@ -83,14 +82,6 @@ def doubt(r2: float, expected: float) -> str:
     return (
         f"\n! below {expected}: is the machine busy? Measure again when it has nothing else to do"
     )
-
-
-def known_layers(before: PeerProfile, batches: tuple[int, int]) -> dict[str, LayerProfile]:
-    """Return the layers that need no new timing, by signature. Empty: they were timed with other
-    batches."""
-    if before.batches != batches:
-        return {}
-    return {layer.signature: layer for layer in before.layers}
 
 
 def bytes_of(text: str) -> int:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         best_cut,
         cut_at,
     )
+    from .files import check_name, write_text
     from .fits import CostLine, fit_line, r_squared
     from .layers import HandedOn, walk_without_data
     from .making import (
@@ -56,14 +57,12 @@ if TYPE_CHECKING:
     )
     from .profile import (
         LayerProfile,
-        LinkProfile,
         PeerProfile,
         model_of,
         read_profile,
         write_profile,
     )
-    from .relaxed import Annealing, search_placement
-    from .tables import check_name, write_text
+    from .relaxed import search_placement
     from .timeline import StagePass, play
 else:
     __getattr__, __dir__ = lazy(__name__)

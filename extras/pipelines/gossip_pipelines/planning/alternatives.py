@@ -3,14 +3,13 @@ computes a part of the batch, and updates are exchanged."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from gossip.core import Pace, settled_pace
 
-from .costs import WIRE_BYTES, Costs, Group, Numbers, TrainingStep, rolling_s
+from .costs import Costs, Group, Numbers, TrainingStep, rolling_s
 
 LOCAL_STEPS = 30
 
@@ -37,11 +36,10 @@ class DataParallel:
 
 
 def data_parallel(costs: Costs, work: TrainingStep, local_steps: int) -> list[DataParallel]:
-    """Rolling rounds, random-k and local steps, of all peers that can hold the model. Empty when
-    none can.
+    """Rolling rounds and local steps, of all peers that can hold the model. Empty when none can.
 
     Batches are divided as ``gossip run`` does by default: of rolling rounds who is slow gets a half
-    or a quarter, of random-k all get alike, and of local steps each takes as many as it can.
+    or a quarter, and of local steps each takes as many as it can.
     """
     group = whole_model_peers(costs, work)
     if not group:
@@ -49,20 +47,15 @@ def data_parallel(costs: Costs, work: TrainingStep, local_steps: int) -> list[Da
     nbytes = float(costs.parameter_bytes.sum())
     rolling = rolling_s(costs, group, nbytes)
     paced_s, _ = paced(costs, group, work.batch)
-    ways = {
-        "rolling": (paced_s, rolling),
-        "random-k": (
-            float(_seconds(costs, group, np.full(len(group), work.batch / len(group))).max()),
-            random_k_s(costs, group, nbytes),
-        ),
-        f"rolling, {local_steps} local steps": (
-            divided(costs, group, work.batch)[0],
-            rolling / local_steps,
-        ),
-    }
     if len(group) == 1:
-        ways = {"one peer": (paced_s, 0.0)}
-    return [DataParallel(name, group, *times) for name, times in ways.items()]
+        return [DataParallel("one peer", group, paced_s, 0.0)]
+    divided_s, _ = divided(costs, group, work.batch)
+    return [
+        DataParallel("rolling", group, paced_s, rolling),
+        DataParallel(
+            f"rolling, {local_steps} local steps", group, divided_s, rolling / local_steps
+        ),
+    ]
 
 
 def whole_model_peers(costs: Costs, work: TrainingStep) -> Group:
@@ -121,17 +114,3 @@ def divided(costs: Costs, group: Group, batch: int) -> tuple[float, Numbers]:
     return float(ends), np.maximum(0.0, (ends - fixed) / each) * np.isin(
         np.arange(len(group)), some
     )
-
-
-def random_k_s(costs: Costs, group: Group, nbytes: float) -> float:
-    """Seconds until the slowest peer has sent its update to k others and has got as many, with the
-    default k of ``gossip run``, ceil(log2 n)."""
-    if len(group) == 1:
-        return 0.0
-    pushes = max(1, math.ceil(math.log2(len(group))))
-    places = np.ix_(group, group)
-    sent = math.ceil(nbytes / WIRE_BYTES) * WIRE_BYTES
-    one_way = costs.link_fixed_s[places] + costs.link_each_s[places] * sent
-    np.fill_diagonal(one_way, 0.0)
-    typical = (one_way.sum(axis=0) + one_way.sum(axis=1)) / (2 * (len(group) - 1))
-    return float(pushes * typical.max())

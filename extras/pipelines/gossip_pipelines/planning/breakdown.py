@@ -14,44 +14,52 @@ class StagePart:
     """One stage, and the link behind it.
 
     Attributes:
+        layers: The first and the last one.
+        peers: Names of its members.
+        shares: Of the micro-batches, by member; members that are spare have none.
         compute_s: Of a micro-batch, forward and backward, on an average member.
         hold_s: What the other micro-batches of a step add here.
-        way_s: Of a micro-batch to the next stage and back; 0 behind the last one.
+        link_s: Of a micro-batch to the next stage and back; 0 behind the last one.
         wait_s: What the other micro-batches add on the busiest of these links.
         exchange_s: Of the group's round.
-        need_bytes: Memory of each member.
-        shares: Of the micro-batches that each working member takes, by its position.
+        memory_bytes: Memory that each member needs.
     """
 
+    layers: tuple[int, int]
+    peers: tuple[str, ...]
+    shares: dict[str, float]
     compute_s: float
     hold_s: float
-    way_s: float
+    link_s: float
     wait_s: float
     exchange_s: float
-    need_bytes: float
-    shares: dict[int, float]
+    memory_bytes: float
 
 
 def parts_of(stage_costs: StageCosts, placement: Placement) -> list[StagePart]:
     """Return the breakdown of each stage, in their order."""
     found, groups, bounds = [], placement.groups, placement.cut.bounds
+    names = stage_costs.costs.peers
     for stage, group in enumerate(groups):
         run = bounds[stage + 1], bounds[stage]
         of_group = stage_costs.runs(group)
-        way_s = wait_s = 0.0
+        link_s = wait_s = 0.0
         if stage + 1 < len(groups):
-            ways, waits = stage_costs.way(group, groups[stage + 1])
-            way_s, wait_s = float(ways[run[0]]), float(waits[run[0]])
+            links, waits = stage_costs.way(group, groups[stage + 1])
+            link_s, wait_s = float(links[run[0]]), float(waits[run[0]])
         working = stage_costs.working(group)
+        shares = zip(working, stage_costs.shares(working), strict=True)
         found.append(
             StagePart(
+                (run[1], run[0] - 1),
+                tuple(names[peer] for peer in group),
+                {names[peer]: float(share) for peer, share in shares},
                 float(of_group.fill[run]),
                 float(of_group.hold[run]),
-                way_s,
+                link_s,
                 wait_s,
                 float(of_group.exchange[run]),
                 float(stage_costs.memory_bytes(group, stage_costs.in_flight(groups, stage))[run]),
-                dict(zip(working, map(float, stage_costs.shares(working)), strict=True)),
             )
         )
     return found

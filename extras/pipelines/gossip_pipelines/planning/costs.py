@@ -163,7 +163,7 @@ def _differs(one: PeerProfile, other: PeerProfile) -> str:
 def _links(profiles: Sequence[PeerProfile], assumed: CostLine | None) -> tuple[Numbers, Numbers]:
     """``(P, P)`` each. What was measured from the other end stands for a link that was not."""
     known: Mapping[tuple[str, str], CostLine] = {
-        (profile.peer, link.to): link.line for profile in profiles for link in profile.links
+        (profile.peer, to): line for profile in profiles for to, line in profile.links.items()
     }
     count = len(profiles)
     fixed, each = np.zeros((count, count)), np.zeros((count, count))

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from .files import Seconds
 
-@dataclass(frozen=True, slots=True)
-class CostLine:
+
+class CostLine(NamedTuple):
     """``fixed_s + each_s * count`` seconds: of samples in a layer, or of bytes over a link."""
 
-    fixed_s: float
-    each_s: float
+    fixed_s: Seconds
+    each_s: Seconds
 
     def at(self, count: float) -> float:
         """Seconds."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from .making import LayerMaker, make_layer, outline_of
 from .profile import LAYERS_MAX, LayerProfile
 
 WAYS = ("forward", "backward")
+NOT_TIMED = CostLine(0.0, 0.0)
+Timings: TypeAlias = defaultdict[tuple[str, int, int], list[float]]
+"""Of each turn, by way, number of samples and layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +32,11 @@ class LayerTimes:
 
     Attributes:
         r2: How well the lines predict the times at two other numbers of samples.
-            ``relative_error`` is of the same times: the median of its size.
         timed: How many layers were timed now; the others were known.
     """
 
     layers: tuple[LayerProfile, ...]
     r2: float
-    relative_error: float
     timed: int
 
 
@@ -101,53 +103,24 @@ def measure_layers(
     small, large = batches
     middle = round(math.sqrt(small * large))
     sizes = [small, middle, round((middle + large) / 2), large]
-    shapes = _walk(layers, samples, large)
+    found = _walk(layers, samples, large)
     known = known or {}
-    times = {size: _Turns(len(layers)) for size in sizes}
-    new = [at for at, shape in enumerate(shapes) if shape.signature not in known]
+    new = [at for at, layer in enumerate(found) if layer.signature not in known]
+    found = [known.get(layer.signature, layer) for layer in found]
+    seconds: Timings = defaultdict(list)
     for turn in range(repeats + 1 if new else 0):
-        _turn(layers, {size: _rows(samples, size) for size in sizes}, times if turn else {})
-    measured = {at: _lines(times, at, batches) for at in new}
-    profiles = tuple(
-        _profile(shape, measured[at] if at in measured else _known(known[shape.signature]))
-        for at, shape in enumerate(shapes)
-    )
-    checked = [
-        (line.at(size), times[size].median(way, at))
-        for at, both in measured.items()
-        for way, line in zip(WAYS, both, strict=True)
-        for size in sizes[1:-1]
-    ]
-    if not checked:
-        return LayerTimes(profiles, 1.0, 0.0, 0)
-    errors = [abs(said - took) / took for said, took in checked if took > 0]
-    r2 = r_squared(*zip(*checked, strict=True))
-    return LayerTimes(profiles, r2, statistics.median(errors), len(new))
-
-
-class _Turns:
-    """Seconds of each turn at one number of samples."""
-
-    def __init__(self, layers: int) -> None:
-        self.seconds: dict[str, list[list[float]]] = {
-            way: [[] for _ in range(layers)] for way in WAYS
-        }
-
-    def median(self, way: str, layer: int) -> float:
-        return statistics.median(self.seconds[way][layer])
-
-
-def _known(layer: LayerProfile) -> tuple[CostLine, CostLine]:
-    return layer.forward, layer.backward
-
-
-def _lines(
-    times: Mapping[int, _Turns], at: int, batches: tuple[int, int]
-) -> tuple[CostLine, CostLine]:
-    forward, backward = (
-        fit_line(batches, [times[size].median(way, at) for size in batches]) for way in WAYS
-    )
-    return forward, backward
+        if turn == 1:
+            seconds.clear()  # the first turn only warms up
+        _turn(layers, {size: _rows(samples, size) for size in sizes}, seconds)
+    median = {key: statistics.median(taken) for key, taken in seconds.items()}
+    said, took = [], []
+    for at in new:
+        lines = [fit_line(batches, [median[way, size, at] for size in batches]) for way in WAYS]
+        found[at] = replace(found[at], forward=lines[0], backward=lines[1])
+        for way, line in zip(WAYS, lines, strict=True):
+            said += [line.at(size) for size in sizes[1:-1]]
+            took += [median[way, size, at] for size in sizes[1:-1]]
+    return LayerTimes(tuple(found), r_squared(said, took) if new else 1.0, len(new))
 
 
 def _rows(samples: Tensor, count: int) -> Tensor:
@@ -156,9 +129,7 @@ def _rows(samples: Tensor, count: int) -> Tensor:
 
 
 def _turn(
-    layers: Sequence[nn.Module | LayerMaker],
-    inputs: dict[int, Tensor],
-    into: Mapping[int, _Turns],
+    layers: Sequence[nn.Module | LayerMaker], inputs: dict[int, Tensor], seconds: Timings
 ) -> None:
     """Each layer with each number of samples. ``inputs``: by their number."""
     for at, given in enumerate(layers):
@@ -167,9 +138,8 @@ def _turn(
             _pass(layer, inputs[min(inputs)])  # memory that was never used takes its time, once
         for size in inputs:
             inputs[size], *took_s = _pass(layer, inputs[size])
-            if into:
-                for way, seconds in zip(WAYS, took_s, strict=True):
-                    into[size].seconds[way][at].append(seconds)
+            for way, each_s in zip(WAYS, took_s, strict=True):
+                seconds[way, size, at].append(each_s)
         del layer  # before the next one is made
 
 
@@ -187,18 +157,11 @@ def _pass(layer: nn.Module, inputs: Tensor) -> tuple[Tensor, float, float]:
     return outputs.detach(), forward_s, backward_s
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    name: str
-    signature: str
-    parameter_bytes: int
-    output_bytes: float
-    kept_bytes: float
-
-
-def _walk(layers: Sequence[nn.Module | LayerMaker], samples: Tensor, count: int) -> list[_Shape]:
+def _walk(
+    layers: Sequence[nn.Module | LayerMaker], samples: Tensor, count: int
+) -> list[LayerProfile]:
     """One forward pass with ``count`` samples: sizes, and whether each layer does what a layer
-    does."""
+    does. Nothing is timed."""
     inputs, found = _rows(samples, count), []
     for at, given in enumerate(layers):
         layer = make_layer(given, at, 0)
@@ -208,12 +171,14 @@ def _walk(layers: Sequence[nn.Module | LayerMaker], samples: Tensor, count: int)
         with torch.autograd.graph.saved_tensors_hooks(kept.pack, lambda saved: saved):
             outputs = run_layer(layer, at, inputs)
         found.append(
-            _Shape(
-                layer_name(layer, at).replace('"', "").replace("\\", ""),
+            LayerProfile(
+                layer_name(layer, at),
                 signature_of(layer, inputs, outputs),
                 sum(each.numel() * each.element_size() for each in parameters),
                 outputs.numel() * outputs.element_size() / count,
                 kept.nbytes / count,
+                NOT_TIMED,
+                NOT_TIMED,
             )
         )
         inputs = outputs.detach()
@@ -234,14 +199,3 @@ class _Kept:
             self.nbytes += storage.nbytes()
         # The tensor itself may be an output of what keeps it: a circle that nothing would free.
         return saved.detach()
-
-
-def _profile(shape: _Shape, lines: tuple[CostLine, CostLine]) -> LayerProfile:
-    return LayerProfile(
-        shape.name,
-        shape.signature,
-        shape.parameter_bytes,
-        shape.output_bytes,
-        shape.kept_bytes,
-        *lines,
-    )

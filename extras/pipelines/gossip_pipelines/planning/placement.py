@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import combinations, pairwise, product
+from itertools import combinations, product
 from random import Random
 
-import numpy as np
-
 from .costs import Group, StageCosts
-from .exact import Cut, best_cut, cut_at
+from .exact import Cut, best_cut
 
 Groups = tuple[Group, ...]
-STRIDES = (-2, -1, 1, 2)
-"""By how many layers a local move shifts a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,51 +91,3 @@ def groups_of(places: Sequence[int], stages: int) -> Groups:
         tuple(peer for peer, place in enumerate(places) if place == stage)
         for stage in range(stages)
     )
-
-
-def polished(stage_costs: StageCosts, start: Placement, move_peers: bool) -> Placement:
-    """The local optimum by moves of one bound, or of one or two peers, without dynamic
-    programming. A placement that does not fit comes nearer to one that does."""
-    best, cost = start, _cost(stage_costs, start.groups, start.cut.bounds)
-    better = True
-    while better:
-        better = False
-        for groups, bounds in _moves(stage_costs, best, move_peers):
-            if (other := _cost(stage_costs, groups, bounds)) < cost:
-                best, cost, better = place(stage_costs, groups, bounds), other, True
-                break
-    return best
-
-
-def place(stage_costs: StageCosts, groups: Groups, bounds: tuple[int, ...]) -> Placement:
-    return Placement(groups, cut_at(stage_costs.tables(groups), bounds))
-
-
-def _moves(
-    stage_costs: StageCosts, start: Placement, move_peers: bool
-) -> Iterator[tuple[Groups, tuple[int, ...]]]:
-    bounds = start.cut.bounds
-    for at in range(1, len(bounds) - 1):
-        for stride in STRIDES:
-            if bounds[at - 1] < bounds[at] + stride < bounds[at + 1]:
-                yield start.groups, (*bounds[:at], bounds[at] + stride, *bounds[at + 1 :])
-    for first, last in combinations(range(1, len(bounds) - 1), 2):
-        for stride in (-1, 1):
-            moved = [*bounds[:first], *(each + stride for each in bounds[first : last + 1])]
-            moved += bounds[last + 1 :]
-            if all(low < high for low, high in pairwise(moved)):
-                yield start.groups, tuple(moved)
-    if move_peers:
-        for groups in neighbours(stage_costs, start.groups):
-            yield groups, bounds
-
-
-def _cost(stage_costs: StageCosts, groups: Groups, bounds: tuple[int, ...]) -> tuple[float, float]:
-    """Bytes that are lacking, then seconds."""
-    lacking = 0.0
-    for stage, group in enumerate(groups):
-        in_flight = stage_costs.in_flight(groups, stage)
-        need = stage_costs.memory_bytes(group, in_flight)[bounds[stage + 1], bounds[stage]]
-        limits = stage_costs.costs.memory_bytes[list(group)]
-        lacking += float(np.maximum(0.0, need - limits).sum())
-    return lacking, 0.0 if lacking else place(stage_costs, groups, bounds).step_s

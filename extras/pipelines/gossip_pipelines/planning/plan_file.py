@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
 
 from gossip.config import Activations
 from gossip.errors import ConfigError, suggest_name
-from gossip.run import shown
 
 from .costs import Costs, StageCosts, TrainingStep
 from .exact import cut_at
+from .files import CHECKED, PeerName, Seconds, as_toml, read_file
 from .placement import Groups, Placement
-from .profile import BATCH_MAX, LAYERS_MAX, PEERS_MAX
-from .tables import NAME_RULE, SECONDS_MAX, Fields, check_name, check_schema, read_toml
+from .profile import LAYERS_MAX, PEERS_MAX, Count, Signature
 
 SCHEMA = "gossip.plan/1"
-_HEAD = (
-    *("schema", "model", "micro_batches", "samples", "members_least", "predicted_step_s"),
-    "activations",
-    "stage",
-)
-_STAGE = ("layers", "peers", "pass_s")
+COMMENTS = {
+    "model": "of the profiles that it was made from",
+    "micro_batches": "of a step",
+    "samples": "of a micro-batch",
+    "members_least": "peers that each stage needs",
+    "activations": 'what stages send: "exact" or "bf16"',
+    "layers": "from and to, both included",
+    "pass_s": "a micro-batch on each; leave out where you change layers",
+}
 GIB = 2**30
+LayerNumber = Annotated[int, Field(strict=True, ge=0, lt=LAYERS_MAX)]
+MemberCount = Annotated[int, Field(strict=True, ge=1, le=PEERS_MAX)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=CHECKED)
 class PlannedStage:
-    """The layers ``first`` to ``last``, both included, on these peers.
+    """Layers and peers of a stage.
 
     Attributes:
+        layers: The first and the last one.
         pass_s: Seconds that each of the peers takes for a micro-batch, forward and backward, by
             its profile; empty where the plan does not say.
     """
 
-    first: int
-    last: int
-    peers: tuple[str, ...]
-    pass_s: tuple[float, ...] = ()
+    layers: tuple[LayerNumber, LayerNumber]
+    peers: Annotated[tuple[PeerName, ...], Field(min_length=1, max_length=PEERS_MAX)]
+    pass_s: tuple[Seconds, ...] = ()
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> PlannedStage:
+        if self.layers[0] > self.layers[1]:
+            raise ValueError("layers = [FROM, TO], both included")
+        if len(self.pass_s) not in (0, len(self.peers)):
+            raise ValueError("pass_s has a number for each of the peers")
+        return self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, config=CHECKED)
 class PipelinePlan:
     """Assignment of layers to peers, and the division of a step.
 
@@ -54,12 +68,12 @@ class PipelinePlan:
         activations: As in ``PipelineConfig``.
     """
 
-    model: str
-    micro_batches: int
-    samples: int
-    members_least: int
-    predicted_step_s: float
-    stages: tuple[PlannedStage, ...]
+    model: Signature
+    micro_batches: Count
+    samples: Count
+    members_least: MemberCount
+    predicted_step_s: Annotated[float, Field(strict=True, ge=0)]
+    stage: Annotated[tuple[PlannedStage, ...], Field(min_length=1, max_length=PEERS_MAX)]
     activations: Activations = "exact"
 
 
@@ -67,10 +81,9 @@ def plan_of(costs: Costs, work: TrainingStep, placement: Placement, step_s: floa
     bounds, seconds = placement.cut.bounds, costs.seconds(work.samples).sum(axis=0)
     stages = tuple(
         PlannedStage(
-            begin,
-            end - 1,
+            (begin, end - 1),
             tuple(costs.peers[peer] for peer in group),
-            tuple(float(seconds[peer, begin:end].sum()) for peer in group),
+            tuple(round(float(seconds[peer, begin:end].sum()), 6) for peer in group),
         )
         for group, begin, end in zip(placement.groups, bounds, bounds[1:], strict=False)
     )
@@ -79,7 +92,7 @@ def plan_of(costs: Costs, work: TrainingStep, placement: Placement, step_s: floa
         work.micro_batches,
         work.samples,
         work.members_least,
-        step_s,
+        round(step_s, 6),
         stages,
         work.activations,
     )
@@ -87,25 +100,7 @@ def plan_of(costs: Costs, work: TrainingStep, placement: Placement, step_s: floa
 
 def write_plan(plan: PipelinePlan) -> str:
     """The plan as TOML, which ``read_plan`` reads back."""
-    return "\n".join(_lines(plan)) + "\n"
-
-
-def _lines(plan: PipelinePlan) -> Iterator[str]:
-    yield f'schema = "{SCHEMA}"'
-    yield f'model = "{plan.model}"  # of the profiles that it was made from'
-    yield f"micro_batches = {plan.micro_batches}  # of a step"
-    yield f"samples = {plan.samples}  # of a micro-batch"
-    yield f"members_least = {plan.members_least}  # peers that each stage needs"
-    yield f"predicted_step_s = {plan.predicted_step_s:.6g}"
-    yield f'activations = "{plan.activations}"  # what stages send: "exact" or "bf16"'
-    for stage in plan.stages:
-        names = ", ".join(f'"{peer}"' for peer in stage.peers)
-        yield "\n[[stage]]"
-        yield f"layers = [{stage.first}, {stage.last}]  # from and to, both included"
-        yield f"peers = [{names}]"
-        if stage.pass_s:
-            said = ", ".join(f"{seconds:.6g}" for seconds in stage.pass_s)
-            yield f"pass_s = [{said}]  # a micro-batch on each; leave out where you change layers"
+    return as_toml(plan, SCHEMA, COMMENTS)
 
 
 def read_plan(path: Path) -> PipelinePlan:
@@ -113,44 +108,7 @@ def read_plan(path: Path) -> PipelinePlan:
 
     Raises: ConfigError: It is no plan, or has a value that cannot be.
     """
-    where = shown(path)
-    said = read_toml(path, "gossip plan PROFILE... makes a plan of profiles")
-    check_schema(where, said, SCHEMA)
-    fields = Fields.of(where, said, _HEAD)
-    stages = tuple(_stage(each) for each in fields.tables("stage", _STAGE, PEERS_MAX))
-    if not stages:
-        raise ConfigError(f"{where}: it has no stage", "each begins with [[stage]]")
-    return PipelinePlan(
-        fields.text("model", "[0-9a-f]{16}", "16 hexadecimal digits, as in the profiles' plans"),
-        fields.count("micro_batches", 1, BATCH_MAX),
-        fields.count("samples", 1, BATCH_MAX),
-        fields.count("members_least", 1, PEERS_MAX),
-        fields.number("predicted_step_s", SECONDS_MAX * BATCH_MAX, "seconds"),
-        stages,
-        _activations(fields),
-    )
-
-
-def _activations(fields: Fields) -> Activations:
-    """Exact where the file says nothing."""
-    if "activations" not in fields.values:
-        return "exact"
-    found = fields.text("activations", "exact|bf16", '"exact" or "bf16"')
-    return "bf16" if found == "bf16" else "exact"
-
-
-def _stage(fields: Fields) -> PlannedStage:
-    first, last = fields.numbers("layers", 2, LAYERS_MAX - 1, "whole numbers")
-    if first != int(first) or last != int(last) or first > last:
-        raise fields.wrong("layers", "[FROM, TO], both included")
-    peers = fields.values.get("peers")
-    if not isinstance(peers, list) or not 0 < len(peers) <= PEERS_MAX:
-        raise fields.wrong("peers", f"a list of names; {NAME_RULE}")
-    pass_s: tuple[float, ...] = ()
-    if "pass_s" in fields.values:
-        pass_s = fields.numbers("pass_s", len(peers), SECONDS_MAX, "seconds")
-    names = tuple(check_name(peer, fields.where) for peer in peers)
-    return PlannedStage(int(first), int(last), names, pass_s)
+    return read_file(path, PipelinePlan, SCHEMA, "gossip plan PROFILE... makes a plan of profiles")
 
 
 def check_stages(plan: PipelinePlan) -> list[int]:
@@ -160,13 +118,14 @@ def check_stages(plan: PipelinePlan) -> list[int]:
         stage has too few peers.
     """
     bounds, seen = [0], set[str]()
-    for number, stage in enumerate(plan.stages):
-        if stage.first != bounds[-1]:
+    for number, stage in enumerate(plan.stage):
+        first, last = stage.layers
+        if first != bounds[-1]:
             raise ConfigError(
-                f"stage {number} begins with layer {stage.first} where {bounds[-1]} is next",
+                f"stage {number} begins with layer {first} where {bounds[-1]} is next",
                 "each layer belongs to one stage, and stages are in the order of their layers",
             )
-        bounds.append(stage.last + 1)
+        bounds.append(last + 1)
         for peer in stage.peers:
             if peer in seen:
                 raise ConfigError(
@@ -214,7 +173,7 @@ def check_plan(plan: PipelinePlan, costs: Costs) -> tuple[StageCosts, Placement]
 
 def _groups(plan: PipelinePlan, costs: Costs) -> Groups:
     groups = []
-    for number, stage in enumerate(plan.stages):
+    for number, stage in enumerate(plan.stage):
         for peer in stage.peers:
             if peer not in costs.peers:
                 raise ConfigError(

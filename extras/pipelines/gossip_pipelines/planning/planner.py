@@ -22,6 +22,8 @@ STAGES_MAX = 8
 """Largest number of stages to try where peers are too many for every assignment. A request for more
 stages overrides it."""
 TYPICAL_MICRO_BATCHES = 8
+SEED = 0
+"""Seed of searches that draw: a plan is the same whenever it is made."""
 GIB = 2**30
 
 
@@ -36,7 +38,6 @@ class PlanRequest:
         members_least: As in ``TrainingStep``; ``spare``, ``state_copies`` and ``activations``
             alike.
         local_steps: Steps between two rounds, where training with local steps is compared.
-        seed: Seed of searches that draw.
     """
 
     batch: int
@@ -46,7 +47,6 @@ class PlanRequest:
     spare: int = 0
     state_copies: float = 4.0
     local_steps: int = LOCAL_STEPS
-    seed: int = 0
     activations: Activations = "exact"
 
     def work(self, samples: int) -> TrainingStep:
@@ -194,19 +194,18 @@ def _searched(
         key=lambda samples: abs(math.log(request.batch / samples / TYPICAL_MICRO_BATCHES)),
     )
     stage_costs = StageCosts(costs, request.work(nearest))
-    starts = {
-        search_placement(stage_costs, stages, request.seed).found.groups,
-        _dealt_by_speed(stage_costs, stages),
-    }
-    found = [improved(stage_costs, groups, request.seed) for groups in sorted(starts)]
+    groups = _dealt_by_speed(stage_costs, stages)
+    searched = search_placement(stage_costs, stages, SEED)
+    starts = sorted({groups, searched.groups if searched else groups})
+    found = [improved(stage_costs, start, SEED) for start in starts]
     best = min((each for each in found if each), key=lambda each: each.step_s, default=None)
     if best is not None:
         yield stage_costs, best
-    groups = best.groups if best else _dealt_by_speed(stage_costs, stages)
+        groups = best.groups
     for samples in request.sample_counts:
         if samples != nearest:
             stage_costs = StageCosts(costs, request.work(samples))
-            if (other := improved(stage_costs, groups, request.seed)) is not None:
+            if (other := improved(stage_costs, groups, SEED)) is not None:
                 yield stage_costs, other
 
 

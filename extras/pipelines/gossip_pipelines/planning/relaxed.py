@@ -1,5 +1,5 @@
 """A differentiable search for placements: gradient descent on a continuous relaxation from many
-random starts at once, rounded, and improved by local moves.
+random starts at once, rounded to whole peers, with the exact cuts for them.
 
 Layers: logits make the widths of the stages; their sums are the places of the cuts. Layer l belongs
 to the first s stages by a sigmoid of its distance from cut s, so each layer is divided over stages
@@ -13,80 +13,46 @@ comes next.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
 
 from .costs import StageCosts
-from .placement import Groups, Placement, groups_of, place, polished
+from .placement import Groups, Placement, best_placement, groups_of
 
 SHARPEST, SOFTEST = 0.05, 1.0
 PENALTY = 10.0
 """Penalty of a step that is over a limit by all of it, in lengths of a step."""
-
-
-@dataclass(frozen=True, slots=True)
-class Annealing:
-    """Random starts, which descend together; steps of Adam; how many rounded starts, the best
-    ones, are improved by local moves."""
-
-    starts: int = 128
-    steps: int = 80
-    polished: int = 6
-    rate: float = 0.15
-
-
-@dataclass(frozen=True, slots=True)
-class Searched:
-    """``rounded``: the best of the starts before local moves; ``found``: after them. A placement
-    that does not fit has an infinite step."""
-
-    rounded: Placement
-    found: Placement
+STARTS, STEPS, RATE = 128, 80, 0.15
+"""Random starts, which descend together; steps of Adam, and their size."""
 
 
 def search_placement(
-    stage_costs: StageCosts,
-    stages: int,
-    seed: int,
-    groups: Groups | None = None,
-    annealing: Annealing | None = None,
-) -> Searched:
-    """Looks for the placement with the shortest step.
-
-    Args:
-        stages: How many.
-        seed: Of the random starts.
-        groups: Where only cuts are looked for; by default peers go anywhere.
-    """
-    annealing = annealing or Annealing()
-    relaxed = _Relaxation(stage_costs, stages, groups)
+    stage_costs: StageCosts, stages: int, seed: int, starts: int = STARTS, steps: int = STEPS
+) -> Placement | None:
+    """Look for the placement of peers in ``stages`` stages with the shortest step. None: no start
+    led to one that fits. ``seed``: of the random starts."""
+    relaxed = _Relaxation(stage_costs, stages)
     draw = torch.Generator().manual_seed(seed)
-    widths = torch.randn(annealing.starts, stages, generator=draw, dtype=torch.float64)
+    widths = torch.randn(starts, stages, generator=draw, dtype=torch.float64)
     peers = len(stage_costs.costs.peers)
-    owners = torch.randn(annealing.starts, peers, stages + 1, generator=draw, dtype=torch.float64)
-    logits = [widths.requires_grad_(), *([] if groups else [owners.requires_grad_()])]
-    optimizer = torch.optim.Adam(logits, lr=annealing.rate)
-    for step in range(annealing.steps):
-        part = step / max(1, annealing.steps - 1)
+    owners = torch.randn(starts, peers, stages + 1, generator=draw, dtype=torch.float64)
+    optimizer = torch.optim.Adam([widths.requires_grad_(), owners.requires_grad_()], lr=RATE)
+    for step in range(steps):
         optimizer.zero_grad()
-        relaxed.loss(widths, owners, SOFTEST * (SHARPEST / SOFTEST) ** part).sum().backward()
+        heat = SOFTEST * (SHARPEST / SOFTEST) ** (step / max(1, steps - 1))
+        relaxed.loss(widths, owners, heat).sum().backward()
         optimizer.step()
-    starts = relaxed.rounded(widths.detach(), owners.detach())
-    best = sorted((place(stage_costs, *start) for start in starts), key=lambda each: each.step_s)
-    ended = [polished(stage_costs, each, groups is None) for each in best[: annealing.polished]]
-    return Searched(best[0], min(ended, key=lambda each: each.step_s))
+    rounded = dict.fromkeys(map(relaxed.whole_groups, owners.detach().numpy()))
+    return best_placement(stage_costs, iter(rounded))
 
 
 class _Relaxation:
     """The step's seconds as a smooth function of logits, in units of a typical step."""
 
-    def __init__(self, stage_costs: StageCosts, stages: int, groups: Groups | None) -> None:
+    def __init__(self, stage_costs: StageCosts, stages: int) -> None:
         costs, work = stage_costs.costs, stage_costs.work
-        self.stage_costs, self.work, self.stages, self.groups = stage_costs, work, stages, groups
+        self.work, self.stages = work, stages
         seconds = torch.from_numpy(stage_costs.seconds)
         self.unit = float(seconds.sum(1).min()) * max(1.0, work.micro_batches / stages)
         self.seconds = seconds / self.unit
@@ -102,7 +68,7 @@ class _Relaxation:
     def loss(self, widths: Tensor, owners: Tensor, heat: float) -> Tensor:
         """``(starts,)``."""
         layers, crossing = self._layers(widths, heat)
-        members = self._members(owners, heat)
+        members = (owners / heat).softmax(-1)[..., :-1].transpose(1, 2)  # (R, S, P)
         count = members.sum(-1).clamp(min=1e-3)  # (R, S)
         times = layers @ self.seconds.T  # (R, S, P)
         beat = 1.0 / (members / (times + 1e-9)).sum(-1).clamp(min=1e-9)
@@ -128,15 +94,6 @@ class _Relaxation:
         falls = before - torch.cat([before[..., 1:], torch.zeros_like(before[..., :1])], dim=2)
         return prefix.diff(dim=1).clamp(min=0), falls.clamp(min=0) @ self.sent
 
-    def _members(self, owners: Tensor, heat: float) -> Tensor:
-        """``(R, S, P)``: each peer's part in each stage."""
-        if self.groups is None:
-            return (owners / heat).softmax(-1)[..., :-1].transpose(1, 2)
-        fixed = owners.new_zeros(self.stages, owners.shape[1])
-        for stage, group in enumerate(self.groups):
-            fixed[stage, list(group)] = 1.0
-        return fixed.expand(len(owners), -1, -1)
-
     def _ways(self, parts: Tensor, crossing: Tensor) -> Tensor:
         here, there = parts[:, :-1], parts[:, 1:]
         fixed = ((here @ self.link_fixed) * there).sum(-1)
@@ -147,14 +104,7 @@ class _Relaxation:
         lacking = (need[..., None] / self.limits - 1).clamp(min=0)  # (R, S, P)
         return (lacking * members).sum((1, 2))
 
-    def rounded(self, widths: Tensor, owners: Tensor) -> list[tuple[Groups, tuple[int, ...]]]:
-        """Each start as whole layers and peers, equal ones once."""
-        ends = widths.softmax(-1).cumsum(-1)[:, :-1] * len(self.sent)
-        bounds = [_whole_bounds(row, len(self.sent)) for row in ends.numpy()]
-        groups = [self.groups or self._whole_groups(row) for row in owners.numpy()]
-        return list(dict.fromkeys(zip(groups, bounds, strict=True)))
-
-    def _whole_groups(self, logits: np.ndarray) -> Groups:
+    def whole_groups(self, logits: np.ndarray) -> Groups:
         """Each peer where its logit is largest; a group that lacks members gets those who lose
         least, of groups that can spare one."""
         places, least = logits.argmax(1), self.work.members_least
@@ -171,12 +121,3 @@ class _Relaxation:
             ]
             loss = [logits[peer, places[peer]] - logits[peer, stage] for peer in spare]
             places[spare[int(np.argmin(loss))]] = stage
-
-
-def _whole_bounds(ends: Sequence[float] | np.ndarray, layers: int) -> tuple[int, ...]:
-    """The nearest whole bounds that leave each stage a layer."""
-    bounds, stages = [0], len(ends) + 1
-    for stage, end in enumerate(ends):
-        latest = layers - (stages - 1 - stage)
-        bounds.append(min(latest, max(bounds[-1] + 1, round(float(end)))))
-    return (*bounds, layers)

@@ -7,9 +7,9 @@ et al. 2019, "PipeDream", section 3.2). A link carries one thing at a time.
 
 from __future__ import annotations
 
-import heapq
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,20 @@ class StagePass:
     end_s: float
 
 
+class _Ready(NamedTuple):
+    """A pass whose input has come."""
+
+    came_s: float
+    peer: int
+    stage: int
+    micro_batch: int
+    backward: bool
+
+    def order(self, free_s: float) -> tuple[float, bool, int, int]:
+        """Return the sort key of what comes next. ``free_s``: when the peer has time."""
+        return max(self.came_s, free_s), not self.backward, self.micro_batch, self.stage
+
+
 def dealt(shares: np.ndarray, count: int) -> list[int]:
     """Return the member for each of ``count`` micro-batches: each goes to the member that is
     furthest behind its share."""
@@ -43,78 +57,40 @@ def dealt(shares: np.ndarray, count: int) -> list[int]:
 
 def play(stage_costs: StageCosts, placement: Placement) -> list[StagePass]:
     """Every pass of one step, in the order in which they begin. Exchanges are not played."""
-    return _Player(stage_costs, placement).play()
-
-
-@dataclass(slots=True)
-class _Player:
-    stage_costs: StageCosts
-    placement: Placement
-    tasks: list[StagePass] = field(default_factory=list)
-    ready: dict[int, list[tuple[bool, int, int]]] = field(default_factory=dict)
-    busy_until: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-    link_until: dict[tuple[int, int], float] = field(default_factory=lambda: defaultdict(float))
-    waiting: dict[int, int] = field(default_factory=lambda: defaultdict(int))
-    arrivals: list[tuple[float, int, bool, int]] = field(default_factory=list)
-    route: list[list[int]] = field(default_factory=list)
-
-    def play(self) -> list[StagePass]:
-        count, groups = self.stage_costs.work.micro_batches, self.placement.groups
-        for group in groups:
-            members = self.stage_costs.working(group)
-            order = dealt(self.stage_costs.shares(members), count)
-            self.route.append([members[member] for member in order])
-        # (when, stage, forward before backward, micro-batch)
-        self.arrivals = [(0.0, 0, False, number) for number in range(count)]
-        heapq.heapify(self.arrivals)
-        while self.arrivals:
-            now = self.arrivals[0][0]
-            touched = set()
-            while self.arrivals and self.arrivals[0][0] <= now:
-                _, stage, backward, number = heapq.heappop(self.arrivals)
-                if number >= 0:
-                    peer = self.route[stage][number]
-                    self.ready.setdefault(peer, []).append((not backward, number, stage))
-                    touched.add(peer)
-                else:
-                    touched.add(-number - 1)  # whose pass has ended
-            for peer in sorted(touched):
-                self._begin(peer, now)
-        return sorted(self.tasks, key=lambda task: (task.begin_s, task.peer))
-
-    def _begin(self, peer: int, now: float) -> None:
-        """The next pass of a peer that is free."""
-        if self.busy_until[peer] > now:
-            return
-        for each in sorted(self.ready.get(peer, [])):
-            forward, number, stage = each
-            room = self.stage_costs.in_flight(self.placement.groups, stage)
-            if forward and self.waiting[peer] >= room:
-                continue
-            self.ready[peer].remove(each)
-            self._run(peer, stage, number, not forward, now)
-            return
-
-    def _run(self, peer: int, stage: int, number: int, backward: bool, now: float) -> None:
-        begin, end = self.placement.cut.bounds[stage : stage + 2]
-        seconds = self.stage_costs.costs.seconds(self.stage_costs.work.samples)
-        ended = now + float(seconds[int(backward), peer, begin:end].sum())
-        self.tasks.append(StagePass(stage, peer, number, backward, now, ended))
-        self.busy_until[peer] = ended
-        self.waiting[peer] += -1 if backward else 1
-        heapq.heappush(self.arrivals, (ended, stage, False, -peer - 1))
+    costs, work, groups = stage_costs.costs, stage_costs.work, placement.groups
+    bounds, seconds = placement.cut.bounds, costs.seconds(work.samples)
+    sent_bytes = costs.sent_bytes(work)
+    rooms = [stage_costs.in_flight(groups, stage) for stage in range(len(groups))]
+    route = []
+    for group in groups:
+        members = stage_costs.working(group)
+        order = dealt(stage_costs.shares(members), work.micro_batches)
+        route.append([members[member] for member in order])
+    free_s: defaultdict[int | tuple[int, int], float] = defaultdict(float)  # of peers and links
+    owed: Counter[int] = Counter()  # backward passes, by peer
+    # In the first stage each member reads its micro-batches one after the other.
+    ready = {_Ready(0.0, peer, 0, route[0].index(peer), False) for peer in route[0]}
+    passes = []
+    while ready:
+        able = (each for each in ready if each.backward or owed[each.peer] < rooms[each.stage])
+        task = min(able, key=lambda each: each.order(free_s[each.peer]))
+        ready.remove(task)
+        came_s, peer, stage, number, backward = task
+        begin = max(came_s, free_s[peer])
+        end = begin + float(seconds[int(backward), peer, bounds[stage] : bounds[stage + 1]].sum())
+        passes.append(StagePass(stage, peer, number, backward, begin, end))
+        free_s[peer] = end
+        owed[peer] += -1 if backward else 1
+        if stage == 0 and not backward and peer in route[0][number + 1 :]:
+            ready.add(_Ready(0.0, peer, 0, route[0].index(peer, number + 1), False))
         following = stage + (-1 if backward else 1)
-        if following == len(self.placement.groups):
-            heapq.heappush(self.arrivals, (ended, stage, True, number))
+        if following == len(groups):
+            ready.add(_Ready(end, peer, stage, number, True))
         elif following >= 0:
-            came = self._send(peer, stage, number, following, ended)
-            heapq.heappush(self.arrivals, (came, following, backward, number))
-
-    def _send(self, peer: int, stage: int, number: int, following: int, ended: float) -> float:
-        costs, other = self.stage_costs.costs, self.route[following][number]
-        layer = self.placement.cut.bounds[max(stage, following)] - 1
-        nbytes = costs.sent_bytes(self.stage_costs.work)[layer]
-        seconds = costs.link_fixed_s[peer, other] + costs.link_each_s[peer, other] * nbytes
-        link = (min(peer, other), max(peer, other))
-        self.link_until[link] = max(self.link_until[link], ended) + float(seconds)
-        return self.link_until[link]
+            other = route[following][number]
+            nbytes = sent_bytes[bounds[max(stage, following)] - 1]
+            way_s = costs.link_fixed_s[peer, other] + costs.link_each_s[peer, other] * nbytes
+            link = (min(peer, other), max(peer, other))
+            free_s[link] = max(free_s[link], end) + float(way_s)
+            ready.add(_Ready(free_s[link], other, following, number, backward))
+    return passes

@@ -1,0 +1,118 @@
+"""TOML files that people edit and send to each other: their size is bounded, and each value is
+checked before it is used."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+
+from gossip.errors import ConfigError, UnknownName
+from gossip.run import open_file, read_at_most, shown
+
+FILE_BYTES_MAX = 2 * 2**20
+"""Maximum bytes of a profile: one of 512 layers and 64 links has 150 kB."""
+CHECKED = ConfigDict(extra="forbid", allow_inf_nan=False)
+UNKNOWN_KEY = "unexpected_keyword_argument"
+NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$"
+PeerName = Annotated[str, Field(pattern=NAME)]
+Seconds = Annotated[float, Field(strict=True, ge=0, le=1e5)]
+"""Time of a layer or a link: more than a day is a mistake."""
+ByteCount = Annotated[int, Field(strict=True, ge=0, le=10**15)]
+Bytes = Annotated[float, Field(strict=True, ge=0, le=1e15)]
+
+T = TypeVar("T")
+
+
+def check_name(name: str, where: str) -> str:
+    """Return the name of a peer. Raises: ConfigError: It cannot be one."""
+    return checked(PeerName, name, where)
+
+
+def checked(kind: type[T] | Any, values: object, where: str) -> T:
+    """Return ``values`` as ``kind``. Raises: ConfigError: A value cannot be; it is named."""
+    adapter = TypeAdapter(kind)
+    try:
+        found: T = adapter.validate_python(values)
+    except ValidationError as error:
+        problems = error.errors()
+        unknown = [each for each in problems if each["type"] == UNKNOWN_KEY]
+        first = [*unknown, *problems][0]  # a misspelt key is also missing
+        raise _explained(first, adapter.json_schema(), where) from error
+    return found
+
+
+def _explained(problem: Any, schema: Mapping[str, Any], where: str) -> ConfigError:
+    if problem["type"] == UNKNOWN_KEY:
+        tables = schema, *schema.get("$defs", {}).values()
+        known = [key for table in tables for key in table.get("properties", ())]
+        unknown = UnknownName("key", shown(str(problem["loc"][-1])), known)
+        return ConfigError(f"{where}: {unknown}", unknown.hint)
+    at = " ".join(shown(str(part)) for part in problem["loc"]) or "the value"
+    if problem["type"] == "missing":
+        return ConfigError(f"{where}: {at} is missing")
+    found = shown(repr(problem["input"])[:80])
+    return ConfigError(f"{where}: {at} cannot be {found}", problem["msg"])
+
+
+def read_file(path: Path, kind: type[T], schema: str, made_by: str) -> T:
+    """Return the record in a file.
+
+    Args:
+        made_by: Command that makes such a file, for the error that there is none.
+    Raises: ConfigError: There is no file, it is too large, or it has another schema or a value that
+        cannot be.
+    """
+    where = shown(path)
+    try:
+        with open_file(path) as file:
+            values = tomllib.loads(read_at_most(file, FILE_BYTES_MAX, path).decode("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no file {where}", made_by) from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise ConfigError(f"{where} is no TOML: {shown(error)}") from error
+    found = values.pop("schema", None)
+    if found != schema:
+        raise ConfigError(
+            f"{where}: schema is {shown(repr(found)[:80])}, not {schema!r}",
+            f"the first line of such a file is schema = {schema!r}",
+        )
+    return checked(kind, values, where)
+
+
+def as_toml(record: Any, schema: str, comments: Mapping[str, str]) -> str:
+    """Return the text that ``read_file`` reads back. ``comments``: by the key that they explain."""
+    return _table({"schema": schema, **_values(record)}, comments)
+
+
+def _values(record: Any) -> dict[str, Any]:
+    return {field.name: getattr(record, field.name) for field in fields(record)}
+
+
+def _table(values: Mapping[str, Any], comments: Mapping[str, str]) -> str:
+    """Return the keys of a table, with the tables in it behind them. JSON has numbers, strings and
+    lists as TOML has them."""
+    lines, tables = [], []
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            tables.append(f"\n[{key}]\n" + _table(value, comments))
+        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
+            tables += [f"\n[[{key}]]\n" + _table(_values(each), comments) for each in value]
+        elif value != ():
+            comment = f"  # {comments[key]}" if key in comments else ""
+            name = json.dumps(key) if "." in key else key
+            lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}{comment}\n")
+    return "".join([*lines, *tables])
+
+
+def write_text(path: Path, text: str) -> None:
+    """Raises: ConfigError: It cannot be written."""
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise ConfigError(f"cannot write {shown(path)}: {error.strerror}") from error
