@@ -20,7 +20,7 @@ from gossip.training import NORMS, GradientNorms, MadeState
 from gossip.training.state import plan_checkpoint
 from gossip_pipelines.planning import model_of, walk_without_data
 from gossip_pipelines.stages import TrainedLayer, between, counterparts
-from gossip_pipelines.stages.place import StagePlace
+from gossip_pipelines.stages.place import place_stage
 from gossip_pipelines.stages.rebuilding import StageRebuilder
 
 CUTS = ((0, 1), (2, 3), (4, 5))  # the embedding and a block; two blocks; a block and the head
@@ -99,12 +99,11 @@ class Peer:
         )
         torch.manual_seed(seed)
         config = RunConfig(peers=3, pipeline=self.plan)
-        place = StagePlace(config, stage, layers, char_batch(0, 1)[0])
-        self.model = place.model
+        self.known, _ = place_stage(config, stage, layers, char_batch(0, 1)[0], adam)
+        self.model = self.known.model
         for parameter in self.model.parameters() if seed else ():
             nn.init.normal_(parameter)
-        known = place.known(adam)
-        self.known, self.optimizer = known, adam(self.model.parameters())
+        self.optimizer = adam(self.model.parameters())
         self.norms = GradientNorms(self.model)
         self.moved = list(self.model.parameters())[1:]  # the first one is of the base
         self.said: list[str] = []

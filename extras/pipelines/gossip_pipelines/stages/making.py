@@ -10,7 +10,7 @@ from gossip.training import GradientNorms, OwnStage, PeerRun, Step
 from gossip_pipelines.planning import LayerMaker, layers_of
 
 from .executor import Loss
-from .place import StagePlace, stepping_alone
+from .place import place_stage, stepping_alone, stepping_in_stage, work_of
 from .rebuilding import MakeOptimizer, StageRebuilder
 from .recutting import load_recut
 
@@ -26,23 +26,24 @@ def make_stage(
 
     Raises: UnsupportedModel, ConfigError: As ``Session.pipeline``.
     """
-    place = StagePlace(run.config, run.peer, *layers_of((layers, samples), "peer.pipeline"))
-    work = place.work(loss, run.hooks)
-    optimizer = make_optimizer(place.model.parameters())
-    stage = place.known(make_optimizer)
+    config = run.config
+    layers, samples = layers_of((layers, samples), "peer.pipeline")
+    stage, around = place_stage(config, run.peer, layers, samples, make_optimizer)
+    work = work_of(stage, around, loss, config.seed, run.hooks)
+    optimizer = make_optimizer(stage.model.parameters())
 
     def stepping(make_step: Callable[[], None]) -> Step:
-        if run.config.pipeline is None:
+        if config.pipeline is None:
             return stepping_alone(work, optimizer, lambda: run.step)
-        return place.stepping(work, make_step)
+        return stepping_in_stage(stage, config.pipeline, work, make_step)
 
     return OwnStage(
-        place.stage,
-        place.stages,
-        place.model,
+        stage.stage,
+        len(stage.cut),
+        stage.model,
         optimizer,
         work,
-        GradientNorms(place.model),
+        GradientNorms(stage.model),
         stepping,
         StageRebuilder(stage, optimizer, run).make,
         lambda parts: load_recut(stage, optimizer, parts, run.model.extra.check),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -147,10 +147,12 @@ class StageWork:
         return boundary.read(memory, self.device)
 
 
-def boundaries(
-    plan: PipelineConfig, stage: int, handed_on: Sequence[HandedOn]
-) -> tuple[Boundary | None, Boundary | None]:
-    """Return the input and the output of stage ``stage``; None at the ends of the pipeline.
+Around: TypeAlias = tuple[Boundary | None, Boundary | None]
+"""Input and output of a stage; None at the ends of the pipeline."""
+
+
+def boundaries(plan: PipelineConfig, stage: int, handed_on: Sequence[HandedOn]) -> Around:
+    """Return the input and the output of stage ``stage``.
 
     Args:
         handed_on: Outputs of all layers.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gossip.config import RunConfig
+from gossip.config import PipelineConfig, RunConfig
 from gossip.errors import ConfigError
 from gossip.run import Cut
 from gossip.training import Step, Steps
@@ -21,89 +21,79 @@ from gossip_pipelines.planning import (
 )
 
 from .executor import Loss, StageExecutor
-from .passes import Boundary, StageWork, boundaries, rows_of
+from .passes import Around, StageWork, boundaries, rows_of
 from .rebuilding import MakeOptimizer, StageModel
 
 
-class StagePlace:
-    """This peer's stage, made from the layers of the whole model.
+def place_stage(
+    config: RunConfig,
+    peer: int,
+    layers: Sequence[nn.Module | LayerMaker],
+    samples: Tensor,
+    make_optimizer: MakeOptimizer,
+) -> tuple[StageModel, Around]:
+    """Make the stage of a peer from the layers of the whole model, with what it receives and sends.
 
     Built layers of other stages lose their parameters. Layers of other stages that were given as
     functions get no memory.
 
-    Attributes:
-        model: The layers of its stage.
+    Args:
+        config: Of the run. Without a plan one stage has all layers.
+    Raises: ConfigError: The plan is for other layers, or a function does not make its layer.
     """
+    plan, stage = config.pipeline, 0
+    cut: Cut = ((0, len(layers) - 1),)
+    around: Around = (None, None)
+    outlines = [outline_of(layer, at) for at, layer in enumerate(layers)]
+    signatures = [""] * len(layers)
+    if plan is not None:
+        stage, cut = plan.stage_of(peer), plan.cut
+        walked = walk_without_data(outlines, samples)
+        signatures = [each.signature for each in walked]
+        around = boundaries(plan, stage, walked)
+    first, last = cut[stage]
+    for at, layer in enumerate(layers):
+        if not first <= at <= last and isinstance(layer, nn.Module):
+            layer.to_empty(device="meta")
+    model = nn.ModuleDict()
+    for at in range(first, last + 1):
+        model[str(at)] = made = make_layer(layers[at], at, config.seed)
+        check_same(made, outlines[at], at)
+    return StageModel(cut, stage, model, outlines, signatures, make_optimizer), around
 
-    def __init__(
-        self,
-        config: RunConfig,
-        peer: int,
-        layers: Sequence[nn.Module | LayerMaker],
-        samples: Tensor,
-    ) -> None:
-        """
-        Args:
-            config: Of the run. Without a plan one stage has all layers.
-        Raises: ConfigError: The plan is for other layers, or a function does not make its layer.
-        """
-        plan = config.pipeline
-        self._plan, self._seed = plan, config.seed
-        self.stage = 0
-        self._cut: Cut = ((0, len(layers) - 1),)
-        self._around: tuple[Boundary | None, Boundary | None] = (None, None)
-        outlines = [outline_of(layer, at) for at, layer in enumerate(layers)]
-        self._outlines, self._signatures = outlines, [""] * len(layers)
-        if plan is not None:
-            self.stage, self._cut = plan.stage_of(peer), plan.cut
-            walked = walk_without_data(outlines, samples)
-            self._signatures = [each.signature for each in walked]
-            self._around = boundaries(plan, self.stage, walked)
-        self.stages = len(self._cut)
-        first, last = self._cut[self.stage]
-        for at, layer in enumerate(layers):
-            if not first <= at <= last and isinstance(layer, nn.Module):
-                layer.to_empty(device="meta")
-        self.model = nn.ModuleDict()
-        for at in range(first, last + 1):
-            self.model[str(at)] = made = make_layer(layers[at], at, config.seed)
-            check_same(made, outlines[at], at)
 
-    def known(self, make_optimizer: MakeOptimizer) -> StageModel:
-        """Return this stage with the outlines of all others."""
-        layers = self._outlines, self._signatures
-        return StageModel(self._cut, self.stage, self.model, *layers, make_optimizer)
+def work_of(stage: StageModel, around: Around, loss: Loss, seed: int, steps: Steps) -> StageWork:
+    """Return the object that computes the passes of the stage. ``seed``: of the run.
 
-    def work(self, loss: Loss, steps: Steps) -> StageWork:
-        """Return the object that computes the passes of the stage.
+    Raises: UnsupportedModel: A layer keeps statistics of batches.
+        ConfigError: No layer has a parameter.
+    """
+    first = stage.cut[stage.stage][0]
+    executor = StageExecutor(
+        list(stage.model.values()), first, seed, loss if stage.is_last else None
+    )
+    parameter = next(stage.model.parameters(), None)
+    if parameter is None:
+        raise ConfigError(
+            f"stage {stage.stage} has no parameter: its layers are {', '.join(stage.model)}",
+            "edit the plan, so that it has a layer with parameters",
+        )
+    return StageWork(executor, parameter.device, *around, steps)
 
-        Raises: UnsupportedModel: A layer keeps statistics of batches.
-            ConfigError: No layer has a parameter.
-        """
-        layers, first = list(self.model.values()), self._cut[self.stage][0]
-        is_last = self.stage == self.stages - 1
-        executor = StageExecutor(layers, first, self._seed, loss if is_last else None)
-        parameter = next(self.model.parameters(), None)
-        if parameter is None:
-            raise ConfigError(
-                f"stage {self.stage} has no parameter: its layers are {', '.join(self.model)}",
-                "edit the plan, so that it has a layer with parameters",
-            )
-        return StageWork(executor, parameter.device, *self._around, steps)
 
-    def stepping(self, work: StageWork, run: Callable[[], None]) -> Step:
-        """A step of this stage. ``run``: has its passes computed."""
-        plan, is_last = self._plan, self.stage == self.stages - 1
-        assert plan is not None
+def stepping_in_stage(
+    stage: StageModel, plan: PipelineConfig, work: StageWork, run: Callable[[], None]
+) -> Step:
+    """A step of this stage. ``run``: has its passes computed."""
 
-        def step(x: Any, y: Any) -> float | None:
-            work.inputs = rows_of(x, plan, "inputs") if self.stage == 0 else ()
-            work.targets = rows_of(y, plan, "targets") if is_last else ()
-            work.loss = None
-            run()
-            return work.loss
+    def step(x: Any, y: Any) -> float | None:
+        work.inputs = rows_of(x, plan, "inputs") if stage.stage == 0 else ()
+        work.targets = rows_of(y, plan, "targets") if stage.is_last else ()
+        work.loss = None
+        run()
+        return work.loss
 
-        return step
+    return step
 
 
 def stepping_alone(

@@ -49,6 +49,10 @@ class StageModel:
     signatures: Sequence[str]
     make_optimizer: MakeOptimizer
 
+    @property
+    def is_last(self) -> bool:
+        return self.stage == len(self.cut) - 1
+
     def numbers(self, stage: int) -> range:
         """Return the numbers of the layers of a stage."""
         first, last = self.cut[stage]
