@@ -84,7 +84,6 @@ from .membership import (
     Member,
     Membership,
     MemberTable,
-    StageView,
 )
 from .messages import (
     CORE_BYTES_MAX,
@@ -128,6 +127,7 @@ from .rounds import (
 from .settings import CoreSettings
 from .timers import Timers
 from .transfer import Donor, DonorTimeout, Recovery, SnapshotExpired
+from .view import MembersView
 
 PAUSE_TOLERANCE_S = 0.25
 """A peer that handles no event for longer checks whether its process was paused. Shorter than the
@@ -230,7 +230,7 @@ class Peer:
         """Return the peers that the membership admits."""
         return frozenset(self.settings.everybody)
 
-    def _members_of_rounds(self, table: MemberTable) -> MemberTable | StageView:
+    def _members_of_rounds(self, table: MemberTable) -> MembersView:
         """Return the members that take part in the rounds of this peer."""
         return table
 

@@ -3,12 +3,13 @@ stages may go on."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
 from gossip.topologies import Plan, Roster
 
 from .events import Effect
+from .membership import Member
 from .messages import PeerId
 
 
@@ -59,3 +60,21 @@ class View(Protocol):
 
     def met(self) -> Iterable[PeerId]:
         """Whoever is known to be there, or to have been."""
+
+
+class MembersView(View, Protocol):
+    """Members of the rounds: all peers, or in a pipeline those of one stage."""
+
+    local: PeerId
+
+    @property
+    def members(self) -> Mapping[PeerId, Member]:
+        """Each that is known of."""
+
+    def met(self) -> tuple[PeerId, ...]: ...
+
+    def alive(self) -> tuple[PeerId, ...]: ...
+
+    def within_reach(self) -> tuple[PeerId, ...]: ...
+
+    def newcomers(self, roster: Collection[PeerId]) -> set[PeerId]: ...

@@ -24,7 +24,7 @@ from .log import (
     Held,
     reissue,
 )
-from .pace import Pace, settled_pace, since_us
+from .pace import Pace, since_us
 from .packing import (
     pack_json,
     squeeze,

@@ -13,7 +13,7 @@ fewer samples, would look like an outlier to robust rules.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gossip.core.messages import ROUND_MAX, PeerId
@@ -105,17 +105,6 @@ class Pace:
             raise ValueError("pace: the window is longer than it can be")
         pace._rounds, pace.even = packed[0], not pace.levels()
         return pace
-
-
-def settled_pace(peers: Sequence[PeerId], took_us: Callable[[Pace], Mapping[PeerId, int]]) -> Pace:
-    """Return the pace that settles if each peer is steady. ``took_us`` returns the time of each
-    peer under a pace, in microseconds."""
-    pace = Pace()
-    for _ in range(LEVELS + 1):
-        times = took_us(pace)
-        for _ in range(WINDOW):
-            pace.observe(peers, peers, times)
-    return pace
 
 
 def since_us(began: float, now: float, steps: tuple[int, int] = (1, 1)) -> int:

@@ -15,10 +15,10 @@ from collections import Counter
 from typing import Any
 
 from gossip.core.events import Effect, Report, StateConfirmed
-from gossip.core.membership import MemberTable, StageView
 from gossip.core.messages import Commit, Hello, Message, PeerId
 from gossip.core.rounds import LagDetector, LocalProgress, PeerTimer
 from gossip.core.timers import Timers
+from gossip.core.view import MembersView
 
 from .hello import HelloExchange
 
@@ -40,7 +40,7 @@ class FinalCheck:
         self,
         progress: LocalProgress,
         lag_detector: LagDetector | None,
-        members: MemberTable | StageView,
+        members: MembersView,
         hello_exchange: HelloExchange,
         timers: Timers[Any],
     ) -> None:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gossip.core.events import Effect, Prepared, Received, Send
-from gossip.core.membership import MemberTable, StageView
 from gossip.core.messages import Hello, PeerId, Stage, Update, UpdateRequest
 from gossip.core.rounds import LocalProgress
 from gossip.core.settings import CoreSettings
+from gossip.core.view import MembersView
 
 # to the same life of a peer: two that are in round 0 would answer each other's answers for ever
 ANSWER_EVERY_S = 0.1
@@ -28,7 +28,7 @@ class HelloExchange:
     def __init__(
         self,
         settings: CoreSettings,
-        members: MemberTable | StageView,
+        members: MembersView,
         progress: LocalProgress,
         address: tuple[str, str],
         may_begin: Callable[[], bool],

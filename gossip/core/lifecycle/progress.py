@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import inf
 
-from gossip.core.membership import MemberTable, StageView
 from gossip.core.messages import Hello, PeerId
 from gossip.core.rounds import ForkChoice, FutureBuffer, LocalProgress
+from gossip.core.view import MembersView
 
 from .bootstrap import Bootstrap
 
@@ -19,7 +19,7 @@ class PeerProgress:
 
     def __init__(
         self,
-        members: MemberTable | StageView,
+        members: MembersView,
         bootstrap: Bootstrap,
         local_progress: LocalProgress,
         future_buffer: FutureBuffer,

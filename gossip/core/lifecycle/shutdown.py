@@ -18,10 +18,11 @@ from typing import Any
 
 from gossip.core.events import Effect, Halt, Report
 from gossip.core.frozen import record
-from gossip.core.membership import Change, MemberTable, StageView
+from gossip.core.membership import Change
 from gossip.core.messages import Hello, Message, PeerId, StateRequest
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
+from gossip.core.view import MembersView
 
 from .exit_codes import QUORUM_LOST
 from .progress import PeerProgress
@@ -41,7 +42,7 @@ class Shutdown:
     def __init__(
         self,
         settings: CoreSettings,
-        members: MemberTable | StageView,
+        members: MembersView,
         peer_progress: PeerProgress,
         timers: Timers[Any],
         differs: Callable[[PeerId], bool],

@@ -3,7 +3,6 @@
 from .dissemination import retransmit_limit
 from .prober import RELAYS_MAX, Probe
 from .rumors import LAST_WORDS_S
-from .stage_view import StageView
 from .suspicion import longest_s, shortest_s
 from .swim import (
     STRAY_EVERY,

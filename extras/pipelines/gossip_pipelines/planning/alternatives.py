@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gossip.core import Pace, settled_pace
+from gossip.core import Pace
 
 from .costs import Costs, Group, Numbers, TrainingStep, rolling_s
 
 LOCAL_STEPS = 30
+SETTLED_ROUNDS = 48
+"""Rounds after which steady peers keep their pace: three of its windows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +51,10 @@ def data_parallel(costs: Costs, work: TrainingStep, local_steps: int) -> list[Da
     paced_s, _ = paced(costs, group, work.batch)
     if len(group) == 1:
         return [DataParallel("one peer", group, paced_s, 0.0)]
-    divided_s, _ = divided(costs, group, work.batch)
+    apart_s = divided_s(costs, group, work.batch)
     return [
         DataParallel("rolling", group, paced_s, rolling),
-        DataParallel(
-            f"rolling, {local_steps} local steps", group, divided_s, rolling / local_steps
-        ),
+        DataParallel(f"rolling, {local_steps} local steps", group, apart_s, rolling / local_steps),
     ]
 
 
@@ -77,12 +77,12 @@ def whole_model_peers(costs: Costs, work: TrainingStep) -> Group:
 def paced(costs: Costs, group: Group, batch: int) -> tuple[float, Numbers]:
     """Divides a batch as rolling rounds come to do it: the seconds of the last peer, and
     ``(members,)`` samples."""
-
-    def member_times_us(pace: Pace) -> dict[int, int]:
+    pace = Pace()
+    for _ in range(SETTLED_ROUNDS):
         seconds = _seconds(costs, group, _by_level(pace, group, batch))
-        return {peer: round(1e6 * float(s)) for peer, s in zip(group, seconds, strict=True)}
-
-    samples = _by_level(settled_pace(group, member_times_us), group, batch)
+        times_us = {peer: round(1e6 * float(s)) for peer, s in zip(group, seconds, strict=True)}
+        pace.observe(group, group, times_us)
+    samples = _by_level(pace, group, batch)
     return float(_seconds(costs, group, samples).max()), samples
 
 
@@ -98,11 +98,9 @@ def _seconds(costs: Costs, group: Group, samples: Numbers) -> Numbers:
     return np.asarray(fixed[places] + each[places] * samples)
 
 
-def divided(costs: Costs, group: Group, batch: int) -> tuple[float, Numbers]:
-    """Divides a batch so that all end at the same time: the seconds, and ``(members,)`` samples.
-
-    A peer whose fixed time alone is longer gets none.
-    """
+def divided_s(costs: Costs, group: Group, batch: int) -> float:
+    """Seconds of a batch that is divided so that all end at the same time. A peer whose fixed time
+    alone is longer gets nothing of it."""
     fixed = costs.fixed_s.sum(axis=(0, 2))[list(group)]
     each = np.maximum(costs.each_s.sum(axis=(0, 2))[list(group)], 1e-15)
     order = fixed.argsort(kind="stable")
@@ -111,6 +109,4 @@ def divided(costs: Costs, group: Group, batch: int) -> tuple[float, Numbers]:
         ends = (batch + (fixed[some] / each[some]).sum()) / (1 / each[some]).sum()
         if ends >= fixed[some].max():
             break
-    return float(ends), np.maximum(0.0, (ends - fixed) / each) * np.isin(
-        np.arange(len(group)), some
-    )
+    return float(ends)

@@ -40,7 +40,6 @@ from gossip.core import (
     RollingRounds,
     Send,
     StageDone,
-    StageView,
     StartRound,
     StateAttestation,
     StateOffer,
@@ -58,6 +57,7 @@ from .audits import Auditor, AuditTimer
 from .barrier import BarrierTimer, StageBarrier
 from .flow import FlowTimer, MicroBatchFlow
 from .rebuild import RebuildTimer, StageRebuild
+from .stage_view import StageView
 from .stage_watch import StageWatch
 
 

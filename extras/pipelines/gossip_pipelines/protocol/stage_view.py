@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from gossip.core.messages import PeerId
-
-from .table import Member, MemberTable
+from gossip.core import Member, MemberTable, PeerId
 
 
 class StageView:
