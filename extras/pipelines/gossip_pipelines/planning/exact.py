@@ -73,27 +73,15 @@ def best_cut(tables: Tables, below: float = math.inf) -> Cut | None:
 def _best_without_exchange(fill: Numbers, hold: Numbers, below: float) -> tuple[int, ...] | None:
     """The bounds with the least ``sum fill + max hold``, when that is below ``below``."""
     held = np.where(fill < math.inf, hold, math.inf)
-    least_hold, least = _least_maximum(held), _least_sum(fill)
-    if least is None or least[0] + least_hold >= below:
-        return None
-    best, lowest = None, least[0]
-    # The flattest plan first: where the sums are alike it is the best, and ends the search.
-    flattest = _least_sum(np.where(held <= least_hold, fill, math.inf))
-    if flattest is not None and flattest[0] + least_hold < below:
-        best, below = flattest[1], flattest[0] + least_hold
-    limit = below - lowest
-    while lowest + least_hold < below:
-        found = _least_sum(np.where(held < limit, fill, math.inf))
-        if found is None:
-            break
+    stages = np.arange(len(fill))
+    best, found = None, _least_sum(fill)
+    while found is not None and found[0] < below:
         lowest, bounds = found
-        longest = max(
-            float(held[stage, bounds[stage + 1], bounds[stage]]) for stage in range(len(fill))
-        )
+        longest = float(held[stages, bounds[1:], bounds[:-1]].max())
         if lowest + longest < below:
             best, below = bounds, lowest + longest
         # Of the plans that are left each fills at least as long, so a longer hold cannot win.
-        limit = min(longest, below - lowest)
+        found = _least_sum(np.where(held < min(longest, below - lowest), fill, math.inf))
     return best
 
 
@@ -112,11 +100,3 @@ def _least_sum(fill: Numbers) -> tuple[float, tuple[int, ...]] | None:
     for at in reversed(came):
         bounds.append(int(at[bounds[-1]]))
     return float(best[end]), (0, *reversed(bounds))
-
-
-def _least_maximum(hold: Numbers) -> float:
-    """The least that the slowest stage can hold; infinite where nothing fits."""
-    best = hold[0, :, 0]
-    for of_stage in hold[1:]:
-        best = np.maximum(of_stage, best).min(axis=1)
-    return float(best[-1])

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -87,11 +87,7 @@ def read_file(path: Path, kind: type[T], schema: str, made_by: str) -> T:
 
 def as_toml(record: Any, schema: str, comments: Mapping[str, str]) -> str:
     """Return the text that ``read_file`` reads back. ``comments``: by the key that they explain."""
-    return _table({"schema": schema, **_values(record)}, comments)
-
-
-def _values(record: Any) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}
+    return _table({"schema": schema, **asdict(record)}, comments)
 
 
 def _table(values: Mapping[str, Any], comments: Mapping[str, str]) -> str:
@@ -101,8 +97,8 @@ def _table(values: Mapping[str, Any], comments: Mapping[str, str]) -> str:
     for key, value in values.items():
         if isinstance(value, Mapping):
             tables.append(f"\n[{key}]\n" + _table(value, comments))
-        elif isinstance(value, tuple) and value and is_dataclass(value[0]):
-            tables += [f"\n[[{key}]]\n" + _table(_values(each), comments) for each in value]
+        elif value and isinstance(value, tuple) and isinstance(value[0], Mapping):
+            tables += [f"\n[[{key}]]\n" + _table(each, comments) for each in value]
         elif value != ():
             comment = f"  # {comments[key]}" if key in comments else ""
             name = json.dumps(key) if "." in key else key

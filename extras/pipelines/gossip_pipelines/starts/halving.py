@@ -128,7 +128,7 @@ def halve(
         here = sorted(claims) or here
         outcome = _judge(rung, left, claims, f)
         outcomes.append(outcome)
-        tried = _tried(rung, claims)
+        tried = {peer: frozenset(dict(rung.trials.get(peer, ()))) for peer in claims}
         finite = [each for each in left if math.isfinite(outcome.losses[each])]
         if not finite:
             raise ConfigError(
@@ -161,10 +161,6 @@ def _placed(
             )
             found[chosen].append((candidate, at))
     return {peer: tuple(trials) for peer, trials in found.items()}
-
-
-def _tried(rung: Rung, claims: Mapping[int, Claims]) -> dict[int, frozenset[int]]:
-    return {peer: frozenset(dict(rung.trials.get(peer, ()))) for peer in claims}
 
 
 def _judge(rung: Rung, left: Sequence[int], claims: Mapping[int, Claims], f: int) -> RungOutcome:
