@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gossip.core.events import Committed, Effect, Event
+from gossip.core.events import Committed, Effect, Event, Received, Send
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
@@ -108,6 +108,13 @@ def checked_swarm(
     swarm = peer_swarm(settings, trainers, topology)
     swarm.hooks.extend(observers)
     return swarm
+
+
+def show(checker: Observer, moment: str, swarm: Any, peer: PeerId, what: Event | Effect) -> None:
+    """Shows a checker an event or an effect as a swarm would."""
+    kind = type(what.message) if isinstance(what, Received | Send) else type(what)
+    for see in checker.watchers(moment, kind):
+        see(swarm, peer, what)
 
 
 def record_commits(swarm: Swarm[Peer]) -> dict[int, Committed]:

@@ -47,7 +47,6 @@ from gossip_lab.simulation.checkers import (
     Panel,
     RunConditions,
     Violation,
-    all_checkers,
     every_checker,
 )
 from gossip_lab.simulation.checkers.liveness.crashes import LOST_BY_A_BYZANTINE_SERVER
@@ -128,7 +127,7 @@ def lively(swarm: Swarm[Peer]) -> None:
 @pytest.fixture(scope="module")
 def sound() -> tuple[Swarm[Peer], Panel]:
     """A swarm of five after all that, every checker looking on."""
-    [panel] = all_checkers(RunConditions.of(forks=True))
+    panel = Panel(every_checker(RunConditions.of(forks=True)))
     assert isinstance(panel, Panel)
     swarm = checked_swarm(panel, n=5, compute_s=0.15)
     lively(swarm)
@@ -161,7 +160,7 @@ def test_looking_on_changes_nothing(sound: tuple[Swarm[Peer], Panel]) -> None:
 
 
 def test_gossip_rounds_are_found_sound_too() -> None:
-    [panel] = all_checkers()
+    panel = Panel(every_checker())
     assert isinstance(panel, Panel)
     swarm = checked_swarm(panel, n=5, topology="random_k", compute_s=0.05)
     swarm.run_for(2.0)
@@ -173,14 +172,14 @@ def test_gossip_rounds_are_found_sound_too() -> None:
 
 def test_checkers_by_themselves_see_what_they_see_in_a_panel() -> None:
     panel = Panel(every_checker())
-    each = every_checker()
-    for observers in ([panel], each):
+    alone = [Panel([checker]) for checker in every_checker()]
+    for observers in ([panel], alone):
         swarm = checked_swarm(*observers)
         swarm.run_for(2.0)
         swarm.crash(2)
         swarm.run_for(2.0)
-    alone = Panel(each)
-    assert alone.judged() == panel.judged()
+    judged = {name: times for each in alone for name, times in each.judged_by().items()}
+    assert judged == panel.judged_by()
 
 
 def test_a_violation_crosses_processes() -> None:
@@ -1204,8 +1203,8 @@ def test_a_calm_phase_that_is_too_short_is_no_verdict() -> None:
     panel = only("L2")
     swarm = checked_swarm(panel)
     swarm.run_for(1.0)
-    panel.begin_calm(swarm)
+    panel.begin_calm()
     with pytest.raises(ValueError, match="ends too soon"):
-        panel.finish(swarm)
+        panel.finish()
     swarm.run_for(5.0)
-    panel.finish(swarm)
+    panel.finish()

@@ -51,12 +51,12 @@ def test_a_swarm_that_stands_still_after_it_had_settled_is_caught_by_one_who_wai
     before = checker.judged
     swarm.run_for(2.0)
     assert checker.judged > before
-    panel.close(swarm)
+    panel.close()
     for peer in range(4):
         tamper(swarm, peer, each(Apply, lambda apply: []))
     swarm.run_for(5.0)
     with pytest.raises(Violation, match=r"it has applied nothing for .* though all had settled"):
-        panel.close(swarm)
+        panel.close()
 
 
 def test_rounds_that_come_on_slower_than_peers_compute_are_caught() -> None:
@@ -90,7 +90,7 @@ def test_news_that_are_told_for_ever_are_caught() -> None:
 
 
 def test_l6_is_judged_only_where_somebody_could_have_starved() -> None:
-    checker = NobodyStarves(Disturbances())
+    checker = NobodyStarves()
     swarm = checked_swarm(Panel([checker]), compute_s=0.02)
     swarm.run_for(1.0)
     assert checker.judged == 0
@@ -104,7 +104,7 @@ HEAVY = "rolling:weights=0:10,1:10,2:10"
 def test_l6_waits_longer_for_whoever_weighs_less_and_for_nobody_for_ever() -> None:
     """Peer 3 serves one round of 31: by chance it waits for 64, which would be starving among
     equals, now and then: at 9.9 s, when all have been undisturbed for long enough to be judged."""
-    checker = NobodyStarves(Disturbances())
+    checker = NobodyStarves()
     swarm = checked_swarm(Panel([checker]), topology=HEAVY, compute_s=0.02)
     swarm.run_for(10.5)
     turns = [done.commit.round_id for done in swarm.commits(0) if done.commit.server == 3]
@@ -236,7 +236,7 @@ def test_a_second_result_is_excused_by_a_lie_for_some_seconds_of_the_calm_only()
     other = each(Committed, lambda done: [done] if done.made else another_digest(done))
     tamper(swarm, 1, other)
     swarm.run_for(2.0)
-    panel.begin_calm(swarm)
+    panel.begin_calm()
     with pytest.raises(Violation, match="at peer"):
         swarm.run_for(FORKS_AFTER_S + 2.0)
     assert swarm.now > 2.0 + FORKS_AFTER_S

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from checked_swarm import show
 
 from gossip.core import (
     Activation,
@@ -26,7 +27,7 @@ from gossip.core import (
     Withdraw,
 )
 from gossip_lab.simulation.checkers import RunConditions, Violation
-from gossip_lab.simulation.checkers.safety import (
+from gossip_lab.simulation.checkers.safety.micro_batches import (
     ComputesAlike,
     CountsOnce,
     FindsLiarsAlone,
@@ -67,25 +68,25 @@ def test_each_micro_batch_once_and_the_mean_over_all() -> None:
     computed = ComputesAlike(STAGES)
     checker = CountsOnce(computed, 2)
     for peer, micro_batch in ((0, 0), (1, 1)):
-        computed.on_event(swarm, peer, BackwardDone(0, micro_batch, 0, None, 4))
-    checker.on_effect(swarm, 0, committed((0,), (1,)))
-    checker.on_effect(swarm, 0, Apply(0, (payload_of_values([2.0, 4.0]),)))
+        show(computed, "on_event", swarm, peer, BackwardDone(0, micro_batch, 0, None, 4))
+    show(checker, "on_effect", swarm, 0, committed((0,), (1,)))
+    show(checker, "on_effect", swarm, 0, Apply(0, (payload_of_values([2.0, 4.0]),)))
     for sets in (((0,),), ((0, 1), (1,)), ((0,), (1, 2))):
         with pytest.raises(Violation, match="S20"):
-            checker.on_effect(swarm, 0, committed(*sets))
+            show(checker, "on_effect", swarm, 0, committed(*sets))
     with pytest.raises(Violation, match="off the mean"):
-        checker.on_effect(swarm, 0, Apply(0, (payload_of_values([1.0, 2.0]),)))
+        show(checker, "on_effect", swarm, 0, Apply(0, (payload_of_values([1.0, 2.0]),)))
     with pytest.raises(Violation, match="were ever computed"):
-        checker.on_effect(swarm, 0, Apply(1, (payload_of_values([1.0, 2.0]),)))
+        show(checker, "on_effect", swarm, 0, Apply(1, (payload_of_values([1.0, 2.0]),)))
 
 
 def test_two_members_who_compute_a_micro_batch_get_the_same() -> None:
     swarm = world(p2={(0, 0): [1.0]}, p3={(0, 0): [1.5]})
     checker = ComputesAlike(STAGES)
     for _ in range(2):
-        checker.on_event(swarm, 2, BackwardDone(0, 0, 0, None, 4))
+        show(checker, "on_event", swarm, 2, BackwardDone(0, 0, 0, None, 4))
     with pytest.raises(Violation, match="S21"):
-        checker.on_event(swarm, 3, BackwardDone(0, 0, 1, None, 4))
+        show(checker, "on_event", swarm, 3, BackwardDone(0, 0, 1, None, 4))
 
 
 class Old:
@@ -98,15 +99,15 @@ class Old:
     def sent(self, sender: int, attempt: int, round_id: int = 0, life: int = 0) -> Payload:
         payload = payload_of_values([1.0], digest=True)
         message = Activation(LINEAGE, round_id, 1, 0, attempt, payload.digest)
-        self.checker.on_event(self.swarm, 2, Received(sender, life, message, payload))
+        show(self.checker, "on_event", self.swarm, 2, Received(sender, life, message, payload))
         return payload
 
     def withdrawn(self, sender: int, attempt: int) -> None:
         message = Withdraw(LINEAGE, 0, 1, 0, attempt)
-        self.checker.on_event(self.swarm, 2, Received(sender, 0, message))
+        show(self.checker, "on_event", self.swarm, 2, Received(sender, 0, message))
 
     def computes(self, payload: Payload, attempt: int = 0) -> None:
-        self.checker.on_effect(self.swarm, 2, RunForward(0, 0, attempt, payload))
+        show(self.checker, "on_effect", self.swarm, 2, RunForward(0, 0, attempt, payload))
 
 
 def test_the_latest_attempt_of_a_sender_is_computed_on_and_again_later() -> None:
@@ -117,7 +118,7 @@ def test_the_latest_attempt_of_a_sender_is_computed_on_and_again_later() -> None
     old.computes(latest, 1)
     old.withdrawn(0, 2)
     old.computes(latest, 1)  # once more, on what was kept
-    old.checker.on_effect(old.swarm, 2, StartRound(1, None))
+    show(old.checker, "on_effect", old.swarm, 2, StartRound(1, None))
 
 
 def test_what_was_sent_again_or_withdrawn_is_not_computed_on() -> None:
@@ -153,13 +154,13 @@ def test_a_stage_applies_nothing_that_another_has_not_committed() -> None:
     def done(stage: int, committed: int) -> Send:
         return Send(9, StageDone(LINEAGE, stage, committed - 1, committed, (0, 1), False))
 
-    checker.on_effect(swarm, 0, done(0, 1))
+    show(checker, "on_effect", swarm, 0, done(0, 1))
     with pytest.raises(Violation, match=r"S23.*stages \[1\]"):
-        checker.on_effect(swarm, 0, Apply(0, ()))
-    checker.on_effect(swarm, 2, done(1, 1))
-    checker.on_effect(swarm, 0, Apply(0, ()))
+        show(checker, "on_effect", swarm, 0, Apply(0, ()))
+    show(checker, "on_effect", swarm, 2, done(1, 1))
+    show(checker, "on_effect", swarm, 0, Apply(0, ()))
     with pytest.raises(Violation, match="S23"):
-        checker.on_effect(swarm, 2, Apply(1, ()))
+        show(checker, "on_effect", swarm, 2, Apply(1, ()))
 
 
 def told(event: str, subject: int) -> Report:
@@ -176,40 +177,48 @@ def lying(*peers: int, stages: tuple[tuple[int, ...], ...] = STAGES) -> FindsLia
 
 @pytest.mark.parametrize("event", ["found_by_audit", "quarantined"])
 def test_audits_find_liars_and_nobody_else_while_they_are_as_few_as_is_borne(event: str) -> None:
-    lying(1).on_effect(world(), 0, told(event, 1))
+    show(lying(1), "on_effect", world(), 0, told(event, 1))
     with pytest.raises(Violation, match=r"S25.*peer 0 has told the truth"):
-        lying(1).on_effect(world(), 1, told(event, 0))
+        show(lying(1), "on_effect", world(), 1, told(event, 0))
     with pytest.raises(Violation, match="S25"):
-        lying(1, 2).on_effect(world(), 2, told(event, 3))
-    lying(1, 0).on_effect(world(), 2, told(event, 3))  # two of one stage are more than it bears
+        show(lying(1, 2), "on_effect", world(), 2, told(event, 3))
+    show(
+        lying(1, 0), "on_effect", world(), 2, told(event, 3)
+    )  # two of one stage are more than it bears
 
 
 def test_who_is_locked_up_has_no_micro_batch_from_the_next_round_on() -> None:
     swarm, checker = world(), lying(1)
-    checker.on_effect(swarm, 0, told("quarantined", 1))
-    checker.on_effect(swarm, 0, committed((0,), (1,)))  # by this commit it is locked up
-    checker.on_effect(swarm, 0, committed((0, 1), ()))
+    show(checker, "on_effect", swarm, 0, told("quarantined", 1))
+    show(checker, "on_effect", swarm, 0, committed((0,), (1,)))  # by this commit it is locked up
+    show(checker, "on_effect", swarm, 0, committed((0, 1), ()))
     with pytest.raises(Violation, match=r"S25.*micro-batches of \[1\]"):
-        checker.on_effect(swarm, 0, committed((0,), (1,)))
+        show(checker, "on_effect", swarm, 0, committed((0,), (1,)))
     checker = lying(1)
-    checker.on_effect(swarm, 1, RunForward(0, 0, 0, None))
-    checker.on_effect(swarm, 1, told("quarantined", 1))
-    checker.on_effect(swarm, 1, committed((0, 1), ()))
-    checker.on_effect(swarm, 1, RunForward(1, 0, 0, None, audit=True))
+    show(checker, "on_effect", swarm, 1, RunForward(0, 0, 0, None))
+    show(checker, "on_effect", swarm, 1, told("quarantined", 1))
+    show(checker, "on_effect", swarm, 1, committed((0, 1), ()))
+    show(checker, "on_effect", swarm, 1, RunForward(1, 0, 0, None, audit=True))
     with pytest.raises(Violation, match="S25"):
-        checker.on_effect(swarm, 1, RunForward(1, 0, 0, None))
-    checker.on_effect(swarm, 1, told("parole", 1))
-    checker.on_effect(swarm, 1, committed((0, 1), ()))
-    checker.on_effect(swarm, 1, RunForward(2, 0, 0, None))
+        show(checker, "on_effect", swarm, 1, RunForward(1, 0, 0, None))
+    show(checker, "on_effect", swarm, 1, told("parole", 1))
+    show(checker, "on_effect", swarm, 1, committed((0, 1), ()))
+    show(checker, "on_effect", swarm, 1, RunForward(2, 0, 0, None))
 
 
 def test_where_activations_are_wrong_members_need_not_compute_alike() -> None:
     swarm = world(p2={(0, 0): [1.0]}, p3={(0, 0): [1.5]})
     checker = ComputesAlike(STAGES, RunConditions(tampering=True))
     for peer in (2, 3):
-        checker.on_event(swarm, peer, BackwardDone(0, 0, 0, None, 4))
+        show(checker, "on_event", swarm, peer, BackwardDone(0, 0, 0, None, 4))
     with pytest.raises(Violation, match="S20"):
-        CountsOnce(checker, 2, RunConditions(tampering=True)).on_effect(swarm, 0, committed((0,)))
+        show(
+            CountsOnce(checker, 2, RunConditions(tampering=True)),
+            "on_effect",
+            swarm,
+            0,
+            committed((0,)),
+        )
 
 
 def rebuilt(round_id: int) -> Report:
@@ -220,24 +229,24 @@ def test_in_the_round_of_a_stage_made_anew_gradients_may_differ_and_updates_stil
     swarm = world(p2={(0, 0): [1.0]}, p3={(0, 0): [1.5]})
     computed = ComputesAlike(STAGES)
     checker = CountsOnce(computed, 2)
-    computed.on_effect(swarm, 0, rebuilt(0))
+    show(computed, "on_effect", swarm, 0, rebuilt(0))
     for peer in (2, 3):
-        computed.on_event(swarm, peer, BackwardDone(0, 0, 0, None, 4))
+        show(computed, "on_event", swarm, peer, BackwardDone(0, 0, 0, None, 4))
     for peer, value, named in ((0, 2.0, (0,)), (0, 3.0, (0,)), (1, 6.0, (1,))):
         offer = (payload_of_values([value]),)
-        computed.on_event(swarm, peer, Contributed(0, 4, offer, micro_batches=named))
+        show(computed, "on_event", swarm, peer, Contributed(0, 4, offer, micro_batches=named))
     computed.gradients[0, 0] = {0: [2.0], 1: [6.0]}
-    checker.on_effect(swarm, 0, committed((0,), (1,)))
+    show(checker, "on_effect", swarm, 0, committed((0,), (1,)))
     for mean in (4.0, 4.5):  # of what peer 0 has offered at first, and later
-        checker.on_effect(swarm, 0, Apply(0, (payload_of_values([mean]),)))
+        show(checker, "on_effect", swarm, 0, Apply(0, (payload_of_values([mean]),)))
     with pytest.raises(Violation, match="off the mean of any updates"):
-        checker.on_effect(swarm, 0, Apply(0, (payload_of_values([5.0]),)))
+        show(checker, "on_effect", swarm, 0, Apply(0, (payload_of_values([5.0]),)))
 
 
 def test_what_was_sent_before_a_state_was_taken_is_forgotten() -> None:
     old = Old()
     old.sent(0, 5)
-    old.checker.on_effect(old.swarm, 2, rebuilt(0))
+    show(old.checker, "on_effect", old.swarm, 2, rebuilt(0))
     old.computes(old.sent(0, 1))
 
 
@@ -254,11 +263,11 @@ def test_a_stage_is_made_anew_only_without_a_holder_and_in_the_round_of_the_othe
 
     checker = StageGoesOn(STAGES)
     others = {0: ("active", 6), 1: ("active", 7)}
-    checker.on_effect(at({**others, 2: ("off", 0), 3: ("off", 0)}), 2, rebuilt(7))
+    show(checker, "on_effect", at({**others, 2: ("off", 0), 3: ("off", 0)}), 2, rebuilt(7))
     with pytest.raises(Violation, match=r"S26.*\[3\] of it hold its state"):
-        checker.on_effect(at({**others, 2: ("off", 0), 3: ("active", 7)}), 2, rebuilt(7))
+        show(checker, "on_effect", at({**others, 2: ("off", 0), 3: ("active", 7)}), 2, rebuilt(7))
     with pytest.raises(Violation, match="the other stages are in"):
-        checker.on_effect(at({**others, 2: ("off", 0)}), 2, rebuilt(5))
+        show(checker, "on_effect", at({**others, 2: ("off", 0)}), 2, rebuilt(5))
 
 
 def test_members_with_one_history_share_alike_and_within_bounds() -> None:
@@ -269,7 +278,7 @@ def test_members_with_one_history_share_alike_and_within_bounds() -> None:
         found = {int(name[1:]): weight for name, weight in weights.items()}
         seen = SimpleNamespace(rolling=rolling, weights=found)
         swarm = SimpleNamespace(now=1.0, inspections={peer: seen})
-        checker.on_effect(swarm, peer, StartRound(4, None))  # type: ignore[arg-type]
+        show(checker, "on_effect", swarm, peer, StartRound(4, None))  # type: ignore[arg-type]
 
     begins(2, b"one", p2=1.0, p3=8.0)
     begins(3, b"one", p2=1.0, p3=8.0)
@@ -293,14 +302,14 @@ class Leaving:
         seen = SimpleNamespace(membership=membership, weights={0: 1.0, 1: 1.0})
         self.swarm.inspections[0] = seen
         self.checker.on_start(self.swarm, 0)
-        self.checker.on_effect(self.swarm, 0, StartRound(4, None))
+        show(self.checker, "on_effect", self.swarm, 0, StartRound(4, None))
 
     def told(self, number: int, *micro_batches: int, round_id: int = 4, life: int = 0) -> None:
         message = Counted(LINEAGE, round_id, 0, number, micro_batches, False)
-        self.checker.on_event(self.swarm, 0, Received(1, life, message))
+        show(self.checker, "on_event", self.swarm, 0, Received(1, life, message))
 
     def begins(self, micro_batch: int) -> None:
-        self.checker.on_effect(self.swarm, 0, RunForward(4, micro_batch, 0, None))
+        show(self.checker, "on_effect", self.swarm, 0, RunForward(4, micro_batch, 0, None))
 
 
 def test_nobody_begins_on_what_a_member_within_reach_has_counted() -> None:
@@ -320,7 +329,7 @@ def test_what_is_told_no_more_was_its_own_or_is_of_somebody_out_of_reach_is_begu
     leaving.begins(2)
     leaving.begins(3)
     leaving.told(3, 2, 3)
-    leaving.checker.on_event(leaving.swarm, 0, BackwardDone(4, 2, 0, None, 4))
+    show(leaving.checker, "on_event", leaving.swarm, 0, BackwardDone(4, 2, 0, None, 4))
     leaving.begins(2)
     leaving.reasons[1] = "disconnected"
     leaving.begins(3)
@@ -340,12 +349,12 @@ def test_nothing_is_sent_to_a_life_that_has_begun_no_round() -> None:
     sent = Send(2, Activation(LINEAGE, 4, 1, 3, 0, b"d" * 16))
     checker.on_start(swarm, 2)
     with pytest.raises(Violation, match=r"S33.* micro-batch 3 of round 4 is sent to peer 2"):
-        checker.on_effect(swarm, 0, sent)
+        show(checker, "on_effect", swarm, 0, sent)
     for begins in (StartRound(0, None), Report("restored", {})):
-        checker.on_effect(swarm, 2, begins)
-        checker.on_effect(swarm, 0, sent)
+        show(checker, "on_effect", swarm, 2, begins)
+        show(checker, "on_effect", swarm, 0, sent)
         checker.on_start(swarm, 2)
         with pytest.raises(Violation, match="S33"):
-            checker.on_effect(swarm, 0, sent)
+            show(checker, "on_effect", swarm, 0, sent)
     swarm.hosts[2].incarnation = 1
-    checker.on_effect(swarm, 0, sent)  # of which its sender knows nothing
+    show(checker, "on_effect", swarm, 0, sent)  # of which its sender knows nothing

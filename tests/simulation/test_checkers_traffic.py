@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from checked_swarm import checked_swarm, tamper
+from checked_swarm import checked_swarm, show, tamper
 from test_checkers_gossip import caught, each, watched
 from test_world import reset_link
 
@@ -164,7 +164,7 @@ def test_a_state_for_each_result_that_was_told_differently_is_no_flood(
     def recover(times: int, effects: list[Effect]) -> None:
         for _ in range(times):
             for effect in effects:
-                checker.on_effect(swarm, 0, effect)
+                show(checker, "on_effect", swarm, 0, effect)
 
     with (
         pytest.raises(Violation, match=r"more than \d+ times a StateRequest in a second")

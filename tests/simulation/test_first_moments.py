@@ -17,7 +17,7 @@ from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.inject.byzantine import OutMessage
 from gossip.topologies import load
 from gossip_lab.simulation.campaign.play import had_round
-from gossip_lab.simulation.checkers import all_checkers
+from gossip_lab.simulation.checkers import Panel, every_checker
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
@@ -61,7 +61,7 @@ def swarm_of(
     # schedules are drawn with it alone, and the checkers know no round that one peer
     # closes by itself
     if judged and quorum == "majority":
-        swarm.hooks.extend(all_checkers())
+        swarm.hooks.append(Panel(every_checker()))
     return swarm
 
 

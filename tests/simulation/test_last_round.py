@@ -362,7 +362,7 @@ def lied_to_at_last(**core: Any) -> tuple[Swarm[Peer], EndsAlike]:
 def test_a_sound_end_is_judged_and_nobody_waits_in_vain() -> None:
     swarm, checker = lied_to_at_last()
     swarm.run_until(lambda: over(swarm), limit_s=LIMIT_S)
-    checker.judge_end(swarm, swarm.hosts)
+    checker.judge_end(swarm.hosts)
     assert checker.judged >= 10
 
 

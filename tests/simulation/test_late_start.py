@@ -23,7 +23,7 @@ from gossip.faults.start import LateStart, LateTrainer, NeverStarts
 from gossip.faults.world import KillTrainer, Loss, NodeAttack, Partition
 from gossip.inject.byzantine import OutMessage
 from gossip_lab.simulation.campaign.play import run
-from gossip_lab.simulation.checkers import all_checkers
+from gossip_lab.simulation.checkers import Panel, every_checker
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.nemesis import name_of
@@ -58,7 +58,7 @@ def swarm_of_four(
         )
 
     swarm = peer_swarm(settings, make_trainer, started=4 if prepare_s is not None else 3)
-    swarm.hooks.extend(all_checkers())
+    swarm.hooks.append(Panel(every_checker()))
     return swarm
 
 

@@ -38,6 +38,7 @@ def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
     running = {peer: host.core for peer, host in swarm.hosts.items() if host.running}
     if not running or not all(isinstance(core.rounds, GossipRounds) for core in running.values()):
         return
+    checker.swarm = swarm
     rng, began = Random(f"last gossip round/{swarm.seed}"), swarm.now
     at = [core.rounds.round_id for core in running.values()]
     if max(at) >= FAR_ROUNDS:
@@ -57,9 +58,9 @@ def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
     # who comes back last is waited for, and then waits for others itself; or where nobody is left
     # who has a state, gives up
     until = began + over_s + alone_s + rounds_s + 2 * leaves_s + settings.quorum_timeout_s
-    while swarm.now < until and checker.remaining(swarm):
+    while swarm.now < until and checker.remaining():
         swarm.run_for(SLICE_S)
-    checker.judge_end(swarm, began)
+    checker.judge_end(began)
 
 
 def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) -> float:

@@ -179,7 +179,7 @@ def play_end(swarm: Swarm[Peer], attackers: frozenset[PeerId], checker: EndsAlik
     )
     while swarm.now < until and any(_trains(swarm, peer) for peer in cores):
         swarm.run_for(SLICE_S)
-    checker.judge_end(swarm, [peer for peer in cores if peer not in attackers])
+    checker.judge_end([peer for peer in cores if peer not in attackers])
     return lies.told
 
 

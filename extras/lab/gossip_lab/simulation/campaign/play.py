@@ -255,7 +255,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
             and swarm.now < LONGER * schedule.duration_s
         ):
             swarm.run_for(SLICE_S)
-        panel.close(swarm)
+        panel.close()
         pace.judge(swarm)
         found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
         if isinstance(panel, Panel):

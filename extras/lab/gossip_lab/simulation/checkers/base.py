@@ -3,13 +3,19 @@ judge."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from gossip.core import CoreSettings, PeerId
 from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
-from gossip_lab.simulation.world import AnySwarm, Observer
+from gossip_lab.simulation.world import AnySwarm
+
+from .disturbances import Disturbances
+from .hearing import Hearing
+from .reach import Reach
+from .watching import Watching
 
 Record = TypeVar("Record")
 
@@ -204,18 +210,37 @@ class RunConditions:
         return not FALSE_STATES.isdisjoint(self.lies)
 
 
-class PassiveObserver(Observer):
-    """Says what it looks at: ``events``, ``effects`` and ``afters`` are the types that
-    ``on_event``, ``on_effect`` and ``after_event`` are for; none means all. A type of message
-    stands for ``Received`` or ``Send`` with such a one. That saves time only: it passes over what
-    it does not want by itself."""
+class Onlookers(NamedTuple):
+    """Observers that judge nothing themselves: checkers read what they have recorded."""
 
-    events: ClassVar[tuple[type, ...]] = ()
-    effects: ClassVar[tuple[type, ...]] = ()
-    afters: ClassVar[tuple[type, ...]] = ()
+    disturbances: Disturbances
+    hearing: Hearing
+    reach: Reach
+
+    @staticmethod
+    def create() -> Onlookers:
+        return Onlookers(Disturbances(), Hearing(), Reach())
 
 
-class Checker(PassiveObserver):
+class PerLife(Generic[Record]):
+    """An attribute of a checker that each life of each peer has for itself: read and set, it is
+    that of the present peer. ``make`` creates it when a life first needs it."""
+
+    def __init__(self, make: Callable[[], Record]) -> None:
+        self.make = make
+
+    def __get__(self, checker: Checker, owner: type[Checker]) -> Record:
+        records = checker.of_lives[checker.peer]
+        if self not in records:
+            records[self] = self.make()
+        record: Record = records[self]
+        return record
+
+    def __set__(self, checker: Checker, record: Record) -> None:
+        checker.of_lives[checker.peer][self] = record
+
+
+class Checker(Watching):
     """Raises ``Violation`` as soon as its invariant is broken.
 
     Attributes:
@@ -224,10 +249,21 @@ class Checker(PassiveObserver):
     """
 
     invariant: ClassVar[str]
+    kinds: ClassVar[list[type[Checker]]] = []
+    """Every class that has an invariant of its own, as it is defined."""
 
-    def __init__(self, circumstances: RunConditions | None = None) -> None:
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "invariant" in vars(cls):
+            cls.kinds.append(cls)
+
+    def __init__(
+        self, circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
+    ) -> None:
         self.circumstances = circumstances or RunConditions()
+        self.disturbances, self.hearing, self.reach = onlookers or Onlookers.create()
         self.judged = 0
+        self.of_lives: dict[PeerId, dict[PerLife[Any], Any]] = defaultdict(dict)
         self._of_lives: list[tuple[dict[PeerId, Any], Callable[[], Any] | None]] = []
         self.make_records()
 
@@ -241,34 +277,42 @@ class Checker(PassiveObserver):
         self._of_lives.append((records, make))
         return records
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+    def begin_life(self) -> None:
+        self.of_lives[self.peer] = {}
         for records, make in self._of_lives:
             if make is None:
-                records.pop(peer, None)
+                records.pop(self.peer, None)
             else:
-                records[peer] = make()
+                records[self.peer] = make()
 
-    def begin_calm(self, swarm: AnySwarm) -> None:
+    def begin_calm(self) -> None:
         """Every fault is over, and everybody who is to come back was told to start."""
 
-    def settled(self, swarm: AnySwarm) -> None:
+    def settled(self) -> None:
         """In the calm, all has come about that must."""
 
-    def finish(self, swarm: AnySwarm) -> None:
+    def finish(self) -> None:
         """The run is over."""
 
-    def violated(self, swarm: AnySwarm, peer: PeerId, text: str) -> Violation:
-        return Violation(self.invariant, peer, swarm.now, text)
+    @property
+    def life(self) -> Life:
+        return self.peer, self.host.incarnation
 
-    def demand(self, holds: bool, swarm: AnySwarm, peer: PeerId, text: str) -> None:
-        """For where the text costs nothing to make."""
+    def violated(self, text: str, peer: PeerId | None = None) -> Violation:
+        where = self.peer if peer is None else peer
+        return Violation(self.invariant, where, self.now, text)
+
+    def demand(self, holds: bool, text: str, peer: PeerId | None = None) -> None:
+        """Judge once more. Raises: Violation, at ``peer`` if it is not the present one."""
         self.judged += 1
         if not holds:
-            raise self.violated(swarm, peer, text)
+            raise self.violated(text, peer)
 
 
-def life_of(swarm: AnySwarm, peer: PeerId) -> Life:
-    return peer, swarm.hosts[peer].incarnation
+def keep_latest(records: dict[Any, Any], most: int) -> None:
+    """Forget the oldest record if there are more than ``most``."""
+    if len(records) > most:
+        del records[next(iter(records))]
 
 
 def updates_needed(
@@ -277,23 +321,6 @@ def updates_needed(
     """Updates that are enough for the rule. Each that is proven to lie is one less
     for it to tolerate."""
     return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in proven))
-
-
-def lose_start(
-    known: dict[tuple[int, bytes], tuple[bytes, PeerId]], swarm: AnySwarm, peer: PeerId
-) -> None:
-    """The last who had what the run began with is dying, before any round was over: who is left
-    begins with something else."""
-    others = [other for other in swarm.up if other != peer]
-    if any(
-        core.rounds.round_id > 0
-        for other in others
-        if (core := swarm.inspections.get(other)) is not None
-    ):
-        return
-    held = [getattr(swarm.hosts[other].trainer, "digest", None) for other in others]
-    for key in [key for key, (value, _) in known.items() if key[0] == 0 and value not in held]:
-        del known[key]
 
 
 class TaintedStates:

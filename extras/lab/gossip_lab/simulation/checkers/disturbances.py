@@ -6,10 +6,10 @@ Several invariants hold for the undisturbed peers only, and for them without exc
 
 from __future__ import annotations
 
-from gossip.core import Applied, ClockJumped, Event, PeerId, TimerFired
+from gossip.core import Applied, ClockJumped, PeerId, TimerFired
 from gossip_lab.simulation.world import HANDSHAKE_WAYS, NS, AnySwarm, LinkModel
 
-from .base import Checker, PassiveObserver, RunConditions
+from .watching import Watching, on_event
 
 STILL_S = 0.25
 """A process that was stopped for so long stood still."""
@@ -27,10 +27,10 @@ waits for its answer."""
 NEVER = float("-inf")
 
 
-class Disturbances(PassiveObserver):
+class Disturbances(Watching):
     """Must come before the checkers that ask it."""
 
-    events = (TimerFired, Applied, ClockJumped)
+    needs = ""
 
     def __init__(self) -> None:
         self.crashed_at: dict[PeerId, float] = {}
@@ -53,27 +53,27 @@ class Disturbances(PassiveObserver):
         self._look_at = NEVER
         self._default: LinkModel | None = None
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+    def begin_life(self) -> None:
         if self._default is None:
-            self._default = swarm.network.default
-        self.still_until.pop(peer, None)
+            self._default = self.swarm.network.default
+        self.still_until.pop(self.peer, None)
 
-    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
-        if (still_s := stands_s(swarm, peer)) > STILL_S:
-            self.still_until[peer], self.still_s[peer] = swarm.now, still_s
+    def resume_life(self) -> None:
+        if (still_s := stands_s(self.swarm, self.peer)) > STILL_S:
+            self.still_until[self.peer], self.still_s[self.peer] = self.now, still_s
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        now = swarm.now
-        if swarm.network.changed != self._changed:
-            self._on_cuts(swarm)
-        if now >= self._look_at:
-            self._look_at = now + LOOK_EVERY_S
-            self._record_conditions(swarm)
+    @on_event
+    def record(self, event: TimerFired | Applied | ClockJumped) -> None:
+        if self.swarm.network.changed != self._changed:
+            self._on_cuts(self.swarm)
+        if self.now >= self._look_at:
+            self._look_at = self.now + LOOK_EVERY_S
+            self._record_conditions(self.swarm)
 
-    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self.crashed_at[peer] = swarm.now
+    def end_life(self) -> None:
+        self.crashed_at[self.peer] = self.now
 
-    def slept(self, swarm: AnySwarm, peer: PeerId) -> tuple[float, float]:
+    def slept(self, peer: PeerId) -> tuple[float, float]:
         """(when the last pause of ``peer``, which handles an event just now, ended; how long it
         was). Never: -inf, 0."""
         return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
@@ -169,13 +169,3 @@ def _loses(model: LinkModel) -> bool:
 def stands_s(swarm: AnySwarm, peer: PeerId) -> float:
     """How long a process that is stopped, or goes on just now, has been standing still."""
     return (swarm.now_ns - swarm.hosts[peer].paused_at_ns) / NS
-
-
-class DisturbedChecker(Checker):
-    """Checker that excuses the peers that were disturbed."""
-
-    def __init__(
-        self, disturbances: Disturbances, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.disturbances = disturbances

@@ -8,12 +8,9 @@ peer leaves no trace except that no connection is up.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from gossip.core import (
     Ack,
-    Effect,
-    Event,
     Gossip,
     LinkDown,
     LinkUp,
@@ -29,7 +26,7 @@ from gossip.core import (
 )
 from gossip_lab.simulation.world import AnySwarm
 
-from .base import PassiveObserver
+from .watching import Watching, on_effect, on_event
 
 STANDINGS_KEPT = 8
 
@@ -55,17 +52,16 @@ class PeerContact:
     nacks: dict[PeerId, None] = field(default_factory=dict)
 
 
-class Hearing(PassiveObserver):
+class Hearing(Watching):
     """Must come before the checkers that ask it."""
 
-    events = (Ping, PingRequest, Ack, Nack, PushPull, Gossip, LinkDown, LinkUp)
-    effects = (Ping, PingRequest)
+    needs = ""
 
     def __init__(self) -> None:
         self._heard: dict[PeerId, dict[PeerId, PeerContact]] = {}
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._heard[peer] = {}
+    def begin_life(self) -> None:
+        self._heard[self.peer] = {}
 
     def of(self, peer: PeerId, subject: PeerId) -> PeerContact:
         heard = self._heard[peer]
@@ -79,75 +75,62 @@ class Hearing(PassiveObserver):
         under_way = heard.nonce >= 0 and host.machine.clock_s(swarm.now_ns) < heard.ends
         return heard.failed or (heard.nonce >= 0 and not under_way)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if type(event) is LinkDown or type(event) is LinkUp:
-            self._fails(self.of(peer, event.peer))  # or it may have, while the connection was down
-        elif type(event) is Received and type(event.message) in self.events:
-            message: Any = event.message
-            kind = type(message)
-            if kind is Ack:
-                self._on_ack(swarm, peer, event.sender, message.nonce, message.target)
-            elif kind is Nack:
-                self._on_nack(swarm, peer, event.sender, message.nonce)
-                return
-            rumors = message.members if kind is PushPull else message.rumors
-            if rumors:
-                self._listen(peer, rumors)
+    @on_event
+    def record_link(self, event: LinkDown | LinkUp) -> None:
+        self._fails(self.of(self.peer, event.peer))  # or it may have, while the link was down
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if type(effect) is not Send or type(effect.message) not in self.effects:
+    @on_event
+    def record_ack(self, event: Received, ack: Ack) -> None:
+        probe = self._probe(ack.nonce)
+        if probe is None or ack.target != probe.peer:
             return
-        probe = probe_of(swarm, peer, effect.message.nonce)  # type: ignore[union-attr]
+        if event.sender != ack.target and event.sender not in probe.helpers:
+            return
+        heard = self.of(self.peer, ack.target)
+        heard.failed, heard.nonce = False, -1
+        member = self.membership.members[ack.target]
+        if member.suspicion is not None and probe.began >= member.suspicion.since:
+            heard.answered_since = member.standing
+
+    @on_event
+    def record_nack(self, event: Received, nack: Nack) -> None:
+        probe = self._probe(nack.nonce)
+        if probe is not None and event.sender in probe.helpers:
+            heard = self.of(self.peer, probe.peer)
+            heard.nacks[event.sender] = None
+            if len(heard.nacks) == len(probe.helpers):
+                self._fails(heard)
+
+    @on_event
+    def record_rumors(self, event: Received, message: Ping | PingRequest | Ack | Gossip) -> None:
+        self._record_accusers(message.rumors)
+
+    @on_event
+    def record_table(self, event: Received, table: PushPull) -> None:
+        self._record_accusers(table.members)
+
+    @on_effect
+    def record_probe(self, send: Send, message: Ping | PingRequest) -> None:
+        probe = self._probe(message.nonce)
         if probe is None:
             return  # for somebody else, or a word to the dead
-        heard = self.of(peer, probe.peer)
+        heard = self.of(self.peer, probe.peer)
         if heard.nonce != probe.nonce:
             heard.failed = heard.failed or heard.nonce >= 0  # the one before has found no answer
-            heard.nonce, heard.nacks, heard.asked_s = probe.nonce, {}, swarm.now
+            heard.nonce, heard.nacks, heard.asked_s = probe.nonce, {}, self.now
         heard.ends = probe.ends
+
+    def _probe(self, nonce: int) -> Probe | None:
+        """Return the peer's own probe that is under way with this nonce."""
+        return self.membership.probes.get(nonce) if self.membership is not None else None
 
     def _fails(self, heard: PeerContact) -> None:
         heard.failed, heard.answered_since = True, -1
 
-    def _on_ack(
-        self, swarm: AnySwarm, peer: PeerId, sender: PeerId, nonce: int, target: PeerId
-    ) -> None:
-        probe = probe_of(swarm, peer, nonce)
-        if (
-            probe is None
-            or target != probe.peer
-            or (sender != target and sender not in probe.helpers)
-        ):
-            return
-        heard = self.of(peer, target)
-        heard.failed, heard.nonce = False, -1
-        membership = swarm.hosts[peer].membership
-        member = membership.members[target] if membership is not None else None
-        if (
-            member is not None
-            and member.suspicion is not None
-            and probe.began >= member.suspicion.since
-        ):
-            heard.answered_since = member.standing
-
-    def _on_nack(self, swarm: AnySwarm, peer: PeerId, sender: PeerId, nonce: int) -> None:
-        probe = probe_of(swarm, peer, nonce)
-        if probe is not None and sender in probe.helpers:
-            heard = self.of(peer, probe.peer)
-            heard.nacks[sender] = None
-            if len(heard.nacks) == len(probe.helpers):
-                self._fails(heard)
-
-    def _listen(self, peer: PeerId, rumors: tuple[Rumor, ...]) -> None:
+    def _record_accusers(self, rumors: tuple[Rumor, ...]) -> None:
         for rumor in rumors:
-            if rumor.status != "alive" and rumor.status != "left" and rumor.peer != peer:
-                accusers = self.of(peer, rumor.peer).accusers
+            if rumor.status not in ("alive", "left") and rumor.peer != self.peer:
+                accusers = self.of(self.peer, rumor.peer).accusers
                 if rumor.incarnation not in accusers and len(accusers) >= STANDINGS_KEPT:
                     del accusers[next(iter(accusers))]
                 accusers.setdefault(rumor.incarnation, {})[rumor.origin] = None
-
-
-def probe_of(swarm: AnySwarm, peer: PeerId, nonce: int) -> Probe | None:
-    """The probe of ``peer`` itself that is under way with this nonce."""
-    membership = swarm.hosts[peer].membership
-    return membership.probes.get(nonce) if membership is not None else None

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import get_args
+from collections.abc import Iterable, Sequence
 
-from gossip.core import Event, Message, PeerId, Received, Send
+from gossip.core import Event, PeerId
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 
-from .base import Checker, PassiveObserver, Violation
+from .base import Checker, Violation
 from .liveness import Liveness
 from .safety import NothingRaises
 from .transitions import TableChecker, TableWatch, watch_life
+from .watching import Watching
 
 SLICE_S = 0.25  # of a calm phase, between two looks at whether all is well
-
-MESSAGES = get_args(Message)
-WANTS = {"on_event": "events", "on_effect": "effects", "after_event": "afters"}
-"""The attribute in which a checker says what it looks at, at each moment."""
 
 
 class Panel(Observer):
     """Seventeen checkers for the price of three: a run has some ten thousand events, most of which
     concern one or two."""
 
-    def __init__(self, checkers: Iterable[PassiveObserver]) -> None:
+    def __init__(self, checkers: Iterable[Watching]) -> None:
         self.checkers = tuple(checkers)
         self._tables = [checker for checker in self.checkers if isinstance(checker, TableChecker)]
         self._judges = [checker for checker in self.checkers if isinstance(checker, Checker)]
@@ -34,23 +30,14 @@ class Panel(Observer):
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
         """The checkers' that look at ``kind``; tables are looked at by ourselves."""
-        carrier = (Send if moment == "on_effect" else Received) if kind in MESSAGES else kind
-        found: list[Watcher] = [self._check_table] if moment == "after_event" else []
-        for checker in self.checkers:
-            if moment == "after_event" and isinstance(checker, TableChecker):
-                continue
-            wanted = getattr(checker, WANTS[moment])
-            if not wanted or kind in wanted or carrier in wanted:
-                found += checker.watchers(moment, kind)
-        return tuple(found)
+        tables = [self._check_table] if moment == "after_event" else []
+        found = [watcher for each in self.checkers for watcher in each.watchers(moment, kind)]
+        return (*tables, *found)
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         watch_life(self._watches, swarm, peer)
         for checker in self.checkers:
-            if isinstance(checker, TableChecker):
-                checker.born(swarm, peer)
-            else:
-                checker.on_start(swarm, peer)
+            checker.on_start(swarm, peer)
 
     def _check_table(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
         watch = self._watches.get(peer)
@@ -68,54 +55,39 @@ class Panel(Observer):
     def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
         self._judge_transitions(swarm, peer, None)
         for checker in self.checkers:
-            if not isinstance(checker, TableChecker):
-                checker.on_crash(swarm, peer)
+            checker.on_crash(swarm, peer)
 
     # --- the calm phase, and the end --------------------------------------------------------------
 
-    def begin_calm(self, swarm: AnySwarm) -> None:
+    def begin_calm(self) -> None:
         """Every fault is over, and everybody who is to come back was told to start."""
         for checker in self._judges:
-            checker.begin_calm(swarm)
+            checker.begin_calm()
 
     def settle(self, swarm: AnySwarm) -> float:
-        """The calm phase: runs until every liveness checker is content, then lets all judge.
+        """Run the calm phase, as the function ``settle``."""
+        return settle([self], swarm)
 
-        Returns: how long that took, virtual seconds. Raises: Violation:
-            something did not come about in time.
-        """
-        self.begin_calm(swarm)
-        began = swarm.now
-        waiting: list[Liveness] = [
-            checker for checker in self._judges if isinstance(checker, Liveness)
-        ]
-        lacking = waiting
-        while lacking:
-            swarm.run_for(SLICE_S)
-            lacking = [checker for checker in waiting if checker.lacks(swarm) is not None]
-            for checker in lacking:
-                if swarm.now >= checker.deadline_at(swarm):
-                    checker.finish(swarm)
-        self.finish(swarm)
-        for judge in self._judges:
-            judge.settled(swarm)
-        return swarm.now - began
-
-    def finish(self, swarm: AnySwarm) -> None:
+    def finish(self) -> None:
         """The run is over: lets all judge. Raises Violation;
         ValueError when the calm phase was too short to tell."""
         for checker in self._judges:
-            checker.finish(swarm)
+            checker.finish()
 
-    def close(self, swarm: AnySwarm) -> None:
+    def settled(self) -> None:
+        """In the calm, all has come about that must."""
+        for checker in self._judges:
+            checker.settled()
+
+    def close(self) -> None:
         """Some time after all had settled: lets all judge once more, and nothing may be lacking
         again. Raises: Violation."""
         for checker in self._judges:
             if not isinstance(checker, Liveness):
-                checker.finish(swarm)
-            elif (shortcoming := checker.lacks(swarm)) is not None:
+                checker.finish()
+            elif (shortcoming := checker.lacks()) is not None:
                 peer, text = shortcoming
-                raise checker.violated(swarm, peer, f"{text}, though all had settled")
+                raise checker.violated(f"{text}, though all had settled", peer)
 
     def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
         """Return the violation of an exception that left ``swarm``: itself if it is a violation,
@@ -143,4 +115,29 @@ class Panel(Observer):
             return
         for transition in watch.fresh():
             for checker in self._tables:
-                checker.judge(swarm, peer, transition, event)
+                checker.select_peer(swarm, peer)
+                checker.judge(transition, event)
+
+
+def settle(panels: Sequence[Panel], swarm: AnySwarm) -> float:
+    """Run the calm phase of all panels at once until every liveness checker is content, then let
+    all judge.
+
+    Returns: how long that took, virtual seconds. Raises: Violation: something did not come about in
+        time.
+    """
+    began = swarm.now
+    for panel in panels:
+        panel.begin_calm()
+    waiting = [each for panel in panels for each in panel.checkers if isinstance(each, Liveness)]
+    lacking = waiting
+    while lacking:
+        swarm.run_for(SLICE_S)
+        lacking = [checker for checker in waiting if checker.lacks() is not None]
+        for checker in lacking:
+            if swarm.now >= checker.deadline_at():
+                checker.finish()
+    for panel in panels:
+        panel.finish()
+        panel.settled()
+    return swarm.now - began

@@ -6,21 +6,21 @@ peers are still within reach of each other, by way of others.
 
 from __future__ import annotations
 
-from gossip.core import ClockJumped, Event, PeerId, TimerFired, TrainerProgress
+from gossip.core import ClockJumped, PeerId, TimerFired, TrainerProgress
 from gossip_lab.simulation.world import AnySwarm, Link, LinkModel, Network
 
-from .base import PassiveObserver
+from .watching import Watching, on_event
 
 LOOK_EVERY_S = 0.1  # disturbances that leave no trace in a counter last longer
 DELAY_MAX_S = 0.005  # one way, up to which a link counts as undisturbed
 NEVER = float("-inf")
 
 
-class Reach(PassiveObserver):
+class Reach(Watching):
     """Must come before the checkers that ask it. Where it cannot tell what happened between two
     looks, it assumes the worst."""
 
-    events = (TimerFired, TrainerProgress, ClockJumped)
+    needs = ""
 
     def __init__(self) -> None:
         self._started_at: dict[PeerId, float] = {}
@@ -32,13 +32,14 @@ class Reach(PassiveObserver):
         self._asleep: tuple[PeerId, ...] = ()
         self._look_at = NEVER
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._started_at[peer] = swarm.now
+    def begin_life(self) -> None:
+        self._started_at[self.peer] = self.now
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if swarm.now >= self._look_at:
-            self._look_at = swarm.now + LOOK_EVERY_S
-            self._record_faults(swarm)
+    @on_event
+    def record(self, event: TimerFired | TrainerProgress | ClockJumped) -> None:
+        if self.now >= self._look_at:
+            self._look_at = self.now + LOOK_EVERY_S
+            self._record_faults(self.swarm)
 
     def direct(self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float) -> bool:
         """Whether every message between two peers has arrived soon since then,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gossip.core import Event, Message, PeerId
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 
-from .base import Checker, Violation
-from .liveness import Liveness
-from .panel import SLICE_S, Panel
+from .base import Violation
+from .panel import Panel, settle
 
 
 class _OfStage(Mapping[PeerId, Any]):
@@ -111,62 +111,33 @@ class StagePanels:
         together: Of checkers that look at all stages.
     """
 
-    def __init__(self, stages: Iterable[StagePanel], together: Panel) -> None:
-        self.stages, self.together = tuple(stages), together
-        self.observers: tuple[Observer, ...] = (together, *self.stages)  # it has the onlookers
-        self._panels = (*[each.panel for each in self.stages], together)
-        self.checkers = tuple([checker for panel in self._panels for checker in panel.checkers])
-
-    def _seen(self, swarm: AnySwarm) -> list[tuple[Panel, Any]]:
-        """Each panel, and the swarm as it sees it."""
-        return [
-            *[(each.panel, each.world(swarm)) for each in self.stages],
-            (self.together, swarm),
-        ]
+    def __init__(self, stages: Sequence[StagePanel], together: Panel) -> None:
+        self.together = together
+        self.observers: tuple[Observer, ...] = (together, *stages)  # it has the onlookers
+        self._panels = (*[each.panel for each in stages], together)
 
     def settle(self, swarm: AnySwarm) -> float:
         """Run the calm phase of all stages at once, as ``Panel.settle``."""
-        began, seen = swarm.now, self._seen(swarm)
-        for panel, world in seen:
-            panel.begin_calm(world)
-        waiting = [(c, world) for panel, world in seen for c in _liveness(panel)]
-        lacking = waiting
-        while lacking:
-            swarm.run_for(SLICE_S)
-            lacking = [(c, world) for c, world in waiting if c.lacks(world) is not None]
-            for checker, world in lacking:
-                if swarm.now >= checker.deadline_at(world):
-                    checker.finish(world)
-        for panel, world in seen:
-            panel.finish(world)
-            for judge in panel.checkers:
-                if isinstance(judge, Checker):
-                    judge.settled(world)
-        return swarm.now - began
+        return settle(self._panels, swarm)
 
-    def close(self, swarm: AnySwarm) -> None:
+    def close(self) -> None:
         """Let the checkers of all stages judge once more, as ``Panel.close``."""
-        for panel, world in self._seen(swarm):
-            panel.close(world)
+        for panel in self._panels:
+            panel.close()
 
     def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
         """Return the violation of an exception, as ``Panel.blame``."""
         return self.together.blame(swarm, error)
 
-    def judged(self) -> dict[str, int]:
+    def judged(self) -> Counter[str]:
         return _added(panel.judged() for panel in self._panels)
 
-    def judged_by(self) -> dict[str, int]:
+    def judged_by(self) -> Counter[str]:
         return _added(panel.judged_by() for panel in self._panels)
 
 
-def _liveness(panel: Panel) -> list[Liveness]:
-    return [checker for checker in panel.checkers if isinstance(checker, Liveness)]
-
-
-def _added(counts: Iterable[dict[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
+def _added(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
     for each in counts:
-        for name, number in each.items():
-            total[name] = total.get(name, 0) + number
+        total.update(each)  # which keeps those that are 0
     return total

@@ -99,36 +99,11 @@ class TableWatch:
 
 
 class TableChecker(Checker):
-    """Judges transitions. In a panel they come from a watch that all of these share."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._watches: dict[PeerId, TableWatch] = {}
+    """Judges transitions, which its panel collects."""
 
     @abstractmethod
-    def judge(
-        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
-    ) -> None:
-        """``peer`` has changed a row while it handled ``event`` (None: it crashed while it did)."""
-
-    def born(self, swarm: AnySwarm, peer: PeerId) -> None:
-        """A life of ``peer`` begins, with an empty table."""
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        watch_life(self._watches, swarm, peer)
-        self.born(swarm, peer)
-
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        self._judge_transitions(swarm, peer, event)
-
-    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._judge_transitions(swarm, peer, None)
-
-    def _judge_transitions(self, swarm: AnySwarm, peer: PeerId, event: Event | None) -> None:
-        watch = self._watches.get(peer)
-        if watch is not None:
-            for transition in watch.fresh():
-                self.judge(swarm, peer, transition, event)
+    def judge(self, transition: TableTransition, event: Event | None) -> None:
+        """The peer has changed a row while it handled ``event`` (None: it crashed while it did)."""
 
 
 def watch_life(watches: dict[PeerId, TableWatch], swarm: AnySwarm, peer: PeerId) -> None:

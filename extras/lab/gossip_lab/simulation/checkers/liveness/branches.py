@@ -3,10 +3,9 @@ stay on its own."""
 
 from __future__ import annotations
 
-from gossip.core import Effect, Event, NotServing, PeerId, Received, Report, Update
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.checkers.safety import rolling_of
-from gossip_lab.simulation.world import AnySwarm
+from gossip.core import NotServing, PeerId, Received, Report, Update
+from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.watching import after_event, on_report
 
 AT_ONCE_S = 0.1  # for what follows in the same moment
 
@@ -20,59 +19,40 @@ class JoinsTheLarger(Checker):
     that of its own."""
 
     invariant = "L5"
-    effects = (Report,)
-    afters = (Update, NotServing)
+    needs = "rolling"
+    _left = PerLife[bytes | None](lambda: None)  # which branch last
 
     def make_records(self) -> None:
-        self._left: dict[PeerId, bytes] = self.per_life()  # which branch last
         self._back_at: dict[PeerId, float] = {}
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        rounds = rolling_of(swarm.inspections.get(peer))
-        if rounds is None or not isinstance(effect, Report):
-            return
-        if effect.event == "recovering":
-            self._left[peer] = rounds.chain
-        elif effect.event in ("kept_own_state", "restored"):
-            self._back_at[peer] = swarm.now
+    @on_report("recovering")
+    def record_left(self, report: Report) -> None:
+        self._left = self.rolling.chain
 
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        core = swarm.inspections.get(peer)
-        rounds = core.rolling if core is not None else None
-        if (
-            core is None
-            or rounds is None
-            or not isinstance(event, Received)
-            or not isinstance(event.message, Update | NotServing)
-        ):
-            return
+    @on_report("kept_own_state", "restored")
+    def record_back(self, report: Report) -> None:
+        self._back_at[self.peer] = self.now
+
+    @after_event
+    def judge(self, event: Received, message: Update | NotServing) -> None:
+        core, rounds, seen = self.core, self.rolling, self.rolling.branches
         if core.phase != "running" or rounds.mode != "active" or rounds.may_differ:
             return
-        timeout_s = core.settings.rounds.round_timeout_s
-        if (
-            self._left.get(peer) == rounds.chain
-            and swarm.now - self._back_at[peer] <= timeout_s + AT_ONCE_S
-        ):
+        until_s = self._back_at.get(self.peer, 0.0) + core.settings.rounds.round_timeout_s
+        if self._left == rounds.chain and self.now <= until_s + AT_ONCE_S:
             return
-        message, seen = event.message, rounds.branches
         asked = message.asked_round if isinstance(message, NotServing) else message.round_id
         theirs = message.parent if isinstance(message, Update) else message.chain
         if not message.round_id == asked == rounds.round_id or message.shard >= len(rounds.shards):
             return
         # Who is not of the roster is not heard in it.
-        if (
-            theirs == rounds.chain
-            or seen.get(event.sender) != theirs
-            or event.sender not in rounds.roster
-        ):
+        heard = seen.get(event.sender) == theirs and event.sender in rounds.roster
+        if theirs == rounds.chain or not heard:
             return
         there = [other for other, branch in seen.items() if branch == theirs]
-        here = [peer, *[other for other, branch in seen.items() if branch == rounds.chain]]
-        text = (
+        here = [self.peer, *[other for other, branch in seen.items() if branch == rounds.chain]]
+        self.demand(
+            len(there) <= max(len(here), core.settings.f),
             f"stays in round {rounds.round_id} with {sorted(here)}, having heard that "
-            f"{sorted(there)} are on another branch"
+            f"{sorted(there)} are on another branch",
         )
-        self.demand(len(there) <= max(len(here), core.settings.f), swarm, peer, text)
-
-
-__all__ = ["JoinsTheLarger"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, sqrt
 
-from gossip_lab.simulation.checkers.safety import gossip_of
-from gossip_lab.simulation.world import AnySwarm, ToyTrainer
+from gossip_lab.simulation.world import ToyTrainer
 
 from .liveness import RoundLiveness, Shortcoming
 
@@ -18,22 +17,19 @@ class ReplicasStayClose(RoundLiveness):
 
     invariant = "L5"
 
-    def lacks(self, swarm: AnySwarm) -> Shortcoming:
-        if self.circumstances.attackers:
+    def lacks(self) -> Shortcoming:
+        participants = self.participants()
+        if self.circumstances.attackers or len(participants) < 2:
             return None
-        participants = self.participants(swarm)
-        if len(participants) < 2 or gossip_of(participants[0][1]) is None:
+        first, core = participants[0]
+        if core.gossip is None:
             return None
-        rows: list[list[float]] = []
-        for peer, _ in participants:
-            trainer = swarm.hosts[peer].trainer
-            if isinstance(trainer, ToyTrainer):
-                rows.append(trainer.parameters.tolist())
-        apart, bound = consensus_distance(rows), participants[0][1].settings.gossip.consensus_bound
-        if not apart <= bound:
-            return participants[0][0], (
-                f"the replicas are {apart:.3f} times its length away from their mean"
-            )
+        trainers = [self.swarm.hosts[peer].trainer for peer, _ in participants]
+        apart = consensus_distance(
+            [it.parameters.tolist() for it in trainers if isinstance(it, ToyTrainer)]
+        )
+        if not apart <= core.settings.gossip.consensus_bound:
+            return first, f"the replicas are {apart:.3f} times its length away from their mean"
         return None
 
 

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from gossip.core import Effect, Inspection, PeerId, Report
-from gossip_lab.simulation.checkers.base import updates_needed
-from gossip_lab.simulation.checkers.disturbances import NEVER, DisturbedChecker
-from gossip_lab.simulation.checkers.safety import rolling_of
-from gossip_lab.simulation.world import AnySwarm
-
-from .liveness import settings_of
+from gossip.core import Inspection, PeerId, Report
+from gossip_lab.simulation.checkers.base import Checker, updates_needed
+from gossip_lab.simulation.checkers.disturbances import NEVER
+from gossip_lab.simulation.checkers.watching import on_report
 
 ROUND_S = 1.0  # for the round itself
 LOST_BY_A_BYZANTINE_SERVER = "what the decision was made on is lost"
@@ -40,31 +37,26 @@ class _Crash:
     hung: tuple[PeerId, ...]
 
 
-class CrashCostsLittle(DisturbedChecker):
+class CrashCostsLittle(Checker):
     """L3: a crash, also of the server in the middle of its broadcast, costs one round at most, and
     no more time than it takes to notice it and a round timeout.
     Judged where nothing else happens meanwhile."""
 
     invariant = "L3"
-    effects = (Report,)
+    needs = "rolling"
 
     def make_records(self) -> None:
         # rounds that changed nothing, though there were enough for the rule
         self._lost: dict[int, None] = {}
         self._started_at = NEVER
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._started_at = swarm.now
+    def begin_life(self) -> None:
+        self._started_at = self.now
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if (
-            isinstance(effect, Report)
-            and effect.event == "lost_round"
-            and not self._is_of_an_attacker(effect)
-        ):
-            core = swarm.inspections.get(peer)
-            if core is not None and core.rolling is not None and self._are_enough(swarm, [core]):
-                self._lost[effect.fields["round"]] = None
+    @on_report("lost_round")
+    def record_lost(self, report: Report) -> None:
+        if not self._is_of_an_attacker(report) and self._are_enough([self.core]):
+            self._lost[report.fields["round"]] = None
 
     def _is_of_an_attacker(self, lost: Report) -> bool:
         about_results = any(
@@ -72,50 +64,43 @@ class CrashCostsLittle(DisturbedChecker):
         )
         return about_results and str(lost.fields["reason"]).startswith(LOST_BY_A_BYZANTINE_SERVER)
 
-    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
-        settings = settings_of(swarm)
-        cores = [
-            core
-            for other in swarm.up
-            if (core := swarm.inspections.get(other)) is not None and core.phase == "running"
-        ]
-        if settings is None or not cores or rolling_of(cores[0]) is None:
+    def _running(self) -> list[Inspection]:
+        cores = [self.swarm.inspections.get(peer) for peer in self.swarm.up]
+        return [core for core in cores if core is not None and core.phase == "running"]
+
+    def end_life(self) -> None:
+        swarm, cores = self.swarm, self._running()
+        if not cores or cores[0].rolling is None:
             return
         furthest = max(core.rounds.round_id for core in cores)
         # A closed connection is noticed at once, and a silent one with the next heartbeats.
         notice_s = max(swarm.network.closing_s[1], *(swarm.network.heartbeat_s or (0.0,)))
-        within_s = notice_s + settings.rounds.round_timeout_s + ROUND_S
+        within_s = notice_s + cores[0].settings.rounds.round_timeout_s + ROUND_S
         hung = tuple([other for other in swarm.up if swarm.hosts[other].trainer_stopped])
-        crash = _Crash(peer, swarm.now, furthest, len(self._lost), within_s, hung)
-        swarm.at(swarm.now + within_s, partial(self._judge, swarm, crash))
+        crash = _Crash(self.peer, self.now, furthest, len(self._lost), within_s, hung)
+        swarm.at(self.now + within_s, partial(self._judge, crash))
 
-    def _judge(self, swarm: AnySwarm, crash: _Crash) -> None:
-        victim, since_s = crash.victim, crash.at_s - BEFORE_S
-        if self._started_at > since_s or not self.disturbances.all_undisturbed_since(
-            swarm, since_s, but=victim
+    def _judge(self, crash: _Crash) -> None:
+        victim, since_s, disturbances = crash.victim, crash.at_s - BEFORE_S, self.disturbances
+        if self._started_at > since_s or not disturbances.all_undisturbed_since(
+            self.swarm, since_s, but=victim
         ):
             return
-        if self.disturbances.uneven_until >= since_s:
+        if disturbances.uneven_until >= since_s:
             return  # messages got lost, or were held up for longer than a round
-        cores = [
-            core
-            for other in swarm.up
-            if (core := swarm.inspections.get(other)) is not None and core.phase == "running"
-        ]
-        if not self._are_enough(swarm, cores, crash.hung):
+        cores = self._running()
+        if not self._are_enough(cores, crash.hung):
             return
         reached = max(core.rounds.round_id for core in cores)
         text = (
             f"{crash.within_s:.2f} s after its crash the others are in round {reached}, as they "
             f"were then ({crash.furthest})"
         )
-        self.demand(reached > crash.furthest, swarm, victim, text)
+        self.demand(reached > crash.furthest, text, victim)
         gone = list(self._lost)[crash.lost :]
-        self.demand(len(gone) <= 1, swarm, victim, f"its crash cost {len(gone)} rounds: {gone}")
+        self.demand(len(gone) <= 1, f"its crash cost {len(gone)} rounds: {gone}", victim)
 
-    def _are_enough(
-        self, swarm: AnySwarm, cores: Sequence[Inspection], hung: Sequence[PeerId] = ()
-    ) -> bool:
+    def _are_enough(self, cores: Sequence[Inspection], hung: Sequence[PeerId] = ()) -> bool:
         """Whether rounds go on, and do not come to nothing for want of updates. A liar may have
         said that others have left.
 
@@ -131,14 +116,8 @@ class CrashCostsLittle(DisturbedChecker):
         proven = max((table.proven() for table in tables), key=len)
         # A liar may be on a branch of its own after a result that nobody else took, and make up no
         # quorum with the others.
-        apart = self.circumstances.attackers if self.circumstances.delaying else frozenset[PeerId]()
-        here = [
-            peer for peer in roster if peer in swarm.up and peer not in apart and peer not in hung
-        ]
-        useful = sum(
-            1 for peer in here if peer not in locked and peer not in self.circumstances.attackers
-        )
-        return len(here) >= quorum and useful >= updates_needed(cores[0].settings, roster, proven)
-
-
-__all__ = ["CrashCostsLittle"]
+        attackers = self.circumstances.attackers
+        apart = attackers if self.circumstances.delaying else frozenset[PeerId]()
+        here = set(roster).intersection(self.swarm.up).difference(apart, hung)
+        needed = updates_needed(cores[0].settings, roster, proven)
+        return len(here) >= quorum and len(here.difference(locked, attackers)) >= needed

@@ -3,9 +3,9 @@ links and processors; and where only payloads of some trickle, nobody waits for 
 
 from __future__ import annotations
 
-from gossip.core import Apply, Committed, Contributed, Effect, Event, PeerId, Report
+from gossip.core import Apply, Committed, Contributed, PeerId, Report
 from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
 """Reports about other peers, or about a peer's own rounds, that only faults cause."""
@@ -21,37 +21,36 @@ class NothingGoesWrong(Checker):
     on, nobody is suspected, late, or in need of the state of another."""
 
     invariant = "L8"
-    events = (Contributed,)
-    effects = (Committed, Report)
 
     def make_records(self) -> None:
         self._idle: set[tuple[int, PeerId]] = set()  # who had no samples in which round
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if isinstance(event, Contributed) and not event.samples:
-            self._idle.add((event.round_id, peer))
+    @on_event
+    def record_idle(self, event: Contributed) -> None:
+        if not event.samples:
+            self._idle.add((event.round_id, self.peer))
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if not self.circumstances.faultless:
-            return
-        if isinstance(effect, Report):
-            text = f"reports {effect.event} {effect.fields}, and nothing is wrong"
-            # near the optimum, now and then
-            refused = effect.event == "attempt" and "is refused" in effect.fields["reason"]
-            self.demand(effect.event not in WRONG or refused, swarm, peer, text)
-        elif isinstance(effect, Committed):
-            commit = effect.commit
-            there = {contribution.peer for contribution in commit.contributors}
-            lacking = [
-                p
-                for p in commit.roster
-                if p not in there and (commit.round_id, p) not in self._idle
-            ]
-            text = (
+    @on_report(*WRONG)
+    def judge_report(self, report: Report) -> None:
+        # near the optimum, now and then
+        refused = report.event == "attempt" and "is refused" in report.fields["reason"]
+        if self.circumstances.faultless:
+            text = f"reports {report.event} {report.fields}, and nothing is wrong"
+            self.demand(refused, text)
+
+    @on_effect
+    def judge_commit(self, committed: Committed) -> None:
+        commit = committed.commit
+        there = {contribution.peer for contribution in commit.contributors}
+        lacking = [
+            p for p in commit.roster if p not in there and (commit.round_id, p) not in self._idle
+        ]
+        if self.circumstances.faultless:
+            self.demand(
+                not lacking,
                 f"commits round {commit.round_id}, shard {commit.shard} without {lacking}, and "
-                "nothing is wrong"
+                "nothing is wrong",
             )
-            self.demand(not lacking, swarm, peer, text)
 
 
 class NobodyWaitsForATrickle(Checker):
@@ -59,24 +58,21 @@ class NobodyWaitsForATrickle(Checker):
     on at all others: each ends within three round timeouts, however slowly something moves."""
 
     invariant = "L11"
-    effects = (Apply,)
+    needs = "rolling"
 
     def make_records(self) -> None:
         self._applied_at: dict[PeerId, float] = {}
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        core = swarm.inspections.get(peer)
-        rounds = core.rolling if core is not None else None
+    @on_effect
+    def judge(self, apply: Apply) -> None:
         trickling = self.circumstances.trickling
-        if not trickling or peer in trickling or rounds is None or not isinstance(effect, Apply):
+        if not trickling or self.peer in trickling:
             return
-        took_s, self._applied_at[peer] = (
-            swarm.now - self._applied_at.get(peer, swarm.now),
-            swarm.now,
+        took_s = self.now - self._applied_at.get(self.peer, self.now)
+        self._applied_at[self.peer] = self.now
+        most_s = ROUND_TIMEOUTS * self.rolling.deadline.cap_s + self.swarm.travel_s
+        self.demand(
+            took_s <= most_s,
+            f"has been in round {apply.round_id} for {took_s:.2f} s, where only payloads of "
+            f"{sorted(trickling)} trickle; at most {most_s:.2f} s",
         )
-        most_s = ROUND_TIMEOUTS * rounds.deadline.cap_s + swarm.travel_s
-        text = (
-            f"has been in round {effect.round_id} for {took_s:.2f} s, where only payloads of "
-            f"{sorted(trickling)} trickle; "
-        )
-        self.demand(took_s <= most_s, swarm, peer, f"{text}at most {most_s:.2f} s")

@@ -13,10 +13,6 @@ from gossip.core import (
     Apply,
     Committed,
     CoreSettings,
-    Effect,
-    Event,
-    GossipInspection,
-    Halt,
     Inspection,
     MembershipSettings,
     PeerId,
@@ -25,13 +21,10 @@ from gossip.core import (
     longest_s,
 )
 from gossip.topologies import lots
-from gossip_lab.simulation.checkers.base import (
-    Checker,
-    TaintedStates,
-    updates_needed,
-)
-from gossip_lab.simulation.checkers.disturbances import NEVER, DisturbedChecker
+from gossip_lab.simulation.checkers.base import Checker, Life, TaintedStates, updates_needed
+from gossip_lab.simulation.checkers.disturbances import NEVER
 from gossip_lab.simulation.checkers.safety import memory_s
+from gossip_lab.simulation.checkers.watching import on_effect, on_event
 from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 
 LINGER_S = 0.5  # what was said last may still be on its way
@@ -57,42 +50,43 @@ class Liveness(Checker):
         self.calm_at: float | None = None
         self._last_life_at = NEVER
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._last_life_at = swarm.now
+    def begin_life(self) -> None:
+        super().begin_life()
+        self._last_life_at = self.now
 
-    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._last_life_at = swarm.now
+    def end_life(self) -> None:
+        self._last_life_at = self.now
 
-    def begin_calm(self, swarm: AnySwarm) -> None:
-        self.calm_at = swarm.now
+    def begin_calm(self) -> None:
+        self.calm_at = self.now
 
-    def finish(self, swarm: AnySwarm) -> None:
+    def finish(self) -> None:
         """Raises Violation when something is lacking; ValueError when that may still come and the
         calm phase was too short."""
-        shortcoming = self.lacks(swarm)
+        shortcoming = self.lacks()
         self.judged += 1
         if shortcoming is None:
             return
-        if swarm.now < self.deadline_at(swarm):
-            late = f"it has until {self.deadline_at(swarm):.2f} s"
+        peer, text = shortcoming
+        if self.now < self.deadline_at():
             raise ValueError(
-                f"the calm phase ends too soon at {swarm.now:.2f} s: {shortcoming[1]}, and "
-                f"{late}; use settle()"
+                f"the calm phase ends too soon at {self.now:.2f} s: {text}, and it has until "
+                f"{self.deadline_at():.2f} s; use settle()"
             )
-        raise self.violated(swarm, *shortcoming)
+        raise self.violated(text, peer)
 
-    def deadline_at(self, swarm: AnySwarm) -> float:
+    def deadline_at(self) -> float:
         """When it must be content: counted from the beginning of the calm phase, or from the last
         start or crash in it."""
         assert self.calm_at is not None, "begin_calm comes first"
-        return max(self.calm_at, self._last_life_at) + self.time_limit_s(swarm)
+        return max(self.calm_at, self._last_life_at) + self.time_limit_s()
 
     @abstractmethod
-    def time_limit_s(self, swarm: AnySwarm) -> float:
+    def time_limit_s(self) -> float:
         """How long it may take."""
 
     @abstractmethod
-    def lacks(self, swarm: AnySwarm) -> Shortcoming:
+    def lacks(self) -> Shortcoming:
         """At which peer there is something lacking, and what; None: it is content."""
 
 
@@ -101,37 +95,29 @@ class Converges(Liveness):
 
     invariant = "L1"
 
-    def time_limit_s(self, swarm: AnySwarm) -> float:
-        memberships = [m for host in swarm.hosts.values() if (m := host.membership) is not None]
-        return converged_after_s(memberships[0].settings, len(swarm.hosts)) if memberships else 0.0
+    def time_limit_s(self) -> float:
+        hosts = self.swarm.hosts
+        memberships = [m for host in hosts.values() if (m := host.membership) is not None]
+        return converged_after_s(memberships[0].settings, len(hosts)) if memberships else 0.0
 
-    def lacks(self, swarm: AnySwarm) -> Shortcoming:
-        standings = {}
-        for peer, host in swarm.hosts.items():
+    def lacks(self) -> Shortcoming:
+        hosts = self.swarm.hosts
+        running = {}
+        for peer, host in hosts.items():
             if host.state == "starting":
                 return peer, "it has not started"
             membership = host.membership
             if host.running and membership is not None and membership.me.status == "alive":
-                standings[peer] = membership.standing
-        for peer in standings:
-            membership = swarm.hosts[peer].membership
-            assert membership is not None
-            for subject in swarm.hosts:
+                running[peer] = membership
+        for peer, membership in running.items():
+            for subject in hosts:
                 row = membership.members.get(subject)
-                if subject in standings:
-                    if row is None or row.status != "alive" or row.standing != standings[subject]:
-                        how = (
-                            f"{row.status} with standing {row.standing}"
-                            if row is not None
-                            else "unknown"
-                        )
-                        return (
-                            peer,
-                            (
-                                f"peer {subject}, which runs with standing {standings[subject]}, "
-                                f"is {how}"
-                            ),
-                        )
+                if subject in running:
+                    standing = running[subject].standing
+                    if row is None or (row.status, row.standing) != ("alive", standing):
+                        how = f"{row.status} with standing {row.standing}" if row else "unknown"
+                        which = f"peer {subject}, which runs with standing {standing}"
+                        return peer, f"{which}, is {how}"
                     if row.skip:
                         return peer, f"peer {subject}, which runs, is skipped: {row.skip}"
                 elif row is not None and row.met and not row.gone:
@@ -142,20 +128,24 @@ class Converges(Liveness):
 class RoundLiveness(Liveness):
     """Base of the demands on rounds while a quorum runs."""
 
-    def time_limit_s(self, swarm: AnySwarm) -> float:
-        settings = settings_of(swarm)
+    def time_limit_s(self) -> float:
+        settings = settings_of(self.swarm)
         if settings is None:
             return 0.0
         return (
-            converged_after_s(settings.membership, len(swarm.hosts))
+            converged_after_s(settings.membership, len(self.swarm.hosts))
             + 2.0 * settings.rounds.round_timeout_s
-            + 4.0 * swarm.travel_s
+            + 4.0 * self.swarm.travel_s
         )
 
-    def participants(self, swarm: AnySwarm) -> list[tuple[PeerId, Inspection]]:
+    def participants(self) -> list[tuple[PeerId, Inspection]]:
         """Return the running peers that go on; none unless they are a quorum of some roster."""
-        cores = {p: core for p in swarm.up if (core := swarm.inspections.get(p)) is not None}
-        here = [(p, core) for p, core in cores.items() if core.phase not in ("draining", "halted")]
+        cores = self.swarm.inspections
+        here = [
+            (p, cores[p])
+            for p in self.swarm.up
+            if p in cores and cores[p].phase not in ("draining", "halted")
+        ]
         ids = [peer for peer, _ in here]
         able = any(
             sum(1 for p in core.rounds.roster if p in ids) >= core.rounds.quorum()
@@ -169,51 +159,44 @@ class RoundsGoOn(RoundLiveness):
     the calm, never two round timeouts pass without one, up to the end."""
 
     invariant = "L2"
-    effects = (Apply,)
 
     def make_records(self) -> None:
         super().make_records()
         self._applied_at: dict[PeerId, float] = self.per_life()
-        self._applied: dict[PeerId, int] = {}
+        self._applied: dict[PeerId, int] = self.per_life(int)
         self._settled_at: float | None = None
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        super().on_start(swarm, peer)
-        self._applied[peer] = 0
+    def settled(self) -> None:
+        self._settled_at = self.now
 
-    def settled(self, swarm: AnySwarm) -> None:
-        self._settled_at = swarm.now
-
-    def begin_calm(self, swarm: AnySwarm) -> None:
-        super().begin_calm(swarm)
-        self._applied = dict.fromkeys(swarm.hosts, 0)
+    def begin_calm(self) -> None:
+        super().begin_calm()
+        self._applied.update(dict.fromkeys(self.swarm.hosts, 0))
         self._applied_at.clear()
         self._settled_at = None
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Apply) or self.calm_at is None:
+    @on_effect
+    def judge(self, apply: Apply) -> None:
+        if self.calm_at is None:
             return
-        before, self._applied_at[peer] = self._applied_at.get(peer), swarm.now
-        self._applied[peer] += 1
-        core = swarm.inspections.get(peer)
-        if (
-            before is None
-            or core is None
-            or self._settled_at is None
-            or before < max(self._settled_at, self._last_life_at)
-        ):
+        before, self._applied_at[self.peer] = self._applied_at.get(self.peer), self.now
+        self._applied[self.peer] += 1
+        if before is None or self._settled_at is None:
             return
-        most_s = 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s
-        self.judged += 1
-        if swarm.now - before > most_s:
-            text = (
-                f"applies round {effect.round_id} {swarm.now - before:.2f} s after the one "
-                f"before; at most {most_s:.2f} s"
-            )
-            raise self.violated(swarm, peer, text)
+        if before < max(self._settled_at, self._last_life_at):
+            return
+        waited_s, most_s = self.now - before, self._most_s(self.core)
+        self.demand(
+            waited_s <= most_s,
+            f"applies round {apply.round_id} {waited_s:.2f} s after the one before; at most "
+            f"{most_s:.2f} s",
+        )
 
-    def lacks(self, swarm: AnySwarm) -> Shortcoming:
-        for peer, core in self.participants(swarm):
+    def _most_s(self, core: Inspection) -> float:
+        return 2.0 * core.rounds.deadline.round_timeout_s() + self.swarm.travel_s
+
+    def lacks(self) -> Shortcoming:
+        for peer, core in self.participants():
             if self._applied[peer] < ROUNDS_AFTER:
                 where = f"{core.phase} in round {core.rounds.round_id}"
                 return (
@@ -221,18 +204,9 @@ class RoundsGoOn(RoundLiveness):
                     f"it has applied {self._applied[peer]} rounds in the calm, and is {where}",
                 )
             since_s = max(self._applied_at[peer], self._settled_at or 0.0, self._last_life_at)
-            if (
-                self._settled_at is not None
-                and swarm.now - since_s
-                > 2.0 * core.rounds.deadline.round_timeout_s() + swarm.travel_s
-            ):
-                return (
-                    peer,
-                    (
-                        f"it has applied nothing for {swarm.now - since_s:.2f} s, and is in round "
-                        f"{core.rounds.round_id}"
-                    ),
-                )
+            if self._settled_at is not None and self.now - since_s > self._most_s(core):
+                text = f"it has applied nothing for {self.now - since_s:.2f} s"
+                return peer, f"{text}, and is in round {core.rounds.round_id}"
         return None
 
 
@@ -240,44 +214,39 @@ class EverybodyContributes(RoundLiveness):
     """L4: whoever runs, came back or joined soon contributes to commits again."""
 
     invariant = "L4"
-    effects = (Committed,)
 
     def make_records(self) -> None:
         super().make_records()
-        self._contributes: dict[PeerId, None] = self.per_life()  # in its present life, in the calm
+        self._contributes: dict[PeerId, bool] = self.per_life()  # in its present life, in the calm
 
-    def begin_calm(self, swarm: AnySwarm) -> None:
-        super().begin_calm(swarm)
+    def begin_calm(self) -> None:
+        super().begin_calm()
         self._contributes.clear()
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Committed) and self.calm_at is not None:
-            for contribution in effect.commit.contributors:
-                self._contributes[contribution.peer] = None
+    @on_effect
+    def record(self, committed: Committed) -> None:
+        if self.calm_at is not None:
+            for contribution in committed.commit.contributors:
+                self._contributes[contribution.peer] = True
 
-    def lacks(self, swarm: AnySwarm) -> Shortcoming:
-        participants = self.participants(swarm)
+    def lacks(self) -> Shortcoming:
+        participants = self.participants()
         # who answers falsely is locked up most of the time
         excused = self.circumstances.attackers | self.circumstances.answering_falsely
         for peer, core in participants:
             rounds = core.rolling
             if rounds is None or peer in excused:
                 continue
-            locked = rounds.replicated.trust.quarantined()
-            proven = rounds.replicated.trust.proven()
+            trust = rounds.replicated.trust
+            proven = trust.proven()
             useful = sum(1 for other, _ in participants if other not in proven)
             if useful < updates_needed(core.settings, rounds.roster, proven):
                 # the rule can make nothing of so few while a liar that was not found out
                 # may be among them
                 continue
-            if peer not in self._contributes and peer not in locked:
-                return (
-                    peer,
-                    (
-                        f"no commit of the calm names it; it is {core.phase}, {rounds.mode} in "
-                        f"round {rounds.round_id}"
-                    ),
-                )
+            if peer not in self._contributes and peer not in trust.quarantined():
+                where = f"{core.phase}, {rounds.mode} in round {rounds.round_id}"
+                return peer, f"no commit of the calm names it; it is {where}"
         return None
 
 
@@ -290,116 +259,86 @@ class OneLineage(RoundLiveness):
     """
 
     invariant = "L5"
-    effects = (Restore,)
 
     def make_records(self) -> None:
         super().make_records()
         self._misled = TaintedStates(self.circumstances)
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        super().on_start(swarm, peer)
-        self._misled.forget(peer)
+    def begin_life(self) -> None:
+        super().begin_life()
+        self._misled.forget(self.peer)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Restore):
-            self._misled.restores(swarm, peer)
+    @on_effect
+    def record(self, restore: Restore) -> None:
+        self._misled.restores(self.swarm, self.peer)
 
-    def lacks(self, swarm: AnySwarm) -> Shortcoming:
-        participants = self.participants(swarm)
+    def lacks(self) -> Shortcoming:
+        participants = self.participants()
         for peer, core in participants:
             if core.phase != "running" or core.rounds.mode != "active":
-                return (
-                    peer,
-                    f"it is {core.phase}, {core.rounds.mode} in round {core.rounds.round_id}",
-                )
+                where = f"{core.phase}, {core.rounds.mode} in round {core.rounds.round_id}"
+                return peer, f"it is {where}"
         if not participants:
             return None
-        at = {peer: core.rounds.round_id for peer, core in participants}
-        ahead = max(at, key=lambda peer: at[peer])
-        behind = min(at, key=lambda peer: at[peer])
-        if isinstance(participants[0][1].rounds, GossipInspection):
-            return self._left_behind(participants, at) or self._finite(swarm)
-        return self._one_chain(participants, at[behind], ahead)
+        if participants[0][1].gossip is not None:
+            return self._left_behind(participants) or self._finite()
+        return self._one_chain(participants)
 
-    def _left_behind(
-        self, participants: list[tuple[PeerId, Inspection]], at: dict[PeerId, int]
-    ) -> Shortcoming:
+    def _left_behind(self, participants: list[tuple[PeerId, Inspection]]) -> Shortcoming:
         """Nobody is far behind those it hears. In a ring those are two,
         and the far side may be further.
 
         Nobody has to follow one whom a liar has sent into a round that never comes, nor at the word
         of f peers alone.
         """
+        at = {peer: core.rounds.round_id for peer, core in participants}
+        far = BEHIND_ROUNDS + 2
         for peer, core in participants:
-            assert isinstance(core.rounds, GossipInspection)
-            sources = [source for source in core.rounds.sources if source not in self._misled]
-            ahead = [
-                source for source in sources if at.get(source, 0) - at[peer] > BEHIND_ROUNDS + 2
-            ]
-            if len(ahead) > core.settings.f:
-                return (
-                    peer,
-                    (
-                        f"it is in round {at[peer]}, peer {ahead[0]}, which it hears, in round "
-                        f"{at[ahead[0]]}"
-                    ),
-                )
-            behind = [
-                source
-                for source in sources
-                if at[peer] - at.get(source, at[peer]) > BEHIND_ROUNDS + 2
-            ]
-            if (
-                peer not in self._misled
-                and len(behind) == len(core.rounds.sources) > core.settings.f
-            ):
-                return (
-                    peer,
-                    (
-                        f"it is alone in round {at[peer]}; all whom it hears are behind, the "
-                        f"first in round {at[behind[0]]}"
-                    ),
-                )
+            assert core.gossip is not None
+            here, f = at[peer], core.settings.f
+            sources = [source for source in core.gossip.sources if source not in self._misled]
+            ahead = [source for source in sources if at.get(source, 0) - here > far]
+            if len(ahead) > f:
+                text = f"it is in round {here}, peer {ahead[0]}, which it hears, in round"
+                return peer, f"{text} {at[ahead[0]]}"
+            behind = [source for source in sources if here - at.get(source, here) > far]
+            if peer not in self._misled and len(behind) == len(core.gossip.sources) > f:
+                text = f"it is alone in round {here}; all whom it hears are behind, the first in"
+                return peer, f"{text} round {at[behind[0]]}"
         return None
 
-    def _one_chain(
-        self, participants: list[tuple[PeerId, Inspection]], last: int, ahead: PeerId
-    ) -> Shortcoming:
-        ids = [peer for peer, _ in participants]
+    def _one_chain(self, participants: list[tuple[PeerId, Inspection]]) -> Shortcoming:
+        ids = {peer for peer, _ in participants}
+        last = min(core.rounds.round_id for _, core in participants) - 1
         first: tuple[PeerId, bytes | None] | None = None
         for peer, core in participants:
             rounds = core.rolling
             assert rounds is not None
             roster = rounds.roster.peers
-            if set(ids) - set(roster):
-                return peer, f"its roster is {roster}, and {ids} run"
-            chain = rounds.replicated.lineage.at(last - 1)
+            if ids - set(roster):
+                return peer, f"its roster is {roster}, and {sorted(ids)} run"
+            chain = rounds.replicated.lineage.at(last)
             if first is None:
                 first = (peer, chain)
             elif chain is None or chain != first[1]:
-                return (
-                    peer,
-                    (
-                        f"round {last - 1} has the hash {(chain or b'').hex()}, at peer "
-                        f"{first[0]} {(first[1] or b'').hex()}"
-                    ),
-                )
+                text = f"round {last} has the hash {(chain or b'').hex()}, at peer {first[0]}"
+                return peer, f"{text} {(first[1] or b'').hex()}"
         return None
 
-    def _finite(self, swarm: AnySwarm) -> Shortcoming:
-        for peer in swarm.up:
-            trainer = swarm.hosts[peer].trainer
+    def _finite(self) -> Shortcoming:
+        for peer in self.swarm.up:
+            trainer = self.swarm.hosts[peer].trainer
             if isinstance(trainer, ToyTrainer) and not np.isfinite(trainer.parameters).all():
                 return peer, "its parameters are not finite"
         return None
 
 
-class NobodyStarves(DisturbedChecker):
+class NobodyStarves(Checker):
     """L6: whoever may serve gets its turn. The draw is random, so that not 2n rounds are the bound
     but 16n; more by as much as others weigh more."""
 
     invariant = "L6"
-    effects = (Committed,)
+    needs = "rolling"
 
     def make_records(self) -> None:
         # rounds without a turn, and since when
@@ -409,49 +348,41 @@ class NobodyStarves(DisturbedChecker):
         self._born_at: dict[PeerId, float] = {}
         self._latest = -1
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        super().on_start(swarm, peer)
-        self._born_at[peer] = swarm.now
+    def begin_life(self) -> None:
+        super().begin_life()
+        self._born_at[self.peer] = self.now
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if (
-            not isinstance(effect, Committed)
-            or effect.commit.round_id <= self._latest
-            or effect.commit.shard
-        ):
+    @on_effect
+    def judge(self, committed: Committed) -> None:
+        commit = committed.commit
+        if commit.round_id <= self._latest or commit.shard:
             return
-        core = swarm.inspections.get(peer)
-        rounds = core.rolling if core is not None else None
-        if core is None or rounds is None:
-            return
-        self._latest = effect.commit.round_id
-        able = rounds.replicated.serving_roster().peers
-        self._waits = {p: wait for p, wait in self._waits.items() if p in able}
-        shares = lots(core.topology.bound.get("weights", ""), able)
+        self._latest = commit.round_id
+        able = self.rolling.replicated.serving_roster().peers
+        for peer in set(self._waits).difference(able):
+            del self._waits[peer]
+        shares = lots(self.core.topology.bound.get("weights", ""), able)
         for candidate, share in zip(able, shares, strict=True):
             starved_after = STARVED_AFTER * sum(shares) / share
-            waited, since_s = self._waits.get(candidate, (0, swarm.now))
-            self._able[candidate] = (
-                self._able.get(candidate, 0) + 1 if _is_active(swarm, candidate) else 0
-            )
+            is_active = _is_active(self.swarm, candidate)
+            waited, since_s = self._waits.get(candidate, (0, self.now))
+            self._able[candidate] = self._able.get(candidate, 0) + 1 if is_active else 0
             self.judged += self._able[candidate] > starved_after
-            if candidate == effect.commit.server or not _is_active(swarm, candidate):
-                self._waits[candidate] = (0, swarm.now)
+            self._waits[candidate] = (0, self.now)
+            if candidate == commit.server or not is_active:
                 continue
-            self._waits[candidate] = (waited + 1, since_s)
-            if waited + 1 > starved_after:
-                self._waits[candidate] = (0, swarm.now)
-                # One that stood still or came back does not serve at first,
-                # and others skip it for a while.
-                quiet_s = min(
-                    self.disturbances.undisturbed_s(swarm, candidate),
-                    swarm.now - self._born_at[candidate],
-                )
-                after_s = memory_s(core.settings.membership, len(swarm.hosts))
-                if quiet_s >= swarm.now - since_s + after_s:
-                    raise self.violated(
-                        swarm, candidate, f"it has not served for {waited + 1} rounds"
-                    )
+            if waited + 1 <= starved_after:
+                self._waits[candidate] = (waited + 1, since_s)
+                continue
+            # One that stood still or came back does not serve at first,
+            # and others skip it for a while.
+            quiet_s = min(
+                self.disturbances.undisturbed_s(self.swarm, candidate),
+                self.now - self._born_at[candidate],
+            )
+            after_s = memory_s(self.core.settings.membership, len(self.swarm.hosts))
+            if quiet_s >= self.now - since_s + after_s:
+                raise self.violated(f"it has not served for {waited + 1} rounds", candidate)
 
 
 def _is_active(swarm: AnySwarm, peer: PeerId) -> bool:
@@ -464,43 +395,32 @@ def _is_active(swarm: AnySwarm, peer: PeerId) -> bool:
     )
 
 
-class StopEnds(DisturbedChecker):
+class StopEnds(Checker):
     """L7: one that was asked to stop is gone after its drain timeout, whatever the others do."""
 
     invariant = "L7"
-    events = (Stop,)
-    effects = (Halt,)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        core = swarm.inspections.get(peer)
-        if isinstance(event, Stop) and core is not None:
-            self._await(
-                swarm,
-                peer,
-                swarm.hosts[peer].incarnation,
-                swarm.now,
-                core.settings.rounds.drain_timeout_s,
-            )
+    @on_event
+    def expect_end(self, event: Stop) -> None:
+        self._await(self.life, self.core.settings.rounds.drain_timeout_s)
 
-    def _await(
-        self, swarm: AnySwarm, peer: PeerId, incarnation: int, asked_at: float, drain_s: float
-    ) -> None:
-        due = swarm.now + drain_s + LINGER_S
+    def _await(self, life: Life, drain_s: float) -> None:
+        asked_at = self.now
 
         def judge() -> None:
-            host = swarm.hosts[peer]
+            peer, incarnation = life
+            host = self.swarm.hosts[peer]
             if not host.running or host.incarnation != incarnation:
                 self.judged += 1
             elif (
                 host.state == "paused" or self.disturbances.still_until.get(peer, NEVER) > asked_at
             ):
-                self._await(swarm, peer, incarnation, swarm.now, drain_s)  # it had no time to
+                self._await(life, drain_s)  # it had no time to
             else:
-                raise self.violated(
-                    swarm, peer, f"it was asked to stop at {asked_at:.2f} s and still runs"
-                )
+                text = f"it was asked to stop at {asked_at:.2f} s and still runs"
+                raise self.violated(text, peer)
 
-        swarm.at(due, judge)
+        self.swarm.at(asked_at + drain_s + LINGER_S, judge)
 
 
 def settings_of(swarm: AnySwarm) -> CoreSettings | None:

@@ -3,21 +3,12 @@ sample has one reader."""
 
 from __future__ import annotations
 
-from gossip.core import (
-    Contributed,
-    Effect,
-    Event,
-    Hello,
-    PeerId,
-    Push,
-    Received,
-    Report,
-    Send,
-    StartRound,
-)
-from gossip_lab.simulation.checkers.base import Checker
+from itertools import chain, product
+
+from gossip.core import Contributed, Hello, PeerId, Push, Report, Send, StartRound
+from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
 from gossip_lab.simulation.checkers.safety import is_worth_waiting, members_of, targets_of
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
 
 EPOCHS_KEPT = 4
 
@@ -28,66 +19,50 @@ class PushesToAll(Checker):
     ``mix_every``-th round its parameters, too."""
 
     invariant = "L4"
-    events = (Contributed,)
-    effects = (Push,)
-    afters = (Contributed,)
+    needs = "gossip"
+    _pushed = PerLife(set[tuple[PeerId, str]])
 
-    def make_records(self) -> None:
-        self._targets: dict[PeerId, tuple[PeerId, ...]] = self.per_life()
-        self._pushed: dict[PeerId, dict[tuple[PeerId, str], None]] = {}
+    _targets = PerLife[list[PeerId] | None](lambda: None)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        core = swarm.inspections.get(peer)
-        rounds = core.gossip if core is not None else None
-        if (
-            core is None
-            or rounds is None
-            or not isinstance(event, Contributed)
-            or core.phase != "running"
-        ):
+    @on_event
+    def record_targets(self, event: Contributed) -> None:
+        core, rounds = self.core, self.gossip
+        if core.phase != "running" or rounds.phase != "computing":
             return
-        if rounds.phase != "computing" or event.round_id != rounds.round_id:
-            return
-        named = targets_of(core, peer, event.round_id, members_of(core))
-        reachable = [
-            t for t in named if not core.membership.skip_reason(t) and t not in rounds.finished
-        ]
-        self._targets[peer], self._pushed[peer] = tuple(reachable), {}
+        if event.round_id == rounds.round_id:
+            named = targets_of(core, self.peer, event.round_id, members_of(core))
+            self._targets = [
+                t for t in named if not core.membership.skip_reason(t) and t not in rounds.finished
+            ]
+            self._pushed.clear()
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Send) and isinstance(effect.message, Push):
-            if peer not in self._targets or effect.peer not in self._targets[peer]:
-                text = (
-                    f"pushes to peer {effect.peer} in round {effect.message.round_id}, which it "
-                    "skips or its plan does not name"
-                )
-                raise self.violated(swarm, peer, text)
-            if (effect.peer, effect.message.what) in self._pushed[peer]:
-                text = (
-                    f"pushes its {effect.message.what} of round {effect.message.round_id} to peer "
-                    f"{effect.peer} twice"
-                )
-                raise self.violated(swarm, peer, text)
-            self._pushed[peer][effect.peer, effect.message.what] = None
+    @on_effect
+    def judge_push(self, send: Send, push: Push) -> None:
+        pushed, what = self._pushed, (send.peer, push.what)
+        if send.peer not in (self._targets or ()):
+            raise self.violated(
+                f"pushes to peer {send.peer} in round {push.round_id}, which it skips or its plan "
+                "does not name"
+            )
+        if what in pushed:
+            raise self.violated(
+                f"pushes its {push.what} of round {push.round_id} to peer {send.peer} twice"
+            )
+        pushed.add(what)
 
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if not isinstance(event, Contributed):
-            return
-        targets = self._targets.pop(peer, None)
-        core = swarm.inspections.get(peer)
-        if targets is None or core is None or core.phase != "running":
+    @after_event
+    def judge(self, event: Contributed) -> None:
+        targets, self._targets, core = self._targets, None, self.core
+        if targets is None or core.phase != "running":
             return  # or it has found that the training is over
-        pushed, settings = self._pushed.pop(peer), core.settings.gossip
+        settings = core.settings.gossip
         mixes = event.round_id % settings.mix_every == settings.mix_every - 1
-        self.judged += 1
-        for target in targets:
-            for what in ("gradient", "parameters") if mixes else ("gradient",):
-                if (target, what) not in pushed:
-                    text = (
-                        f"does not push its {what} of round {event.round_id} to peer {target}, "
-                        "which its plan names"
-                    )
-                    raise self.violated(swarm, peer, text)
+        for target, what in product(targets, ("gradient", "parameters")[: 1 + mixes]):
+            self.demand(
+                (target, what) in self._pushed,
+                f"does not push its {what} of round {event.round_id} to peer {target}, which its "
+                "plan names",
+            )
 
 
 class WaitsForSomebody(Checker):
@@ -96,35 +71,25 @@ class WaitsForSomebody(Checker):
     it is done, costs it no time."""
 
     invariant = "L3"
-    effects = (Report,)
-    afters = (Contributed, Push, Hello)
+    needs = "gossip"
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        # The core is done with the whole event.
-        if isinstance(effect, Report) and effect.event in ("skip", "dead", "left"):
-            self._check_sources(swarm, peer)
+    @on_report("skip", "dead", "left")  # the core is done with the whole event
+    def judge_lost(self, report: Report) -> None:
+        self._judge()
 
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if type(event.message if type(event) is Received else event) in self.afters:
-            self._check_sources(swarm, peer)
+    @after_event
+    def judge(self, event: Contributed | Push | Hello) -> None:
+        self._judge()
 
-    def _check_sources(self, swarm: AnySwarm, peer: PeerId) -> None:
-        core = swarm.inspections.get(peer)
-        rounds = core.gossip if core is not None else None
-        if (
-            core is None
-            or rounds is None
-            or rounds.phase != "collecting"
-            or core.phase != "running"
-        ):
-            return
-        self.judged += 1
-        if not any(is_worth_waiting(core, rounds, source) for source in rounds.sources):
-            text = (
-                f"waits in round {rounds.round_id} for peers {list(rounds.sources)}, of none of "
-                "whom anything is to come"
+    def _judge(self) -> None:
+        rounds = self.gossip
+        if rounds.phase == "collecting" and self.core.phase == "running":
+            sources = rounds.sources
+            self.demand(
+                any(is_worth_waiting(self.core, rounds, source) for source in sources),
+                f"waits in round {rounds.round_id} for peers {list(sources)}, of none of whom "
+                "anything is to come",
             )
-            raise self.violated(swarm, peer, text)
 
 
 class EachReadsItsOwn(Checker):
@@ -134,36 +99,25 @@ class EachReadsItsOwn(Checker):
     """
 
     invariant = "S11"
-    effects = (StartRound,)
+    needs = "gossip"
 
     def make_records(self) -> None:
         # Epoch and newcomer, -1: of the first -> sample -> who reads it in which round.
         self._readers: dict[tuple[int, PeerId], dict[int, tuple[PeerId, int]]] = {}
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        core = swarm.inspections.get(peer)
-        if (
-            not isinstance(effect, StartRound)
-            or effect.samples is None
-            or core is None
-            or core.gossip is None
-        ):
+    @on_effect
+    def judge(self, start: StartRound) -> None:
+        if start.samples is None:
             return
-        epoch = effect.samples.epoch
-        readers = self._readers.setdefault((epoch, -1 if peer in core.settings.peers else peer), {})
-        if len(self._readers) > EPOCHS_KEPT:
-            del self._readers[next(iter(self._readers))]
-        reader = peer, effect.round_id
+        epoch, is_first = start.samples.epoch, self.peer in self.core.settings.peers
+        readers = self._readers.setdefault((epoch, -1 if is_first else self.peer), {})
+        keep_latest(self._readers, EPOCHS_KEPT)
+        reader = self.peer, start.round_id
         self.judged += 1
-        for start, stop in effect.samples.ranges:
-            for sample in range(start, stop):
-                first = readers.setdefault(sample, reader)
-                if first != reader:
-                    text = (
-                        f"reads sample {sample} of epoch {epoch} in round {effect.round_id}; peer "
-                        f"{first[0]} does in {first[1]}"
-                    )
-                    raise self.violated(swarm, peer, text)
-
-
-__all__ = ["EachReadsItsOwn", "PushesToAll", "WaitsForSomebody"]
+        for sample in chain.from_iterable(range(*each) for each in start.samples.ranges):
+            first = readers.setdefault(sample, reader)
+            if first != reader:
+                raise self.violated(
+                    f"reads sample {sample} of epoch {epoch} in round {start.round_id}; peer "
+                    f"{first[0]} does in {first[1]}"
+                )

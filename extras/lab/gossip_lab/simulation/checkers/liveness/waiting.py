@@ -8,8 +8,6 @@ from gossip.core import (
     Ack,
     Aggregated,
     Commit,
-    Effect,
-    Event,
     Hello,
     LinkDown,
     NotServing,
@@ -18,27 +16,24 @@ from gossip.core import (
     PeerId,
     Received,
     Report,
-    RollingInspection,
     Send,
     StateAttestation,
     Update,
     UpdateRequest,
     quorum_of,
 )
-from gossip_lab.simulation.checkers.base import REFUSALS, Checker
-from gossip_lab.simulation.checkers.disturbances import DisturbedChecker
-from gossip_lab.simulation.checkers.safety import rolling_of
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.base import REFUSALS, Checker, PerLife
+from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
 
-TELLING = (
-    Update,
-    UpdateRequest,
-    Commit,
-    NotServing,
-    PartialStatistics,
-    PartialOverdue,
-    Hello,
-    StateAttestation,
+Telling = (
+    Update
+    | UpdateRequest
+    | Commit
+    | NotServing
+    | PartialStatistics
+    | PartialOverdue
+    | Hello
+    | StateAttestation
 )
 """By which a peer says in which round it is."""
 
@@ -53,163 +48,129 @@ class WaitsForNobodyInVain(Checker):
     before its trainer has a state."""
 
     invariant = "L2"
-    events = (LinkDown, Ack, *TELLING)
-    effects = (Report,)
+    needs = "rolling"
+    # whose link broke, and who has told of no round since
+    _silent = PerLife(set[PeerId])
+    # in which round and shard, by whom handed over
+    _refused = PerLife(dict[tuple[int, int], set[PeerId]])
 
-    def make_records(self) -> None:
-        # whose link broke, and who has told of no round since
-        self._silent = self.per_life(set[PeerId])
-        # in which round and shard, by whom handed over
-        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
+    @on_event
+    def record_broken_link(self, event: LinkDown) -> None:
+        rounds, silent = self.rolling, self._silent
+        # before, nobody has a state that another life would lack
+        if rounds.round_id > 0:
+            # What it has said of a round that has not begun here is kept,
+            # and counts when that begins.
+            ahead = rounds.seen.get(event.peer, 0) - rounds.round_id
+            if ahead > 0 or (ahead == 0 and not rounds.shards):
+                silent.discard(event.peer)
+            else:
+                silent.add(event.peer)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        silent = self._silent[peer]
-        if type(event) is LinkDown:
-            rounds = rolling_of(swarm.inspections.get(peer))
-            # before, nobody has a state that another life would lack
-            if rounds is not None and rounds.round_id > 0:
-                # What it has said of a round that has not begun here is kept,
-                # and counts when that begins.
-                ahead = rounds.seen.get(event.peer, 0) - rounds.round_id
-                (silent.discard if ahead > 0 or (ahead == 0 and not rounds.shards) else silent.add)(
-                    event.peer
-                )
-        elif silent and type(event) is Received:
-            message = event.message
-            if isinstance(message, Ack):
-                if message.progress.step > 0:  # its trainer has a state
-                    silent.discard(message.target)
-            elif isinstance(message, Update) or (
-                isinstance(message, TELLING) and message.round_id > 0
-            ):
-                silent.discard(event.sender)
+    @on_event
+    def record_ack(self, event: Received, ack: Ack) -> None:
+        if ack.progress.step > 0:  # its trainer has a state
+            self._silent.discard(ack.target)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Report):
-            return
-        core, refused, fields = swarm.inspections.get(peer), self._refused[peer], effect.fields
-        if effect.event == "recovering":
-            # Should it come back to its round, it has forgotten, and hears again what it has kept.
-            refused.clear()
-            self._silent[peer].clear()
-        elif effect.event in REFUSALS and core is not None and core.settings.f:
-            # else nobody is expected to lie
-            where = fields["round"], fields["shard"]
+    @on_event
+    def record_round(self, event: Received, message: Telling) -> None:
+        if isinstance(message, Update) or message.round_id > 0:
+            self._silent.discard(event.sender)
+
+    @on_report("recovering")
+    def forget(self, report: Report) -> None:
+        """Should it come back to its round, it has forgotten, and hears again what it has kept."""
+        self._refused.clear()
+        self._silent.clear()
+
+    @on_report(*REFUSALS)
+    def record_refusal(self, report: Report) -> None:
+        refused, where = self._refused, _place(report)
+        if self.core.settings.f:  # else nobody is expected to lie
             if where not in refused and any(round_id != where[0] for round_id, _ in refused):
                 refused.clear()
-            refused.setdefault(where, set()).add(fields["from"])
-        elif effect.event == "late" and rolling_of(core) is not None:
-            where, missing = (fields["round"], fields["shard"]), fields["missing"]
-            what = (
-                f"waits {fields['waited_s']} s in round {where[0]}, shard {where[1]}, for the "
-                "update of"
+            refused.setdefault(where, set()).add(report.fields["from"])
+
+    @on_report("late")
+    def judge(self, report: Report) -> None:
+        where, waited_s = _place(report), report.fields["waited_s"]
+        what = f"waits {waited_s} s in round {where[0]}, shard {where[1]}, for the update of"
+        for other in report.fields["missing"]:
+            self.demand(
+                other not in self._refused.get(where, ()),
+                f"{what} peer {other}, which holds a result that it has refused",
             )
-            self.judged += 1
-            for other in missing:
-                if other in refused.get(where, ()):
-                    raise self.violated(
-                        swarm,
-                        peer,
-                        f"{what} peer {other}, which holds a result that it has refused",
-                    )
-                if other in self._silent[peer]:
-                    raise self.violated(
-                        swarm,
-                        peer,
-                        f"{what} peer {other}, which has told of no round since its link broke",
-                    )
+            if other in self._silent:
+                raise self.violated(
+                    f"{what} peer {other}, which has told of no round since its link broke"
+                )
 
 
-class NoRoundStands(DisturbedChecker):
+def _place(report: Report) -> tuple[int, int]:
+    return report.fields["round"], report.fields["shard"]
+
+
+class NoRoundStands(Checker):
     """L2: where results of a round are refused, it is over before each server has had its turn
     twice, if a majority is there and undisturbed from the end of the first turns on. Whom a peer
     skips has no turn there. Of the liars only those are counted on who have handed over a result:
     who keeps everything back makes a majority of nobody."""
 
     invariant = "L2"
-    effects = (Report,)
+    needs = "rolling"
+    # in which round and shard, by whom handed over
+    _refused = PerLife(dict[tuple[int, int], set[PeerId]])
+    # how many have had a second turn, and since when they have
+    _once_round = PerLife(dict[tuple[int, int], tuple[int, float]])
 
-    def make_records(self) -> None:
-        # in which round and shard, by whom handed over
-        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
-        # how many have had a second turn, and since when they have
-        self._once_round = self.per_life(dict[tuple[int, int], tuple[int, float]])
+    @on_report("recovering", "round")
+    def forget(self, report: Report) -> None:
+        self.begin_life()
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Report):
+    @on_report(*REFUSALS)
+    def record_refusal(self, report: Report) -> None:
+        refused = self._refused.setdefault(_place(report), set())
+        refused.add(report.fields["from"])
+
+    @on_report("attempt")
+    def judge(self, report: Report) -> None:
+        where, attempt = _place(report), report.fields["attempt"]
+        rounds, refused = self.rolling, self._refused.get(where)
+        if not refused or rounds.round_id != where[0] or not self.core.settings.f:
             return
-        fields = effect.fields
-        if effect.event in ("recovering", "round"):
-            self.on_start(swarm, peer)
-        elif effect.event in REFUSALS:
-            self._refused[peer].setdefault((fields["round"], fields["shard"]), set()).add(
-                fields["from"]
-            )
-        elif effect.event == "attempt":
-            where = fields["round"], fields["shard"]
-            self._judge(swarm, peer, where, fields["attempt"], fields["reason"])
-
-    def _judge(
-        self, swarm: AnySwarm, peer: PeerId, where: tuple[int, int], attempt: int, reason: str
-    ) -> None:
-        core, refused = swarm.inspections.get(peer), self._refused[peer].get(where)
-        rounds = core.rolling if core is not None else None
-        if (
-            not refused
-            or core is None
-            or rounds is None
-            or rounds.round_id != where[0]
-            or not core.settings.f
-        ):
-            return
-        order, once_round = rounds.shards[where[1]].order, self._once_round[peer]
+        order, once_round = rounds.shards[where[1]].order, self._once_round
         if attempt < len(order):
             return
         # One who slept leaps over many, also while its links come back one by one: whom it skips
         # has no turn (seed 923456).
-        turns, since_s = once_round.get(where, (-1, swarm.now))
-        turns += turns < 0 or "is skipped" not in reason
+        turns, since_s = once_round.get(where, (-1, self.now))
+        turns += turns < 0 or "is skipped" not in report.fields["reason"]
         once_round[where] = turns, since_s
-        if turns < sum(server == peer or not rounds.skip_reason(server) for server in order):
+        if turns < sum(server == self.peer or not rounds.skip_reason(server) for server in order):
             return
-        there = [p for p in rounds.roster if self._is_there(swarm, p, rounds, refused, since_s)]
-        majority = quorum_of(core.settings, len(rounds.roster))
-        text = (
-            f"peers {there} of {list(rounds.roster)} were there and undisturbed for "
-            f"{swarm.now - since_s:.2f} s"
-        )
-        which = (
+        there = [p for p in rounds.roster if self._is_there(p, refused, since_s)]
+        majority = quorum_of(self.core.settings, len(rounds.roster))
+        self.demand(
+            len(there) < majority or self.peer not in there,
             f"round {where[0]}, shard {where[1]}, is at attempt {attempt}, with results of "
-            f"{sorted(refused)} refused"
+            f"{sorted(refused)} refused, and peers {there} of {list(rounds.roster)} were there and "
+            f"undisturbed for {self.now - since_s:.2f} s",
         )
-        self.demand(len(there) < majority or peer not in there, swarm, peer, f"{which}, and {text}")
 
-    def _is_there(
-        self,
-        swarm: AnySwarm,
-        peer: PeerId,
-        rounds: RollingInspection,
-        refused: set[PeerId],
-        since_s: float,
-    ) -> bool:
-        core = swarm.inspections.get(peer)
+    def _is_there(self, peer: PeerId, refused: set[PeerId], since_s: float) -> bool:
+        core, rounds = self.swarm.inspections.get(peer), self.rolling
         theirs = core.rolling if core is not None else None
-        if (
-            core is None
-            or theirs is None
-            or swarm.hosts[peer].state != "up"
-            or rounds.skip_reason(peer)
-        ):
+        if core is None or theirs is None or self.swarm.hosts[peer].state != "up":
             return False
-        if self.disturbances.undisturbed_s(swarm, peer) < swarm.now - since_s:
+        if rounds.skip_reason(peer):
+            return False
+        if self.disturbances.undisturbed_s(self.swarm, peer) < self.now - since_s:
             return False
         if peer in refused:
             return True
-        same = (theirs.round_id, theirs.chain) == (
-            rounds.round_id,
-            rounds.chain,
-        ) and theirs.must_stay()
-        return peer not in self.circumstances.equivocating and core.phase == "running" and same
+        same = (theirs.round_id, theirs.chain) == (rounds.round_id, rounds.chain)
+        honest = peer not in self.circumstances.equivocating
+        return honest and core.phase == "running" and same and theirs.must_stay()
 
 
 class LetsInWhoIsReady(Checker):
@@ -218,52 +179,38 @@ class LetsInWhoIsReady(Checker):
     newcomer's it may again."""
 
     invariant = "L4"
-    afters = (Hello, Update)
+    needs = "rolling"
 
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        core = swarm.inspections.get(peer)
-        rounds = core.rolling if core is not None else None
-        if (
-            core is None
-            or rounds is None
-            or not rounds.joining
-            or core.phase != "running"
-            or rounds.mode != "active"
-        ):
+    @after_event
+    def judge(self, event: Received, message: Hello | Update) -> None:
+        core, rounds = self.core, self.rolling
+        if core.phase != "running" or rounds.mode != "active":
             return
         ready = [
             other
             for other in rounds.joining
             if other not in rounds.roster and not rounds.skip_reason(other)
         ]
-        if not ready or not isinstance(event, Received):
+        if not ready:
             return
         quorum, expected = (
             quorum_of(core.settings, len(rounds.roster)),
             rounds.server.quorum.expected(),
         )
         for shard in rounds.shards:
+            answers = shard.served.answers
             # Only who was just heard is sure to have been counted: that one is skipped no more may
             # be noticed a little later.
-            heard = event.sender in (
-                ready if isinstance(event.message, Hello) else shard.served.answers
-            )
+            heard = event.sender in (ready if isinstance(message, Hello) else answers)
             serves = shard.commit is None and shard.served.attempt == shard.attempt
-            if (
-                heard
-                and serves
-                and len(shard.served.answers) >= quorum
-                and all(other in shard.served.answers for other in expected)
-            ):
-                where = (
-                    f"round {rounds.round_id}, shard {shard.index}, with the updates of "
-                    f"{sorted(shard.served.answers)}"
+            complete = len(answers) >= quorum and all(other in answers for other in expected)
+            if heard and serves and complete:
+                self.demand(
+                    shard.served.ticket is not None,
+                    f"does not close round {rounds.round_id}, shard {shard.index}, with the "
+                    f"updates of {sorted(answers)}, of which {quorum} are a quorum, to let in "
+                    f"peers {sorted(ready)}",
                 )
-                text = (
-                    f"does not close {where}, of which {quorum} are a quorum, to let in peers "
-                    f"{sorted(ready)}"
-                )
-                self.demand(shard.served.ticket is not None, swarm, peer, text)
 
 
 class KeepsWhoSpeaks(Checker):
@@ -274,49 +221,31 @@ class KeepsWhoSpeaks(Checker):
     tests/simulation/test_lies.py."""
 
     invariant = "S14"
-    events = (Hello,)
-    effects = (Commit,)
+    # who has said that it goes on no more, in whatever life
+    _leaving = PerLife(set[PeerId])
+    _judged = PerLife[tuple[int, int, int] | None](lambda: None)
 
-    def make_records(self) -> None:
-        # who has said that it goes on no more, in whatever life
-        self._leaving = self.per_life(set[PeerId])
-        self._judged: dict[PeerId, tuple[int, int, int]] = self.per_life()
+    @on_event
+    def record_leaving(self, event: Received, hello: Hello) -> None:
+        if hello.stage != "ready":
+            self._leaving.add(event.sender)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if (
-            type(event) is Received
-            and isinstance(event.message, Hello)
-            and event.message.stage != "ready"
-        ):
-            self._leaving[peer].add(event.sender)
-
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        core = swarm.inspections.get(peer)
-        if core is None or not isinstance(effect, Send) or not isinstance(effect.message, Commit):
-            return
-        commit, made = effect.message, type(swarm.handling) is Aggregated
+    @on_effect
+    def judge(self, send: Send, commit: Commit) -> None:
+        core, made = self.core, type(self.swarm.handling) is Aggregated
         which = commit.round_id, commit.shard, commit.made_at
-        if not made or commit.server != peer or self._judged.get(peer) == which:
+        if not made or commit.server != self.peer or self._judged == which:
             return
-        self._judged[peer] = which
-        now_s = swarm.hosts[peer].machine.clock_s(swarm.now_ns)
-        rounds = core.rolling if core is not None else None
-        excused = self._leaving[peer] | (rounds.absent_at_start if rounds is not None else set())
+        self._judged = which
+        rounds = core.rolling
+        excused = self._leaving | (rounds.absent_at_start if rounds is not None else set())
         for other in core.rounds.roster:
             member = core.membership.members.get(other)
-            if other == peer or member is None or member.status != "left" or other in excused:
+            if other == self.peer or other in excused or member is None or member.status != "left":
                 continue
-            there = member.linked and now_s - member.heard_at < HEARD_S
-            text = (
-                f"leaves peer {other} out of the roster after round {commit.round_id}, which has "
-                "not said that it leaves"
-            )
+            heard_s = self.clock_s - member.heard_at
             self.demand(
-                not there or other in commit.roster,
-                swarm,
-                peer,
-                f"{text}; it heard it {now_s - member.heard_at:.2f} s ago",
+                not member.linked or heard_s >= HEARD_S or other in commit.roster,
+                f"leaves peer {other} out of the roster after round {commit.round_id}, which has "
+                f"not said that it leaves; it heard it {heard_s:.2f} s ago",
             )
-
-
-__all__ = ["KeepsWhoSpeaks", "LetsInWhoIsReady", "NoRoundStands", "WaitsForNobodyInVain"]

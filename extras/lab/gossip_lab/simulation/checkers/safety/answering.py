@@ -3,9 +3,9 @@ round teaches anything."""
 
 from __future__ import annotations
 
-from gossip.core import Aggregate, Aggregated, Effect, Event, PeerId
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.world import AnySwarm
+from gossip.core import Aggregate, Aggregated
+from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
 
 class RuleAnswers(Checker):
@@ -16,36 +16,23 @@ class RuleAnswers(Checker):
     """
 
     invariant = "S11"
-    events = (Aggregated,)
-    effects = (Aggregate,)
+    _asked = PerLife(dict[int, Aggregate])
 
-    def make_records(self) -> None:
-        self._asked = self.per_life(dict[int, Aggregate])
-
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        core = swarm.inspections.get(peer)
-        if core is None or not isinstance(effect, Aggregate) or effect.mix:
+    @on_effect
+    def record_question(self, ask: Aggregate) -> None:
+        by_word = ask.step in ("decide", "combine") and self.circumstances.equivocating
+        if ask.mix or by_word:
             return
-        if effect.step in ("decide", "combine") and self.circumstances.equivocating:
-            return  # on the word of others
-        count = len(effect.peers if effect.step == "decide" else effect.rows)
-        if count >= core.settings.updates_min and any(row.samples for row in effect.rows):
-            self._asked[peer][effect.ticket] = effect
+        count = len(ask.peers if ask.step == "decide" else ask.rows)
+        if count >= self.core.settings.updates_min and any(row.samples for row in ask.rows):
+            self._asked[ask.ticket] = ask
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        ask = self._asked[peer].pop(event.ticket, None) if isinstance(event, Aggregated) else None
-        if ask is None or not all(row.payload.finite for row in ask.rows):
-            return
-        assert isinstance(event, Aggregated)
-        self.judged += 1
-        if event.payload is None and event.reason:
-            core = swarm.inspections.get(peer)
-            needed = core.settings.updates_min if core is not None else 0
-            text = (
+    @on_event
+    def judge(self, event: Aggregated) -> None:
+        ask = self._asked.pop(event.ticket, None)
+        if ask is not None and all(row.payload.finite for row in ask.rows):
+            self.demand(
+                event.payload is not None or not event.reason,
                 f"round {ask.round_id}: of {len(ask.rows)} finite updates, where it needs "
-                f"{needed}, the rule makes nothing"
+                f"{self.core.settings.updates_min}, the rule makes nothing: {event.reason}",
             )
-            raise self.violated(swarm, peer, f"{text}: {event.reason}")
-
-
-__all__ = ["RuleAnswers"]

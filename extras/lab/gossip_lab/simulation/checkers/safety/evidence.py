@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from gossip.core import (
     Ack,
-    Effect,
     Event,
     Gossip,
     LinkDown,
@@ -26,13 +25,11 @@ from gossip.core import (
     StateRequest,
     TimerFired,
 )
-from gossip_lab.simulation.checkers.base import Checker, RunConditions
-from gossip_lab.simulation.checkers.hearing import Hearing
-from gossip_lab.simulation.checkers.reach import Reach
+from gossip_lab.simulation.checkers.base import Checker
 from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransition
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.watching import after_event, on_effect
 
-from .membership import is_invented
+from .membership import is_alive, is_invented
 
 # of quiet: every connection stands again, and those on its ends know each other
 LINKED_AFTER_S = 1.0
@@ -44,41 +41,30 @@ class NoUnfoundedDeath(TableChecker):
 
     invariant = "S6"
 
-    def __init__(self, hearing: Hearing, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self.hearing = hearing
-
-    def judge(
-        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
-    ) -> None:
-        subject, standing = transition.subject, transition.standing
+    def judge(self, transition: TableTransition, event: Event | None) -> None:
+        subject, standing, peer = transition.subject, transition.standing, self.peer
         if (
             transition.field != "status"
             or (transition.before, transition.status) != ("suspect", "dead")
             or subject == peer
         ):
             return  # of one that was never met others' word is taken
-        if is_invented(self.circumstances, swarm, peer, subject) or _own_word(event, subject):
+        if is_invented(self.circumstances, self.swarm, peer, subject) or _own_word(event, subject):
             return
         heard = self.hearing.of(peer, subject)
-        membership = swarm.hosts[peer].membership
-        linked = membership is not None and membership.members[subject].linked
-        own = not linked or self.hearing.own_evidence(swarm, peer, subject)
+        linked = self.membership.members[subject].linked
+        own = not linked or self.hearing.own_evidence(self.swarm, peer, subject)
         accusers = [accuser for accuser in heard.accusers.get(standing, ()) if accuser != subject]
         others = len([accuser for accuser in accusers if accuser != peer])
-        self.judged += 1
-        if heard.answered_since == standing and not own:
-            raise self.violated(
-                swarm,
-                peer,
-                f"declares peer {subject} dead, which has answered it since it was accused",
-            )
+        self.demand(
+            own or heard.answered_since != standing,
+            f"declares peer {subject} dead, which has answered it since it was accused",
+        )
         if not own and len(accusers) < 2:
-            text = (
+            raise self.violated(
                 f"declares peer {subject} dead at the word of {others} and without a failed probe "
                 "of its own"
             )
-            raise self.violated(swarm, peer, text)
 
 
 class NoUnfoundedAccusation(TableChecker):
@@ -87,60 +73,34 @@ class NoUnfoundedAccusation(TableChecker):
 
     invariant = "S6"
 
-    def __init__(
-        self, hearing: Hearing, reach: Reach, circumstances: RunConditions | None = None
-    ) -> None:
-        super().__init__(circumstances)
-        self.hearing, self.reach = hearing, reach
-
-    def judge(
-        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
-    ) -> None:
-        subject = transition.subject
-        if (
-            transition.field != "status"
-            or transition.status != "suspect"
-            or subject == peer
-            or not _ends_a_probe(event)
-        ):
+    def judge(self, transition: TableTransition, event: Event | None) -> None:
+        subject, peer, settings = transition.subject, self.peer, self.membership.settings
+        accused = (transition.field, transition.status) == ("status", "suspect")
+        if not accused or subject == peer or not _ends_a_probe(event):
             return
-        membership = swarm.hosts[peer].membership
-        if membership is None:
-            return
-        self.judged += 1
-        member, host = membership.members[subject], swarm.hosts[peer]
-        known_s = host.machine.clock_s(swarm.now_ns) - member.known_since
-        grace_s = membership.settings.connect_grace_s
-        if known_s < grace_s and not (member.was_linked and member.spoken):
-            text = (
-                f"accuses peer {subject}.{transition.incarnation}, of which it learnt "
-                f"{known_s:.3f} s ago"
-            )
-            raise self.violated(
-                swarm,
-                peer,
-                f"{text}, of not answering: it has {grace_s} s for its first connections",
-            )
-        if self.circumstances.defaming or not _is_alive_member(
-            swarm, subject, transition.incarnation
-        ):
+        member = self.membership.members[subject]
+        known_s, grace_s = self.clock_s - member.known_since, settings.connect_grace_s
+        self.demand(
+            known_s >= grace_s or (member.was_linked and member.spoken),
+            f"accuses peer {subject}.{transition.incarnation}, of which it learnt {known_s:.3f} s "
+            f"ago, of not answering: it has {grace_s} s for its first connections",
+        )
+        if self.circumstances.defaming or not is_alive(self.swarm, subject, transition.incarnation):
             return
         asked_s = self.hearing.of(peer, subject).asked_s
-        if self.reach.direct(swarm, peer, subject, asked_s - LINKED_AFTER_S):
+        since_s = asked_s - LINKED_AFTER_S
+        if self.reach.direct(self.swarm, peer, subject, since_s):
             raise self.violated(
-                swarm,
-                peer,
                 f"accuses peer {subject}, which it asked at {asked_s:.3f} s over an undisturbed "
-                "link",
+                "link"
             )
-        bridges = self.reach.reachable_through(swarm, peer, subject, asked_s - LINKED_AFTER_S)
-        useless = len(swarm.hosts) - 2 - len(bridges)
-        if bridges and useless < membership.settings.indirect_probes:
-            text = (
+        bridges = self.reach.reachable_through(self.swarm, peer, subject, since_s)
+        useless = len(self.swarm.hosts) - 2 - len(bridges)
+        if bridges and useless < settings.indirect_probes:
+            raise self.violated(
                 f"accuses peer {subject}, which it could have asked at {asked_s:.3f} s by way of "
                 f"{bridges}"
             )
-            raise self.violated(swarm, peer, text)
 
 
 class AnAnswerEndsTheSkip(Checker):
@@ -148,55 +108,37 @@ class AnAnswerEndsTheSkip(Checker):
     been refuted yet or not."""
 
     invariant = "S6"
-    events = (Ack,)
-    afters = (Ack,)
+    needs = ""
 
-    def __init__(self, hearing: Hearing, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
-        self.hearing = hearing
-
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        membership = swarm.hosts[peer].membership
-        if membership is None or type(event) is not Received or type(event.message) is not Ack:
+    @after_event
+    def judge(self, event: Received, ack: Ack) -> None:
+        subject = ack.target
+        member = self.membership.members.get(subject)
+        if member is None or subject == self.peer:
             return
-        subject = event.message.target
-        member = membership.members.get(subject)
-        if (
-            member is None
-            or subject == peer
-            or (answered_since := self.hearing.of(peer, subject).answered_since) < 0
-        ):
+        if (answered_since := self.hearing.of(self.peer, subject).answered_since) < 0:
             return
-        self.judged += 1
         # at which it has not answered yet
         accused_again = member.status == "suspect" and member.standing > answered_since
-        if (
-            member.skip == "suspect"
-            and not accused_again
-            and not self.hearing.own_evidence(swarm, peer, subject)
-        ):
-            raise self.violated(
-                swarm,
-                peer,
-                f"skips peer {subject} as a suspect, which has answered it since it was accused",
-            )
+        self.demand(
+            member.skip != "suspect"
+            or accused_again
+            or self.hearing.own_evidence(self.swarm, self.peer, subject),
+            f"skips peer {subject} as a suspect, which has answered it since it was accused",
+        )
 
 
 class ClosedIsSkipped(Checker):
     """L3: whose connection closes is skipped at once: a crash does not cost what a hang costs."""
 
     invariant = "L3"
-    events = (LinkDown,)
-    afters = (LinkDown,)
+    needs = ""
 
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        membership = swarm.hosts[peer].membership
-        if type(event) is LinkDown and membership is not None and not membership.me.gone:
-            skipped = membership.skip_reason(event.peer) != ""
+    @after_event
+    def judge(self, event: LinkDown) -> None:
+        if not self.membership.me.gone:
             self.demand(
-                skipped,
-                swarm,
-                peer,
+                self.membership.skip_reason(event.peer) != "",
                 f"its connection to peer {event.peer} went down, and it still relies on it",
             )
 
@@ -205,26 +147,23 @@ class FormerLivesAreNotAnswered(Checker):
     """S13: what a process said counts for nothing once a later life of it has spoken."""
 
     invariant = "S13"
-    # what is said because somebody asked, and for no other reason
-    effects = (Ack, Nack, NotServing, StateOffer, StateAttestation)
+    needs = ""
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        event = swarm.handling
-        if type(effect) is not Send or type(event) is not Received or effect.peer != event.sender:
+    @on_effect
+    def judge(
+        self, send: Send, answer: Ack | Nack | NotServing | StateOffer | StateAttestation
+    ) -> None:
+        """Of what is said because somebody asked, and for no other reason."""
+        event = self.swarm.handling
+        if type(event) is not Received or send.peer != event.sender:
             return
-        membership = swarm.hosts[peer].membership
-        if membership is None or type(effect.message) not in self.effects:
-            return
-        self.judged += 1
-        sender = membership.members.get(event.sender)
-        if sender is not None and sender.spoken and event.incarnation < sender.incarnation:
-            what = (
-                f"answers a {type(event.message).__name__} of peer "
-                f"{event.sender}.{event.incarnation}"
-            )
-            raise self.violated(
-                swarm, peer, f"{what}, having heard {event.sender}.{sender.incarnation}"
-            )
+        sender = self.membership.members.get(event.sender)
+        life = sender.incarnation if sender is not None and sender.spoken else 0
+        self.demand(
+            event.incarnation >= life,
+            f"answers a {type(event.message).__name__} of peer {event.sender}.{event.incarnation}, "
+            f"having heard {event.sender}.{life}",
+        )
 
 
 class TheAccusedHear(Checker):
@@ -232,29 +171,23 @@ class TheAccusedHear(Checker):
     else can refute that."""
 
     invariant = "S6"
-    effects = (Ack,)
+    needs = ""
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        event = swarm.handling
-        if type(effect) is not Send or type(event) is not Received or effect.peer != event.sender:
+    @on_effect
+    def judge(self, send: Send, ack: Ack) -> None:
+        event = self.swarm.handling
+        if type(event) is not Received or send.peer != event.sender:
             return
-        membership = swarm.hosts[peer].membership
-        member = None if membership is None else membership.members.get(effect.peer)
-        if (
-            type(effect.message) is Ack
-            and member is not None
-            and member.linked
-            and member.status != "alive"
-        ):
+        member = self.membership.members.get(send.peer)
+        if member is not None and member.linked and member.status != "alive":
             told = any(
-                rumor.peer == member.peer and rumor.status == member.status
-                for rumor in effect.message.rumors
+                rumor.peer == member.peer and rumor.status == member.status for rumor in ack.rumors
             )
-            text = (
+            self.demand(
+                told,
                 f"answers peer {member.peer}, which it takes for {member.status}, and does not "
-                "say so"
+                "say so",
             )
-            self.demand(told, swarm, peer, text)
 
 
 class NobodyAsksTheDead(Checker):
@@ -262,30 +195,22 @@ class NobodyAsksTheDead(Checker):
     nor waits for that of one that it skips."""
 
     invariant = "S12"
-    effects = (StateRequest,)
-    afters = (LinkDown, TimerFired)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        membership = swarm.hosts[peer].membership
-        if type(effect) is Send and type(effect.message) is StateRequest and membership is not None:
-            text = (
-                f"asks peer {effect.peer} for its state, which is "
-                f"{membership.skip_reason(effect.peer)} as far as it knows"
+    @on_effect
+    def judge_request(self, send: Send, ask: StateRequest) -> None:
+        reason = self.membership.skip_reason(send.peer)
+        self.demand(
+            not self.membership.is_gone(send.peer),
+            f"asks peer {send.peer} for its state, which is {reason} as far as it knows",
+        )
+
+    @after_event
+    def judge_wait(self, event: LinkDown | TimerFired) -> None:
+        for donor in sorted(self.core.recovery.waits_for):
+            reason = self.core.membership.skip_reason(donor)
+            self.demand(
+                not reason, f"waits for the state of peer {donor}, which it skips: {reason}"
             )
-            self.demand(not membership.is_gone(effect.peer), swarm, peer, text)
-
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if type(event) is not LinkDown and type(event) is not TimerFired:
-            return
-        core = swarm.inspections.get(peer)
-        if core is None:
-            return
-        for donor in sorted(core.recovery.waits_for):
-            self.judged += 1
-            if reason := core.membership.skip_reason(donor):
-                raise self.violated(
-                    swarm, peer, f"waits for the state of peer {donor}, which it skips: {reason}"
-                )
 
 
 def _ends_a_probe(event: Event | None) -> bool:
@@ -308,25 +233,3 @@ def _own_word(event: Event | None, subject: PeerId) -> bool:
         case _:
             pass
     return any(rumor.peer == subject == rumor.origin and rumor.status == "dead" for rumor in rumors)
-
-
-def _is_alive_member(swarm: AnySwarm, peer: PeerId, incarnation: int) -> bool:
-    host = swarm.hosts[peer]
-    membership = host.membership
-    return (
-        host.running
-        and host.incarnation == incarnation
-        and membership is not None
-        and membership.me.status == "alive"
-    )
-
-
-__all__ = [
-    "AnAnswerEndsTheSkip",
-    "ClosedIsSkipped",
-    "FormerLivesAreNotAnswered",
-    "NoUnfoundedAccusation",
-    "NoUnfoundedDeath",
-    "NobodyAsksTheDead",
-    "TheAccusedHear",
-]

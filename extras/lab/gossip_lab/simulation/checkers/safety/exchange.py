@@ -3,6 +3,7 @@ and for whom it waits."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,8 +13,6 @@ from gossip.core import (
     Aggregate,
     Apply,
     Contributed,
-    Effect,
-    Event,
     GossipInspection,
     Inspection,
     Payload,
@@ -25,15 +24,10 @@ from gossip.core import (
     StartRound,
 )
 from gossip.topologies import Roster
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 Kind = Literal["gradient", "parameters"]
-
-
-def gossip_of(core: Inspection | None) -> GossipInspection | None:
-    """The gossip rounds of a core, when it has such."""
-    return core.gossip if core is not None else None
 
 
 def members_of(core: Inspection) -> tuple[PeerId, ...]:
@@ -59,21 +53,10 @@ def targets_of(
 
 
 def _may_push(core: Inspection, sender: PeerId, round_id: int) -> bool:
-    """Whether a plan sends it to this peer. Views differ for a moment when somebody comes or
-    goes."""
-    tried: set[tuple[PeerId, ...]] = set()
-    for view in (everybody_of, members_of, _first_of):
-        members = view(core)
-        if members not in tried:
-            if core.local in targets_of(core, sender, round_id, members):
-                return True
-            tried.add(members)
-    return False
-
-
-def _first_of(core: Inspection) -> tuple[PeerId, ...]:
-    """Return the peers that the run began with."""
-    return tuple(sorted(core.settings.peers))
+    """Whether a plan sends it to this peer: one of all peers, of those in its view, or of those
+    that the run began with. Views differ for a moment when somebody comes or goes."""
+    views = {everybody_of(core), members_of(core), tuple(sorted(core.settings.peers))}
+    return any(core.local in targets_of(core, sender, round_id, view) for view in views)
 
 
 def sources_of(core: Inspection, round_id: int) -> tuple[PeerId, ...]:
@@ -166,56 +149,36 @@ class TakesWhatItWasPushed(Checker):
     delivered who can be expected to, or after its grace."""
 
     invariant = "S11"
-    events = (Push, Contributed)
-    effects = (StartRound, Aggregate, Apply, Report)
+    needs = "gossip"
+    _desks = PerLife(_Desk)
 
     def make_records(self) -> None:
-        self._desks = self.per_life(_Desk)
         # round -> gradient and parameters, of all lives
-        self._said: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = {}
+        self._said: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = defaultdict(dict)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        core = swarm.inspections.get(peer)
-        rounds = core.gossip if core is not None else None
-        if core is None or rounds is None:
-            return
-        if isinstance(event, Contributed):
-            self._record_contribution(peer, event)
-            doing = self._desks[peer].round
-            if (
-                doing is not None
-                and doing.round_id == event.round_id == rounds.round_id
-                and rounds.phase == "computing"
-            ):
-                doing.own = event
-        elif (
-            isinstance(event, Received)
-            and isinstance(event.message, Push)
-            and core.phase not in ("unprepared", "halted")
-        ):
-            self._on_push(swarm, peer, core, event, event.message)
-
-    def _record_contribution(self, peer: PeerId, event: Contributed) -> None:
-        said = self._said.setdefault(peer, {})
+    @on_event
+    def record_contribution(self, event: Contributed) -> None:
+        said = self._said[self.peer]
         gradient, parameters = event.payloads[0] if event.payloads else None, event.parameters
         said.setdefault(event.round_id, []).append((_content(gradient), _content(parameters)))
-        if len(said) > 64:
-            del said[next(iter(said))]
-
-    def _on_push(
-        self, swarm: AnySwarm, peer: PeerId, core: Inspection, event: Received, push: Push
-    ) -> None:
-        sender, desk = event.sender, self._desks[peer]
+        keep_latest(said, 64)
+        doing, rounds = self._desks.round, self.gossip
         if (
-            sender == peer
-            or push.lineage != core.settings.lineage
-            or not _is_accepted(swarm, peer, core, event)
+            doing is not None
+            and doing.round_id == event.round_id == rounds.round_id
+            and rounds.phase == "computing"
         ):
+            doing.own = event
+
+    @on_event
+    def record_push(self, event: Received, push: Push) -> None:
+        core, sender, desk = self.core, event.sender, self._desks
+        if core.phase in ("unprepared", "halted") or push.lineage != core.settings.lineage:
             return
-        if not _may_push(core, sender, push.round_id):
+        if sender == self.peer or not self._is_accepted(event):
             return
         life = desk.lives.get(sender, 0)
-        if event.incarnation < life:
+        if event.incarnation < life or not _may_push(core, sender, push.round_id):
             return
         if event.incarnation > life or sender not in desk.inboxes:
             desk.lives[sender] = event.incarnation
@@ -225,140 +188,104 @@ class TakesWhatItWasPushed(Checker):
             return
         payload = event.payload if event.payload is not None and event.payload.finite else None
         if payload is not None and sender not in self.circumstances.equivocating:
-            self._judge_content(swarm, peer, sender, push, payload)
-        desk.inboxes[sender][push.what].add(
-            _Arrived(push.round_id, push.samples, payload), staleness + 1
-        )
+            self._judge_content(sender, push, payload)
+        arrived = _Arrived(push.round_id, push.samples, payload)
+        desk.inboxes[sender][push.what].add(arrived, staleness + 1)
 
-    def _judge_content(
-        self, swarm: AnySwarm, peer: PeerId, sender: PeerId, push: Push, payload: Payload
-    ) -> None:
-        said = self._said.get(sender, {}).get(push.round_id)
-        if said is None:
-            return
-        self.judged += 1
-        content, which = _content(payload), 0 if push.what == "gradient" else 1
-        if all(content != each[which] for each in said):
-            text = (
+    def _is_accepted(self, event: Received) -> bool:
+        """Whether the message is not a stranger's, nor of a life after which another one has spoken
+        or is known to have begun."""
+        member = self.core.membership.members.get(event.sender)
+        if not self.core.settings.may_be(event.sender):
+            return False
+        if member is None or event.incarnation >= member.incarnation:
+            return True
+        return not member.spoken and self.clock_s - member.known_since >= LAST_WORDS_S
+
+    def _judge_content(self, sender: PeerId, push: Push, payload: Payload) -> None:
+        said = self._said[sender].get(push.round_id)
+        if said is not None:
+            content, which = _content(payload), 0 if push.what == "gradient" else 1
+            self.demand(
+                any(content == each[which] for each in said),
                 f"is pushed a {push.what} of round {push.round_id} by peer {sender} whose trainer "
-                "has never come with it"
+                "has never come with it",
             )
-            raise self.violated(swarm, peer, text)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        core = swarm.inspections.get(peer)
-        rounds = core.gossip if core is not None else None
-        if core is None or rounds is None:
-            return
-        if isinstance(effect, StartRound):
-            self._on_go(swarm, peer, core, rounds, effect.round_id)
-            return
-        doing = self._desks[peer].round
-        if doing is None:
-            return
-        if isinstance(effect, Report):
-            if effect.event == "late":
-                self._on_late(swarm, peer, core, doing, effect.fields["missing"])
-            elif effect.event == "parole" and doing.expected is None:
-                # with this round: it was locked up while rows were taken
-                doing.released.append(effect.fields["subject"])
-        elif isinstance(effect, Aggregate | Apply) and effect.round_id == doing.round_id:
-            if doing.expected is None:
-                doing.expected = self._close(swarm, peer, core, rounds, doing)
-            if isinstance(effect, Aggregate):
-                self._on_aggregate(swarm, peer, doing, effect)
-            else:
-                self._on_apply(swarm, peer, doing)
-
-    def _on_go(
-        self,
-        swarm: AnySwarm,
-        peer: PeerId,
-        core: Inspection,
-        rounds: GossipInspection,
-        round_id: int,
-    ) -> None:
-        desk = self._desks[peer]
+    @on_effect
+    def judge_start(self, start: StartRound) -> None:
+        desk, rounds, round_id = self._desks, self.gossip, start.round_id
         if desk.round is None or desk.round.round_id != round_id:
-            self.judged += 1
-            named = sources_of(core, round_id)
-            if rounds.sources != named:
-                text = (
-                    f"expects something of peers {list(rounds.sources)} in round {round_id}; its "
-                    f"plan names {list(named)}"
-                )
-                raise self.violated(swarm, peer, text)
+            named = sources_of(self.core, round_id)
+            self.demand(
+                rounds.sources == named,
+                f"expects something of peers {list(rounds.sources)} in round {round_id}; its "
+                f"plan names {list(named)}",
+            )
         elif desk.round.own is None:
             return  # it is told again, with samples
         desk.round = _ExchangeRound(round_id, rounds.sources)
 
-    def _on_late(
-        self,
-        swarm: AnySwarm,
-        peer: PeerId,
-        core: Inspection,
-        doing: _ExchangeRound,
-        missing: Collection[PeerId],
-    ) -> None:
+    @on_report("parole")
+    def record_release(self, report: Report) -> None:
+        doing = self._desks.round
+        if doing is not None and doing.expected is None:
+            # with this round: it was locked up while rows were taken
+            doing.released.append(report.fields["subject"])
+
+    @on_report("late")
+    def judge_grace(self, report: Report) -> None:
         """The grace is over: it was spent on somebody who can be expected to
         come with something."""
+        doing, missing = self._desks.round, report.fields["missing"]
+        if doing is None:
+            return
         doing.late = True
-        rounds = core.gossip
-        assert rounds is not None
-        self.judged += 1
         # The round that ends with this may put one in quarantine that it was still
         # worth waiting for.
         fresh = {
             asked.fields["subject"]
-            for asked in swarm.asked
+            for asked in self.swarm.asked
             if isinstance(asked, Report) and asked.event == "quarantined"
         }
         worth = {
             source
             for source in doing.sources
-            if source in fresh or is_worth_waiting(core, rounds, source)
+            if source in fresh or is_worth_waiting(self.core, self.gossip, source)
         }
         vain = [source for source in missing if source not in worth]
-        if vain or not missing:
-            raise self.violated(
-                swarm,
-                peer,
-                f"has waited in round {doing.round_id} for peers {vain}, of whom nothing is to "
-                "come",
-            )
+        self.demand(
+            bool(missing) and not vain,
+            f"has waited in round {doing.round_id} for peers {vain}, of whom nothing is to come",
+        )
 
-    def _close(
-        self,
-        swarm: AnySwarm,
-        peer: PeerId,
-        core: Inspection,
-        rounds: GossipInspection,
-        doing: _ExchangeRound,
-    ) -> dict[Kind, dict[PeerId, _Arrived]]:
-        settings, desk = core.settings.gossip, self._desks[peer]
+    def _closed(self, round_id: int) -> _ExchangeRound | None:
+        """Return the round that the peer is in, which is closed at the latest now."""
+        doing = self._desks.round
+        if doing is None or doing.round_id != round_id:
+            return None
+        if doing.expected is None:
+            doing.expected = self._close(doing)
+        return doing
+
+    def _close(self, doing: _ExchangeRound) -> dict[Kind, dict[PeerId, _Arrived]]:
+        core, rounds, desk = self.core, self.gossip, self._desks
+        settings = core.settings.gossip
         mixes = doing.round_id % settings.mix_every == settings.mix_every - 1
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if mixes else ("gradient",)
-        self.judged += 1
-        if not doing.late:
-            for source in doing.sources:
-                delivered = all(desk.has_delivered(source, kind, doing.round_id) for kind in kinds)
-                if (
-                    not delivered
-                    and source not in doing.released
-                    and is_worth_waiting(core, rounds, source)
-                ):
-                    text = (
-                        f"goes on in round {doing.round_id} without peer {source}, which it "
-                        "hears, before its grace is over"
-                    )
-                    raise self.violated(swarm, peer, text)
+        for source in doing.sources:
+            delivered = all(desk.has_delivered(source, kind, doing.round_id) for kind in kinds)
+            excused = doing.late or delivered or source in doing.released
+            self.demand(
+                excused or not is_worth_waiting(core, rounds, source),
+                f"goes on in round {doing.round_id} without peer {source}, which it hears, before "
+                "its grace is over",
+            )
         barred, found = {*rounds.trust.quarantined(), *doing.released}, {}
         for kind in kinds:
             taken = {
                 sender: boxes[kind].pop_push(
-                    doing.round_id,
-                    settings.staleness_max,
-                    sender in doing.sources,
+                    doing.round_id, settings.staleness_max, sender in doing.sources
                 )
                 for sender, boxes in sorted(desk.inboxes.items())
             }
@@ -368,56 +295,43 @@ class TakesWhatItWasPushed(Checker):
                 if each is not None and each.payload is not None
             }
             others = {sender: each for sender, each in usable.items() if sender not in barred}
-            own = _own_row(peer, doing.own, kind) is not None
+            own = _own_row(self.peer, doing.own, kind) is not None
             enough = len(others) + own >= core.settings.updates_needed(core.settings.f)
             found[kind] = others if enough else usable
         return found
 
-    def _on_aggregate(
-        self, swarm: AnySwarm, peer: PeerId, doing: _ExchangeRound, ask: Aggregate
-    ) -> None:
+    @on_effect
+    def judge_rows(self, ask: Aggregate) -> None:
         kind: Kind = "parameters" if ask.mix else "gradient"
-        assert doing.expected is not None
+        if (doing := self._closed(ask.round_id)) is None or doing.expected is None:
+            return
         doing.asked[kind] = True
         expected = [
             Row(sender, each.payload, each.samples if kind == "gradient" else 1)
             for sender, each in doing.expected.get(kind, {}).items()
             if each.payload is not None
         ]
-        own = _own_row(peer, doing.own, kind)
+        own = _own_row(self.peer, doing.own, kind)
         if own is not None:
             expected.append(own)
         expected.sort(key=lambda row: row.peer)
-        self.judged += 1
-        if not _are_same(expected, ask.rows):
-            text = (
-                f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; what has "
-                "come, and is its own, is"
-            )
-            raise self.violated(swarm, peer, f"{text} {_names(expected)}")
+        self.demand(
+            _are_same(expected, ask.rows),
+            f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; what has come, "
+            f"and is its own, is {_names(expected)}",
+        )
 
-    def _on_apply(self, swarm: AnySwarm, peer: PeerId, doing: _ExchangeRound) -> None:
-        assert doing.expected is not None
+    @on_effect
+    def judge_apply(self, apply: Apply) -> None:
+        if (doing := self._closed(apply.round_id)) is None or doing.expected is None:
+            return
         for kind, senders in doing.expected.items():
-            needs_own = kind == "parameters" and _own_row(peer, doing.own, kind) is None
+            needs_own = kind == "parameters" and _own_row(self.peer, doing.own, kind) is None
             if senders and not doing.asked.get(kind) and not needs_own:
-                text = (
+                raise self.violated(
                     f"applies round {doing.round_id} without the {kind} of peers {list(senders)}, "
                     "which has come"
                 )
-                raise self.violated(swarm, peer, text)
-
-
-def _is_accepted(swarm: AnySwarm, peer: PeerId, core: Inspection, event: Received) -> bool:
-    """Whether the message is not a stranger's, nor of a life after which another one has spoken or
-    is known to have begun."""
-    member = core.membership.members.get(event.sender)
-    if not core.settings.may_be(event.sender):
-        return False
-    if member is None or event.incarnation >= member.incarnation:
-        return True
-    known_s = swarm.hosts[peer].machine.clock_s(swarm.now_ns) - member.known_since
-    return not member.spoken and known_s >= LAST_WORDS_S
 
 
 def _own_row(peer: PeerId, own: Contributed | None, kind: Kind) -> Row | None:
@@ -446,14 +360,3 @@ def _names(rows: Collection[Row]) -> list[tuple[PeerId, int]]:
 
 def _content(payload: Payload | None) -> bytes:
     return payload.data.tobytes() if payload is not None else b""
-
-
-__all__ = [
-    "PushInbox",
-    "TakesWhatItWasPushed",
-    "gossip_of",
-    "is_worth_waiting",
-    "members_of",
-    "sources_of",
-    "targets_of",
-]

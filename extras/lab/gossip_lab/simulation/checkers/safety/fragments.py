@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from gossip.core import (
-    Applied,
-    Committed,
-    CoreSettings,
-    Effect,
-    Event,
-    PeerId,
-    StartRound,
-    is_further,
-)
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.world import AnySwarm, ToyTrainer
-
-from .rounds import rolling_of
+from gossip.core import Applied, Committed, PeerId, StartRound, is_further
+from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
 
 class TakesTurns(Checker):
@@ -24,36 +13,28 @@ class TakesTurns(Checker):
     operation is no step."""
 
     invariant = "S27"
-    events = (Applied,)
-    effects = (Committed, StartRound)
+    needs = "rolling"
+    _before = PerLife(dict[int, int])  # a round that is not applied: steps before
 
     def make_records(self) -> None:
         # By the chain behind a round: steps in that history, roster and number of the next round.
         self._steps: dict[bytes, tuple[int, tuple[PeerId, ...], int]] = {}
-        self._before = self.per_life(dict[int, int])  # a round that is not applied: steps before
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        trainer, core = swarm.hosts[peer].trainer, swarm.inspections.get(peer)
-        if not isinstance(trainer, ToyTrainer) or trainer.fragments == 1 or core is None:
-            return
-        if isinstance(effect, Committed):
-            self._follow(peer, effect, core.settings)
-            return
-        rounds = rolling_of(core)
-        known = None if rounds is None else self._steps.get(rounds.chain)
-        if not isinstance(effect, StartRound) or rounds is None or known is None:
-            return
-        if rounds.round_id == effect.round_id == known[2]:  # a liar may tell another of its state
+    @on_effect
+    def judge_operations(self, start: StartRound) -> None:
+        known = self._steps.get(self.rolling.chain)
+        # a liar may tell another of its state
+        if known is not None and self.rolling.round_id == start.round_id == known[2]:
             self.demand(
-                effect.round_id - effect.collectives == known[0],
-                *(swarm, peer),
-                f"round {effect.round_id} is told of {effect.collectives} collective operations "
+                start.round_id - start.collectives == known[0],
+                f"round {start.round_id} is told of {start.collectives} collective operations "
                 f"before it, and is behind {known[0]} steps",
             )
 
-    def _follow(self, peer: PeerId, effect: Committed, settings: CoreSettings) -> None:
-        commit = effect.commit
-        if commit.shard:
+    @on_effect
+    def follow(self, committed: Committed) -> None:
+        commit, settings = committed.commit, self.core.settings
+        if commit.shard or getattr(self.trainer, "fragments", 1) == 1:
             return  # what was collected is said with the first shard
         beginning = (0, settings.peers, 0) if commit.round_id == 0 else None
         known = self._steps.get(commit.parent, beginning)
@@ -62,23 +43,16 @@ class TakesTurns(Checker):
         before, roster, _ = known
         operation = len(commit.collected) > settings.callers_too_few(len(roster))
         is_step = not (operation or is_further(commit.kind))
-        self._steps[effect.chain] = before + is_step, commit.roster, commit.round_id + 1
-        self._before[peer][commit.round_id] = before
+        self._steps[committed.chain] = before + is_step, commit.roster, commit.round_id + 1
+        self._before[commit.round_id] = before
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        trainer = swarm.hosts[peer].trainer
-        if not isinstance(event, Applied) or not isinstance(trainer, ToyTrainer):
-            return
-        before = self._before[peer].pop(event.round_id, None)
-        round_id, fragment = trainer.moved
-        if before is None or round_id != event.round_id:
+    @on_event
+    def judge_moved(self, event: Applied) -> None:
+        before, trainer = self._before.pop(event.round_id, None), self.trainer
+        if before is None or trainer.moved[0] != event.round_id:
             return  # it changed nothing
         self.demand(
-            fragment == before % trainer.fragments,
-            *(swarm, peer),
-            f"round {round_id} has moved fragment {fragment} of {trainer.fragments}, and is behind "
-            f"{before} steps",
+            trainer.moved[1] == before % trainer.fragments,
+            f"round {event.round_id} has moved fragment {trainer.moved[1]} of {trainer.fragments}, "
+            f"and is behind {before} steps",
         )
-
-
-__all__ = ["TakesTurns"]

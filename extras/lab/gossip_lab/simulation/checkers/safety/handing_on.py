@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from gossip.core import (
     Commit,
     CommitRequest,
-    Effect,
-    Event,
     Inspection,
     NotServing,
     Payload,
@@ -23,11 +21,10 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
 
 from .believing import is_doubtful, must_be_refused
-from .rounds import rolling_of
 
 ROUNDS_KEPT = 64
 
@@ -48,59 +45,44 @@ class HandsOnWhatItHolds(Checker):
     aggregate again, and to one that waits for it."""
 
     invariant = "S10"
-    events = (UpdateRequest, Update)
-    effects = (Commit,)
-    afters = (UpdateRequest, Update)
+    needs = "rolling"
+    _asked = PerLife[_CommitAsked | None](lambda: None)
 
-    def make_records(self) -> None:
-        self._asked: dict[PeerId, _CommitAsked] = self.per_life()
+    @on_event
+    def record_asked(self, event: Received, message: UpdateRequest | Update) -> None:
+        self._asked = None
+        if _counts(self.core, self.rolling, event, message):
+            held = _held(self.rolling, message)
+            if held is not None:
+                self._asked = _CommitAsked(
+                    event.sender, type(message).__name__, message.attempt, held
+                )
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if not isinstance(event, Received) or not isinstance(event.message, UpdateRequest | Update):
+    @on_effect
+    def judge_handed(self, send: Send, told: Commit) -> None:
+        asked = self._asked
+        if asked is None or send.peer != asked.by or told.attempt < asked.attempt:
             return
-        self._asked.pop(peer, None)
-        core, message = swarm.inspections.get(peer), event.message
-        rounds = core.rolling if core is not None else None
-        if core is None or rounds is None or not _counts(core, rounds, event, message):
-            return
-        held = _held(rounds, message)
-        if held is not None:
-            self._asked[peer] = _CommitAsked(
-                event.sender, type(message).__name__, message.attempt, held
-            )
-
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        asked = self._asked.get(peer)
-        if (
-            asked is None
-            or not isinstance(effect, Send)
-            or not isinstance(effect.message, Commit)
-            or effect.peer != asked.by
-        ):
-            return
-        told, held = effect.message, asked.held
-        same = (told.round_id, told.shard, told.parent, told.digest) == (
+        held = asked.held
+        if (told.round_id, told.shard, told.parent, told.digest) == (
             held.round_id,
             held.shard,
             held.parent,
             held.digest,
-        )
-        if same and told.attempt >= asked.attempt:
-            del self._asked[peer]
+        ):
+            self._asked = None
             self.judged += 1
 
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        asked = self._asked.pop(peer, None)
+    @after_event
+    def judge(self, event: Received, message: UpdateRequest | Update) -> None:
+        asked, self._asked = self._asked, None
         if asked is None:
             return
         held = asked.held
-        where = (
-            f"round {held.round_id}, shard {held.shard}, made by peer {held.server} in attempt "
-            f"{held.made_at}"
-        )
-        told = f"peer {asked.by}, whose {asked.what} was of attempt {asked.attempt}"
         raise self.violated(
-            swarm, peer, f"holds a commit of {where}, and does not hand it to {told}"
+            f"holds a commit of round {held.round_id}, shard {held.shard}, made by peer "
+            f"{held.server} in attempt {held.made_at}, and does not hand it to peer {asked.by}, "
+            f"whose {asked.what} was of attempt {asked.attempt}"
         )
 
 
@@ -135,78 +117,60 @@ class TakesWhatWasCommitted(Checker):
     that is too long, too.)"""
 
     invariant = "S10"
-    events = (Commit,)
-    effects = (Report,)
-    afters = (Commit,)
+    needs = "rolling"
+    _heard = PerLife[_Heard | None](lambda: None)
+    # by round and shard: who handed it over
+    _doubted = PerLife(dict[tuple[int, int, bytes], set[PeerId]])
+    # likewise, of those of whom it was not taken
+    _refused = PerLife(dict[tuple[int, int], set[PeerId]])
 
-    def make_records(self) -> None:
-        self._heard: dict[PeerId, _Heard] = self.per_life()
-        # by round and shard: who handed it over
-        self._doubted: dict[PeerId, dict[tuple[int, int, bytes], set[PeerId]]] = self.per_life()
-        # likewise, of those of whom it was not taken
-        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
+    @on_report("recovering")
+    def forget_refusals(self, report: Report) -> None:
+        self._refused.clear()  # in a round that it comes back to it begins anew
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Report):
-            return
-        refused = self._refused[peer]
-        if effect.event == "recovering":
-            refused.clear()  # in a round that it comes back to it begins anew
-        elif effect.event == "refused_result":
-            refused.setdefault((effect.fields["round"], effect.fields["shard"]), set()).add(
-                effect.fields["from"]
-            )
-            if len(refused) > ROUNDS_KEPT:
-                del refused[next(iter(refused))]
+    @on_report("refused_result")
+    def record_refusal(self, report: Report) -> None:
+        refused, fields = self._refused, report.fields
+        refused.setdefault((fields["round"], fields["shard"]), set()).add(fields["from"])
+        keep_latest(refused, ROUNDS_KEPT)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if not isinstance(event, Received) or not isinstance(event.message, Commit):
-            return
-        self._heard.pop(peer, None)
-        core, commit = swarm.inspections.get(peer), event.message
-        rounds = core.rolling if core is not None else None
-        if core is None or rounds is None or not _counts(core, rounds, event, commit):
+    @on_event
+    def record_heard(self, event: Received, commit: Commit) -> None:
+        self._heard = None
+        core, rounds = self.core, self.rolling
+        if not _counts(core, rounds, event, commit):
             return
         if not _is_lacking(rounds, commit, event.payload):
             return
         shard = rounds.shards[commit.shard]
-        serves = shard.server_of(shard.attempt) == peer
+        serves = shard.server_of(shard.attempt) == self.peer
         # not to take it: but who hands it over is heard all the same
         promised = commit.attempt < shard.attempt and not serves
         refusable: str | None = ""
         if is_doubtful(core, rounds, commit, event.similarity):
-            refusable = self._refusable(peer, core, rounds, event, commit)
+            refusable = self._refusable(event, commit)
         if refusable is not None and not promised:
-            self._heard[peer] = _Heard(commit, shard.attempt, serves, refusable)
+            self._heard = _Heard(commit, shard.attempt, serves, refusable)
 
-    def _refusable(
-        self,
-        peer: PeerId,
-        core: Inspection,
-        rounds: RollingInspection,
-        event: Received,
-        commit: Commit,
-    ) -> str | None:
+    def _refusable(self, event: Received, commit: Commit) -> str | None:
         """Why a doubtful commit must not be taken; "": it must be; None: either will do."""
-        doubted, where = (
-            self._doubted.setdefault(peer, {}),
-            (commit.round_id, commit.shard, commit.parent),
-        )
-        doubted.setdefault(where, set()).add(event.sender)
-        if len(doubted) > ROUNDS_KEPT:
-            del doubted[next(iter(doubted))]
-        refused = self._refused[peer].get(where[:2], set())  # for its length, too
-        if len(doubted[where] | refused) <= core.settings.f:
-            return must_be_refused(core, rounds, commit, event.similarity) or None
+        core, doubted = self.core, self._doubted
+        where = commit.round_id, commit.shard, commit.parent
+        by = doubted.setdefault(where, set())
+        by.add(event.sender)
+        keep_latest(doubted, ROUNDS_KEPT)
+        refused = self._refused.get(where[:2], set())  # for its length, too
+        if len(by | refused) <= core.settings.f:
+            return must_be_refused(core, self.rolling, commit, event.similarity) or None
         # Before its own update was there it may have found nothing wrong with it.
         return None if len(refused | {event.sender}) <= core.settings.f else ""
 
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        heard = self._heard.pop(peer, None)
-        rounds = rolling_of(swarm.inspections.get(peer)) if heard is not None else None
-        if heard is None or rounds is None or not rounds.shards:
+    @after_event
+    def judge(self, event: Received, commit: Commit) -> None:
+        heard, rounds, self._heard = self._heard, self.rolling, None
+        if heard is None or not rounds.shards:
             return
-        commit = heard.commit
+        where = f"round {commit.round_id}, shard {commit.shard}"
         if heard.refusable:
             kept = (
                 rounds.log.get(commit.round_id) if rounds.round_id == commit.round_id + 1 else None
@@ -215,22 +179,17 @@ class TakesWhatWasCommitted(Checker):
                 kept[commit.shard][0] if kept is not None else rounds.shards[commit.shard].commit
             )
             same = taken is not None and replace(taken, attempt=commit.attempt) == commit
-            where = f"round {commit.round_id}, shard {commit.shard}, made by peer {commit.server}"
-            self.demand(
-                not same, swarm, peer, f"takes a result of {where}, although {heard.refusable}"
-            )
-        elif rounds.round_id == commit.round_id and rounds.chain == commit.parent:
+            text = f"takes a result of {where}, made by peer {commit.server}, although "
+            self.demand(not same, text + heard.refusable)
+        elif (rounds.round_id, rounds.chain) == (commit.round_id, commit.parent):
             shard = rounds.shards[commit.shard]
             if shard.attempt != heard.attempt:
                 return  # it stood still before it heard this, and serves no more
-            where = f"round {commit.round_id}, shard {commit.shard}, of attempt {commit.attempt}"
-            where += (
-                f", and serves attempt {heard.attempt}"
-                if heard.serves
-                else f", and is at attempt {heard.attempt}"
-            )
+            does = "serves" if heard.serves else "is at"
             self.demand(
-                shard.commit is not None, swarm, peer, f"does not take a sound commit of {where}"
+                shard.commit is not None,
+                f"does not take a sound commit of {where}, of attempt {commit.attempt}, and {does} "
+                f"attempt {heard.attempt}",
             )
         else:
             self.judged += 1
@@ -252,68 +211,52 @@ class GivesWhatIsAskedFor(Checker):
     a short absence is caught up with by replaying it."""
 
     invariant = "L5"
-    events = (CommitRequest,)
-    effects = (Commit, NotServing)
-    afters = (CommitRequest,)
+    needs = "rolling"
+    _owed = PerLife[_Owed | None](lambda: None)
 
-    def make_records(self) -> None:
-        self._owed: dict[PeerId, _Owed] = self.per_life()
-
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if not isinstance(event, Received) or not isinstance(event.message, CommitRequest):
+    @on_event
+    def record_asked(self, event: Received, asked: CommitRequest) -> None:
+        self._owed = None
+        rounds = self.rolling
+        if rounds.holds_back or not _counts(self.core, rounds, event, asked):
             return
-        self._owed.pop(peer, None)
-        core, asked = swarm.inspections.get(peer), event.message
-        rounds = core.rolling if core is not None else None
-        if (
-            core is None
-            or rounds is None
-            or not _counts(core, rounds, event, asked)
-            or rounds.holds_back
-        ):
-            return
-        kept = (
-            range(asked.first, rounds.round_id)
-            if rounds.log.get(asked.first) is not None
-            else range(0)
-        )
+        first = asked.first
+        kept = range(first, rounds.round_id) if rounds.log.get(first) is not None else range(0)
         held = [(round_id, rounds.log.get(round_id)) for round_id in kept]
-        lacking = frozenset(asked.lacking)
         commits = {
             (round_id, shard)
             for round_id, of_round in held
             for shard in range(len(of_round or ()))
-            if not lacking or round_id > asked.first or shard in lacking
+            if not asked.lacking or round_id > first or shard in asked.lacking
         }
-        not_serving = not commits and asked.first < rounds.round_id
+        not_serving = not commits and first < rounds.round_id
         if commits or not_serving:
-            self._owed[peer] = _Owed(event.sender, commits, not_serving, asked)
+            self._owed = _Owed(event.sender, commits, not_serving, asked)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        owed = self._owed.get(peer)
-        if owed is None or not isinstance(effect, Send) or effect.peer != owed.to:
+    @on_effect
+    def record_sent(self, send: Send, told: Commit | NotServing) -> None:
+        owed = self._owed
+        if owed is None or send.peer != owed.to:
             return
-        told = effect.message
-        if isinstance(told, Commit):
-            if told.round_id != owed.asked.first or told.attempt >= owed.asked.attempt:
-                owed.commits.discard((told.round_id, told.shard))
-        elif isinstance(told, NotServing):
+        if isinstance(told, NotServing):
             owed.not_serving = False
+        elif told.round_id != owed.asked.first or told.attempt >= owed.asked.attempt:
+            owed.commits.discard((told.round_id, told.shard))
 
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        owed = self._owed.pop(peer, None)
+    @after_event
+    def judge(self, event: Received, asked: CommitRequest) -> None:
+        owed, self._owed = self._owed, None
         if owed is None:
             return
-        self.judged += 1
-        if owed.commits or owed.not_serving:
-            lacking = (
-                f"the commits {sorted(owed.commits)[:3]}"
-                if owed.commits
-                else "word that they are not kept any more"
-            )
-            raise self.violated(
-                swarm, peer, f"does not give peer {owed.to}, which asks for commits, {lacking}"
-            )
+        lacking = (
+            f"the commits {sorted(owed.commits)[:3]}"
+            if owed.commits
+            else "word that they are not kept any more"
+        )
+        self.demand(
+            not owed.commits and not owed.not_serving,
+            f"does not give peer {owed.to}, which asks for commits, {lacking}",
+        )
 
 
 def _counts(

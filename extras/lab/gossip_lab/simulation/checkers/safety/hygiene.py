@@ -3,6 +3,8 @@ twice, silence after the end."""
 
 from __future__ import annotations
 
+from collections import Counter
+
 from gossip.core import (
     COPIES_MAX,
     HISTORY_ROUNDS,
@@ -12,7 +14,6 @@ from gossip.core import (
     TAKERS_MAX,
     TIMES_KEPT,
     CancelTimer,
-    Effect,
     Event,
     GossipInspection,
     Halt,
@@ -25,7 +26,8 @@ from gossip.core import (
     TimerFired,
     Token,
 )
-from gossip_lab.simulation.checkers.base import Checker, Violation
+from gossip_lab.simulation.checkers.base import Checker, PerLife, Violation
+from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event
 from gossip_lab.simulation.world import MANY, AnySwarm
 
 STASH_MAX = 9  # rounds: the present one and eight ahead
@@ -43,46 +45,42 @@ class NothingRaises(Checker):
     """
 
     invariant = "S14"
-    effects = (Halt,)
 
     def make_records(self) -> None:
         self._most: dict[PeerId, int] = {}
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        core, shards = swarm.inspections.get(peer), 16
-        n = len(core.settings.everybody) if core is not None else len(swarm.hosts)
-        self._most[peer] = PER_TICK * n + (
+    def begin_life(self) -> None:
+        core, shards = self.swarm.inspections.get(self.peer), 16
+        n = len(core.settings.everybody) if core is not None else len(self.swarm.hosts)
+        self._most[self.peer] = PER_TICK * n + (
             core.settings.rounds.commit_log * shards if core is not None else 0
         )
-        assert self._most[peer] >= MANY, "fewer are not looked at"
+        assert self._most[self.peer] >= MANY, "fewer are not looked at"
 
     def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
+        self.select_peer(swarm, peer)
         if sum(isinstance(effect, Send) for effect in swarm.asked) > self._most[peer]:
             raise self.violated(
-                swarm,
-                peer,
-                f"sends more than {self._most[peer]} messages because of {_words(event)}",
+                f"sends more than {self._most[peer]} messages because of {_words(event)}"
             )
 
-    def finish(self, swarm: AnySwarm) -> None:
+    def finish(self) -> None:
         """Every event has been judged."""
-        self.judged += swarm.deliveries
+        self.judged += self.swarm.deliveries
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Halt):
-            core, event = swarm.inspections.get(peer), swarm.handling
-            if core is not None and core.stop_reason == effect.reason:
-                return  # it was asked to leave, and nobody needs it any more
-            if isinstance(event, Received) and event.sender in self.circumstances.attackers:
-                raise self.violated(
-                    swarm, peer, f"halts ({effect.reason}) at the word of a liar: {_words(event)}"
-                )
+    @on_effect
+    def judge(self, halt: Halt) -> None:
+        event = self.swarm.handling
+        if self.core.stop_reason == halt.reason:
+            return  # it was asked to leave, and nobody needs it any more
+        if isinstance(event, Received) and event.sender in self.circumstances.attackers:
+            raise self.violated(f"halts ({halt.reason}) at the word of a liar: {_words(event)}")
 
     def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
         """The violation that an exception of a run amounts to,
         with the last event that any core was given."""
         text = f"{type(error).__name__}: {error}; the last event was {_words(swarm.handling)}"
-        return self.violated(swarm, swarm.handler, text)
+        return Violation(self.invariant, swarm.handler, swarm.now, text)
 
 
 def _words(event: Event | None) -> str:
@@ -98,41 +96,39 @@ class Bounded(Checker):
     """
 
     invariant = "S15"
-    afters = (TimerFired,)
+    needs = ""
 
     def make_records(self) -> None:
-        self._timers: dict[PeerId, int] = {}
+        self._timers: Counter[PeerId] = Counter()
 
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if type(event) is TimerFired:
-            count = self._timers[peer] = self._timers.get(peer, 0) + 1
-            if count % EVERY == 0:
-                self.check_bounds(swarm, peer)
+    @after_event
+    def check_now_and_then(self, event: TimerFired) -> None:
+        self._timers[self.peer] += 1
+        if self._timers[self.peer] % EVERY == 0:
+            self._check_bounds()
 
-    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self.check_bounds(swarm, peer)
+    def end_life(self) -> None:
+        self._check_bounds()
 
-    def finish(self, swarm: AnySwarm) -> None:
-        """Looks at everybody once more."""
-        for peer in swarm.up:
-            self.check_bounds(swarm, peer)
-
-    def check_bounds(self, swarm: AnySwarm, peer: PeerId) -> None:
+    def _check_bounds(self) -> None:
         """Compares all that a core keeps with its bounds."""
-        host, n = swarm.hosts[peer], len(swarm.hosts)
+        host, n = self.host, len(self.swarm.hosts)
         self.judged += 1
         if host.membership is not None:
-            self._judge(swarm, peer, host.membership.stores(), table_bounds(host.membership, n))
+            self._judge(host.membership.stores(), table_bounds(host.membership, n))
         if host.inspection is not None:
-            self._judge(swarm, peer, host.inspection.stores(), core_bounds(host.inspection, n))
+            self._judge(host.inspection.stores(), core_bounds(host.inspection, n))
 
-    def _judge(
-        self, swarm: AnySwarm, peer: PeerId, stores: dict[str, int], bounds: dict[str, int]
-    ) -> None:
+    def finish(self) -> None:
+        """Looks at everybody once more."""
+        for peer in self.swarm.up:
+            self.select_peer(self.swarm, peer)
+            self._check_bounds()
+
+    def _judge(self, stores: dict[str, int], bounds: dict[str, int]) -> None:
         for what, size in stores.items():
             if size > bounds[what]:
-                text = f"{size} {what}, at most {bounds[what]} are allowed"
-                raise self.violated(swarm, peer, text)
+                raise self.violated(f"{size} {what}, at most {bounds[what]} are allowed")
 
 
 def table_bounds(membership: MembershipInspection, n: int) -> dict[str, int]:
@@ -219,43 +215,35 @@ class TimersAndHalt(Checker):
     that has halted says nothing any more."""
 
     invariant = "S17"
-    events = (TimerFired,)
-    effects = (SetTimer, CancelTimer, Halt)
+    needs = ""
+    _pending = PerLife(set[Token])
+    _used = PerLife(set[Token])
 
-    def make_records(self) -> None:
-        self._pending = self.per_life(dict[Token, None])
-        self._used = self.per_life(set[Token])
+    @on_event
+    def judge_fired(self, event: TimerFired) -> None:
+        self.demand(
+            event.token in self._pending,
+            f"timer {event.token} fires, which is not pending: fired, cancelled or never set",
+        )
+        self._pending.remove(event.token)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if isinstance(event, TimerFired):
-            self.judged += 1
-            if event.token not in self._pending[peer]:
-                raise self.violated(
-                    swarm,
-                    peer,
-                    f"timer {event.token} fires, which is not pending: fired, cancelled or never "
-                    "set",
-                )
-            del self._pending[peer][event.token]
+    @on_effect
+    def judge_set(self, timer: SetTimer) -> None:
+        if timer.token in self._used:
+            raise self.violated(f"sets timer {timer.token}, a token that it has used before")
+        self._used.add(timer.token)
+        self._pending.add(timer.token)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, SetTimer):
-            if effect.token in self._used[peer]:
-                raise self.violated(
-                    swarm, peer, f"sets timer {effect.token}, a token that it has used before"
-                )
-            self._used[peer].add(effect.token)
-            self._pending[peer][effect.token] = None
-        elif isinstance(effect, CancelTimer):
-            if self._pending[peer].pop(effect.token, self) is self:
-                raise self.violated(
-                    swarm, peer, f"cancels timer {effect.token}, which is not pending"
-                )
-        elif isinstance(effect, Halt):
-            # It is given nothing more to handle, so these are all that it can still say.
-            later = [other for at, other in enumerate(swarm.asked) if effect in swarm.asked[:at]]
-            if later:
-                raise self.violated(swarm, peer, f"asks for {repr(later[0])[:400]} after it halted")
+    @on_effect
+    def judge_cancelled(self, timer: CancelTimer) -> None:
+        if timer.token not in self._pending:
+            raise self.violated(f"cancels timer {timer.token}, which is not pending")
+        self._pending.remove(timer.token)
 
-
-__all__ = ["Bounded", "NothingRaises", "TimersAndHalt", "core_bounds", "table_bounds"]
+    @on_effect
+    def judge_halt(self, halt: Halt) -> None:
+        # It is given nothing more to handle, so these are all that it can still say.
+        asked = self.swarm.asked
+        later = [other for at, other in enumerate(asked) if halt in asked[:at]]
+        if later:
+            raise self.violated(f"asks for {repr(later[0])[:400]} after it halted")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gossip.core import Effect, PeerId, Report
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.world import AnySwarm
+from gossip.core import PeerId, Report
+from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.watching import on_report
 
 
 class KeepsWhatWasHeld(Checker):
@@ -13,32 +13,31 @@ class KeepsWhatWasHeld(Checker):
     says what is lost."""
 
     invariant = "S19"
-    effects = (Report,)
+
+    _told = PerLife(int)  # the round that it says is lost
+    # what had been held when its life began
+    _before = PerLife[tuple[int, PeerId]](lambda: (0, -1))
 
     def make_records(self) -> None:
         self._held: tuple[int, PeerId] = (0, -1)
-        # what had been held when its life began
-        self._before: dict[PeerId, tuple[int, PeerId]] = {}
-        self._told: dict[PeerId, int] = self.per_life()  # the round that it says is lost
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        super().on_start(swarm, peer)
-        self._before[peer] = self._held
+    def begin_life(self) -> None:
+        super().begin_life()
+        self._before = self._held
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Report):
-            return
-        if effect.event == "round":
-            self._held = max(self._held, (effect.fields["round"], peer))
-        elif effect.event == "begun_anew":
-            self._told[peer] = effect.fields["lost"]
-        elif effect.event == "ready":
-            round_id, holder = self._before.get(peer, (0, -1))
-            text = (
-                f"it begins with fresh weights: the run had had round {round_id}, by peer "
-                f"{holder}, when its life began"
-            )
-            self.demand(round_id == 0 or self._told.get(peer, 0) > 0, swarm, peer, text)
+    @on_report("round")
+    def record_round(self, report: Report) -> None:
+        self._held = max(self._held, (report.fields["round"], self.peer))
 
+    @on_report("begun_anew")
+    def record_loss(self, report: Report) -> None:
+        self._told = report.fields["lost"]
 
-__all__ = ["KeepsWhatWasHeld"]
+    @on_report("ready")
+    def judge_beginning(self, report: Report) -> None:
+        round_id, holder = self._before
+        self.demand(
+            round_id == 0 or self._told > 0,
+            f"it begins with fresh weights: the run had had round {round_id}, by peer {holder}, "
+            "when its life began",
+        )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 from gossip.core import (
     Event,
     MembershipSettings,
@@ -12,8 +14,7 @@ from gossip.core import (
     longest_s,
     shortest_s,
 )
-from gossip_lab.simulation.checkers.base import Checker, RunConditions
-from gossip_lab.simulation.checkers.disturbances import DisturbedChecker
+from gossip_lab.simulation.checkers.base import PerLife, RunConditions
 from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransition
 from gossip_lab.simulation.world import AnySwarm
 
@@ -34,41 +35,36 @@ class StandingNeverFalls(TableChecker):
     and nobody but the peer itself ever raises it."""
 
     invariant = "S1"
+    _seen = PerLife(dict[PeerId, int])
 
     def make_records(self) -> None:
         self._highest: dict[PeerId, int] = {}  # that a peer has had itself, in all its lives
-        self._seen: dict[PeerId, dict[PeerId, int]] = {}
 
-    def born(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._seen[peer] = {}
-        self._note(swarm, peer)
+    def begin_life(self) -> None:
+        super().begin_life()
+        self._record_own(self.peer)
 
-    def _note(self, swarm: AnySwarm, peer: PeerId) -> None:
-        membership = swarm.hosts[peer].membership
+    def _record_own(self, peer: PeerId) -> None:
+        membership = self.swarm.hosts[peer].membership
         if membership is not None:
             self._highest[peer] = max(self._highest.get(peer, 0), membership.standing)
 
-    def judge(
-        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
-    ) -> None:
+    def judge(self, transition: TableTransition, event: Event | None) -> None:
         if transition.field not in ("standing", "enlisted"):
             return
         subject, standing = transition.subject, transition.standing
-        before = self._seen[peer].get(subject, 0)
-        self._seen[peer][subject] = standing
+        before = self._seen.get(subject, 0)
+        self._seen[subject] = standing
         gave_way = self.circumstances.invented_lives and before > self._highest.get(subject, 0)
-        if gave_way or is_invented(self.circumstances, swarm, peer, subject):
+        if gave_way or is_invented(self.circumstances, self.swarm, self.peer, subject):
             return
         self.demand(
-            standing >= before,
-            swarm,
-            peer,
-            f"the standing of peer {subject} fell from {before} to {standing}",
+            standing >= before, f"the standing of peer {subject} fell from {before} to {standing}"
         )
-        if subject == peer:
-            self._highest[peer] = max(self._highest.get(peer, 0), standing)
-        if swarm.hosts[subject].state == "starting":
-            self._note(swarm, subject)  # a folder of addresses may name it before it runs
+        if subject == self.peer:
+            self._highest[subject] = max(self._highest.get(subject, 0), standing)
+        if self.swarm.hosts[subject].state == "starting":
+            self._record_own(subject)  # a folder of addresses may name it before it runs
         highest = self._highest.get(subject, 0)
         if self.circumstances.invented_lives and incarnation_of(standing) == incarnation_of(
             highest
@@ -76,11 +72,10 @@ class StandingNeverFalls(TableChecker):
             # how often it has refuted in this life: others may lie about that, and it outbids them
             return
         if standing > highest:
-            text = (
-                f"gives peer {subject} the standing {standing}, which it never had: "
-                f"{self._highest.get(subject, 0)} at most"
+            raise self.violated(
+                f"gives peer {subject} the standing {standing}, which it never had: {highest} at "
+                "most"
             )
-            raise self.violated(swarm, peer, text)
 
 
 class NoReturnFromTheDead(TableChecker):
@@ -89,40 +84,30 @@ class NoReturnFromTheDead(TableChecker):
 
     invariant = "S2"
     forbidden = "alive"
+    # the standing with which a subject went
+    _gone = PerLife(dict[PeerId, int])
 
-    def make_records(self) -> None:
-        self._gone: dict[PeerId, dict[PeerId, int]] = {}  # the standing with which a subject went
-
-    def born(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._gone[peer] = {}
-
-    def judge(
-        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
-    ) -> None:
+    def judge(self, transition: TableTransition, event: Event | None) -> None:
         if transition.field not in ("status", "enlisted"):
             return
-        gone = self._gone[peer]
+        gone, subject = self._gone, transition.subject
         if transition.status in GONE:
-            gone[transition.subject] = transition.standing
+            gone[subject] = transition.standing
             return
-        went_with = gone.get(transition.subject, -1)
+        went_with = gone.get(subject, -1)
         if went_with < 0:
             return
-        if (
-            self.circumstances.invented_lives
-            and incarnation_of(went_with) > swarm.hosts[transition.subject].incarnation
-        ):
-            del gone[transition.subject]  # the life that died was a liar's invention, and gives way
-            return
-        if transition.standing > went_with:
-            del gone[transition.subject]
+        life = self.swarm.hosts[subject].incarnation
+        if self.circumstances.invented_lives and incarnation_of(went_with) > life:
+            del gone[subject]  # the life that died was a liar's invention, and gives way
+        elif transition.standing > went_with:
+            del gone[subject]
             self.judged += 1
         elif transition.status == self.forbidden:
-            what = (
-                f"peer {transition.subject} is {transition.status} with standing "
-                f"{transition.standing}"
+            raise self.violated(
+                f"peer {subject} is {transition.status} with standing {transition.standing}, but "
+                f"it was gone with {went_with}"
             )
-            raise self.violated(swarm, peer, f"{what}, but it was gone with {went_with}")
 
 
 class NoSuspicionOfTheDead(NoReturnFromTheDead):
@@ -138,21 +123,15 @@ class NotDeadWhileRunning(TableChecker):
 
     invariant = "S3"
 
-    def judge(
-        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
-    ) -> None:
-        if transition.subject != peer:
+    def judge(self, transition: TableTransition, event: Event | None) -> None:
+        if transition.subject != self.peer:
             return
-        self.judged += 1
-        if transition.status == "alive":
-            return
-        phase = getattr(
-            swarm.hosts[peer].core,
-            "phase",
-            "halted" if isinstance(event, Stop | TrainerLost) else "running",
+        ends = "halted" if isinstance(event, Stop | TrainerLost) else "running"
+        phase = getattr(self.host.core, "phase", ends)
+        self.demand(
+            transition.status == "alive" or (transition.status in GONE and phase == "halted"),
+            f"takes itself for {transition.status} and is {phase}",
         )
-        if transition.status not in GONE or phase != "halted":
-            raise self.violated(swarm, peer, f"takes itself for {transition.status} and is {phase}")
 
 
 class OneAddressALife(TableChecker):
@@ -160,67 +139,56 @@ class OneAddressALife(TableChecker):
     an earlier life."""
 
     invariant = "S5"
+    # subject -> life, control address
+    _held = PerLife(dict[PeerId, tuple[int, str]])
 
     def make_records(self) -> None:
         # the last life in which a peer had an address
-        self._lives: dict[PeerId, dict[tuple[str, str], int]] = {}
-        # observer -> subject -> life, control address
-        self._held: dict[PeerId, dict[PeerId, tuple[int, str]]] = {}
+        self._lives: dict[PeerId, dict[tuple[str, str], int]] = defaultdict(dict)
 
-    def born(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._held[peer] = {}
-        self._note(swarm, peer)
+    def begin_life(self) -> None:
+        super().begin_life()
+        self._record_own(self.peer)
 
-    def _note(self, swarm: AnySwarm, peer: PeerId) -> None:
-        host = swarm.hosts[peer]
-        membership = host.membership
-        if membership is not None:
-            self._lives.setdefault(peer, {})[membership.me.control, membership.me.bulk] = (
-                host.incarnation
-            )
+    def _record_own(self, peer: PeerId) -> None:
+        host = self.swarm.hosts[peer]
+        if host.membership is not None:
+            me = host.membership.me
+            self._lives[peer][me.control, me.bulk] = host.incarnation
 
-    def _is_mended(self, swarm: AnySwarm, subject: PeerId, control: str) -> bool:
+    def _is_mended(self, subject: PeerId, control: str) -> bool:
         """A liar may have named a life before it began, with an address of its own; the true one
         takes its place."""
-        membership = swarm.hosts[subject].membership if self.circumstances.invented_lives else None
-        return membership is not None and membership.me.control == control
+        membership = self.swarm.hosts[subject].membership
+        own = membership is not None and membership.me.control == control
+        return self.circumstances.invented_lives and own
 
-    def judge(
-        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
-    ) -> None:
+    def judge(self, transition: TableTransition, event: Event | None) -> None:
         if transition.field not in ("control", "bulk", "enlisted"):
             return
-        if is_invented(self.circumstances, swarm, peer, transition.subject):
-            self._held[peer].pop(transition.subject, None)
-            return
         subject, life, control = transition.subject, transition.incarnation, transition.control
+        if is_invented(self.circumstances, self.swarm, self.peer, subject):
+            self._held.pop(subject, None)
+            return
         if transition.field != "bulk":
-            held_life, held = self._held[peer].get(subject, (life, ""))
-            if (
-                held
-                and held != control
-                and held_life == life
-                and not self._is_mended(swarm, subject, control)
-            ):
-                text = (
+            held_life, held = self._held.get(subject, (life, ""))
+            changed = held and held != control and held_life == life
+            if changed and not self._is_mended(subject, control):
+                raise self.violated(
                     f"peer {subject}.{life} had the address {held} and now has {control or 'none'}"
                 )
-                raise self.violated(swarm, peer, text)
-            self._held[peer][subject] = (life, control)
+            self._held[subject] = (life, control)
         if transition.field == "control" or not control:
             return  # the bulk address follows
-        if swarm.hosts[subject].state == "starting":
-            self._note(swarm, subject)  # a folder of addresses may name it before it runs
-        last_life = self._lives.get(subject, {}).get((control, transition.bulk), -1)
+        if self.swarm.hosts[subject].state == "starting":
+            self._record_own(subject)  # a folder of addresses may name it before it runs
         self.demand(
-            last_life >= life,
-            swarm,
-            peer,
+            self._lives[subject].get((control, transition.bulk), -1) >= life,
             f"peer {subject}.{life} has the address {control}, {transition.bulk}: not its own",
         )
 
 
-class NoFalseDeath(DisturbedChecker, TableChecker):
+class NoFalseDeath(TableChecker):
     """S6: nobody declares a peer dead that runs and was undisturbed for as long as a
     suspicion can last.
 
@@ -229,62 +197,54 @@ class NoFalseDeath(DisturbedChecker, TableChecker):
 
     invariant = "S6"
 
-    def judge(
-        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
-    ) -> None:
-        subject, membership = transition.subject, swarm.hosts[peer].membership
-        if membership is None or not _declares_dead_who_lives(swarm, peer, transition):
+    def judge(self, transition: TableTransition, event: Event | None) -> None:
+        subject, membership = transition.subject, self.membership
+        if not _declares_dead_who_lives(self.swarm, self.peer, transition):
             return
         if self.circumstances.unfounded_deaths and not membership.members[subject].spoken:
             return
-        if self._is_outbid(swarm, peer, subject):
+        if self._is_outbid(subject):
             return
-        self.judged += 1
-        undisturbed_s = self.disturbances.undisturbed_s(swarm, subject)
-        window_s = memory_s(membership.settings, len(swarm.hosts))
-        if undisturbed_s > window_s:
-            text = (
-                f"declares peer {subject} dead, which runs and was undisturbed for "
-                f"{min(undisturbed_s, swarm.now):.2f} s"
-            )
-            raise self.violated(swarm, peer, f"{text}; after {window_s:.2f} s that must not happen")
+        undisturbed_s = self.disturbances.undisturbed_s(self.swarm, subject)
+        window_s = memory_s(membership.settings, len(self.swarm.hosts))
+        self.demand(
+            undisturbed_s <= window_s,
+            f"declares peer {subject} dead, which runs and was undisturbed for "
+            f"{min(undisturbed_s, self.now):.2f} s; after {window_s:.2f} s that must not happen",
+        )
 
-    def _is_outbid(self, swarm: AnySwarm, peer: PeerId, subject: PeerId) -> bool:
-        """Whether ``subject`` takes what ``peer`` asks for the word of a former life, and answers
+    def _is_outbid(self, subject: PeerId) -> bool:
+        """Whether ``subject`` takes what the peer asks for the word of a former life, and answers
         nothing: a liar has invented a later one before the two had met (seed 923271)."""
-        theirs = swarm.hosts[subject].membership if self.circumstances.invented_lives else None
-        known = theirs.members.get(peer) if theirs is not None else None
-        if known is None or known.spoken:
+        theirs = self.swarm.hosts[subject].membership
+        known = theirs.members.get(self.peer) if theirs is not None else None
+        if not self.circumstances.invented_lives or known is None or known.spoken:
             return False
-        return known.incarnation > swarm.hosts[peer].incarnation
+        return bool(known.incarnation > self.host.incarnation)
 
 
-class NoDeathByAStalledPeer(DisturbedChecker, TableChecker):
+class NoDeathByAStalledPeer(TableChecker):
     """S7: one that stood still gives those it then misses all their time again,
     before it declares anybody dead."""
 
     invariant = "S7"
 
-    def judge(
-        self, swarm: AnySwarm, peer: PeerId, transition: TableTransition, event: Event | None
-    ) -> None:
-        subject, membership = transition.subject, swarm.hosts[peer].membership
-        if membership is None or not _declares_dead_who_lives(swarm, peer, transition):
+    def judge(self, transition: TableTransition, event: Event | None) -> None:
+        subject, membership = transition.subject, self.membership
+        if not _declares_dead_who_lives(self.swarm, self.peer, transition):
             return
-        own_verdict = membership.members[subject].origin == peer
-        woke_at, long_s = self.disturbances.slept(swarm, peer)
-        awake_s = swarm.now - woke_at
+        own_verdict = membership.members[subject].origin == self.peer
+        woke_at, long_s = self.disturbances.slept(self.peer)
+        awake_s = self.now - woke_at
         # Shorter pauses than twice the probe interval may pass for jitter.
         if not own_verdict or long_s <= 2.0 * membership.settings.probe_interval_s:
             return
         least_s = shortest_s(membership.n, membership.settings)
-        self.judged += 1
-        if awake_s < least_s - 1e-6:
-            text = (
-                f"declares peer {subject}, which runs, dead {awake_s:.3f} s after it slept for "
-                f"{long_s:.2f} s itself"
-            )
-            raise self.violated(swarm, peer, f"{text}; it has to wait {least_s:.3f} s")
+        self.demand(
+            awake_s >= least_s - 1e-6,
+            f"declares peer {subject}, which runs, dead {awake_s:.3f} s after it slept for "
+            f"{long_s:.2f} s itself; it has to wait {least_s:.3f} s",
+        )
 
 
 def memory_s(settings: MembershipSettings, n: int) -> float:
@@ -299,26 +259,12 @@ def _declares_dead_who_lives(swarm: AnySwarm, peer: PeerId, transition: TableTra
     subject = transition.subject
     if transition.field != "status" or transition.status != "dead" or subject == peer:
         return False
-    return _lives(swarm, subject, transition.incarnation)
+    return is_alive(swarm, subject, transition.incarnation)
 
 
-def _lives(swarm: AnySwarm, peer: PeerId, incarnation: int) -> bool:
+def is_alive(swarm: AnySwarm, peer: PeerId, incarnation: int) -> bool:
     """Whether that very life of a peer runs, and takes part."""
     host = swarm.hosts[peer]
-    membership = host.membership
-    if not host.running or host.incarnation != incarnation or membership is None:
+    if not host.running or host.incarnation != incarnation or host.membership is None:
         return False
-    return membership.me.status == "alive"
-
-
-MEMBERSHIP: tuple[type[Checker], ...] = (
-    StandingNeverFalls,
-    NoReturnFromTheDead,
-    NotDeadWhileRunning,
-    NoSuspicionOfTheDead,
-    OneAddressALife,
-    NoFalseDeath,
-    NoDeathByAStalledPeer,
-)
-
-__all__ = [*(checker.__name__ for checker in MEMBERSHIP), "MEMBERSHIP", "memory_s"]
+    return bool(host.membership.me.status == "alive")

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 from gossip.core import (
     SPEED_RATIO_MAX,
@@ -20,8 +21,7 @@ from gossip.core import (
     Contributed,
     Contribution,
     Counted,
-    Effect,
-    Event,
+    Payload,
     PeerId,
     Received,
     Report,
@@ -31,8 +31,8 @@ from gossip.core import (
     StartRound,
     Withdraw,
 )
-from gossip_lab.simulation.checkers.base import Checker, RunConditions
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.base import Checker, PerLife, RunConditions
+from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 TOLERANCE = 1e-5  # sums of float32 in another order
 Members = tuple[tuple[PeerId, ...], ...]
@@ -41,10 +41,13 @@ Members = tuple[tuple[PeerId, ...], ...]
 class StageChecker(Checker):
     """``stages``: the members of each stage."""
 
+    needs: ClassVar = ""
+    kinds: ClassVar[list[Any]] = []
+
     def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(circumstances)
         self.stages = stages
         self.stage_of = {p: at for at, members in enumerate(stages) for p in members}
+        super().__init__(circumstances)
 
 
 class ComputesAlike(StageChecker):
@@ -53,8 +56,6 @@ class ComputesAlike(StageChecker):
     round in which a stage was made anew: some of it was computed before."""
 
     invariant = "S21"
-    events = (BackwardDone, Contributed)
-    effects = (Report,)
 
     def make_records(self) -> None:
         # by stage and round, then by micro-batch
@@ -63,31 +64,30 @@ class ComputesAlike(StageChecker):
         # the updates of these: by peer, round and micro-batches
         self.offered: dict[tuple[PeerId, int, tuple[int, ...]], list[list[float]]] = {}
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Report) and effect.event == "stage_rebuilt":
-            self.mixed.add(effect.fields["round"])
+    @on_report("stage_rebuilt")
+    def record_rebuilt(self, report: Report) -> None:
+        self.mixed.add(report.fields["round"])
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if isinstance(event, Contributed):
-            offers = self.offered.setdefault((peer, event.round_id, event.micro_batches), [])
-            offers.append([value for each in event.payloads for value in each.data.tolist()])
-            return
-        assert isinstance(event, BackwardDone)
-        if event.audit:
-            return
-        found = swarm.hosts[peer].trainer.gradients[event.round_id, event.micro_batch]  # type: ignore[union-attr]
-        place = self.stage_of[peer], event.round_id
-        if self.circumstances.tampering:
+    @on_event
+    def record_update(self, event: Contributed) -> None:
+        offers = self.offered.setdefault((self.peer, event.round_id, event.micro_batches), [])
+        offers.append([value for each in event.payloads for value in each.data.tolist()])
+
+    @on_event
+    def judge(self, event: BackwardDone) -> None:
+        if event.audit or self.circumstances.tampering:
             return  # who computes it again may have been given something else
+        found = self.trainer.gradients[event.round_id, event.micro_batch]
+        stage = self.stage_of[self.peer]
+        known = self.gradients[stage, event.round_id]
         if event.round_id in self.mixed:
-            self.gradients[place][event.micro_batch] = found
+            known[event.micro_batch] = found
             return
-        before = self.gradients[place].setdefault(event.micro_batch, found)
-        text = (
-            f"stage {place[0]}, round {event.round_id}: another gradient of micro-batch "
-            f"{event.micro_batch} than a member had before"
+        self.demand(
+            found == known.setdefault(event.micro_batch, found),
+            f"stage {stage}, round {event.round_id}: another gradient of micro-batch "
+            f"{event.micro_batch} than a member had before",
         )
-        self.demand(found == before, swarm, peer, text)
 
 
 class CountsOnce(StageChecker):
@@ -95,7 +95,6 @@ class CountsOnce(StageChecker):
     mean over all of them, as one process would have it."""
 
     invariant = "S20"
-    effects = (Committed, Apply)
 
     def __init__(
         self,
@@ -108,48 +107,70 @@ class CountsOnce(StageChecker):
         # who had which micro-batches in the last commit of each stage
         self._named: dict[int, tuple[Contribution, ...]] = {}
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Committed):
-            named = [b for c in effect.commit.contributors for b in c.micro_batches]
-            text = f"round {effect.commit.round_id} is committed with the micro-batches {named}"
-            whole = list(range(self.micro_batches))
-            self.demand(not effect.commit.digest or sorted(named) == whole, swarm, peer, text)
-            self._named[self.stage_of[peer]] = effect.commit.contributors
-        elif isinstance(effect, Apply) and effect.payloads and not self.circumstances.tampering:
-            self._compare(swarm, peer, effect)
+    @on_effect
+    def judge_commit(self, committed: Committed) -> None:
+        commit = committed.commit
+        named = [b for c in commit.contributors for b in c.micro_batches]
+        self.demand(
+            not commit.digest or sorted(named) == list(range(self.micro_batches)),
+            f"round {commit.round_id} is committed with the micro-batches {named}",
+        )
+        self._named[self.stage_of[self.peer]] = commit.contributors
 
-    def _compare(self, swarm: AnySwarm, peer: PeerId, apply: Apply) -> None:
-        stage = self.stage_of[peer]
-        parts = self.computed.gradients[stage, apply.round_id]
-        text = f"round {apply.round_id} is applied, and only {sorted(parts)} were ever computed"
-        self.demand(len(parts) == self.micro_batches, swarm, peer, text)
-        if apply.round_id in self.computed.mixed:
-            self._compare_mixed(swarm, peer, apply)
+    @on_effect
+    def judge_apply(self, apply: Apply) -> None:
+        if not apply.payloads or self.circumstances.tampering:
             return
-        mean = [sum(values) / len(parts) for values in zip(*parts.values(), strict=True)]
+        parts = self.computed.gradients[self.stage_of[self.peer], apply.round_id]
+        text = f"round {apply.round_id} is applied, and only {sorted(parts)} were ever computed"
+        self.demand(len(parts) == self.micro_batches, text)
         found = [value for payload in apply.payloads for value in payload.data.tolist()]
-        apart = max(abs(a - b) for a, b in zip(mean, found, strict=True))
-        text = f"round {apply.round_id}: applied is {apart:g} off the mean over all micro-batches"
-        self.demand(apart <= TOLERANCE, swarm, peer, text)
+        if apply.round_id in self.computed.mixed:
+            apart, what = self._mixed_distance(apply.round_id, found), "any updates offered"
+        else:
+            mean = [sum(values) / len(parts) for values in zip(*parts.values(), strict=True)]
+            apart, what = _distance(mean, found), "all micro-batches"
+        self.demand(
+            apart <= TOLERANCE,
+            f"round {apply.round_id}: applied is {apart:g} off the mean of {what}",
+        )
 
-    def _compare_mixed(self, swarm: AnySwarm, peer: PeerId, apply: Apply) -> None:
+    def _mixed_distance(self, round_id: int, found: list[float]) -> float:
         """Gradients of one micro-batch may differ, so the mean is that of updates: of each
         contributor one that it has offered of the micro-batches that the commit names."""
-        named = self._named[self.stage_of[peer]]
-        found = [value for payload in apply.payloads for value in payload.data.tolist()]
-        offers = [
-            self.computed.offered[each.peer, apply.round_id, each.micro_batches] for each in named
-        ]
+        named = self._named[self.stage_of[self.peer]]
+        offers = [self.computed.offered[each.peer, round_id, each.micro_batches] for each in named]
         weights = [len(each.micro_batches) / self.micro_batches for each in named]
-        apart = min(
-            max(
-                abs(sum(w * row[at] for w, row in zip(weights, rows, strict=True)) - value)
-                for at, value in enumerate(found)
+        return min(
+            _distance(
+                [
+                    sum(w * value for w, value in zip(weights, values, strict=True))
+                    for values in zip(*rows, strict=True)
+                ],
+                found,
             )
             for rows in product(*offers)
         )
-        text = f"round {apply.round_id}: applied is {apart:g} off the mean of any updates offered"
-        self.demand(apart <= TOLERANCE, swarm, peer, text)
+
+
+def _distance(a: list[float], b: list[float]) -> float:
+    return max(abs(x - y) for x, y in zip(a, b, strict=True))
+
+
+@dataclass(slots=True)
+class _Activations:
+    """Activations that have come to one life.
+
+    Attributes:
+        came: By the id of a payload, which is kept so that no other object gets its id: the
+            payload, its sender, the sender's life and the message.
+        latest: Sender, round and micro-batch -> life and attempt that the sender named last.
+        computed: Rounds and micro-batches that were computed in this round.
+    """
+
+    came: dict[int, tuple[Payload, PeerId, int, Activation]] = field(default_factory=dict)
+    latest: dict[tuple[PeerId, int, int], tuple[int, int]] = field(default_factory=dict)
+    computed: set[tuple[int, int]] = field(default_factory=set)
 
 
 class UsesNothingOld(StageChecker):
@@ -157,81 +178,72 @@ class UsesNothingOld(StageChecker):
     sender has told it of, and of no life of its sender before the one that it knows as a member."""
 
     invariant = "S22"
-    events = (Received,)
-    effects = (RunForward, StartRound, Report)
+    _activations = PerLife(_Activations)
 
-    def make_records(self) -> None:
-        self._clear: dict[PeerId, tuple[dict[Any, Any], ...]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        # Whose payloads came how; the latest attempt by sender, round and micro-batch; what was
-        # computed in this round
-        self._clear[peer] = ({}, {}, {})
-
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if not isinstance(event, Received):
-            return
-        came, latest, _ = self._clear[peer]
-        message, sender = event.message, event.sender
-        if isinstance(message, Activation | Withdraw):
-            key = sender, message.round_id, message.micro_batch
-            latest[key] = max(latest.get(key, (0, 0)), (event.incarnation, message.attempt))
+    @on_event
+    def record_attempt(self, event: Received, message: Activation | Withdraw) -> None:
+        known = self._activations
+        key = event.sender, message.round_id, message.micro_batch
+        known.latest[key] = max(known.latest.get(key, (0, 0)), (event.incarnation, message.attempt))
         if isinstance(message, Activation) and event.payload is not None:
-            # Kept with the payload, so that no other object gets its id.
-            came[id(event.payload)] = (event.payload, sender, event.incarnation, message)
+            known.came[id(event.payload)] = (
+                event.payload,
+                event.sender,
+                event.incarnation,
+                message,
+            )
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        came, latest, computed = self._clear[peer]
-        if isinstance(effect, Report):
-            if effect.event in ("stage_rebuilt", "restored"):
-                latest.clear()  # until then it took part in nothing, and refused what came
-            return
-        if isinstance(effect, StartRound):
-            computed.clear()
-            for key in [k for k, (*_, m) in came.items() if m.round_id < effect.round_id]:
-                del came[key]
-            return
-        if not isinstance(effect, RunForward) or effect.payload is None or effect.audit:
-            return
-        place = effect.round_id, effect.micro_batch
-        if place in computed:
+    @on_report("stage_rebuilt", "restored")
+    def forget_attempts(self, report: Report) -> None:
+        # until then it took part in nothing, and refused what came
+        self._activations.latest.clear()
+
+    @on_effect
+    def begin_round(self, start: StartRound) -> None:
+        known = self._activations
+        known.computed.clear()
+        for key in [k for k, (*_, m) in known.came.items() if m.round_id < start.round_id]:
+            del known.came[key]
+
+    @on_effect
+    def judge(self, run: RunForward) -> None:
+        known, place = self._activations, (run.round_id, run.micro_batch)
+        if run.payload is None or run.audit or place in known.computed:
             return  # again, on what it had
-        computed[place] = True
-        _, sender, life, message = came.get(id(effect.payload), (None, -1, -1, None))
-        text = f"micro-batch {effect.micro_batch} of round {effect.round_id} is computed on"
-        right = message is not None and (message.round_id, message.micro_batch) == place
-        self.demand(right, swarm, peer, f"{text} what was sent as {message}")
-        attempt = latest.get((sender, *place), (0, 0))
-        self.demand(
-            (life, message.attempt) >= attempt, swarm, peer, f"{text} attempt {message.attempt}"
-        )
-        member = swarm.inspections[peer].membership.members[sender]
-        known = life >= member.incarnation
-        self.demand(known, swarm, peer, f"{text} words of a former life of {sender}")
+        known.computed.add(place)
+        _, sender, life, message = known.came.get(id(run.payload), (None, -1, -1, None))
+        text = f"micro-batch {run.micro_batch} of round {run.round_id} is computed on"
+        if message is None or (message.round_id, message.micro_batch) != place:
+            raise self.violated(f"{text} what was sent as {message}")
+        attempt = known.latest.get((sender, *place), (0, 0))
+        self.demand((life, message.attempt) >= attempt, f"{text} attempt {message.attempt}")
+        member = self.core.membership.members[sender]
+        self.demand(life >= member.incarnation, f"{text} words of a former life of {sender}")
 
 
 class GoesOnTogether(StageChecker):
     """S23: a stage applies a round when every other one has committed it."""
 
     invariant = "S23"
-    effects = (StageDone, Apply)
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
-        self._committed = [0] * len(stages)  # rounds that somebody of the stage held all commits of
+    def make_records(self) -> None:
+        # rounds that somebody of the stage held all commits of
+        self._committed = [0] * len(self.stages)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Send) and isinstance(effect.message, StageDone):
-            stage = self.stage_of[peer]
-            self._committed[stage] = max(self._committed[stage], effect.message.committed)
-        elif isinstance(effect, Apply):
-            behind = [
-                stage
-                for stage, committed in enumerate(self._committed)
-                if committed <= effect.round_id and stage != self.stage_of[peer]
-            ]
-            text = f"round {effect.round_id} is applied, and not committed in stages {behind}"
-            self.demand(not behind, swarm, peer, text)
+    @on_effect
+    def record_commit(self, send: Send, done: StageDone) -> None:
+        stage = self.stage_of[self.peer]
+        self._committed[stage] = max(self._committed[stage], done.committed)
+
+    @on_effect
+    def judge(self, apply: Apply) -> None:
+        behind = [
+            stage
+            for stage, committed in enumerate(self._committed)
+            if committed <= apply.round_id and stage != self.stage_of[self.peer]
+        ]
+        text = f"round {apply.round_id} is applied, and not committed in stages {behind}"
+        self.demand(not behind, text)
 
 
 class FindsLiarsAlone(StageChecker):
@@ -239,44 +251,43 @@ class FindsLiarsAlone(StageChecker):
     bears; and who is in quarantine computes nothing, and has no micro-batch in a commit."""
 
     invariant = "S25"
-    effects = (Report, Committed, RunForward)
+    # who is in quarantine as each peer sees it, and what the present commit changes about that
+    _locked = PerLife(set[PeerId])
+    _changes = PerLife(list[Report])
 
-    def __init__(self, stages: Members, circumstances: RunConditions | None = None) -> None:
-        super().__init__(stages, circumstances)
+    def make_records(self) -> None:
         liars = self.circumstances.answering_falsely
-        crowds = [members for members in stages if len(liars.intersection(members)) > 1]
-        self._bears = not crowds
-        # who is in quarantine as each peer sees it, and what the present commit changes about that
-        self._locked = self.per_life(set[PeerId])
-        self._changes = self.per_life(list[Report])
+        self._bears = all(len(liars.intersection(members)) <= 1 for members in self.stages)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Report):
-            if effect.event in ("found_by_audit", "quarantined") and self._bears:
-                subject = effect.fields["subject"]
-                liar = subject in self.circumstances.answering_falsely
-                self.demand(liar, swarm, peer, f"{effect.event}: peer {subject} has told the truth")
-            if effect.event in ("quarantined", "parole"):
-                self._changes[peer].append(effect)
-        elif isinstance(effect, Committed):
-            self._judge(swarm, peer, effect)
-        elif isinstance(effect, RunForward) and not effect.audit:
-            text = f"it computes micro-batch {effect.micro_batch}, and is in quarantine"
-            self.demand(peer not in self._locked[peer], swarm, peer, text)
+    @on_report("found_by_audit", "quarantined")
+    def judge_finding(self, report: Report) -> None:
+        subject = report.fields["subject"]
+        true = self._bears and subject not in self.circumstances.answering_falsely
+        self.demand(not true, f"{report.event}: peer {subject} has told the truth")
 
-    def _judge(self, swarm: AnySwarm, peer: PeerId, committed: Committed) -> None:
+    @on_report("quarantined", "parole")
+    def record_change(self, report: Report) -> None:
+        self._changes.append(report)
+
+    @on_effect
+    def judge_work(self, run: RunForward) -> None:
+        text = f"it computes micro-batch {run.micro_batch}, and is in quarantine"
+        self.demand(run.audit or self.peer not in self._locked, text)
+
+    @on_effect
+    def judge_commit(self, committed: Committed) -> None:
         """Check that no peer in quarantine has computed micro-batches of this round. The changes
         that a commit makes hold from the next round on."""
         working = {c.peer for c in committed.commit.contributors if c.micro_batches}
-        locked = sorted(working & self._locked[peer])
+        locked = sorted(working & self._locked)
         text = f"round {committed.commit.round_id} has micro-batches of {locked}, in quarantine"
-        self.demand(not locked, swarm, peer, text)
-        for change in self._changes[peer]:
+        self.demand(not locked, text)
+        for change in self._changes:
             if change.event == "quarantined":
-                self._locked[peer].add(change.fields["subject"])
+                self._locked.add(change.fields["subject"])
             else:
-                self._locked[peer].discard(change.fields["subject"])
-        self._changes[peer] = []
+                self._locked.discard(change.fields["subject"])
+        self._changes = []
 
 
 class StageGoesOn(StageChecker):
@@ -284,19 +295,17 @@ class StageGoesOn(StageChecker):
     round that the other stages are in."""
 
     invariant = "S26"
-    effects = (Report,)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if not isinstance(effect, Report) or effect.event != "stage_rebuilt":
-            return
-        rounds = {p: host.core.rounds for p, host in swarm.hosts.items() if host.running}
-        own = self.stages[self.stage_of[peer]]
-        holds = [p for p, of in rounds.items() if p in own and p != peer and of.mode != "off"]
-        text = f"stage {self.stage_of[peer]} is made anew, and {holds} of it hold its state"
-        self.demand(not holds, swarm, peer, text)
+    @on_report("stage_rebuilt")
+    def judge(self, report: Report) -> None:
+        rounds = {p: host.core.rounds for p, host in self.swarm.hosts.items() if host.running}
+        stage, round_id = self.stage_of[self.peer], report.fields["round"]
+        own = self.stages[stage]
+        holds = [p for p, of in rounds.items() if p in own and p != self.peer and of.mode != "off"]
+        self.demand(not holds, f"stage {stage} is made anew, and {holds} of it hold its state")
         others = {p: of.round_id for p, of in rounds.items() if p not in own and of.mode != "off"}
-        text = f"it goes on in round {effect.fields['round']}, and the other stages are in {others}"
-        self.demand(effect.fields["round"] in others.values(), swarm, peer, text)
+        text = f"it goes on in round {round_id}, and the other stages are in {others}"
+        self.demand(round_id in others.values(), text)
 
 
 class SharesAlike(StageChecker):
@@ -304,24 +313,32 @@ class SharesAlike(StageChecker):
     micro-batches, and nobody more than ``SPEED_RATIO_MAX`` times another's."""
 
     invariant = "S28"
-    effects = (StartRound,)
 
     def make_records(self) -> None:
         # by stage, round, and the hash of the round before
         self._weights: dict[tuple[int, int, bytes], Mapping[PeerId, float]] = {}
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        assert isinstance(effect, StartRound)
-        seen = swarm.inspections[peer]
-        assert seen.rolling is not None, "a stage has rolling rounds"
-        if seen.rolling.round_id != effect.round_id:
+    @on_effect
+    def judge(self, start: StartRound) -> None:
+        if self.rolling.round_id != start.round_id:
             return  # it has gone on meanwhile
-        found, text = dict(seen.weights), f"round {effect.round_id}: micro-batches are shared by"
-        place = self.stage_of[peer], effect.round_id, seen.rolling.chain
+        found = dict(self.core.weights)
+        text = f"round {start.round_id}: micro-batches are shared by"
+        place = self.stage_of[self.peer], start.round_id, self.rolling.chain
         known = self._weights.setdefault(place, found)
-        self.demand(found == known, swarm, peer, f"{text} {found} here, by {known} elsewhere")
+        self.demand(found == known, f"{text} {found} here, by {known} elsewhere")
         apart = max(found.values()) / min(found.values())
-        self.demand(apart <= SPEED_RATIO_MAX + TOLERANCE, swarm, peer, f"{text} {found}")
+        self.demand(apart <= SPEED_RATIO_MAX + TOLERANCE, f"{text} {found}")
+
+
+@dataclass(slots=True)
+class _CountedRound:
+    """The round that a life is in: who has counted which micro-batches, in which life; and those
+    that have been in its own sum."""
+
+    round_id: int = -1
+    told: dict[PeerId, tuple[int, Counted]] = field(default_factory=dict)
+    had: set[int] = field(default_factory=set)
 
 
 class LeavesWhatIsCounted(StageChecker):
@@ -329,51 +346,42 @@ class LeavesWhatIsCounted(StageChecker):
     has told it to have counted, but for what has been in its own sum."""
 
     invariant = "S31"
-    events = (Received, BackwardDone)
-    effects = (RunForward, StartRound)
+    _rounds = PerLife(_CountedRound)
 
-    def make_records(self) -> None:
-        self._round: dict[PeerId, int] = {}
-        self._told: dict[PeerId, dict[PeerId, tuple[int, Counted]]] = {}  # and in which life
-        self._had: dict[PeerId, set[int]] = {}  # in its own sum, in this round
+    @on_effect
+    def begin_round(self, start: StartRound) -> None:
+        self._rounds = _CountedRound(start.round_id)
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._begin(peer, -1)
+    @on_event
+    def record_own(self, event: BackwardDone) -> None:
+        here = self._rounds
+        if not event.audit and event.round_id == here.round_id:
+            here.had.add(event.micro_batch)
 
-    def _begin(self, peer: PeerId, round_id: int) -> None:
-        self._round[peer], self._told[peer], self._had[peer] = round_id, {}, set()
+    @on_event
+    def record_counted(self, event: Received, told: Counted) -> None:
+        here = self._rounds
+        life, before = here.told.get(event.sender, (-1, told))
+        newer = (event.incarnation, told.number) > (life, before.number)
+        if told.round_id == here.round_id and (life < 0 or newer):
+            here.told[event.sender] = event.incarnation, told
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        here = self._round[peer]
-        if isinstance(event, BackwardDone):
-            if not event.audit and event.round_id == here:
-                self._had[peer].add(event.micro_batch)
-        elif isinstance(event, Received) and isinstance(event.message, Counted):
-            told, known = event.message, self._told[peer]
-            life, before = known.get(event.sender, (-1, told))
-            newer = (event.incarnation, told.number) > (life, before.number)
-            if told.round_id == here and (life < 0 or newer):
-                known[event.sender] = event.incarnation, told
-
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, StartRound):
-            self._begin(peer, effect.round_id)
+    @on_effect
+    def judge(self, run: RunForward) -> None:
+        here, micro_batch = self._rounds, run.micro_batch
+        if self.stage_of[self.peer] or run.audit or micro_batch in here.had:
             return
-        assert isinstance(effect, RunForward)
-        micro_batch = effect.micro_batch
-        if self.stage_of[peer] or effect.audit or micro_batch in self._had[peer]:
-            return
-        seen = swarm.inspections[peer]
+        membership = self.core.membership
         by = [
             other
-            for other, (life, told) in self._told[peer].items()
+            for other, (life, told) in here.told.items()
             if micro_batch in told.micro_batches
-            and other in seen.weights
-            and not seen.membership.skip_reason(other)
-            and life >= seen.membership.members[other].incarnation
+            and other in self.core.weights
+            and not membership.skip_reason(other)
+            and life >= membership.members[other].incarnation
         ]
-        text = f"begins on micro-batch {micro_batch} of round {effect.round_id}, counted by {by}"
-        self.demand(not by, swarm, peer, text)
+        text = f"begins on micro-batch {micro_batch} of round {run.round_id}, counted by {by}"
+        self.demand(not by, text)
 
 
 class SendsToWhoHasBegun(StageChecker):
@@ -381,23 +389,26 @@ class SendsToWhoHasBegun(StageChecker):
     it: its node would drop the payload, and the sender wait for a gradient."""
 
     invariant = "S33"
-    effects = (Activation, StartRound, Report)
 
     def make_records(self) -> None:
         self._begun: set[PeerId] = set()
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._begun.discard(peer)
+    def begin_life(self) -> None:
+        self._begun.discard(self.peer)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, StartRound) or getattr(effect, "event", "") == "restored":
-            self._begun.add(peer)
-        if not isinstance(effect, Send) or not isinstance(effect.message, Activation):
-            return
-        to, host = effect.peer, swarm.hosts.get(effect.peer)
-        member = swarm.inspections[peer].membership.members.get(to)
+    @on_effect
+    def record_start(self, start: StartRound) -> None:
+        self._begun.add(self.peer)
+
+    @on_report("restored")
+    def record_restored(self, report: Report) -> None:
+        self._begun.add(self.peer)
+
+    @on_effect
+    def judge(self, send: Send, sent: Activation) -> None:
+        to, host = send.peer, self.swarm.hosts.get(send.peer)
+        member = self.core.membership.members.get(to)
         if host is None or member is None or member.incarnation != host.incarnation:
             return  # it cannot know of that life
-        sent = effect.message
         text = f"micro-batch {sent.micro_batch} of round {sent.round_id} is sent to peer {to}"
-        self.demand(to in self._begun, swarm, peer, f"{text}, which has begun no round")
+        self.demand(to in self._begun, f"{text}, which has begun no round")

@@ -3,25 +3,12 @@ and how far a peer moves towards others."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
-from gossip.core import (
-    Aggregate,
-    Aggregated,
-    Apply,
-    Commit,
-    Committed,
-    Contributed,
-    Effect,
-    Event,
-    Payload,
-    PeerId,
-)
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.world import AnySwarm
-
-from .exchange import gossip_of
-from .rounds import rolling_of
+from gossip.core import Aggregate, Aggregated, Apply, Committed, Contributed, Payload, PeerId
+from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
 KEPT = 64  # questions of a peer, and rounds of which its updates are known
 
@@ -39,61 +26,52 @@ class CommitsWhatTheRuleSaid(Checker):
     with for this round."""
 
     invariant = "S11"
-    events = (Aggregated, Contributed)
-    effects = (Aggregate, Committed)
+    needs = "rolling"
+    _questions = PerLife(dict[int, _Question])
 
     def make_records(self) -> None:
-        self._questions = self.per_life(dict[int, _Question])
         # round -> shards, of all lives
-        self._said: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = {}
+        self._said: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = defaultdict(dict)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if isinstance(event, Aggregated):
-            question = self._questions[peer].get(event.ticket)
-            if question is not None:
-                question.answer = event
-        elif isinstance(event, Contributed):
-            said = self._said.setdefault(peer, {})
-            said.setdefault(event.round_id, []).append(
-                tuple([payload.data.tobytes() for payload in event.payloads])
-            )
-            if len(said) > KEPT:
-                del said[next(iter(said))]
+    @on_event
+    def record_answer(self, event: Aggregated) -> None:
+        question = self._questions.get(event.ticket)
+        if question is not None:
+            question.answer = event
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Aggregate):
-            rounds = rolling_of(swarm.inspections.get(peer))
-            if rounds is not None and effect.shard < len(rounds.shards):
-                shard = rounds.shards[effect.shard]
-                questions = self._questions[peer]
-                questions[effect.ticket] = _Question(
-                    effect, shard.served.attempt if shard.served.ticket == effect.ticket else None
-                )
-                if len(questions) > KEPT:
-                    del questions[next(iter(questions))]
-                self._judge_rows(swarm, peer, effect)
-        elif isinstance(effect, Committed) and effect.made:
-            self._judge_commit(swarm, peer, effect.commit)
+    @on_event
+    def record_contribution(self, event: Contributed) -> None:
+        said = self._said[self.peer]
+        content = tuple([payload.data.tobytes() for payload in event.payloads])
+        said.setdefault(event.round_id, []).append(content)
+        keep_latest(said, KEPT)
 
-    def _judge_rows(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
+    @on_effect
+    def judge_rows(self, ask: Aggregate) -> None:
+        if ask.shard >= len(self.rolling.shards):
+            return
+        served, questions = self.rolling.shards[ask.shard].served, self._questions
+        questions[ask.ticket] = _Question(
+            ask, served.attempt if served.ticket == ask.ticket else None
+        )
+        keep_latest(questions, KEPT)
         for row in ask.rows:
-            said = self._said.get(row.peer, {}).get(ask.round_id)
-            if row.peer in self.circumstances.equivocating and row.peer != peer:
+            if row.peer in self.circumstances.equivocating and row.peer != self.peer:
                 continue
-            self.judged += 1
-            content = row.payload.data.tobytes()
-            if said is None or all(
-                ask.shard >= len(each) or each[ask.shard] != content for each in said
-            ):
-                text = (
-                    f"round {ask.round_id}, shard {ask.shard}: peer {row.peer}'s row is not what "
-                    "its trainer has come with"
-                )
-                raise self.violated(swarm, peer, text)
+            said, content = self._said[row.peer].get(ask.round_id, ()), row.payload.data.tobytes()
+            self.demand(
+                any(each[ask.shard : ask.shard + 1] == (content,) for each in said),
+                f"round {ask.round_id}, shard {ask.shard}: peer {row.peer}'s row is not what its "
+                "trainer has come with",
+            )
 
-    def _judge_commit(self, swarm: AnySwarm, peer: PeerId, commit: Commit) -> None:
-        where = f"round {commit.round_id}, shard {commit.shard}, attempt {commit.made_at}"
-        for question in reversed(self._questions[peer].values()):
+    @on_effect
+    def judge_commit(self, committed: Committed) -> None:
+        commit = committed.commit
+        if not committed.made:
+            return
+        commits = f"commits round {commit.round_id}, shard {commit.shard}, attempt {commit.made_at}"
+        for question in reversed(self._questions.values()):
             ask, answer = question.ask, question.answer
             asked = (ask.round_id, ask.shard, question.attempt) == (
                 commit.round_id,
@@ -105,32 +83,30 @@ class CommitsWhatTheRuleSaid(Checker):
         else:
             return  # asked and answered in one event: what was asked is not told any more
         if answer is None:
-            raise self.violated(swarm, peer, f"commits {where} before its rule has answered")
-        self.judged += 1
+            raise self.violated(f"{commits} before its rule has answered")
         digest = answer.payload.digest if answer.payload is not None else b""
-        if commit.digest != digest:
-            text = (
-                f"commits {where} with the digest {commit.digest.hex() or 'none'}; its rule has "
-                f"made {digest.hex() or 'none'}"
-            )
-            raise self.violated(swarm, peer, text)
-        judged = tuple([(c.peer, c.weight, c.outlyingness) for c in commit.contributors])
+        self.demand(
+            commit.digest == digest,
+            f"{commits} with the digest {commit.digest.hex() or 'none'}; its rule has made "
+            f"{digest.hex() or 'none'}",
+        )
         if commit.length != (length := answer.length if digest else 0.0):
-            text = f"the length {commit.length:g}; its rule has said {length:g}"
-            raise self.violated(swarm, peer, f"commits {where} with {text}")
+            raise self.violated(
+                f"{commits} with the length {commit.length:g}; its rule has said {length:g}"
+            )
         if ask.step == "combine":
             return  # it tells what was decided: ``DecidesTogether``
+        judged = tuple([(c.peer, c.weight, c.outlyingness) for c in commit.contributors])
         peers = ask.peers if ask.step == "decide" else [row.peer for row in ask.rows]
         said = tuple(zip(peers, answer.weights, answer.outlyingness, strict=True)) if digest else ()
         if judged != said:
-            raise self.violated(
-                swarm, peer, f"commits {where} with the verdicts {judged}; its rule has said {said}"
-            )
+            raise self.violated(f"{commits} with the verdicts {judged}; its rule has said {said}")
         outside = [(row.peer, far) for row, far in zip(ask.outside, answer.outside, strict=False)]
         measured = [(r.peer, r.outlyingness) for r in commit.rejected if r.reason == "quarantined"]
         if measured != (outside if digest else []):
-            text = f"of those in quarantine {measured}; its rule has said {outside}"
-            raise self.violated(swarm, peer, f"commits {where} with {text}")
+            raise self.violated(
+                f"{commits} with of those in quarantine {measured}; its rule has said {outside}"
+            )
 
 
 @dataclass(slots=True)
@@ -147,114 +123,73 @@ class AppliesWhatTheRuleSaid(Checker):
     leaves something of it: at most k/(k+1) beside k others."""
 
     invariant = "S11"
-    events = (Aggregated, Contributed)
-    effects = (Aggregate, Apply)
+    needs = "gossip"
+    _asked = PerLife(dict[int, _RuleAsked])  # of the present round, by ticket
+    _own = PerLife[Contributed | None](lambda: None)
 
-    def make_records(self) -> None:
-        self._asked = self.per_life(dict[int, _RuleAsked])  # of the present round, by ticket
-        self._own: dict[PeerId, Contributed] = self.per_life()
+    @on_event
+    def record_contribution(self, event: Contributed) -> None:
+        rounds = self.gossip
+        if rounds.phase == "computing" and rounds.round_id == event.round_id:
+            self._own, self._asked = event, {}
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if isinstance(event, Contributed):
-            rounds = gossip_of(swarm.inspections.get(peer))
-            if (
-                rounds is not None
-                and rounds.phase == "computing"
-                and rounds.round_id == event.round_id
-            ):
-                self._own[peer], self._asked[peer] = event, {}
-        elif isinstance(event, Aggregated):
-            asked = self._asked[peer].get(event.ticket)
-            if asked is not None:
-                asked.said = event.payload
+    @on_event
+    def record_answer(self, event: Aggregated) -> None:
+        asked = self._asked.get(event.ticket)
+        if asked is not None:
+            asked.said = event.payload
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        core = swarm.inspections.get(peer)
-        rounds = core.gossip if core is not None else None
-        if core is None or rounds is None:
-            return
-        if isinstance(effect, Aggregate):
-            self._asked[peer][effect.ticket] = _RuleAsked(effect)
-        elif isinstance(effect, Apply):
-            asked, self._asked[peer] = self._asked[peer], {}
-            own = self._own.get(peer)
-            if own is None or own.round_id != effect.round_id:
-                raise self.violated(
-                    swarm,
-                    peer,
-                    f"applies round {effect.round_id}, of which its trainer has come with nothing",
-                )
-            gradients = [each for each in asked.values() if not each.ask.mix]
-            self._judge_gradient(swarm, peer, effect, own, gradients)
-            if gradients:
-                self._judge_own_share(swarm, peer, gradients[-1].ask, core.settings.local_steps)
-            self._judge_mix(
-                swarm,
-                peer,
-                effect,
-                [each for each in asked.values() if each.ask.mix],
-                core.settings.gossip.mixing,
+    @on_effect
+    def record_question(self, ask: Aggregate) -> None:
+        self._asked[ask.ticket] = _RuleAsked(ask)
+
+    @on_effect
+    def judge(self, apply: Apply) -> None:
+        asked, self._asked = self._asked, {}
+        own = self._own
+        if own is None or own.round_id != apply.round_id:
+            raise self.violated(
+                f"applies round {apply.round_id}, of which its trainer has come with nothing"
             )
+        gradients = [each for each in asked.values() if not each.ask.mix]
+        self._judge_gradient(apply, own, gradients)
+        if gradients:
+            self._judge_own_share(gradients[-1].ask)
+        self._judge_mix(apply, [each for each in asked.values() if each.ask.mix])
 
-    def _judge_gradient(
-        self,
-        swarm: AnySwarm,
-        peer: PeerId,
-        apply: Apply,
-        own: Contributed,
-        asked: list[_RuleAsked],
-    ) -> None:
+    def _judge_gradient(self, apply: Apply, own: Contributed, asked: list[_RuleAsked]) -> None:
         mine = (own.own or own.payloads[0]) if own.samples and own.payloads else None
         said = asked[-1].said if asked else None
         expected = (said,) if said is not None else (mine,) if mine is not None else ()
-        self.judged += 1
-        if len(apply.payloads) != len(expected) or any(
-            a is not b for a, b in zip(apply.payloads, expected, strict=True)
-        ):
-            whose = "what its rule has made" if said is not None else "its own update"
-            raise self.violated(
-                swarm, peer, f"applies in round {apply.round_id} something else than {whose}"
-            )
+        whose = "what its rule has made" if said is not None else "its own update"
+        self.demand(
+            len(apply.payloads) == len(expected)
+            and all(a is b for a, b in zip(apply.payloads, expected, strict=True)),
+            f"applies in round {apply.round_id} something else than {whose}",
+        )
 
-    def _judge_own_share(
-        self, swarm: AnySwarm, peer: PeerId, ask: Aggregate, has_local_steps: bool
-    ) -> None:
+    def _judge_own_share(self, ask: Aggregate) -> None:
         others = 0 if ask.own is None else len(ask.rows) - 1
-        right = 0.5 if has_local_steps and others else 0.0
-        self.judged += 1
-        if ask.own_share != right:
-            raise self.violated(
-                swarm,
-                peer,
-                f"gives its own update of round {ask.round_id} {ask.own_share:.3f} beside the "
-                f"rule's word on {others} others; {right:.3f} is right",
-            )
+        right = 0.5 if self.core.settings.local_steps and others else 0.0
+        self.demand(
+            ask.own_share == right,
+            f"gives its own update of round {ask.round_id} {ask.own_share:.3f} beside the rule's "
+            f"word on {others} others; {right:.3f} is right",
+        )
 
-    def _judge_mix(
-        self, swarm: AnySwarm, peer: PeerId, apply: Apply, asked: list[_RuleAsked], mixing: float
-    ) -> None:
+    def _judge_mix(self, apply: Apply, asked: list[_RuleAsked]) -> None:
         said = asked[-1].said if asked else None
+        moves = f"moves in round {apply.round_id}"
         if said is None:
             if apply.mix is not None and apply.mix_scale:
-                raise self.violated(
-                    swarm, peer, f"moves in round {apply.round_id} where no rule has said so"
-                )
+                raise self.violated(f"{moves} where no rule has said so")
             return
         others = len(asked[-1].ask.rows) - 1
         most = others / (others + 1)
-        self.judged += 1
-        if apply.mix is not said:
+        least = min(self.core.settings.gossip.mixing, most)
+        self.demand(apply.mix is said, f"{moves} elsewhere than its rule has said")
+        if not least <= apply.mix_scale <= most:
             raise self.violated(
-                swarm, peer, f"moves in round {apply.round_id} elsewhere than its rule has said"
+                f"{moves} by {apply.mix_scale:.3f} of the way towards {others} others; "
+                f"{least:.3f} to {most:.3f} is right"
             )
-        if not min(mixing, most) <= apply.mix_scale <= most:
-            text = (
-                f"moves in round {apply.round_id} by {apply.mix_scale:.3f} of the way towards "
-                f"{others} others"
-            )
-            raise self.violated(
-                swarm, peer, f"{text}; {min(mixing, most):.3f} to {most:.3f} is right"
-            )
-
-
-__all__ = ["AppliesWhatTheRuleSaid", "CommitsWhatTheRuleSaid"]

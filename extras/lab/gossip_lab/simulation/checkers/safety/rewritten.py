@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gossip.core import Aggregate, Commit, Committed, Effect, PeerId
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.world import AnySwarm
+from gossip.core import Aggregate, Committed, PeerId
+from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.watching import on_effect
 
 KEPT = 64
 
@@ -15,34 +15,28 @@ class CountsRewrittenAlone(Checker):
     is lost that has one, and only what was written over has no weight."""
 
     invariant = "S11"
-    effects = (Aggregate, Committed)
+    _rows = PerLife(dict[tuple[int, int], tuple[PeerId, ...]])
 
-    def make_records(self) -> None:
-        self._rows = self.per_life(dict[tuple[int, int], tuple[PeerId, ...]])
+    @on_effect
+    def record_rows(self, ask: Aggregate) -> None:
+        rows = self._rows
+        rows[ask.round_id, ask.shard] = tuple([row.peer for row in ask.rows])
+        keep_latest(rows, KEPT)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if not self.circumstances.rewriting:
+    @on_effect
+    def judge(self, committed: Committed) -> None:
+        commit, rewriting = committed.commit, self.circumstances.rewriting
+        if not rewriting or not committed.made:
             return
-        if isinstance(effect, Aggregate):
-            rows = self._rows[peer]
-            rows[effect.round_id, effect.shard] = tuple([row.peer for row in effect.rows])
-            if len(rows) > KEPT:
-                del rows[next(iter(rows))]
-        elif isinstance(effect, Committed) and effect.made:
-            self._judge(swarm, peer, effect.commit)
-
-    def _judge(self, swarm: AnySwarm, peer: PeerId, commit: Commit) -> None:
         where = f"round {commit.round_id}, shard {commit.shard}"
-        others = [
-            other
-            for other in self._rows[peer].get((commit.round_id, commit.shard), ())
-            if other not in self.circumstances.rewriting
-        ]
-        self.judged += 1
-        if others and not commit.digest:
-            text = f"loses {where} ({commit.reason}), which has the updates of {others}"
-            raise self.violated(swarm, peer, text)
+        rows = self._rows.get((commit.round_id, commit.shard), ())
+        others = [other for other in rows if other not in rewriting]
+        self.demand(
+            not others or bool(commit.digest),
+            f"loses {where} ({commit.reason}), which has the updates of {others}",
+        )
         without = [c.peer for c in commit.contributors if not c.weight and c.peer in others]
         if without:
-            text = f"gives the updates of {without} no weight in {where}, which nobody wrote over"
-            raise self.violated(swarm, peer, text)
+            raise self.violated(
+                f"gives the updates of {without} no weight in {where}, which nobody wrote over"
+            )

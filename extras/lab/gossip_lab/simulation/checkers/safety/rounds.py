@@ -11,8 +11,6 @@ from gossip.core import (
     Apply,
     Commit,
     Committed,
-    Effect,
-    Event,
     Hello,
     Inspection,
     Payload,
@@ -32,12 +30,12 @@ from gossip_lab.simulation.checkers.base import (
     REFUSALS,
     Checker,
     Life,
+    PerLife,
     TaintedStates,
-    life_of,
-    lose_start,
+    keep_latest,
     updates_needed,
 )
-from gossip_lab.simulation.checkers.disturbances import DisturbedChecker
+from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
 from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 
 RECENT_PUSHES = 512
@@ -59,18 +57,13 @@ def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
     )
 
 
-def rolling_of(core: Inspection | None) -> RollingInspection | None:
-    """The rolling rounds of a core, when it has such."""
-    return core.rolling if core is not None else None
-
-
 @dataclass(slots=True)
 class _Place:
     """Position of a life in its history. ``restored`` is the next round of a state that was loaded
     and is not adopted yet."""
 
-    next_round: int
-    head: bytes
+    next_round: int = 0
+    head: bytes = b""
     restored: int | None = None
 
 
@@ -82,115 +75,96 @@ class AppliedOnce(Checker):
     """
 
     invariant = "S8"
-    events = (Restored,)
-    effects = (Committed, Apply, StartRound, Restore, Report)
-    afters = (Restored,)
+    _places = PerLife(_Place)
+    _pending = PerLife(list[Committed])
+    _told = PerLife[StartRound | None](lambda: None)
 
     def make_records(self) -> None:
-        self._places: dict[PeerId, _Place] = {}
-        self._pending = self.per_life(list[Committed])
         self._chains: dict[bytes, tuple[Commit, ...]] = {}
-        self._told: dict[PeerId, StartRound] = self.per_life()
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        super().on_start(swarm, peer)
-        self._places[peer] = _Place(0, b"")
+    @on_event
+    def record_restored(self, event: Restored) -> None:
+        if not event.error:
+            self._places.restored = event.round_id
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if isinstance(event, Restored) and not event.error:
-            self._places[peer].restored = event.round_id
+    @after_event
+    def drop_restored(self, event: Restored) -> None:
+        self._places.restored = None
 
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if isinstance(event, Restored):
-            self._places[peer].restored = None
-
-    def _settle(self, swarm: AnySwarm, peer: PeerId) -> None:
+    @on_report("restored")
+    def settle(self, report: Report) -> None:
         """The state that was loaded is adopted. What was kept for its next rounds may be applied
         with the same event."""
-        place, core = self._places[peer], swarm.inspections.get(peer)
-        if place.restored is None or core is None:
+        place = self._places
+        if place.restored is None:
             return
         place.next_round, place.restored = place.restored, None
-        if isinstance(core.rounds, RollingInspection):
-            place.head = core.rounds.replicated.lineage.at(place.next_round - 1) or b""
+        if (rounds := self.core.rolling) is not None:
+            place.head = rounds.replicated.lineage.at(place.next_round - 1) or b""
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Committed):
-            self._pending[peer].append(effect)
-        elif isinstance(effect, Restore):
-            self._told.pop(peer, None)  # from another state the same round is another one
-        elif isinstance(effect, StartRound):
-            self._on_start_round(swarm, peer, effect)
-        elif isinstance(effect, Report):
-            if effect.event == "restored":
-                self._settle(swarm, peer)
-            elif effect.event == "stage_rebuilt":
-                self._places[peer].restored = effect.fields["round"]
-                self._settle(swarm, peer)
-            elif (
-                effect.event == "ready"
-                and (rounds := rolling_of(swarm.inspections.get(peer))) is not None
-            ):
-                self._places[peer].head = rounds.chain
-        elif isinstance(effect, Apply):
-            self._on_apply(swarm, peer, effect.round_id)
+    @on_report("stage_rebuilt")
+    def settle_rebuilt(self, report: Report) -> None:
+        self._places.restored = report.fields["round"]
+        self.settle(report)
 
-    def _on_start_round(self, swarm: AnySwarm, peer: PeerId, told: StartRound) -> None:
-        before, self._told[peer] = self._told.get(peer), told
+    @on_report("ready")
+    def record_beginning(self, report: Report) -> None:
+        if (rounds := self.core.rolling) is not None:
+            self._places.head = rounds.chain
+
+    @on_effect
+    def record_commit(self, effect: Committed) -> None:
+        self._pending.append(effect)
+
+    @on_effect
+    def forget_round(self, effect: Restore) -> None:
+        self._told = None  # from another state the same round is another one
+
+    @on_effect
+    def judge_start(self, told: StartRound) -> None:
+        before, self._told = self._told, told
         # It may be told again when it becomes known which samples the round has.
-        self.judged += 1
-        if not (
+        self.demand(
             before is None
             or told.round_id > before.round_id
-            or (before.samples is None) > (told.samples is None)
-        ):
-            raise self.violated(
-                swarm, peer, f"tells its trainer to compute round {told.round_id} again"
-            )
+            or (before.samples is None) > (told.samples is None),
+            f"tells its trainer to compute round {told.round_id} again",
+        )
 
-    def _on_apply(self, swarm: AnySwarm, peer: PeerId, round_id: int) -> None:
-        place = self._places[peer]
-        rolling = rolling_of(swarm.inspections.get(peer)) is not None
-        self.judged += 1
-        if round_id < place.next_round or (rolling and round_id > place.next_round):
-            raise self.violated(
-                swarm, peer, f"applies round {round_id}, and {place.next_round} is next"
-            )
+    @on_effect
+    def judge_apply(self, apply: Apply) -> None:
+        place, round_id = self._places, apply.round_id
+        rolling = self.core.rolling is not None
+        self.demand(
+            round_id == place.next_round or (not rolling and round_id > place.next_round),
+            f"applies round {round_id}, and {place.next_round} is next",
+        )
         if rolling:
-            place.head = self._follow(swarm, peer, round_id, place.head)
+            place.head = self._follow(round_id, place.head)
         place.next_round = round_id + 1
 
-    def _follow(self, swarm: AnySwarm, peer: PeerId, round_id: int, head: bytes) -> bytes:
-        done, self._pending[peer] = self._pending[peer], []
+    def _follow(self, round_id: int, head: bytes) -> bytes:
+        done, self._pending = self._pending, []
         if not done:
-            raise self.violated(swarm, peer, f"applies round {round_id} without a commit")
+            raise self.violated(f"applies round {round_id} without a commit")
         for shard, committed in enumerate(done):
             commit = committed.commit
             if (commit.round_id, commit.shard, commit.parent) != (round_id, shard, head):
-                where = f"round {commit.round_id}, shard {commit.shard} upon {commit.parent.hex()}"
                 raise self.violated(
-                    swarm,
-                    peer,
-                    f"commits {where}; next is round {round_id}, shard {shard} upon {head.hex()}",
+                    f"commits {_which(commit)}; next is round {round_id}, shard {shard} upon "
+                    f"{head.hex()}"
                 )
         chain, commits = done[0].chain, tuple(committed.commit for committed in done)
         known = self._chains.get(chain)
         if known is None:
             self.demand(
                 chain_hash(head, commits) == chain,
-                swarm,
-                peer,
                 f"round {round_id} does not hash to {chain.hex()}",
             )
             self._chains[chain] = commits
-        elif len(known) != len(commits) or any(
-            not _is_same(a, b) for a, b in zip(known, commits, strict=True)
-        ):
+        elif len(known) != len(commits) or not all(map(_is_same, known, commits)):
             raise self.violated(
-                swarm,
-                peer,
-                f"holds other commits of round {round_id} than others under one hash, "
-                f"{chain.hex()}",
+                f"holds other commits of round {round_id} than others under one hash, {chain.hex()}"
             )
         return chain
 
@@ -205,51 +179,36 @@ class UsedOnce(Checker):
     however often it arrives."""
 
     invariant = "S8"
-    events = (Push,)
-    effects = (Aggregate,)
+    needs = "gossip"
+    _came = PerLife(dict[int, tuple[Payload, tuple[PeerId, int, str, int]]])
+    _used = PerLife(dict[tuple[PeerId, int, str, int], int])
 
-    def make_records(self) -> None:
-        self._came = self.per_life(dict[int, tuple[Payload, tuple[PeerId, int, str, int]]])
-        self._used = self.per_life(dict[tuple[PeerId, int, str, int], int])
-
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if (
-            isinstance(event, Received)
-            and isinstance(event.message, Push)
-            and event.payload is not None
-        ):
-            came, push = self._came[peer], event.message
+    @on_event
+    def record_push(self, event: Received, push: Push) -> None:
+        if event.payload is not None:
+            came = self._came
             # The payload is kept too, or another one could get its id.
             came[id(event.payload)] = (
                 event.payload,
                 (event.sender, event.incarnation, push.what, push.round_id),
             )
-            if len(came) > RECENT_PUSHES:
-                del came[next(iter(came))]
+            keep_latest(came, RECENT_PUSHES)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if (
-            not isinstance(effect, Aggregate)
-            or swarm.inspections.get(peer) is None
-            or rolling_of(swarm.inspections.get(peer)) is not None
-        ):
-            return
-        used = self._used[peer]
-        for row in effect.rows:
-            _, push = self._came[peer].get(id(row.payload), (None, None))
+    @on_effect
+    def judge_rows(self, ask: Aggregate) -> None:
+        used = self._used
+        for row in ask.rows:
+            _, push = self._came.get(id(row.payload), (None, None))
             if push is None:
                 continue  # its own
-            self.judged += 1
-            if push in used:
-                sender, _, what, round_id = push
-                text = (
-                    f"peer {sender}'s {what} of round {round_id} goes into round "
-                    f"{effect.round_id} and went into {used[push]}"
-                )
-                raise self.violated(swarm, peer, text)
-            used[push] = effect.round_id
-            if len(used) > RECENT_PUSHES:
-                del used[next(iter(used))]
+            sender, _, what, round_id = push
+            self.demand(
+                push not in used,
+                f"peer {sender}'s {what} of round {round_id} goes into round {ask.round_id} and "
+                f"went into {used.get(push)}",
+            )
+            used[push] = ask.round_id
+            keep_latest(used, RECENT_PUSHES)
 
 
 PARAMETERS, AGREED = "parameters", "roster, trust or data cursor"
@@ -260,8 +219,7 @@ class IdenticalReplicas(Checker):
     trust and data cursor, to the last bit."""
 
     invariant = "S9"
-    effects = (Apply, Restore)
-    afters = (Restored,)
+    needs = "rolling"
 
     def make_records(self) -> None:
         self._misled = TaintedStates(self.circumstances)
@@ -271,57 +229,63 @@ class IdenticalReplicas(Checker):
             AGREED: {},
         }
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._misled.forget(peer)
+    def begin_life(self) -> None:
+        self._misled.forget(self.peer)
 
-    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
-        lose_start(self._known[PARAMETERS], swarm, peer)
-
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Apply):
-            self._compare(swarm, peer)  # before it is applied: what the rounds before have made
-        elif isinstance(effect, Restore):
-            self._misled.restores(swarm, peer)
-
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if isinstance(event, Restored):
-            self._compare(swarm, peer)
-
-    def finish(self, swarm: AnySwarm) -> None:
-        """Compares what every running peer holds at the end."""
-        for peer in swarm.up:
-            self._compare(swarm, peer)
-
-    def _compare(self, swarm: AnySwarm, peer: PeerId) -> None:
-        core, trainer = swarm.inspections.get(peer), swarm.hosts[peer].trainer
-        rounds = core.rolling if core is not None else None
-        if (
-            core is None
-            or rounds is None
-            or core.phase not in ("running", "draining")
-            or not isinstance(trainer, ToyTrainer)
-        ):
+    def end_life(self) -> None:
+        """The last who had what the run began with may be dying before any round was over: who is
+        left begins with something else."""
+        others = [other for other in self.swarm.up if other != self.peer]
+        cores = [self.swarm.inspections[p] for p in others if p in self.swarm.inspections]
+        if any(core.rounds.round_id > 0 for core in cores):
             return
-        if peer in self._misled:
+        held = [getattr(self.swarm.hosts[other].trainer, "digest", None) for other in others]
+        known = self._known[PARAMETERS]
+        for key in [key for key, (value, _) in known.items() if key[0] == 0 and value not in held]:
+            del known[key]
+
+    @on_effect
+    def compare_before(self, effect: Apply) -> None:
+        self._compare()  # what the rounds before have made
+
+    @on_effect
+    def record_restore(self, effect: Restore) -> None:
+        self._misled.restores(self.swarm, self.peer)
+
+    @after_event
+    def compare_restored(self, event: Restored) -> None:
+        self._compare()
+
+    def finish(self) -> None:
+        """Compares what every running peer holds at the end."""
+        for peer in self.swarm.up:
+            core = self.swarm.inspections.get(peer)
+            if core is not None and core.rolling is not None:
+                self.select_peer(self.swarm, peer)
+                self._compare()
+
+    def _compare(self) -> None:
+        trainer, rounds = self.trainer, self.rolling
+        if self.core.phase not in ("running", "draining") or not isinstance(trainer, ToyTrainer):
+            return
+        if self.peer in self._misled:
             return
         lineage = rounds.replicated.lineage
         if (chain := lineage.at(trainer.next_round - 1)) is not None:
-            self._same(swarm, peer, PARAMETERS, (trainer.next_round, chain), trainer.digest)
+            self._same(PARAMETERS, (trainer.next_round, chain), trainer.digest)
         if (kept := rounds.snapshot(rounds.round_id)) is not None:
-            self._same(swarm, peer, AGREED, (rounds.round_id, kept[0]), kept[1])
+            self._same(AGREED, (rounds.round_id, kept[0]), kept[1])
 
-    def _same(
-        self, swarm: AnySwarm, peer: PeerId, what: str, key: tuple[int, bytes], value: Any
-    ) -> None:
-        first, holder = self._known[what].setdefault(key, (value, peer))
-        if holder != peer or first is not value:
+    def _same(self, what: str, key: tuple[int, bytes], value: Any) -> None:
+        first, holder = self._known[what].setdefault(key, (value, self.peer))
+        if holder != self.peer or first is not value:
             self.judged += 1
             if first != value:
                 text = (
                     f"before round {key[0]} upon {key[1].hex()} its {what} differ from peer "
                     f"{holder}'s"
                 )
-                raise self.violated(swarm, peer, f"{text}: {_short(value)}, there {_short(first)}")
+                raise self.violated(f"{text}: {_short(value)}, there {_short(first)}")
 
 
 def _short(value: Any) -> str:
@@ -356,7 +320,7 @@ def _with_newcomers(swarm: AnySwarm, core: Inspection, rounds: RollingInspection
     return max(1, len(left)) if len(left) < need <= len(left) + len(newcomers) else need
 
 
-class OneHistory(DisturbedChecker):
+class OneHistory(Checker):
     """S10: at most one digest of a round is committed.
 
     Wherever commits can get lost between the living, two may come to be and be healed. What then
@@ -368,17 +332,15 @@ class OneHistory(DisturbedChecker):
     """
 
     invariant = "S10"
-    events = (Commit,)
-    effects = (Update, Aggregate, Committed, StartRound, Hello, Report)
-    afters = (Commit,)
+    needs = "rolling"
+    _promised = PerLife[_Promise | None](lambda: None)
+    _offered = PerLife(dict[tuple[int, int, bytes], int])
+    # in which round and shard, by whom handed over
+    _refused = PerLife(dict[tuple[int, int], set[PeerId]])
 
     def make_records(self) -> None:
         self._calm_at: float | None = None
-        self._promised: dict[PeerId, _Promise] = self.per_life()
-        self._offered = self.per_life(dict[tuple[int, int, bytes], int])
         self._leaves: dict[PeerId, int] = self.per_life()  # before which round each said it did
-        # in which round and shard, by whom handed over
-        self._refused = self.per_life(dict[tuple[int, int], set[PeerId]])
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
@@ -386,111 +348,87 @@ class OneHistory(DisturbedChecker):
         self._orders: dict[tuple[int, bytes], tuple[tuple[PeerId, ...], ...]] = {}
         self._began_at: dict[tuple[int, bytes], float] = {}  # with the first who was in it
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if not isinstance(event, Received) or not isinstance(event.message, Commit):
-            return
-        rounds, commit = rolling_of(swarm.inspections.get(peer)), event.message
-        self._promised.pop(peer, None)
-        if (
-            rounds is None
-            or commit.round_id != rounds.round_id
-            or commit.shard >= len(rounds.shards)
-        ):
+    def begin_calm(self) -> None:
+        self._calm_at = self.now
+
+    @on_event
+    def record_promise(self, event: Received, commit: Commit) -> None:
+        rounds = self.rolling
+        self._promised = None
+        if commit.round_id != rounds.round_id or commit.shard >= len(rounds.shards):
             return
         shard = rounds.shards[commit.shard]
         if shard.commit is None:
-            may_reissue = shard.server_of(shard.attempt) == peer
-            self._promised[peer] = _Promise(
+            may_reissue = shard.server_of(shard.attempt) == self.peer
+            self._promised = _Promise(
                 commit.round_id, commit.shard, shard.attempt, commit.attempt, may_reissue
             )
 
-    def after_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        promise = self._promised.pop(peer, None)
-        rounds = rolling_of(swarm.inspections.get(peer)) if promise is not None else None
-        if promise is None or rounds is None or not rounds.shards:
+    @after_event
+    def judge_promise(self, event: Received, commit: Commit) -> None:
+        promise, rounds, self._promised = self._promised, self.rolling, None
+        if promise is None or not rounds.shards:
             return
         if rounds.round_id > promise.round_id or rounds.shards[promise.shard].commit is not None:
-            self.judged += 1
-            if promise.offered < promise.attempt and not promise.may_reissue:
-                text = (
-                    f"takes a commit of attempt {promise.offered} in round {promise.round_id}, "
-                    f"shard {promise.shard}"
-                )
-                raise self.violated(
-                    swarm, peer, f"{text}, although it has moved on to attempt {promise.attempt}"
-                )
+            self.demand(
+                promise.offered >= promise.attempt or promise.may_reissue,
+                f"takes a commit of attempt {promise.offered} in round {promise.round_id}, shard "
+                f"{promise.shard}, although it has moved on to attempt {promise.attempt}",
+            )
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        match effect:
-            case Send(_, Update() as update):
-                self._on_offer(swarm, peer, update)
-            case Send(_, Hello(stage="leaving") as hello):
-                self._leaves[peer] = hello.round_id
-                self._judge_leave(swarm, peer)
-            case Aggregate():
-                self._on_aggregate(swarm, peer, effect)
-            case Committed():
-                self._on_committed(swarm, peer, effect)
-            case StartRound():
-                self._on_go(swarm, peer, effect)
-            case Report():
-                self._on_report(peer, effect)
-            case _:
-                return
+    @on_report("attempt")
+    def record_attempt(self, report: Report) -> None:
+        """A peer that stood still moves on before it looks at the commit: as the server of that
+        attempt it may re-issue it."""
+        promise = self._promised
+        moved = report.fields["round"], report.fields["shard"]
+        serves = report.fields["server"] == self.peer
+        if promise is not None and moved == (promise.round_id, promise.shard) and serves:
+            self._promised = replace(promise, may_reissue=True)
 
-    def _on_report(self, peer: PeerId, report: Report) -> None:
-        refused, promise = self._refused[peer], self._promised.get(peer)
-        if report.event == "attempt" and promise is not None:
-            # It moved on before it looked at the commit, having stood still: as the server of that
-            # attempt it may re-issue it.
-            moved = report.fields["round"], report.fields["shard"]
-            if moved == (promise.round_id, promise.shard) and report.fields["server"] == peer:
-                self._promised[peer] = replace(promise, may_reissue=True)
-        if report.event == "recovering":
-            refused.clear()  # should it come back to its round, it has forgotten
-        elif report.event in REFUSALS:
-            where = report.fields["round"], report.fields["shard"]
-            if any(round_id < where[0] for round_id, _ in refused):
-                refused.clear()
-            refused.setdefault(where, set()).add(report.fields["from"])
+    @on_report("recovering")
+    def forget_refusals(self, report: Report) -> None:
+        self._refused.clear()  # should it come back to its round, it has forgotten
 
-    def _on_offer(self, swarm: AnySwarm, peer: PeerId, update: Update) -> None:
-        key, offered = (update.round_id, update.shard, update.parent), self._offered[peer]
-        before = offered.get(key, 0)
-        if key not in offered and len(offered) > RECENT_PUSHES:
-            del offered[next(iter(offered))]
-        offered[key] = update.attempt
+    @on_report(*REFUSALS)
+    def record_refusal(self, report: Report) -> None:
+        refused, where = self._refused, (report.fields["round"], report.fields["shard"])
+        if any(round_id < where[0] for round_id, _ in refused):
+            refused.clear()
+        refused.setdefault(where, set()).add(report.fields["from"])
+
+    @on_effect
+    def judge_offer(self, send: Send, update: Update) -> None:
+        key, offered = (update.round_id, update.shard, update.parent), self._offered
+        before, offered[key] = offered.get(key, 0), update.attempt
+        keep_latest(offered, RECENT_PUSHES)
         if update.attempt < before:
-            text = (
+            raise self.violated(
                 f"goes back to attempt {update.attempt} of round {update.round_id}, shard "
                 f"{update.shard}, after {before}"
             )
-            raise self.violated(swarm, peer, text)
 
-    def _judge_leave(self, swarm: AnySwarm, peer: PeerId) -> None:
-        answered = max((round_id for round_id, _, _ in self._offered[peer]), default=-1)
-        self.judged += 1
-        if answered >= self._leaves[peer]:
-            text = (
-                f"says that it leaves before round {self._leaves[peer]}, and has answered in "
-                f"round {answered}"
+    @on_effect
+    def judge_leave(self, send: Send, hello: Hello) -> None:
+        if hello.stage == "leaving":
+            self._leaves[self.peer] = hello.round_id
+            answered = max((round_id for round_id, _, _ in self._offered), default=-1)
+            self.demand(
+                answered < hello.round_id,
+                f"says that it leaves before round {hello.round_id}, and has answered in round "
+                f"{answered}",
             )
-            raise self.violated(swarm, peer, text)
 
-    def _on_aggregate(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
-        core = swarm.inspections.get(peer)
-        rounds = core.rolling if core is not None else None
-        if (
-            core is None
-            or rounds is None
-            or ask.round_id != rounds.round_id
-            or ask.shard >= len(rounds.shards)
-        ):
+    @on_effect
+    def judge_close(self, ask: Aggregate) -> None:
+        core, rounds = self.core, self.rolling
+        if ask.round_id != rounds.round_id or ask.shard >= len(rounds.shards):
             return
         shard = rounds.shards[ask.shard]
         if shard.commit is not None or shard.served.ticket != ask.ticket:
             return  # answered within the same event
-        where = f"round {ask.round_id}, shard {ask.shard}, attempt {shard.served.attempt}"
+        answers = shard.served.answers
+        closes = f"closes round {ask.round_id}, shard {ask.shard}, attempt {shard.served.attempt}"
         gone = [
             p
             for p in rounds.roster
@@ -498,136 +436,108 @@ class OneHistory(DisturbedChecker):
         ]
         n = len(rounds.roster) - len(gone)
         need = 1 if n < 3 or core.settings.rounds.quorum == "available" else n // 2 + 1
-        need = _with_newcomers(swarm, core, rounds, need)
-        self.judged += 1
-        refused = (
-            self._refused[peer].get((ask.round_id, ask.shard), set()) if core.settings.f else set()
-        )
-        here = [p for p in rounds.roster if p in shard.served.answers or p in refused]
+        need = _with_newcomers(self.swarm, core, rounds, need)
+        refused = self._refused.get((ask.round_id, ask.shard), set())
+        here = [p for p in rounds.roster if p in answers or (core.settings.f and p in refused)]
         away = [p for p in rounds.roster if p not in here and not core.membership.is_gone(p)]
-        alone = len(here) > len(shard.served.answers) and (
-            not away or shard.attempt >= len(shard.order)
-        )
-        if (present := len(here) if alone else len(shard.served.answers)) < need:
-            raise self.violated(swarm, peer, f"closes {where} with {present} answers of {need}")
-        if (
-            not alone
-            and rounds.joining <= set(rounds.roster)
-            and not gone
-            and core.settings.rounds.quorum == "majority"
-        ):
-            useful = sum(
-                1 for sender in shard.served.answers if sender not in rounds.server.present.proven
-            )
+        alone = len(here) > len(answers) and (not away or shard.attempt >= len(shard.order))
+        present = len(here) if alone else len(answers)
+        self.demand(present >= need, f"{closes} with {present} answers of {need}")
+        is_plain = not alone and not gone and rounds.joining <= set(rounds.roster)
+        if is_plain and core.settings.rounds.quorum == "majority":
+            useful = sum(sender not in rounds.server.present.proven for sender in answers)
             need = updates_needed(core.settings, rounds.roster, rounds.server.present.proven)
             if useful < need:
                 raise self.violated(
-                    swarm,
-                    peer,
-                    f"closes {where} with {useful} answers, of which the rule makes nothing: it "
-                    f"needs {need}",
+                    f"{closes} with {useful} answers, of which the rule makes nothing: it needs "
+                    f"{need}"
                 )
-        for sender, (update, _) in shard.served.answers.items():
+        right = ask.round_id, ask.shard, shard.served.attempt, rounds.chain
+        for sender, (update, _) in answers.items():
             fits = (update.round_id, update.shard, update.attempt, update.parent)
-            if sender not in rounds.roster or fits != (
-                ask.round_id,
-                ask.shard,
-                shard.served.attempt,
-                rounds.chain,
-            ):
+            if sender not in rounds.roster or fits != right:
                 raise self.violated(
-                    swarm,
-                    peer,
-                    f"closes {where} with an answer of peer {sender} that is not for it: {update}",
+                    f"{closes} with an answer of peer {sender} that is not for it: {update}"
                 )
 
-    def _on_committed(self, swarm: AnySwarm, peer: PeerId, committed: Committed) -> None:
+    @on_effect
+    def judge_commit(self, committed: Committed) -> None:
         commit = committed.commit
-        promised = self._offered[peer].get((commit.round_id, commit.shard, commit.parent), 0)
+        place = commit.round_id, commit.shard, commit.parent
+        promised = self._offered.get(place, 0)
         if commit.attempt < promised:
             whose = "its own commit" if committed.made else f"the commit of peer {commit.server}"
-            text = (
+            raise self.violated(
                 f"{_which(commit)}: holds {whose} of attempt {commit.attempt}, although it has "
                 f"moved on to attempt {promised}"
             )
-            raise self.violated(swarm, peer, text)
         if committed.made:
-            life = life_of(swarm, peer)
             turn = (commit.parent, commit.round_id, commit.shard, commit.made_at)
-            maker, digest = self._made.setdefault(turn, (life, commit.digest))
-            if maker == life and digest != commit.digest:
+            maker, digest = self._made.setdefault(turn, (self.life, commit.digest))
+            if maker == self.life and digest != commit.digest:
                 raise self.violated(
-                    swarm,
-                    peer,
-                    f"makes two commits of {_which(commit)} in one attempt, {commit.made_at}",
+                    f"makes two commits of {_which(commit)} in one attempt, {commit.made_at}"
                 )
         orders = self._orders.get((commit.round_id, commit.parent))
         if orders is not None:
             order = orders[commit.shard]
             turn_of = order[commit.made_at % len(order)]
             if turn_of != commit.server:
-                text = (
+                raise self.violated(
                     f"{_which(commit)} was made by peer {commit.server} in the turn of peer "
                     f"{turn_of}"
                 )
-                raise self.violated(swarm, peer, text)
-        if peer in self.circumstances.equivocating or self._slept_through(swarm, peer, commit):
-            return
+        if self.peer not in self.circumstances.equivocating and not self._slept_through(commit):
+            self._compare(commit)
+
+    def _compare(self, commit: Commit) -> None:
         known = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), {})
         self.judged += 1
         # a second one that was excused when it came out may be taken by others later
         if commit.digest not in known:
-            if known and not self._may_fork(swarm):
+            if known and not self._may_fork():
                 digest, holder = next(iter(known.items()))
-                text = (
+                raise self.violated(
                     f"{_which(commit)}: digest {commit.digest.hex() or 'none'} here, "
                     f"{digest.hex() or 'none'} at peer {holder}"
                 )
-                raise self.violated(swarm, peer, text)
-            known[commit.digest] = peer
+            known[commit.digest] = self.peer
 
-    def _may_fork(self, swarm: AnySwarm) -> bool:
+    def _may_fork(self) -> bool:
         """Whether commits could get lost between the living just now, or so little ago that one of
         them may come out yet."""
-        circumstances = self.circumstances
-        if not circumstances.forks:
+        if not self.circumstances.forks:
             return False
-        if circumstances.forking_lies and (
-            self._calm_at is None or swarm.now - self._calm_at <= FORKS_AFTER_S
-        ):
+        if self.circumstances.forking_lies and not self._is_calm():
             # a lie may come out long after it was told,
             # but not after all have compared what they hold
             return True
-        return swarm.now - self.disturbances.uneven_until <= FORKS_AFTER_S
+        return self.now - self.disturbances.uneven_until <= FORKS_AFTER_S
 
-    def _slept_through(self, swarm: AnySwarm, peer: PeerId, commit: Commit) -> bool:
-        """Whether ``peer`` stood still while the others refused this result of a liar, which shows
+    def _is_calm(self) -> bool:
+        return self._calm_at is not None and self.now - self._calm_at > FORKS_AFTER_S
+
+    def _slept_through(self, commit: Commit) -> bool:
+        """Whether the peer stood still while the others refused this result of a liar, which shows
         it as it is to whoever comes back into that round (seed 20340163)."""
-        circumstances = self.circumstances
-        if commit.server not in circumstances.equivocating or not circumstances.splitting_lies:
+        lies = commit.server in self.circumstances.equivocating
+        if not lies or not self.circumstances.splitting_lies or self._is_calm():
             return False
-        if self._calm_at is not None and swarm.now - self._calm_at > FORKS_AFTER_S:
-            return False
-        woke_at, _ = self.disturbances.slept(swarm, peer)
-        return woke_at > self._began_at.get((commit.round_id, commit.parent), swarm.now)
+        woke_at, _ = self.disturbances.slept(self.peer)
+        return woke_at > self._began_at.get((commit.round_id, commit.parent), self.now)
 
-    def begin_calm(self, swarm: AnySwarm) -> None:
-        self._calm_at = swarm.now
-
-    def _on_go(self, swarm: AnySwarm, peer: PeerId, go: StartRound) -> None:
-        rounds = rolling_of(swarm.inspections.get(peer))
-        if rounds is None or rounds.round_id != go.round_id or not rounds.shards:
+    @on_effect
+    def judge_order(self, go: StartRound) -> None:
+        rounds = self.rolling
+        if rounds.round_id != go.round_id or not rounds.shards:
             return
         orders = tuple(shard.order for shard in rounds.shards)
         known = self._orders.setdefault((go.round_id, rounds.chain), orders)
-        self._began_at.setdefault((go.round_id, rounds.chain), swarm.now)
-        self.judged += 1
-        if known != orders:
-            raise self.violated(
-                swarm,
-                peer,
-                f"has another order of servers in round {go.round_id}: {orders}, others {known}",
-            )
+        self._began_at.setdefault((go.round_id, rounds.chain), self.now)
+        self.demand(
+            known == orders,
+            f"has another order of servers in round {go.round_id}: {orders}, others {known}",
+        )
 
 
 def _which(commit: Commit) -> str:

@@ -1,21 +1,5 @@
-"""How much peers say."""
+"""Traffic checkers: how often a peer sends what."""
 
-from gossip_lab.simulation.checkers.base import Checker
-
-from .answers import (
-    AnswersOnce,
-    CommitsForAReason,
-    OffersOnce,
-)
+from . import answers
 from .rates import FallsSilent, SpeaksInMeasure
 from .traffic import AsksInMeasure, NewsGrowOld
-
-CHECKERS: tuple[type[Checker], ...] = (
-    NewsGrowOld,
-    AsksInMeasure,
-    SpeaksInMeasure,
-    FallsSilent,
-    AnswersOnce,
-    CommitsForAReason,
-    OffersOnce,
-)

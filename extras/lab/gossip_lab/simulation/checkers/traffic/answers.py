@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
+from collections.abc import Callable
 
 from gossip.core import (
     Ack,
@@ -13,9 +14,8 @@ from gossip.core import (
     Commit,
     CommitRequest,
     Counted,
-    Effect,
-    Event,
     LinkDown,
+    Message,
     Nack,
     NotServing,
     PartialOverdue,
@@ -34,9 +34,8 @@ from gossip.core import (
     Update,
     UpdateRequest,
 )
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.checkers.safety import rolling_of
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 _ANSWERED_BY: dict[type, str] = {
     Ping: "acks",
@@ -50,61 +49,64 @@ _ANSWERED_BY: dict[type, str] = {
 """Kind of answer that a request calls for, once. A request to probe another peer ends in an ack or
 a nack."""
 
-_ANSWERS: dict[type, str] = {
-    Ack: "acks",
-    Nack: "acks",
-    PushPull: "tables",
-    NotServing: "refusals",
-    StateOffer: "states",
-    StateAttestation: "states",
-}
-
 
 class AnswersOnce(Checker):
     """S15: nobody answers a peer more often than that has asked. Who has offered an update may take
     it back, once, with the answer that it does not serve that attempt."""
 
     invariant = "S15"
-    events = tuple(_ANSWERED_BY)
-    effects = (*_ANSWERS, Update)
+    needs = ""
+    _owed = PerLife(Counter[tuple[PeerId, str]])
+    # to whom, of which round, shard and attempt
+    _offered = PerLife(set[tuple[PeerId, int, int, int]])
 
-    def make_records(self) -> None:
-        self._owed = self.per_life(Counter[tuple[PeerId, str]])
-        # to whom, of which round, shard and attempt
-        self._offered = self.per_life(set[tuple[PeerId, int, int, int]])
+    @on_event
+    def record_request(
+        self,
+        event: Received,
+        asked: Ping
+        | PingRequest
+        | PushPull
+        | Update
+        | UpdateRequest
+        | CommitRequest
+        | StateRequest,
+    ) -> None:
+        if not isinstance(asked, PushPull) or not asked.reply:
+            self._owed[event.sender, _ANSWERED_BY[type(asked)]] += 1
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if type(event) is not Received or (what := _ANSWERED_BY.get(type(event.message))) is None:
-            return
-        if type(event.message) is not PushPull or not event.message.reply:
-            self._owed[peer][event.sender, what] += 1
+    @on_effect
+    def record_offer(self, send: Send, update: Update) -> None:
+        offer = send.peer, update.round_id, update.shard, update.attempt
+        self._offered.add(offer)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if type(effect) is not Send:
-            return
-        said, offered = effect.message, self._offered[peer]
-        if type(said) is Update:
-            offered.add((effect.peer, said.round_id, said.shard, said.attempt))
-            return
-        if (what := _ANSWERS.get(type(said))) is None:
-            return
-        if type(said) is PushPull and not said.reply:
-            return
-        if type(said) is NotServing:
-            own = effect.peer, said.asked_round, said.shard, said.attempt
-            if own in offered:
-                offered.discard(own)
-                return
-        owed = self._owed[peer]
-        self.judged += 1
-        owed[effect.peer, what] -= 1
-        if owed[effect.peer, what] < 0:
-            answer = type(effect.message).__name__
-            raise self.violated(
-                swarm,
-                peer,
-                f"sends peer {effect.peer} an answer, {answer}, that it has not asked for",
-            )
+    @on_effect
+    def judge_refusal(self, send: Send, answer: NotServing) -> None:
+        own = send.peer, answer.asked_round, answer.shard, answer.attempt
+        if own in self._offered:
+            self._offered.discard(own)
+        else:
+            self._judge(send.peer, "refusals", answer)
+
+    @on_effect
+    def judge_table(self, send: Send, table: PushPull) -> None:
+        if table.reply:
+            self._judge(send.peer, "tables", table)
+
+    @on_effect
+    def judge_word(self, send: Send, answer: Ack | Nack) -> None:
+        self._judge(send.peer, "acks", answer)
+
+    @on_effect
+    def judge_state(self, send: Send, answer: StateOffer | StateAttestation) -> None:
+        self._judge(send.peer, "states", answer)
+
+    def _judge(self, to: PeerId, what: str, answer: Message) -> None:
+        owed = self._owed
+        owed[to, what] -= 1
+        name = type(answer).__name__
+        text = f"sends peer {to} an answer, {name}, that it has not asked for"
+        self.demand(owed[to, what] >= 0, text)
 
 
 class CommitsForAReason(Checker):
@@ -114,56 +116,49 @@ class CommitsForAReason(Checker):
     counted, too; never more often than that."""
 
     invariant = "S15"
-    events = (Commit, Update, UpdateRequest, CommitRequest, Counted)
-    effects = (Aggregate, Commit)
+    _spread = PerLife(Counter[tuple[int, int]])
+    _asked = PerLife(Counter[tuple[PeerId, int, int]])
+    # who has asked for all from which rounds on, ascending
+    _wanted = PerLife(dict[PeerId, list[int]])
+    _sent = PerLife(Counter[tuple[PeerId, int, int]])
 
-    def make_records(self) -> None:
-        self._spread = self.per_life(Counter[tuple[int, int]])
-        self._asked = self.per_life(Counter[tuple[PeerId, int, int]])
-        # who has asked for all from which rounds on, ascending
-        self._wanted = self.per_life(dict[PeerId, list[int]])
-        self._sent = self.per_life(Counter[tuple[PeerId, int, int]])
+    @on_event
+    def record_request(self, event: Received, ask: CommitRequest) -> None:
+        insort(self._wanted.setdefault(event.sender, []), ask.first)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if type(event) is not Received:
-            return
-        message = event.message
-        if isinstance(message, CommitRequest):
-            insort(self._wanted[peer].setdefault(event.sender, []), message.first)
-            return
-        rounds = rolling_of(swarm.inspections.get(peer))
-        if isinstance(message, Counted) and message.again:
-            self._asked[peer][event.sender, message.round_id, 0] += 1
-            return
-        if (
-            rounds is None
-            or not isinstance(message, Commit | Update | UpdateRequest)
-            or not _calls_for_a_commit(rounds, message)
-        ):
+    @on_event
+    def record_counted(self, event: Received, counted: Counted) -> None:
+        self._asked[event.sender, counted.round_id, 0] += counted.again
+
+    @on_event
+    def record_reason(self, event: Received, message: Commit | Update | UpdateRequest) -> None:
+        rounds, place = self.core.rolling, (message.round_id, message.shard)
+        if rounds is None or not _calls_for_a_commit(rounds, message):
             return
         if isinstance(message, Commit):
-            self._spread[peer][message.round_id, message.shard] += 1
+            self._spread[place] += 1
         else:
-            self._asked[peer][event.sender, message.round_id, message.shard] += 1
+            self._asked[event.sender, *place] += 1
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if type(effect) is Aggregate:
-            if effect.step == "measure":
-                return
-            self._spread[peer][effect.round_id, effect.shard] += 1
-            return
-        if type(effect) is not Send or type(effect.message) is not Commit:
-            return
-        to, round_id, shard = effect.peer, effect.message.round_id, effect.message.shard
-        self._sent[peer][to, round_id, shard] += 1
-        reasons = self._spread[peer][round_id, shard] + self._asked[peer][to, round_id, shard]
-        reasons += bisect_right(self._wanted[peer].get(to, ()), round_id)
-        self.judged += 1
-        if self._sent[peer][to, round_id, shard] > reasons:
-            text = (
-                f"sends peer {to} the commit of round {round_id}, shard {shard} {reasons + 1} times"
-            )
-            raise self.violated(swarm, peer, f"{text}, and has had reason for {reasons}")
+    @on_effect
+    def record_made(self, ask: Aggregate) -> None:
+        if ask.step != "measure":
+            self._spread[ask.round_id, ask.shard] += 1
+
+    @on_effect
+    def judge(self, send: Send, commit: Commit) -> None:
+        to, round_id, shard = send.peer, commit.round_id, commit.shard
+        self._sent[to, round_id, shard] += 1
+        reasons = (
+            self._spread[round_id, shard]
+            + self._asked[to, round_id, shard]
+            + bisect_right(self._wanted.get(to, ()), round_id)
+        )
+        self.demand(
+            self._sent[to, round_id, shard] <= reasons,
+            f"sends peer {to} the commit of round {round_id}, shard {shard} {reasons + 1} times, "
+            f"and has had reason for {reasons}",
+        )
 
 
 def _calls_for_a_commit(
@@ -188,79 +183,65 @@ class OffersOnce(Checker):
     the link to the other broke, and when the other has answered that it takes part in no round."""
 
     invariant = "S15"
-    events = (UpdateRequest, Restored, PartialOverdue, LinkDown, NotServing)
-    effects = (Update, UpdateRequest, Report, CollectUpdate)
+    _said = PerLife(Counter[tuple[PeerId, type, int, int, int, bytes]])
+    _resumed = PerLife(int)
+    # how often it was told that of a round and shard
+    _overdue = PerLife(Counter[tuple[int, int]])
+    _sums = PerLife(Counter[int])  # that were asked for, by round
 
-    def make_records(self) -> None:
-        self._said = self.per_life(Counter[tuple[PeerId, type, int, int, int, bytes]])
-        self._resumed: Counter[PeerId] = Counter()
-        # how often it was told that of a round and shard
-        self._overdue = self.per_life(Counter[tuple[int, int]])
-        self._sums = self.per_life(Counter[int])  # that were asked for, by round
+    @on_event
+    def record_restored(self, event: Restored) -> None:
+        self._resumed += 1
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        super().on_start(swarm, peer)
-        self._resumed[peer] = 0
+    @on_report("kept_own_state")
+    def record_kept(self, report: Report) -> None:
+        self._resumed += 1
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if type(event) is Restored:
-            self._resumed[peer] += 1
-        elif type(event) is Received and type(event.message) is UpdateRequest:
-            asked = event.message
-            self._said[peer][
-                event.sender, Update, asked.round_id, asked.shard, asked.attempt, asked.parent
-            ] -= 1
-        elif type(event) is Received and type(event.message) is PartialOverdue:
-            self._overdue[peer][event.message.round_id, event.message.shard] += 1
-        elif type(event) is LinkDown:
-            self._ask_anew(peer, event.peer)
-        elif type(event) is Received and type(event.message) is NotServing:
-            told = event.message
-            self._ask_anew(peer, event.sender, (told.asked_round, told.shard, told.attempt))
+    @on_effect
+    def record_sum(self, collect: CollectUpdate) -> None:
+        self._sums[collect.round_id] += 1
 
-    def _ask_anew(
-        self, peer: PeerId, other: PeerId, what: tuple[int, int, int] | None = None
-    ) -> None:
-        """``other`` may be asked again for its update: any, or that of a round, shard, attempt."""
-        said = self._said[peer]
-        for key in [key for key in said if key[:2] == (other, UpdateRequest)]:
-            if what is None or key[2:5] == what:
-                del said[key]
+    @on_event
+    def record_request(self, event: Received, asked: UpdateRequest) -> None:
+        self._said[_update(event.sender, Update, asked)] -= 1
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if type(effect) is Report:
-            self._resumed[peer] += effect.event == "kept_own_state"
-            return
-        if type(effect) is CollectUpdate:
-            self._sums[peer][effect.round_id] += 1
-            return
-        if type(effect) is not Send or not isinstance(effect.message, Update | UpdateRequest):
-            return
-        message = effect.message
-        key = (
-            effect.peer,
-            type(message),
-            message.round_id,
-            message.shard,
-            message.attempt,
-            message.parent,
-        )
-        said = self._said[peer]
+    @on_event
+    def record_overdue(self, event: Received, overdue: PartialOverdue) -> None:
+        self._overdue[overdue.round_id, overdue.shard] += 1
+
+    @on_event
+    def forget_requests(self, event: LinkDown) -> None:
+        self._forget(event.peer, lambda place: True)
+
+    @on_event
+    def forget_request(self, event: Received, told: NotServing) -> None:
+        which = told.asked_round, told.shard, told.attempt
+        self._forget(event.sender, lambda place: place == which)
+
+    def _forget(self, other: PeerId, chosen: Callable[[tuple[int, int, int]], bool]) -> None:
+        """``other`` may be asked again for its update of the chosen rounds, shards, attempts."""
+        said = self._said
+        for key in [key for key in said if key[:2] == (other, UpdateRequest) and chosen(key[2:5])]:
+            del said[key]
+
+    @on_effect
+    def judge(self, send: Send, message: Update | UpdateRequest) -> None:
+        kind = type(message)
+        key, said = _update(send.peer, kind, message), self._said
         said[key] += 1
-        self.judged += 1
         again = (
-            self._overdue[peer][message.round_id, message.shard]
-            if type(message) is UpdateRequest
-            else max(0, self._sums[peer][message.round_id] - 1)
+            self._overdue[message.round_id, message.shard]
+            if kind is UpdateRequest
+            else max(0, self._sums[message.round_id] - 1)
         )
-        if said[key] > 1 + self._resumed[peer] + again:
-            what = (
-                f"{type(message).__name__} of round {message.round_id}, shard {message.shard}, "
-                f"attempt {message.attempt}"
-            )
-            raise self.violated(
-                swarm, peer, f"sends peer {effect.peer} its {what} {said[key]} times"
-            )
+        self.demand(
+            said[key] <= 1 + self._resumed + again,
+            f"sends peer {send.peer} its {kind.__name__} of round {message.round_id}, shard "
+            f"{message.shard}, attempt {message.attempt} {said[key]} times",
+        )
 
 
-__all__ = ["AnswersOnce", "CommitsForAReason", "OffersOnce"]
+def _update(
+    peer: PeerId, kind: type, of: Update | UpdateRequest
+) -> tuple[PeerId, type, int, int, int, bytes]:
+    return peer, kind, of.round_id, of.shard, of.attempt, of.parent

@@ -11,7 +11,6 @@ from gossip.core import (
     RETURN_INTERVAL_S,
     STRAY_EVERY,
     CommitRequest,
-    Effect,
     Gossip,
     Hello,
     LinkUp,
@@ -28,7 +27,8 @@ from gossip.core import (
     TimerFired,
     retransmit_limit,
 )
-from gossip_lab.simulation.checkers.base import Checker
+from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.watching import on_effect
 from gossip_lab.simulation.world import AnySwarm
 
 TIMES = 2.0
@@ -97,17 +97,7 @@ class SpeaksInMeasure(Checker):
     message that is no answer."""
 
     invariant = "S15"
-    effects = (
-        Ping,
-        PingRequest,
-        Gossip,
-        PushPull,
-        Hello,
-        CommitRequest,
-        StateRequest,
-        Nack,
-        Restore,
-    )
+    needs = ""
 
     def make_records(self) -> None:
         self._said = self.per_life(dict[tuple[type, PeerId], deque[float]])
@@ -115,91 +105,98 @@ class SpeaksInMeasure(Checker):
         self._quiet_from = float("inf")
         self._n = 0  # peers that there were when the bounds were made
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        super().on_start(swarm, peer)
-        if len(swarm.hosts) != self._n:  # a newcomer is one more for each to talk to
-            self._n = len(swarm.hosts)
-            for said in self._said.values():
-                said.clear()
-            self._most.clear()
+    def begin_life(self) -> None:
+        super().begin_life()
+        if len(self.swarm.hosts) != self._n:  # a newcomer is one more for each to talk to
+            self._n = len(self.swarm.hosts)
+            self._begin_anew()
 
-    def settled(self, swarm: AnySwarm) -> None:
-        self._quiet_from = swarm.now + SETTLES_S
+    def settled(self) -> None:
+        self._quiet_from = self.now + SETTLES_S
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         for said in self._said.values():
             said.clear()
         self._most.clear()
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if type(effect) is Restore and self.circumstances.equivocating:
+    @on_effect
+    def excuse(self, restore: Restore) -> None:
+        if self.circumstances.equivocating:
             # each result that a server tells differently costs another state
-            self._said[peer].pop((StateRequest, -1), None)
-        if type(effect) is not Send:
-            return
-        kind, now = type(effect.message), swarm.now
+            self._said[self.peer].pop((StateRequest, -1), None)
+
+    @on_effect
+    def judge(
+        self,
+        send: Send,
+        message: Ping
+        | PingRequest
+        | Gossip
+        | PushPull
+        | Hello
+        | CommitRequest
+        | StateRequest
+        | Nack,
+    ) -> None:
+        kind, now = type(message), self.now
         calm = self._quiet_from != float("inf")
-        if calm and now < self._quiet_from:
+        if (calm and now < self._quiet_from) or self._is_called_for(send):
             return
-        if self._is_called_for(swarm, peer, effect):
+        if kind in RUMORS_KINDS and not calm and self._is_accused():
             return
-        if kind in RUMORS_KINDS and not calm and self._is_accused(swarm):
-            return
-        bounds = self._most.get(peer)
+        bounds = self._most.get(self.peer)
         if bounds is None:
-            bounds = self._most[peer] = self._bounds(swarm, peer, calm)
+            bounds = self._most[self.peer] = self._bounds(calm)
         most = bounds.get(kind)
         if most is None:
             return
         self.judged += 1
-        key = kind, effect.peer if kind is Hello else -1
-        said = self._said[peer].get(key)
-        if said is None:
-            said = self._said[peer][key] = deque(maxlen=most)
+        key = kind, send.peer if kind is Hello else -1
+        said = self._said[self.peer].setdefault(key, deque(maxlen=most))
         if len(said) == most and now - said[0] < 1.0:
             when = "when all has settled" if calm else "in a second"
             raise self.violated(
-                swarm,
-                peer,
                 f"says more than {most} times a {kind.__name__} {when}; {most // TIMES:g} are "
-                "needed",
+                "needed"
             )
         said.append(now)
 
-    def _is_accused(self, swarm: AnySwarm) -> bool:
+    def _is_accused(self) -> bool:
         """Whether somebody defames others, or starves and answers so late that all ask about it."""
-        starves = any(machine.slowness > 1.0 for machine in swarm.machines.values())
+        starves = any(machine.slowness > 1.0 for machine in self.swarm.machines.values())
         return starves or bool(self.circumstances.lies and self.circumstances.defaming)
 
-    def _is_called_for(self, swarm: AnySwarm, peer: PeerId, send: Send) -> bool:
+    def _is_called_for(self, send: Send) -> bool:
         """Whether something else than the clock decides how often it is said."""
-        kind, message = type(send.message), send.message
+        kind, message, cause = type(send.message), send.message, self.swarm.handling
         if isinstance(message, PushPull):
             return message.reply
         if isinstance(message, StateRequest):
             # A piece: see FetchesInMeasure. Who equivocates holds what it has lied about, and
             # nobody else does: after each of its turns it needs the others' state.
-            return bool(message.piece) or peer in self.circumstances.equivocating
-        if kind in (Hello, Ping) and _is_greeting(swarm, kind, send.peer):
-            return True  # a link comes up as often as the network resets it
-        if kind is Ping:
-            return _is_relayed(swarm, send.peer)
+            return bool(message.piece) or self.peer in self.circumstances.equivocating
+        if kind in (Hello, Ping) and type(cause) is LinkUp and cause.peer == send.peer:
+            # a link comes up as often as the network resets it
+            return _is_sent_once(self.swarm, kind, send.peer)
+        if type(cause) is not Received:
+            return False
+        asked = cause.message
+        if kind is Ping and type(asked) is PingRequest and asked.target == send.peer:
+            return _is_sent_once(self.swarm, kind, send.peer)  # for one who has asked for it
         # a denial, to one that accuses it
-        asked = swarm.handling
-        return kind is Gossip and type(asked) is Received and asked.sender == send.peer
+        return kind is Gossip and cause.sender == send.peer
 
-    def _bounds(self, swarm: AnySwarm, peer: PeerId, calm: bool) -> dict[type, int]:
-        membership = swarm.hosts[peer].membership
-        if membership is None:
-            return {}
+    def _bounds(self, calm: bool) -> dict[type, int]:
+        swarm = self.swarm
         # Where payloads fill queues, answers go on being late, and others are asked about who is
         # late. Where nodes need time to copy them, or hosts are far apart, who was told of a
         # result asks for it.
         links = swarm.network.default
         is_far = links.delay_s[1] > FAR_S
         calm = calm and not (links.queue_s or swarm.copies_per_s or is_far)
-        needed = (
-            needed_in_the_calm(membership, len(swarm.hosts))
-            if calm
-            else needed_a_second(membership, len(swarm.hosts))
+        needed = (needed_in_the_calm if calm else needed_a_second)(
+            self.membership, len(swarm.hosts)
         )
         return {kind: ceil(TIMES * times) + 1 for kind, times in needed.items()}
 
@@ -209,56 +206,30 @@ class FallsSilent(Checker):
     somebody to tell them to. A message that is for rumours alone has one."""
 
     invariant = "S15"
-    effects = (Gossip,)
+    needs = ""
 
-    def make_records(self) -> None:
-        # how many it has had, since when it tells the last, when it did
-        self._news: dict[PeerId, tuple[int, float, float]] = self.per_life()
+    # how many it has had, since when it tells the last, when it did
+    _news = PerLife[tuple[int, float, float]](lambda: (-1, 0.0, 0.0))
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if (
-            type(effect) is not Send
-            or type(effect.message) is not Gossip
-            or type(swarm.handling) is not TimerFired
-        ):
+    @on_effect
+    def judge(self, send: Send, gossip: Gossip) -> None:
+        if type(self.swarm.handling) is not TimerFired:
             return
-        membership, now = swarm.hosts[peer].membership, swarm.now
-        if membership is None:
-            return
-        if not effect.message.rumors:
-            raise self.violated(swarm, peer, f"tells peer {effect.peer} no rumour at all")
+        membership, now = self.membership, self.now
+        if not gossip.rumors:
+            raise self.violated(f"tells peer {send.peer} no rumour at all")
         news, settings = membership.news, membership.settings
-        known, since, told_at = self._news.get(peer, (-1, 0.0, 0.0))
+        known, since, told_at = self._news
         listeners = sum(member.linked and not member.gone for member in membership.others())
         if news != known or now - told_at > PAUSE_S or listeners < LISTENERS:
             since = now
-        self._news[peer] = news, since, now
-        most_s = TIMES * retransmit_limit(len(swarm.hosts), settings) * settings.gossip_interval_s
-        self.judged += 1
-        if now - since > most_s:
-            text = f"goes on saying {effect.message} {now - since:.2f} s after its last news"
-            raise self.violated(swarm, peer, f"{text}, which take {most_s / TIMES:.2f} s to tell")
-
-
-def _is_relayed(swarm: AnySwarm, to: PeerId) -> bool:
-    """Whether a ping is for one who has asked for it, and there is no other such ping."""
-    event = swarm.handling
-    if (
-        type(event) is not Received
-        or type(event.message) is not PingRequest
-        or event.message.target != to
-    ):
-        return False
-    return _is_sent_once(swarm, Ping, to)
-
-
-def _is_greeting(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
-    """Whether it is said because the link to that peer came up, once."""
-    return (
-        type(swarm.handling) is LinkUp
-        and swarm.handling.peer == to
-        and _is_sent_once(swarm, kind, to)
-    )
+        self._news = news, since, now
+        needed_s = retransmit_limit(len(self.swarm.hosts), settings) * settings.gossip_interval_s
+        self.demand(
+            now - since <= TIMES * needed_s,
+            f"goes on saying {gossip} {now - since:.2f} s after its last news, which take "
+            f"{needed_s:.2f} s to tell",
+        )
 
 
 def _is_sent_once(swarm: AnySwarm, kind: type, to: PeerId) -> bool:

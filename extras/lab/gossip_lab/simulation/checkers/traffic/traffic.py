@@ -8,7 +8,6 @@ from collections import Counter, deque
 from gossip.core import (
     Ack,
     CommitRequest,
-    Effect,
     Gossip,
     PeerId,
     Ping,
@@ -16,13 +15,8 @@ from gossip.core import (
     Send,
     retransmit_limit,
 )
-from gossip_lab.simulation.checkers.base import (
-    Checker,
-    Life,
-    life_of,
-)
-from gossip_lab.simulation.checkers.safety import rolling_of
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.base import Checker, Life, PerLife, keep_latest
+from gossip_lab.simulation.checkers.watching import on_effect
 
 AGAIN = 3
 """Times that one may have to begin with the same news again: an accusation, say,
@@ -42,39 +36,28 @@ class NewsGrowOld(Checker):
     nor what it answers."""
 
     invariant = "S15"
-    effects = (Ping, PingRequest, Ack, Gossip)
+    needs = ""
 
     def make_records(self) -> None:
         self._told: Counter[News] = Counter()
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if type(effect) is not Send or type(effect.message) not in self.effects:
+    @on_effect
+    def judge(self, send: Send, message: Ping | PingRequest | Ack | Gossip) -> None:
+        if not message.rumors:
             return
-        rumors = effect.message.rumors  # type: ignore[union-attr]
-        if not rumors:
-            return
-        membership, life = swarm.hosts[peer].membership, life_of(swarm, peer)
-        if membership is None:
-            return
-        most = AGAIN * retransmit_limit(len(swarm.hosts), membership.settings)
+        most = AGAIN * retransmit_limit(len(self.swarm.hosts), self.membership.settings)
         self.judged += 1
-        for rumor in rumors:
-            if rumor.peer in (effect.peer, peer):
+        for rumor in message.rumors:
+            if rumor.peer in (send.peer, self.peer):
                 continue  # one that others accuse of old answers each time
-            news = life, rumor.peer, rumor.status, rumor.incarnation, rumor.origin
+            news = self.life, rumor.peer, rumor.status, rumor.incarnation, rumor.origin
             self._told[news] += 1
             if self._told[news] > most:
-                text = (
-                    f"says for the {self._told[news]}th time that peer {rumor.peer} is "
-                    f"{rumor.status}"
-                )
                 raise self.violated(
-                    swarm,
-                    peer,
-                    f"{text} with standing {rumor.incarnation}; {most} times are enough",
+                    f"says for the {self._told[news]}th time that peer {rumor.peer} is "
+                    f"{rumor.status} with standing {rumor.incarnation}; {most} times are enough"
                 )
-        while len(self._told) > KEPT:
-            del self._told[next(iter(self._told))]
+            keep_latest(self._told, KEPT)
 
 
 class AsksInMeasure(Checker):
@@ -83,24 +66,19 @@ class AsksInMeasure(Checker):
     and is on its way for as long as the network takes."""
 
     invariant = "S15"
-    effects = (CommitRequest,)
+    needs = "rolling"
+    _asked = PerLife(lambda: deque[float](maxlen=max(most for most, _ in REQUESTS)))
 
-    def make_records(self) -> None:
-        self._asked: dict[PeerId, deque[float]] = {}
-
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._asked[peer] = deque(maxlen=max(most for most, _ in REQUESTS))
-
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if type(effect) is not Send or type(effect.message) is not CommitRequest:
-            return
-        rounds = rolling_of(swarm.inspections.get(peer))
-        if rounds is None or rounds.mode != "active":
+    @on_effect
+    def judge(self, send: Send, ask: CommitRequest) -> None:
+        if self.rolling.mode != "active":
             return  # one that follows the rounds asks for the next
-        asked = self._asked[peer]
+        asked = self._asked
         self.judged += 1
         for most, within_s in REQUESTS:
-            if len(asked) >= most and swarm.now - asked[-most] < within_s:
-                text = f"asks for the commits from round {effect.message.first} on {most + 1} times"
-                raise self.violated(swarm, peer, f"{text} in {swarm.now - asked[-most]:.2f} s")
-        asked.append(swarm.now)
+            if len(asked) >= most and (took_s := self.now - asked[-most]) < within_s:
+                raise self.violated(
+                    f"asks for the commits from round {ask.first} on {most + 1} times in "
+                    f"{took_s:.2f} s"
+                )
+        asked.append(self.now)

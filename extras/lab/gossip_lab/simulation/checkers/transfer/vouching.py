@@ -4,9 +4,6 @@ and what it is told."""
 from __future__ import annotations
 
 from gossip.core import (
-    Effect,
-    Event,
-    Inspection,
     PeerId,
     Received,
     Report,
@@ -19,8 +16,8 @@ from gossip.core import (
     attested_digest,
     parts_of,
 )
-from gossip_lab.simulation.checkers.base import Checker, has_unattested_state
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.base import Checker, PerLife, has_unattested_state
+from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 KNOWN_S = 1.0  # who has had a state for so long has had the time to say so
 
@@ -32,112 +29,89 @@ class TakesNoFewersWord(Checker):
     time of a round."""
 
     invariant = "S12"
-    events = (StateAttestation, TimerFired, Received)
-    effects = (Report, Restore)
+    _vouched = PerLife(dict[PeerId, StateAttestation])
 
     def make_records(self) -> None:
-        self._vouched = self.per_life(dict[PeerId, StateAttestation])
         self._began: dict[PeerId, float] = {}
         self._able: dict[PeerId, float] = self.per_life()  # since when it has a state
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        core = swarm.inspections.get(peer)
-        if core is None or core.phase not in ("running", "draining"):
-            self._able.pop(peer, None)
-        elif peer not in self._able:
-            self._able[peer] = swarm.now
-        if (
-            isinstance(event, Received)
-            and isinstance(event.message, StateAttestation)
-            and core is not None
-        ):
-            attestation = event.message
-            self._vouched[peer] |= (
-                {event.sender: attestation}
-                if attestation.digest and attestation.nonce == core.recovery.nonce
-                else {}
-            )
+    @on_event
+    def record_able(self, event: TimerFired | Received) -> None:
+        if self.core.phase not in ("running", "draining"):
+            self._able.pop(self.peer, None)
+        else:
+            self._able.setdefault(self.peer, self.now)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        core = swarm.inspections.get(peer)
-        if core is None or core.rolling is None or core.recovery.need == 1:
+    @on_event
+    def record_word(self, event: Received, word: StateAttestation) -> None:
+        if word.digest and word.nonce == self.core.recovery.nonce:
+            self._vouched[event.sender] = word
+
+    def _needs_words(self) -> bool:
+        return self.core.rolling is not None and self.core.recovery.need != 1
+
+    @on_report("recovering")
+    def record_beginning(self, report: Report) -> None:
+        self._began[self.peer] = self.now
+
+    @on_report("unattested_state")
+    def judge_few(self, report: Report) -> None:
+        if not self._needs_words():
             return
-        match effect:
-            case Report("recovering"):
-                self._began[peer] = swarm.now
-            case Report("unattested_state"):
-                self._judge_few(swarm, peer, core)
-            case Restore():
-                agreed = core.recovery.attestation
-                alike = [
-                    attestation
-                    for attestation in self._vouched[peer].values()
-                    if agreed is not None and _same(attestation, agreed)
-                ]
-                enough = len(alike) >= core.recovery.need or has_unattested_state(swarm, peer)
-                text = (
-                    f"restores a state of round {effect.round_id} for which {len(alike)} have "
-                    f"vouched, and f is {core.settings.f}"
-                )
-                self.demand(enough, swarm, peer, text)
-                if agreed is not None:
-                    self._judge_content(swarm, peer, core, agreed, effect)
-            case _:
-                return
-
-    def _judge_content(
-        self,
-        swarm: AnySwarm,
-        peer: PeerId,
-        core: Inspection,
-        agreed: StateAttestation,
-        restore: Restore,
-    ) -> None:
-        """Check that the restored state and settings are those that were attested.
-        ``TakesOverTheDonorsState`` checks that the bytes match their digests."""
-        offer = core.recovery.offer
-        state, settings = parts_of(restore.payload)
-        where = f"a state of round {restore.round_id} from peer {core.recovery.donor}"
-        self.judged += 1
-        if offer is None or offer.round_id != restore.round_id:
-            raise self.violated(
-                swarm, peer, f"restores {where}, which has offered none of that round"
-            )
-        found = attested_digest(
-            core.settings.lineage, offer.round_id, offer.chain, offer.core, state
-        )
-        if (offer.round_id, offer.chain, found) != (agreed.round_id, agreed.chain, agreed.digest):
-            vouched = (
-                f"for which {found.hex()} would stand; of round {agreed.round_id} "
-                f"{agreed.digest.hex()} was vouched for"
-            )
-            raise self.violated(swarm, peer, f"restores {where}, {vouched}")
-        if restore.settings and settings != agreed.settings:
-            raise self.violated(
-                swarm, peer, f"restores {where} with settings that nobody has vouched for"
-            )
-
-    def _judge_few(self, swarm: AnySwarm, peer: PeerId, core: Inspection) -> None:
-        f, waited_s = core.settings.f, swarm.now - self._began[peer]
-        able = [other for other in swarm.hosts if self._has_a_state(swarm, core, other)]
-        what = f"takes the word of fewer than {f + 1} for the state, and peers {able} have one"
-        hurried = len(able) > f and waited_s < 0.9 * core.settings.rounds.round_timeout_s
+        settings, waited_s = self.core.settings, self.now - self._began[self.peer]
+        f, able = settings.f, [other for other in self.swarm.hosts if self._has_a_state(other)]
+        hurried = len(able) > f and waited_s < 0.9 * settings.rounds.round_timeout_s
         self.demand(
             len(able) <= 2 * f and not hurried,
-            swarm,
-            peer,
-            f"{what}; it has asked for {waited_s:.2f} s",
+            f"takes the word of fewer than {f + 1} for the state, and peers {able} have one; it "
+            f"has asked for {waited_s:.2f} s",
         )
 
-    def _has_a_state(self, swarm: AnySwarm, core: Inspection, other: PeerId) -> bool:
-        """Whether it can be asked for one, and could when ``core`` asked last."""
-        host = swarm.hosts[other]
+    def _has_a_state(self, other: PeerId) -> bool:
+        """Whether it can be asked for one, and could when the peer asked last."""
+        host = self.swarm.hosts[other]
         able = (
             host.state == "up"
             and not host.trainer_stopped
-            and self._able.get(other, swarm.now) < swarm.now - KNOWN_S
+            and self._able.get(other, self.now) < self.now - KNOWN_S
         )
-        return able and other != core.local and not core.membership.skip_reason(other)
+        return able and other != self.peer and not self.core.membership.skip_reason(other)
+
+    @on_effect
+    def judge(self, restore: Restore) -> None:
+        if not self._needs_words():
+            return
+        recovery, agreed = self.core.recovery, self.core.recovery.attestation
+        alike = [
+            word for word in self._vouched.values() if agreed is not None and _same(word, agreed)
+        ]
+        self.demand(
+            len(alike) >= recovery.need or has_unattested_state(self.swarm, self.peer),
+            f"restores a state of round {restore.round_id} for which {len(alike)} have vouched, "
+            f"and f is {self.core.settings.f}",
+        )
+        if agreed is not None:
+            self._judge_content(agreed, restore)
+
+    def _judge_content(self, agreed: StateAttestation, restore: Restore) -> None:
+        """Check that the restored state and settings are those that were attested.
+        ``TakesOverTheDonorsState`` checks that the bytes match their digests."""
+        offer, lineage = self.core.recovery.offer, self.core.settings.lineage
+        state, settings = parts_of(restore.payload)
+        restores = (
+            f"restores a state of round {restore.round_id} from peer {self.core.recovery.donor}"
+        )
+        self.judged += 1
+        if offer is None or offer.round_id != restore.round_id:
+            raise self.violated(f"{restores}, which has offered none of that round")
+        found = attested_digest(lineage, offer.round_id, offer.chain, offer.core, state)
+        if (offer.round_id, offer.chain, found) != (agreed.round_id, agreed.chain, agreed.digest):
+            raise self.violated(
+                f"{restores}, for which {found.hex()} would stand; of round {agreed.round_id} "
+                f"{agreed.digest.hex()} was vouched for"
+            )
+        if restore.settings and settings != agreed.settings:
+            raise self.violated(f"{restores} with settings that nobody has vouched for")
 
 
 def _same(attestation: StateAttestation, agreed: StateAttestation) -> bool:
@@ -153,40 +127,25 @@ class AnswersForTheRoundAsked(Checker):
     that one, and for no other: two that are in different rounds could never say the same."""
 
     invariant = "S12"
-    events = (StateRequest,)
-    effects = (StateAttestation, StateOffer)
+    # who, under which nonce: of which rounds (0: any)
+    _asked = PerLife(dict[tuple[PeerId, int], set[int]])
 
-    def make_records(self) -> None:
-        # who, under which nonce: of which rounds (0: any)
-        self._asked = self.per_life(dict[tuple[PeerId, int], set[int]])
+    @on_event
+    def record_request(self, event: Received, asked: StateRequest) -> None:
+        rounds = self._asked.setdefault((event.sender, asked.nonce), set())
+        rounds.add(asked.round_id)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if isinstance(event, Received) and isinstance(event.message, StateRequest):
-            asked = event.message
-            self._asked[peer].setdefault((event.sender, asked.nonce), set()).add(asked.round_id)
-
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if (
-            not isinstance(effect, Send)
-            or not isinstance(effect.message, StateAttestation | StateOffer)
-            or not effect.message.digest
-        ):
-            return
-        answer = effect.message
+    @on_effect
+    def judge(self, send: Send, answer: StateAttestation | StateOffer) -> None:
         # to nothing: see AnswersOnce
-        rounds = self._asked[peer].get((effect.peer, answer.nonce), {0})
-        self.judged += 0 not in rounds
-        if 0 not in rounds and answer.round_id not in rounds:
-            what = (
-                "vouches for its state"
-                if isinstance(answer, StateAttestation)
-                else "gives its state"
+        rounds = self._asked.get((send.peer, answer.nonce), {0})
+        if answer.digest and 0 not in rounds:
+            does = "vouches for" if isinstance(answer, StateAttestation) else "gives"
+            self.demand(
+                answer.round_id in rounds,
+                f"{does} its state before round {answer.round_id} to peer {send.peer}, which has "
+                f"asked for that before {sorted(rounds)}",
             )
-            text = (
-                f"before round {answer.round_id} to peer {effect.peer}, which has asked for that "
-                f"before {sorted(rounds)}"
-            )
-            raise self.violated(swarm, peer, f"{what} {text}")
 
 
 class NamesARoundToCome(Checker):
@@ -195,35 +154,26 @@ class NamesARoundToCome(Checker):
     before a round that it names."""
 
     invariant = "S12"
-    effects = (StateRequest,)
+    # under which nonce, and before which round (0: any)
+    _asked = PerLife[tuple[int, int] | None](lambda: None)
 
-    def make_records(self) -> None:
-        # under which nonce, and before which round (0: any)
-        self._asked: dict[PeerId, tuple[int, int]] = self.per_life()
-
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if (
-            not isinstance(effect, Send)
-            or not isinstance(effect.message, StateRequest)
-            or effect.message.what != "attestation"
-        ):
+    @on_effect
+    def judge(self, send: Send, ask: StateRequest) -> None:
+        if ask.what != "attestation":
             return
-        ask = effect.message
-        before, self._asked[peer] = self._asked.get(peer), (ask.nonce, ask.round_id)
+        before = self._asked
+        self._asked = ask.nonce, ask.round_id
         # A pause takes a nonce, too: after one it begins anew, as when nobody has vouched, or has
         # given what was vouched for.
-        if before is None or before[0] + 1 != ask.nonce or before[1] != 0:
+        if before != (ask.nonce - 1, 0):
             return
         # When it began to ask nobody may have been within reach,
         # who could have said how far the others are.
         found_somebody = any(
-            isinstance(each, Report) and "subject" in each.fields for each in swarm.asked
+            isinstance(each, Report) and "subject" in each.fields for each in self.swarm.asked
         )
-        text = (
-            f"asks peer {effect.peer} for its state wherever it is, at once after it has asked so "
-            "in vain"
+        self.demand(
+            ask.round_id > 0 or found_somebody,
+            f"asks peer {send.peer} for its state wherever it is, at once after it has asked so "
+            "in vain",
         )
-        self.demand(ask.round_id > 0 or found_somebody, swarm, peer, text)
-
-
-__all__ = ["AnswersForTheRoundAsked", "NamesARoundToCome", "TakesNoFewersWord"]

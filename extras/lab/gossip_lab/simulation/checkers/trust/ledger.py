@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from math import ceil, log
 
-from gossip.core import RECENT, PeerId, TrustSettings
+from gossip.core import RECENT, CoreSettings, PeerId, TrustSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,10 @@ class Ledger:
     )
     """Peer, round and turn -> content of its result -> who was handed it, as they say."""
     wrong: tuple[PeerId, str] | None = None
+
+    @staticmethod
+    def begin(settings: CoreSettings) -> Ledger:
+        return Ledger(settings.trust, settings.f, settings.updates_for)
 
     def locked(self) -> tuple[PeerId, ...]:
         """Return the peers in quarantine in the next round."""

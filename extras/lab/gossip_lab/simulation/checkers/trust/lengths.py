@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gossip.core import LENGTHS_KEPT, Aggregate, Commit, Committed, Effect, Event, PeerId, Restored
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.world import AnySwarm
+from gossip.core import LENGTHS_KEPT, Aggregate, Commit, Committed, Restored
+from gossip_lab.simulation.checkers.base import Checker, PerLife
+from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
 
 class RuleKnowsUsualLengths(Checker):
@@ -13,29 +13,31 @@ class RuleKnowsUsualLengths(Checker):
     shard says nothing."""
 
     invariant = "S14"
-    events = (Restored,)
-    effects = (Committed, Aggregate)
+    needs = "rolling"
+    _rounds = PerLife(dict[int, list[Commit]])
 
-    def make_records(self) -> None:
-        self._rounds = self.per_life(dict[int, list[Commit]])
+    @on_event
+    def forget(self, event: Restored) -> None:
+        if not event.error:
+            self._rounds.clear()
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if isinstance(event, Restored) and not event.error:
-            self._rounds[peer].clear()
+    @on_effect
+    def record(self, committed: Committed) -> None:
+        commit = committed.commit
+        self._rounds.setdefault(commit.round_id, []).append(commit)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        core = swarm.inspections.get(peer)
-        if isinstance(effect, Committed):
-            self._rounds[peer].setdefault(effect.commit.round_id, []).append(effect.commit)
-        elif isinstance(effect, Aggregate) and core is not None and core.rolling is not None:
-            kind = core.rolling.shards[effect.shard].served.kind
-            said = [
-                commits[effect.shard].length
-                for commits in self._rounds[peer].values()
-                if commits[0].length and all(c.digest and c.kind == kind for c in commits)
-            ]
-            recent = said[-LENGTHS_KEPT:]
-            self.judged += bool(recent)
-            if effect.usual != (longest := max(recent, default=0.0)):
-                text = f"its rule is told that {effect.usual:g} is usual, and it is {longest:g}"
-                raise self.violated(swarm, peer, f"round {effect.round_id}: {text}")
+    @on_effect
+    def judge(self, ask: Aggregate) -> None:
+        kind = self.rolling.shards[ask.shard].served.kind
+        said = [
+            commits[ask.shard].length
+            for commits in self._rounds.values()
+            if commits[0].length and all(c.digest and c.kind == kind for c in commits)
+        ]
+        recent = said[-LENGTHS_KEPT:]
+        self.judged += bool(recent)
+        if ask.usual != (longest := max(recent, default=0.0)):
+            raise self.violated(
+                f"round {ask.round_id}: its rule is told that {ask.usual:g} is usual, and it is "
+                f"{longest:g}"
+            )

@@ -14,15 +14,13 @@ from gossip.core import (
     Apply,
     Commit,
     Committed,
-    Effect,
-    Inspection,
     PeerId,
     Report,
     Send,
     TrustSettings,
 )
-from gossip_lab.simulation.checkers.base import Checker
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.watching import on_effect, on_report
 
 HISTORIES_KEPT = 512
 TURNS = ("passed_over", "serves_again")
@@ -186,121 +184,94 @@ class OmissionsFollowTheCommits(Checker):
     has waited itself says so in what it commits next."""
 
     invariant = "S14"
-    effects = (Committed, Apply, Report, Commit)
+    needs = "rolling"
+    _turns = PerLife(list[tuple[PeerId, str]])
+    _pending = PerLife(list[Committed])
+    # for whose result of which round, in vain
+    _waited = PerLife(dict[tuple[PeerId, int], None])
 
     def make_records(self) -> None:
         self._histories: dict[bytes, Waits] = {}  # by the hash of the last round
-        self._turns = self.per_life(list[tuple[PeerId, str]])
-        self._pending = self.per_life(list[Committed])
-        # for whose result of which round, in vain
-        self._waited = self.per_life(dict[tuple[PeerId, int], None])
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        core = swarm.inspections.get(peer)
-        if core is None or not core.settings.f or core.rolling is None:
+    @on_report("ready")
+    def begin_history(self, report: Report) -> None:
+        settings = self.core.settings
+        self._histories.setdefault(self.rolling.chain, Waits(settings.trust, settings.f))
+
+    @on_report(*TURNS)
+    def record_turn(self, report: Report) -> None:
+        self._turns.append((report.fields["subject"], report.event))
+
+    @on_report("attempt")
+    def record_wait(self, report: Report) -> None:
+        silent, rounds, waited = silent_server(report), self.rolling, self._waited
+        if silent is None or report.fields["round"] != rounds.round_id:
             return
-        if isinstance(effect, Report):
-            self._on_report(peer, core, effect)
-        elif isinstance(effect, Send):
-            if (
-                isinstance(effect.message, Commit)
-                and effect.message.server == peer
-                and type(swarm.handling) is Aggregated
-            ):
-                self._judge_accusations(swarm, peer, core, effect.message)
-        elif isinstance(effect, Committed):
-            self._pending[peer].append(effect)
-        elif isinstance(effect, Apply):
-            done, self._pending[peer] = self._pending[peer], []
-            turns, self._turns[peer] = self._turns[peer], []
-            if done and done[0].chain not in self._histories:
-                self._follow(swarm, peer, core, done, turns)
-
-    def _on_report(self, peer: PeerId, core: Inspection, report: Report) -> None:
-        if report.event in TURNS:
-            self._turns[peer].append((report.fields["subject"], report.event))
-        elif report.event == "attempt" and report.fields["reason"].endswith("in time"):
-            self._on_wait(peer, core, report)
-        elif report.event == "ready" and (rounds := core.rolling) is not None:
-            self._histories.setdefault(rounds.chain, Waits(core.settings.trust, core.settings.f))
-
-    def _on_wait(self, peer: PeerId, core: Inspection, report: Report) -> None:
-        rounds = core.rolling
-        assert rounds is not None
         # Without a majority within its reach, and f more who may keep their updates to themselves,
         # it could make nothing.
-        if (
-            report.fields["round"] != rounds.round_id
-            or len(rounds.server.quorum.expected()) - core.settings.f < rounds.quorum()
-        ):
+        if len(rounds.server.quorum.expected()) - self.core.settings.f < rounds.quorum():
             return
-        silent = int(report.fields["reason"].split()[3])  # no commit from PEER in time
-        waited = self._waited[peer]
-        if silent != peer:
+        if silent != self.peer:
             waited[silent, rounds.round_id] = None
-        while len(waited) > KNOWN_MAX:
-            del waited[next(iter(waited))]
+            keep_latest(waited, KNOWN_MAX)
 
-    def _judge_accusations(
-        self, swarm: AnySwarm, peer: PeerId, core: Inspection, commit: Commit
-    ) -> None:
+    @on_effect
+    def judge_accusations(self, send: Send, commit: Commit) -> None:
         history = self._histories.get(commit.parent)
-        if history is None or len(commit.accusations) >= ACCUSATIONS_MAX:
+        if commit.server != self.peer or type(self.swarm.handling) is not Aggregated:
             return
-        told = {
-            (accusation.peer, accusation.round_id)
-            for accusation in commit.accusations
-            if accusation.silent
-        }
-        for server, of_round in self._waited[peer]:
-            if history.lacks(peer, server, of_round, commit.round_id):
-                text = (
-                    f"has waited for peer {server} in round {of_round}, in vain, and does not say "
-                    "so in its"
-                )
+        if not self.core.settings.f or history is None:
+            return
+        if len(commit.accusations) >= ACCUSATIONS_MAX:
+            return
+        told = {(each.peer, each.round_id) for each in commit.accusations if each.silent}
+        for server, of_round in self._waited:
+            if history.lacks(self.peer, server, of_round, commit.round_id):
                 self.demand(
                     (server, of_round) in told,
-                    swarm,
-                    peer,
-                    f"{text} result of round {commit.round_id}",
+                    f"has waited for peer {server} in round {of_round}, in vain, and does not say "
+                    f"so in its result of round {commit.round_id}",
                 )
 
-    def _follow(
-        self,
-        swarm: AnySwarm,
-        peer: PeerId,
-        core: Inspection,
-        done: list[Committed],
-        turns: list[tuple[PeerId, str]],
-    ) -> None:
+    @on_effect
+    def record_commit(self, committed: Committed) -> None:
+        self._pending.append(committed)
+
+    @on_effect
+    def judge_history(self, apply: Apply) -> None:
+        done, self._pending = self._pending, []
+        turns, self._turns = self._turns, []
+        if done and self.core.settings.f and done[0].chain not in self._histories:
+            self._follow(done, turns)
+
+    def _follow(self, done: list[Committed], turns: list[tuple[PeerId, str]]) -> None:
         commits = [committed.commit for committed in done]
         before = self._histories.get(commits[0].parent)
-        rounds = core.rolling
-        assert rounds is not None
-        if before is None or rounds.round_id != commits[0].round_id + 1:
+        if before is None or self.rolling.round_id != commits[0].round_id + 1:
             # it took over a state of which nobody has seen the history,
             # or has applied several rounds at once
             return
-        trust = rounds.replicated.trust
+        trust = self.rolling.replicated.trust
         others = [
             other
             for other in commits[0].roster
             if other not in before.rests and trust.may_serve(other)
         ]
         for commit in commits:
-            if commit.server in before.rests and len(others) > core.settings.f:
-                text = (
+            if commit.server in before.rests and len(others) > self.core.settings.f:
+                raise self.violated(
                     f"round {commit.round_id}, shard {commit.shard} was made by peer "
                     f"{commit.server}, which is passed over"
                 )
-                raise self.violated(swarm, peer, text)
         after = before.after(commits, turns, trust.quarantined())
         self.judged += bool(turns or before.rounds)
         if after.wrong is not None:
-            raise self.violated(swarm, peer, f"peer {after.wrong[0]} {after.wrong[1]}")
+            raise self.violated(f"peer {after.wrong[0]} {after.wrong[1]}")
         self._histories[done[0].chain] = after
-        if len(self._histories) > HISTORIES_KEPT:
-            del self._histories[next(iter(self._histories))]
+        keep_latest(self._histories, HISTORIES_KEPT)
 
 
-__all__ = ["OmissionsFollowTheCommits", "Waits"]
+def silent_server(report: Report) -> PeerId | None:
+    """Return the server whose commit did not come in time, if that is why a peer moves on."""
+    words = report.fields["reason"].split()  # no commit from PEER in time
+    return int(words[3]) if words[-2:] == ["in", "time"] else None

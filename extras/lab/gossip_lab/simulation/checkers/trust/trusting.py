@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import blake2b
+from typing import Any
 
 from gossip.core import (
     DIGEST_BYTES,
@@ -15,20 +16,18 @@ from gossip.core import (
     Commit,
     Committed,
     CoreSettings,
-    Effect,
-    Event,
-    Inspection,
     PeerId,
     Push,
     Received,
     Report,
     header_bytes,
 )
-from gossip_lab.simulation.checkers.base import REFUSALS, Checker
+from gossip_lab.simulation.checkers.base import REFUSALS, Checker, PerLife, keep_latest
 from gossip_lab.simulation.checkers.safety import members_of
-from gossip_lab.simulation.world import AnySwarm
+from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 from .ledger import CLEARLY, Ledger, RoundEvidence
+from .silent import silent_server
 
 HISTORIES_KEPT = 512
 TOLD = ("quarantined", "parole")
@@ -40,173 +39,132 @@ class TrustFollowsTheCommits(Checker):
     in quarantine contributes to no commit and makes none."""
 
     invariant = "S14"
-    effects = (Committed, Apply, Report, Aggregate)
+    needs = "rolling"
+    _changes = PerLife(list[tuple[PeerId, str]])
+    _pending = PerLife(list[Committed])
 
     def make_records(self) -> None:
         self._ledgers: dict[bytes, Ledger] = {}  # by the hash of the last round
-        self._changes = self.per_life(list[tuple[PeerId, str]])
-        self._pending = self.per_life(list[Committed])
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Report):
-            if effect.event in TOLD:
-                self._changes[peer].append((effect.fields["subject"], effect.event))
-            elif (
-                effect.event == "ready"
-                and (core := swarm.inspections.get(peer)) is not None
-                and (rounds := core.rolling)
-            ):
-                settings = core.settings
-                self._ledgers.setdefault(
-                    rounds.chain, Ledger(settings.trust, settings.f, settings.updates_for)
-                )
-        elif isinstance(effect, Committed):
-            self._pending[peer].append(effect)
-        elif isinstance(effect, Aggregate):
-            self._on_aggregate(swarm, peer, effect)
-        elif isinstance(effect, Apply):
-            done, self._pending[peer] = self._pending[peer], []
-            changes, self._changes[peer] = self._changes[peer], []
-            core = swarm.inspections.get(peer)
-            if done and core is not None and core.settings.f and done[0].chain not in self._ledgers:
-                self._follow(swarm, peer, core, done, changes)
+    @on_report("ready")
+    def begin_history(self, report: Report) -> None:
+        self._ledgers.setdefault(self.rolling.chain, Ledger.begin(self.core.settings))
 
-    def _follow(
-        self,
-        swarm: AnySwarm,
-        peer: PeerId,
-        core: Inspection,
-        done: list[Committed],
-        changes: list[tuple[PeerId, str]],
-    ) -> None:
+    @on_report(*TOLD)
+    def record_change(self, report: Report) -> None:
+        self._changes.append((report.fields["subject"], report.event))
+
+    @on_effect
+    def record_commit(self, committed: Committed) -> None:
+        self._pending.append(committed)
+
+    @on_effect
+    def judge_history(self, apply: Apply) -> None:
+        done, self._pending = self._pending, []
+        changes, self._changes = self._changes, []
+        if done and self.core.settings.f and done[0].chain not in self._ledgers:
+            self._follow(done, changes)
+
+    def _follow(self, done: list[Committed], changes: list[tuple[PeerId, str]]) -> None:
         commits = [committed.commit for committed in done]
         before = self._ledgers.get(commits[0].parent)
         if before is None:
             return  # it took over a state of which nobody has seen the history
         for commit in commits:
-            self._judge_commit(swarm, peer, core, before, commit)
-        told = [
-            (commit.server, accusation)
-            for commit in commits
-            for accusation in commit.accusations
-            if not accusation.silent
-        ]
-        charged = [
-            (by, accusation.peer, accusation.round_id)
-            for by, accusation in told
-            if not accusation.turn
-        ]
+            self._judge_commit(before, commit)
+        told = [(c.server, each) for c in commits for each in c.accusations if not each.silent]
+        charged = [(by, each.peer, each.round_id) for by, each in told if not each.turn]
         stated = [
             (by, c.peer, c.round_id, c.turn, c.content) for by, c in told if c.turn and by != c.peer
         ]
-        judged = _judged(commits, core.settings, before.locked())
+        judged = _judged(commits, self.core.settings, before.locked())
         evidence = RoundEvidence(judged, charged, stated)
         ledger = before.after(commits[0].round_id, evidence, changes, commits[0].roster)
         self.judged += 1
         if ledger.wrong is not None:
-            raise self.violated(swarm, peer, f"peer {ledger.wrong[0]} {ledger.wrong[1]}")
+            raise self.violated(f"peer {ledger.wrong[0]} {ledger.wrong[1]}")
         self._ledgers[done[0].chain] = ledger
-        if len(self._ledgers) > HISTORIES_KEPT:
-            del self._ledgers[next(iter(self._ledgers))]
+        keep_latest(self._ledgers, HISTORIES_KEPT)
 
-    def _judge_commit(
-        self, swarm: AnySwarm, peer: PeerId, core: Inspection, before: Ledger, commit: Commit
-    ) -> None:
+    def _judge_commit(self, before: Ledger, commit: Commit) -> None:
         if commit.server in self.circumstances.equivocating:
             return
-        where = f"round {commit.round_id}, shard {commit.shard}"
+        where, roster = f"round {commit.round_id}, shard {commit.shard}", self.rolling.roster
         contributors = [c.peer for c in commit.contributors]
-        if used := _used_without_need(contributors, before, core.rounds.roster):
-            raise self.violated(
-                swarm, peer, f"{where} uses updates of peers {used}, which are in quarantine"
-            )
+        if used := _used_without_need(contributors, before, roster):
+            raise self.violated(f"{where} uses updates of peers {used}, which are in quarantine")
         barred = before.barred()
-        if commit.server in barred and any(other not in barred for other in core.rounds.roster):
-            raise self.violated(
-                swarm, peer, f"{where} was made by peer {commit.server}, which may not serve"
-            )
+        if commit.server in barred and any(other not in barred for other in roster):
+            raise self.violated(f"{where} was made by peer {commit.server}, which may not serve")
 
-    def _on_aggregate(self, swarm: AnySwarm, peer: PeerId, ask: Aggregate) -> None:
-        core = swarm.inspections.get(peer)
-        rounds = core.rolling if core is not None else None
-        if core is None or rounds is None or not core.settings.f or rounds.round_id != ask.round_id:
+    @on_effect
+    def judge_rule(self, ask: Aggregate) -> None:
+        rounds = self.rolling
+        if not self.core.settings.f or rounds.round_id != ask.round_id:
             return
         ledger = self._ledgers.get(rounds.chain)
-        shard = rounds.shards[ask.shard] if ask.shard < len(rounds.shards) else None
-        if (
-            ledger is None
-            or shard is None
-            or shard.served.ticket != ask.ticket
-            or shard.commit is not None
-        ):
+        if ledger is None or ask.shard >= len(rounds.shards):
             return
-        self.judged += 1
+        shard = rounds.shards[ask.shard]
+        if shard.served.ticket != ask.ticket or shard.commit is not None:
+            return
         named = ask.peers or [row.peer for row in ask.rows]
         if ask.step != "whole":
             outside = {row.peer for row in ask.outside}
             named = [each for each in named if each not in outside]
+        self.judged += 1
         if used := _used_without_need(named, ledger, rounds.roster):
-            raise self.violated(
-                swarm,
-                peer,
-                f"round {ask.round_id}: its rule is given updates of {used}, which are in "
-                "quarantine",
-            )
-        self._judge_outside(swarm, peer, core, ask, ledger)
-        self._judge_f(swarm, peer, core, ask, ledger)
+            raise self.violated(_quarantine_text(ask, used))
+        self._judge_outside(ask, ledger)
+        self._judge_f(ask, ledger)
 
-    def _judge_outside(
-        self, swarm: AnySwarm, peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
-    ) -> None:
+    def _judge_outside(self, ask: Aggregate, ledger: Ledger) -> None:
         """Check that only suspects in quarantine are measured outside, and every usable one in each
         ``measured_every``-th round (every second by default)."""
-        rounds = core.rolling
-        assert rounds is not None
-        where = f"round {ask.round_id}, shard {ask.shard}"
+        where, served = f"round {ask.round_id}, shard {ask.shard}", self._served(ask)
         suspects = set(ledger.locked()) - set(ledger.proven())
         measured = {row.peer for row in ask.outside}
         if free := sorted(measured - suspects):
-            raise self.violated(swarm, peer, f"{where}: {free} are outside, and not in quarantine")
-        inside, shard = {row.peer for row in ask.rows} - measured, rounds.shards[ask.shard]
-        kind = shard.served.find_kind(inside) if inside else None
-        usable = [
-            peer for peer in shard.served.usable() if shard.served.answers[peer][0].kind == kind
-        ]
+            raise self.violated(f"{where}: {free} are outside, and not in quarantine")
+        inside = {row.peer for row in ask.rows} - measured
+        kind = served.find_kind(inside) if inside else None
+        usable = [peer for peer in served.usable() if served.answers[peer][0].kind == kind]
         due = set(usable) & suspects - inside
-        is_due = ask.round_id % core.settings.trust.measured_every == 0
+        is_due = ask.round_id % self.core.settings.trust.measured_every == 0
         if ask.step in ("whole", "measure") and ask.rows and is_due and not due <= measured:
-            text = f"{where}: of those in quarantine {sorted(due)} are to be measured"
-            raise self.violated(swarm, peer, f"{text}, and {sorted(measured)} are")
+            raise self.violated(
+                f"{where}: of those in quarantine {sorted(due)} are to be measured, and "
+                f"{sorted(measured)} are"
+            )
 
-    def _judge_f(
-        self, swarm: AnySwarm, peer: PeerId, core: Inspection, ask: Aggregate, ledger: Ledger
-    ) -> None:
+    def _served(self, ask: Aggregate) -> Any:
+        return self.rolling.shards[ask.shard].served
+
+    def _judge_f(self, ask: Aggregate, ledger: Ledger) -> None:
         """Only proof lowers f, or that too few are left when some have sent no numbers; and there
         are no more liars among the updates than the rule is to tolerate."""
-        settings, rounds = core.settings, core.rolling
-        assert rounds is not None
-        answers = rounds.shards[ask.shard].served.answers
-        proven = [p for p in ledger.proven() if p in rounds.roster]
+        settings, answers = self.core.settings, self._served(ask).answers
+        bears = f"round {ask.round_id}: its rule is to bear {ask.f} liars"
+        proven = [p for p in ledger.proven() if p in self.rolling.roster]
         f = max(0, settings.f - len(proven))
-        faulty = [p for p, (_, update) in answers.items() if update and not update.finite]
-        left = sum(
-            1 for told, update in answers.values() if update and update.finite and told.samples
-        )
+        numbers = {p: (told, update) for p, (told, update) in answers.items() if update}
+        faulty = [p for p, (_, update) in numbers.items() if not update.finite]
+        left = sum(1 for told, update in numbers.values() if update.finite and told.samples)
         faulty = [p for p in faulty if p not in proven]
-        least = max(0, f - len(faulty))
         enough = max([n for n in range(f + 1) if settings.updates_needed(n) <= left], default=0)
-        if ask.f != max(least, enough):
-            text = (
-                f"round {ask.round_id}: its rule is to bear {ask.f} liars, of {settings.f} with "
-                f"{proven} proven to lie and {faulty} without numbers"
+        if ask.f != max(0, f - len(faulty), enough):
+            raise self.violated(
+                f"{bears}, of {settings.f} with {proven} proven to lie and {faulty} without numbers"
             )
-            raise self.violated(swarm, peer, text)
         attackers = self.circumstances.attackers
         liars = [row.peer for row in ask.rows if row.peer in attackers]
-        bears = settings.rounds.quorum != "available" and len(attackers) <= settings.f
-        if bears and ask.f < len(liars):
-            text = f"round {ask.round_id}: its rule is to bear {ask.f} liars, and gets {liars}"
-            raise self.violated(swarm, peer, text)
+        is_bound = settings.rounds.quorum != "available" and len(attackers) <= settings.f
+        if is_bound and ask.f < len(liars):
+            raise self.violated(f"{bears}, and gets {liars}")
+
+
+def _quarantine_text(ask: Aggregate, used: list[PeerId]) -> str:
+    return f"round {ask.round_id}: its rule is given updates of {used}, which are in quarantine"
 
 
 def _used_without_need(
@@ -262,94 +220,71 @@ class TrustFollowsExperience(Checker):
     sent it what is not finite, and tells its rule how many liars are left to bear."""
 
     invariant = "S14"
-    events = (Aggregated, Push)
-    effects = (Aggregate, Apply, Report)
+    needs = "gossip"
+    _changes = PerLife(list[tuple[PeerId, str]])
+    _asked = PerLife(dict[int, Aggregate])
+    _judged = PerLife(dict[PeerId, int])
+    _ledger = PerLife[Ledger | None](lambda: None)
 
-    def make_records(self) -> None:
-        self._ledgers: dict[PeerId, Ledger] = self.per_life()
-        self._changes: dict[PeerId, list[tuple[PeerId, str]]] = {}
-        self._asked: dict[PeerId, dict[int, Aggregate]] = {}
-        self._judged: dict[PeerId, dict[PeerId, int]] = {}
+    @on_event
+    def record_push(self, event: Received, push: Push) -> None:
+        if event.payload is not None and not event.payload.finite:
+            self._judged[event.sender] = CLEARLY
 
-    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        super().on_start(swarm, peer)
-        core = swarm.inspections.get(peer)
-        if core is not None and core.gossip is not None and core.settings.f:
-            settings = core.settings
-            self._ledgers[peer] = Ledger(settings.trust, settings.f, settings.updates_for)
-            self._changes[peer], self._asked[peer], self._judged[peer] = [], {}, {}
-
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        core = swarm.inspections.get(peer)
-        if peer not in self._ledgers or core is None:
+    @on_event
+    def record_answer(self, event: Aggregated) -> None:
+        ask = self._asked.pop(event.ticket, None)
+        if ask is None or event.payload is None:
             return
-        if isinstance(event, Received):
-            if (
-                isinstance(event.message, Push)
-                and event.payload is not None
-                and not event.payload.finite
-            ):
-                self._judged[peer][event.sender] = CLEARLY
-        elif isinstance(event, Aggregated):
-            ask = self._asked[peer].pop(event.ticket, None)
-            if ask is not None and event.payload is not None:
-                farthest = {
-                    row.peer: far
-                    for row, far in zip(ask.rows, event.outlyingness, strict=True)
-                    if row.peer != peer
-                }
-                outside = {
-                    row.peer: far for row, far in zip(ask.outside, event.outside, strict=False)
-                }
-                for other, stood_out in _standing_out(farthest, core.settings, outside).items():
-                    known = self._judged[peer].get(other, 0)
-                    self._judged[peer][other] = max(known, stood_out)
+        farthest = {
+            row.peer: far
+            for row, far in zip(ask.rows, event.outlyingness, strict=True)
+            if row.peer != self.peer
+        }
+        outside = {row.peer: far for row, far in zip(ask.outside, event.outside, strict=False)}
+        judged = self._judged
+        for other, clearly in _standing_out(farthest, self.core.settings, outside).items():
+            judged[other] = max(judged.get(other, 0), clearly)
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        core = swarm.inspections.get(peer)
-        rounds = core.gossip if core is not None else None
-        ledger = self._ledgers.get(peer)
-        if core is None or rounds is None or ledger is None:
+    @on_report(*TOLD)
+    def record_change(self, report: Report) -> None:
+        self._changes.append((report.fields["subject"], report.event))
+
+    @on_effect
+    def judge_apply(self, apply: Apply) -> None:
+        judged, self._judged = self._judged, {}
+        changes, self._changes = self._changes, []
+        if not self.core.settings.f:
             return
-        if isinstance(effect, Report):
-            if effect.event in TOLD:
-                self._changes[peer].append((effect.fields["subject"], effect.event))
-        elif isinstance(effect, Aggregate):
-            self._on_aggregate(swarm, peer, core, ledger, effect)
-        elif isinstance(effect, Apply):
-            judged, self._judged[peer] = self._judged[peer], {}
-            changes, self._changes[peer] = self._changes[peer], []
-            evidence = RoundEvidence(sorted(judged.items()))
-            after = ledger.after(effect.round_id, evidence, changes, members_of(core))
-            self.judged += 1
-            if after.wrong is not None:
-                raise self.violated(swarm, peer, f"peer {after.wrong[0]} {after.wrong[1]}")
-            self._ledgers[peer] = after
+        evidence = RoundEvidence(sorted(judged.items()))
+        after = (self._ledger or Ledger.begin(self.core.settings)).after(
+            apply.round_id, evidence, changes, members_of(self.core)
+        )
+        self.judged += 1
+        if after.wrong is not None:
+            raise self.violated(f"peer {after.wrong[0]} {after.wrong[1]}")
+        self._ledger = after
 
-    def _on_aggregate(
-        self, swarm: AnySwarm, peer: PeerId, core: Inspection, ledger: Ledger, ask: Aggregate
-    ) -> None:
+    @on_effect
+    def judge_rule(self, ask: Aggregate) -> None:
+        settings = self.core.settings
+        if not settings.f:
+            return
         if not ask.mix:
-            self._asked[peer] = {ask.ticket: ask}
+            self._asked = {ask.ticket: ask}
         named = [row.peer for row in ask.rows]
-        if used := _used_without_need(named, ledger, named):
-            raise self.violated(
-                swarm,
-                peer,
-                f"round {ask.round_id}: its rule is given updates of {used}, which are in "
-                "quarantine",
-            )
-        settings = core.settings
+        if used := _used_without_need(
+            named, (self._ledger or Ledger.begin(self.core.settings)), named
+        ):
+            raise self.violated(_quarantine_text(ask, used))
         # Each liar more takes two updates more, and one needs what one needs without any.
         without_any = max(1, settings.updates_min - 2 * settings.f)
         most = max(0, min(settings.f, (len(ask.rows) - without_any) // 2))
-        self.judged += 1
-        if ask.f != most:
-            text = (
-                f"round {ask.round_id}: its rule is to bear {ask.f} liars among {len(ask.rows)}, "
-                f"and {most} may be"
-            )
-            raise self.violated(swarm, peer, text)
+        self.demand(
+            ask.f == most,
+            f"round {ask.round_id}: its rule is to bear {ask.f} liars among {len(ask.rows)}, and "
+            f"{most} may be",
+        )
 
 
 class AccusesByExperience(Checker):
@@ -359,52 +294,43 @@ class AccusesByExperience(Checker):
     they have made is no evidence."""
 
     invariant = "S14"
-    events = (Commit,)
-    effects = (Report, Committed)
+    # whose results of which rounds, as hashes
+    _handed = PerLife(dict[tuple[PeerId, int], set[bytes]])
+    _refused = PerLife(set[tuple[PeerId, int]])  # whose results of which rounds
+    _waited = PerLife(set[tuple[PeerId, int]])  # likewise, in vain
 
-    def make_records(self) -> None:
-        # whose results of which rounds, as hashes
-        self._handed = self.per_life(dict[tuple[PeerId, int], set[bytes]])
-        self._refused = self.per_life(set[tuple[PeerId, int]])  # whose results of which rounds
-        self._waited = self.per_life(set[tuple[PeerId, int]])  # likewise, in vain
+    @on_event
+    def record_handed(self, event: Received, commit: Commit) -> None:
+        if event.sender == commit.server:
+            content = blake2b(header_bytes(commit), digest_size=DIGEST_BYTES).digest()
+            whose = event.sender, commit.round_id
+            self._handed.setdefault(whose, set()).add(content)
 
-    def on_event(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        if (
-            isinstance(event, Received)
-            and isinstance(event.message, Commit)
-            and event.sender == event.message.server
-        ):
-            content = blake2b(header_bytes(event.message), digest_size=DIGEST_BYTES).digest()
-            self._handed[peer].setdefault((event.sender, event.message.round_id), set()).add(
-                content
-            )
+    @on_report("attempt")
+    def record_wait(self, report: Report) -> None:
+        if (silent := silent_server(report)) is not None:
+            self._waited.add((silent, report.fields["round"]))
 
-    def on_effect(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
-        if isinstance(effect, Report):
-            if effect.event == "attempt" and effect.fields["reason"].endswith("in time"):
-                silent = int(effect.fields["reason"].split()[3])  # no commit from PEER in time
-                self._waited[peer].add((silent, effect.fields["round"]))
-            elif effect.event in REFUSALS and effect.fields["from"] == effect.fields["server"]:
-                self._refused[peer].add((effect.fields["from"], effect.fields["round"]))
-        elif isinstance(effect, Committed) and effect.made:
-            for accusation in effect.commit.accusations:
-                whose = accusation.peer, accusation.round_id
-                if accusation.turn:
-                    text = (
-                        f"states what peer {accusation.peer} has handed it in round "
-                        f"{accusation.round_id}, and was not handed that"
-                    )
-                    self.demand(
-                        accusation.content in self._handed[peer].get(whose, ()), swarm, peer, text
-                    )
-                    continue
-                what = "waited for none" if accusation.silent else "refused none by it"
-                text = (
-                    f"charges peer {accusation.peer} with a result of round "
-                    f"{accusation.round_id}, of which it has {what}"
+    @on_report(*REFUSALS)
+    def record_refusal(self, report: Report) -> None:
+        if report.fields["from"] == report.fields["server"]:
+            self._refused.add((report.fields["from"], report.fields["round"]))
+
+    @on_effect
+    def judge(self, committed: Committed) -> None:
+        for each in committed.commit.accusations if committed.made else ():
+            whose = each.peer, each.round_id
+            if each.turn:
+                self.demand(
+                    each.content in self._handed.get(whose, ()),
+                    f"states what peer {each.peer} has handed it in round {each.round_id}, and was "
+                    "not handed that",
                 )
-                known = self._waited if accusation.silent else self._refused
-                self.demand(whose in known[peer], swarm, peer, text)
-
-
-__all__ = ["AccusesByExperience", "TrustFollowsExperience", "TrustFollowsTheCommits"]
+                continue
+            what = "waited for none" if each.silent else "refused none by it"
+            known = self._waited if each.silent else self._refused
+            self.demand(
+                whose in known,
+                f"charges peer {each.peer} with a result of round {each.round_id}, of which it has "
+                f"{what}",
+            )

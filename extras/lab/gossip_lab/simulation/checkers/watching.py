@@ -1,0 +1,181 @@
+"""Observers whose methods declare what they look at: a decorator gives the moment, the annotation
+of the last parameter the types.
+
+    class CountsPushes(Watching):
+        @on_event
+        def count(self, event: Received, push: Push) -> None: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_type_hints
+
+from gossip.core import (
+    GossipInspection,
+    Inspection,
+    MembershipInspection,
+    Message,
+    PeerId,
+    Received,
+    RollingInspection,
+    Send,
+)
+from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
+
+Method = TypeVar("Method", bound=Callable[..., None])
+MESSAGES = frozenset(get_args(Message))
+
+
+class _Handler(NamedTuple):
+    """A decorated method.
+
+    Attributes:
+        kinds: Types of events, effects or messages that it looks at.
+        carried: Whether it takes ``Received`` or ``Send``, and then the message in it.
+        reports: Names of the reports that it looks at; empty: any effect.
+    """
+
+    name: str
+    moment: str
+    kinds: tuple[type, ...]
+    carried: bool
+    reports: tuple[str, ...]
+
+
+def _declare(moment: str, *reports: str) -> Callable[[Method], Method]:
+    def declare(method: Method) -> Method:
+        method.declared = moment, reports  # type: ignore[attr-defined]
+        return method
+
+    return declare
+
+
+on_event = _declare("on_event")
+on_effect = _declare("on_effect")
+after_event = _declare("after_event")
+
+
+def on_report(*events: str) -> Callable[[Method], Method]:
+    """Look at the reports of these names."""
+    return _declare("on_effect", *events)
+
+
+def _handlers_of(owner: type) -> tuple[_Handler, ...]:
+    found = []
+    attributes = {name: it for base in reversed(owner.__mro__) for name, it in vars(base).items()}
+    for name, method in attributes.items():
+        if (declared := getattr(method, "declared", None)) is not None:
+            hints = get_type_hints(method)
+            del hints["return"]
+            *carrier, hint = hints.values()
+            kinds = get_args(hint) or (hint,)
+            found.append(_Handler(name, declared[0], kinds, bool(carrier), declared[1]))
+    return tuple(found)
+
+
+class Watching(Observer):
+    """An observer that calls each decorated method for what it is about.
+
+    Attributes:
+        needs: Without such an inspection of the peer no decorated method is called: of the rounds
+            (of a whole peer), of rolling or gossip rounds. Empty: it is always called.
+        swarm, peer: Where what is looked at takes place.
+    """
+
+    needs: ClassVar[Literal["", "rounds", "rolling", "gossip"]] = "rounds"
+    handlers: ClassVar[tuple[_Handler, ...]] = ()
+    swarm: AnySwarm
+    peer: PeerId
+
+    def __init_subclass__(cls) -> None:
+        cls.handlers = _handlers_of(cls)
+
+    def select_peer(self, swarm: AnySwarm, peer: PeerId) -> None:
+        self.swarm, self.peer = swarm, peer
+
+    @property
+    def now(self) -> float:
+        return self.swarm.now
+
+    @property
+    def host(self) -> Any:
+        return self.swarm.hosts[self.peer]
+
+    @property
+    def trainer(self) -> Any:
+        return self.host.trainer
+
+    @property
+    def clock_s(self) -> float:
+        """Time by the clock of the peer's machine."""
+        return float(self.host.machine.clock_s(self.swarm.now_ns))
+
+    @property
+    def membership(self) -> MembershipInspection:
+        membership: MembershipInspection = self.host.membership
+        return membership
+
+    @property
+    def core(self) -> Inspection:
+        return self.swarm.inspections[self.peer]
+
+    @property
+    def rolling(self) -> RollingInspection:
+        rounds = self.core.rolling
+        assert rounds is not None, "the checker needs rolling rounds"
+        return rounds
+
+    @property
+    def gossip(self) -> GossipInspection:
+        rounds = self.core.gossip
+        assert rounds is not None, "the checker needs gossip rounds"
+        return rounds
+
+    def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
+        carrier = kind
+        if kind in MESSAGES:
+            carrier = Send if moment == "on_effect" else Received
+        return tuple(
+            self._bind(handler)
+            for handler in self.handlers
+            if handler.moment == moment and not {kind, carrier}.isdisjoint(handler.kinds)
+        )
+
+    def _bind(self, handler: _Handler) -> Watcher:
+        method, needs = getattr(self, handler.name), self.needs
+        reports, carried = handler.reports, handler.carried
+
+        def see(swarm: AnySwarm, peer: PeerId, what: Any) -> None:
+            if reports and what.event not in reports:
+                return
+            if needs and getattr(swarm.inspections.get(peer), needs, None) is None:
+                return
+            self.swarm, self.peer = swarm, peer
+            if carried:
+                method(what, what.message)
+            else:
+                method(what)
+
+        return see
+
+    def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
+        self.select_peer(swarm, peer)
+        self.begin_life()
+
+    def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
+        self.select_peer(swarm, peer)
+        self.resume_life()
+
+    def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
+        self.select_peer(swarm, peer)
+        self.end_life()
+
+    def begin_life(self) -> None:
+        """A life of the peer begins: the core exists and has handled nothing yet."""
+
+    def resume_life(self) -> None:
+        """The process stood still and goes on; it has handled nothing yet."""
+
+    def end_life(self) -> None:
+        """The process was killed; its core can still be read."""
