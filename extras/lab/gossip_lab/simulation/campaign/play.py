@@ -394,7 +394,6 @@ def circumstances(schedule: Schedule) -> RunConditions:
     answering = [fault for fault in schedule.faults if isinstance(fault, ActivationFault)]
     found = RunConditions.of(
         (*attackers, *equivocating, *rewriting),
-        rewriting=rewriting,
         forks=_may_part(schedule) or any(isinstance(fault, FORKING) for fault in schedule.faults),
         equivocating=equivocating,
         lies=[fault.lie for fault in node_attacks],

@@ -129,7 +129,6 @@ class RunConditions:
         faultless: Nothing at all is done to the peers.
         trickling: Peers whose payloads get through slowly, or not at all, while nothing else is
             done to any peer; empty if something else is.
-        rewriting: Peers that overwrite their updates after these were read.
         answering_falsely: Members of a pipeline stage that lie about micro-batches, or about the
             audits of others' micro-batches.
         tampering: Some of these send wrong activations or gradients.
@@ -145,7 +144,6 @@ class RunConditions:
     untolerated: bool = False
     faultless: bool = False
     trickling: frozenset[PeerId] = frozenset()
-    rewriting: frozenset[PeerId] = frozenset()
     answering_falsely: frozenset[PeerId] = frozenset()
     tampering: bool = False
 
@@ -156,7 +154,6 @@ class RunConditions:
         equivocating: Collection[PeerId] = (),
         lies: Collection[str] = (),
         trickling: Collection[PeerId] = (),
-        rewriting: Collection[PeerId] = (),
         **conditions: bool,
     ) -> RunConditions:
         """Some lies fork the history like a network that loses commits. ``conditions``: the other
@@ -166,7 +163,6 @@ class RunConditions:
             equivocating=frozenset(equivocating),
             lies=frozenset(lies),
             trickling=frozenset(trickling),
-            rewriting=frozenset(rewriting),
             answering_falsely=frozenset(),
             **conditions,
         )

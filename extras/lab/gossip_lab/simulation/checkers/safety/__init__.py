@@ -9,7 +9,6 @@ from . import (
     keeping,
     overlapping,
     results,
-    rewritten,
     together,
 )
 from .concluding import EndsAlike
