@@ -4,8 +4,10 @@ and says nothing where there is none."""
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
+from pkgutil import walk_packages
 from typing import Any
 
 import pytest
@@ -41,6 +43,7 @@ from gossip.core.rounds.rolling import RollingRounds
 from gossip.faults.kinds import Crash
 from gossip.faults.world import NodeAttack
 from gossip.topologies import Roster
+from gossip_lab.simulation import checkers
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.checkers import (
     Checker,
@@ -180,6 +183,13 @@ def test_checkers_by_themselves_see_what_they_see_in_a_panel() -> None:
         swarm.run_for(2.0)
     judged = {name: times for each in alone for name, times in each.judged_by().items()}
     assert judged == panel.judged_by()
+
+
+def test_every_module_of_checkers_is_imported_so_none_is_left_out() -> None:
+    modules = {each.name for each in walk_packages(checkers.__path__, f"{checkers.__name__}.")}
+    assert modules <= set(sys.modules)
+    found = {type(checker).__name__ for checker in every_checker()}
+    assert {kind.__name__ for kind in Checker.kinds} < found
 
 
 def test_a_violation_crosses_processes() -> None:

@@ -10,7 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -235,10 +235,7 @@ def _conclude(
         console.print_line(f"    {line}".rstrip())
     return {
         "seed": seed,
-        "invariant": found.invariant,
-        "peer": found.peer,
-        "at_s": found.at_s,
-        "text": found.text,
+        **asdict(found),
         "replay": command,
         "plan": plan,
         "plan_file": str(path),
@@ -434,23 +431,13 @@ def _play_one(
         _draw(outcome, chart, picture)
     if console.as_json:
         found = outcome.violation
-        violation = (
-            None
-            if found is None
-            else {
-                "invariant": found.invariant,
-                "peer": found.peer,
-                "at_s": found.at_s,
-                "text": found.text,
-            }
-        )
         print(
             json.dumps(
                 {
                     "schema": "gossip.simulate.one/1",
                     "seed": schedule.seed,
                     "plan": schedule.plan.to_toml(),
-                    "violation": violation,
+                    "violation": asdict(found) if found is not None else None,
                     "trace_hash": outcome.trace_hash,
                     "rounds": outcome.rounds,
                     "simulated_s": outcome.simulated_s,
