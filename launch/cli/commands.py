@@ -204,7 +204,6 @@ def run(
     runs.print_tolerance(resolved, shown.print_line)
     if settled.room > settled.peers:
         shown.print_line(f"room for {settled.room - settled.peers} more: gossip join {folder}")
-    feasible.report_gpu_shortage(settled.peers, shown.print_line)
     endpoint = JoinEndpoint(port=port) if port else None
     with tracked(track or (), folder, shown.print_line):
         outcome = runs.train(settled, program.command, shown, endpoint=endpoint)

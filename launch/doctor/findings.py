@@ -8,9 +8,8 @@ from typing import Any, Literal
 
 from gossip.launch.report import counted
 
-Level = Literal["ok", "warn", "fail", "skip"]
-"""``fail``: runs do not work, or not as they should. ``skip``: not there, and only some need it; or
-it cannot be known."""
+Level = Literal["ok", "warn", "fail"]
+"""``fail``: runs do not work, or not as they should."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ def join(
             )
         _by_folder(run, own, count, show, as_json)
         return
-    from gossip.launch.local import feasible, runs
+    from gossip.launch.local import runs
 
     from . import arriving
 
@@ -98,7 +98,6 @@ def join(
     about = About(config.name, f"joining as {_named(arrival.newcomers)}", config.run_dir)
     screen = show(about)
     os.chdir(arrival.where)
-    feasible.report_gpu_shortage(count, screen.print_line)
     outcome = runs.train(
         arrival.config, arrival.command, screen, arrival.newcomers, arrival.endpoint
     )
@@ -126,7 +125,6 @@ def _by_folder(
     if difference := joining.difference(place, program.code):
         screen.print_line(difference)
     os.chdir(program.folder)  # as the others, who may name their data by where it is from there
-    feasible.report_gpu_shortage(count, screen.print_line)
     outcome = runs.train(place.config, program.program.command, screen, newcomers)
     raise typer.Exit(runs.finish(place.folder, outcome, screen, as_json))
 

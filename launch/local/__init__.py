@@ -9,7 +9,6 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import (
         feasible,
-        gpus,
         invitation,
         runs,
         swarm_keys,

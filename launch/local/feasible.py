@@ -1,11 +1,10 @@
-"""Checks of this machine before anything starts: memory, GPUs, a port, the run's folder."""
+"""Checks of this machine before anything starts: memory, a port, the run's folder."""
 
 from __future__ import annotations
 
 import errno
 import socket
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 from gossip.errors import AddressInUse, ConfigError, OutOfMemory, RunExists
@@ -23,19 +22,6 @@ def check_memory(peers: int) -> None:
     have = psutil.virtual_memory().available
     if peers * PEER_BYTES > have:
         raise OutOfMemory(peers, peers * PEER_BYTES, have)
-
-
-def report_gpu_shortage(peers: int, say: Callable[[str], None]) -> None:
-    """Tells what so many peers would lack on this machine's GPUs. Nothing is refused:
-    their script may use none."""
-    from . import gpus
-
-    found = gpus.query_gpus()
-    if found.error:
-        say(f"! what is free on GPUs is not known: {found.error}")
-    if said := found.short_of(peers):
-        say(f"! {said}")
-        say(f"  try: {gpus.HINT}")
 
 
 def check_port(host: str, port: int) -> None:

@@ -92,7 +92,6 @@ def train(
     )
     if displaced := displaces(meeting.folder, task.peer):
         screen.print_line(displaced)
-    feasible.report_gpu_shortage(1, screen.print_line)
     if task.peer == 0:
         if judge := tolerance.judges(meeting.config, resolved.sources):
             screen.print_line(judge)

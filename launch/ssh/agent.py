@@ -27,7 +27,6 @@ from typing import Any
 
 from gossip.config import RunConfig
 from gossip.errors import ConfigError, GossipError, LocalError, Malformed
-from gossip.interpreter import python_command
 from gossip.launch import guardian
 from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, runs
 from gossip.launch.registry import JoinEndpoint
@@ -245,8 +244,6 @@ class Agent:
                 self._do(self._probe(frame["targets"], frame["word"]))
             case "measure":
                 self._do(self._measure(frame["target"], frame["word"]))
-            case "examine":
-                self._do(self._examine())
             case "saved" | "send_part":
                 self._about_saved(frame)
             case "start":
@@ -300,8 +297,8 @@ class Agent:
     # --- before the start -------------------------------------------------------------------------
 
     async def _send_facts(self, asked: Frame) -> None:
-        """In a thread: a driver or a disk may take longer than an agent may be silent, and slow
-        pongs tell a wrong clock."""
+        """In a thread: a disk may take longer than an agent may be silent, and slow pongs tell a
+        wrong clock."""
         self._outbox.send("facts", facts=await asyncio.to_thread(hostfacts.collect_facts, asked))
 
     def _end_if_failed(self, looking: asyncio.Task[None]) -> None:
@@ -330,23 +327,6 @@ class Agent:
         self._outbox.send(
             "measured", result=await pairs.measure(target["address"], target["port"], word)
         )
-
-    async def _examine(self) -> None:
-        """``gossip doctor`` in a process of its own: it imports torch, which an agent needs not."""
-        words = python_command("-m", "gossip.launch.cli", "doctor", "--json")
-        pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-        process = await asyncio.create_subprocess_exec(
-            *words, stdin=nothing, stdout=pipe, stderr=pipe
-        )
-        out, err = await process.communicate()
-        try:
-            findings = json.loads(out)["findings"]
-        except (ValueError, LookupError):
-            findings = []
-        last = (
-            err.decode("utf-8", "replace").strip().splitlines() or ["gossip doctor said nothing"]
-        )[-1]
-        self._outbox.send("examined", findings=findings, error=last)
 
     # --- the run ----------------------------------------------------------------------------------
 

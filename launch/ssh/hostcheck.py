@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-from gossip.launch.local import PEER_BYTES, Program, gpus
+from gossip.launch.local import PEER_BYTES, Program
 from gossip.launch.report import counted
 from gossip.transport import is_loopback
 
@@ -107,15 +107,9 @@ def _line_of(host: Host, facts: Facts) -> str:
             f"torch {packages['torch'] or '-'}",
             f"gossip {packages['gossip-train'] or '-'}",
             f"clock {facts['clock_s']:+.3f} s",
-            f"{peers}, {facts['memory_bytes'] / 2**30:.1f} GiB free{_on_gpus(facts)}",
+            f"{peers}, {facts['memory_bytes'] / 2**30:.1f} GiB free",
         )
     )
-
-
-def _on_gpus(facts: Facts) -> str:
-    found = gpus.Gpus.from_json(facts["gpus"])
-    free = sum(gpu.free_bytes for gpu in found.each)
-    return f", {free / 2**30:.1f} GiB on {counted(len(found.each), 'GPU')}" if found.each else ""
 
 
 def _problems(
@@ -201,7 +195,7 @@ def _script(host: Host, facts: Facts, program: Program, digest: str | None) -> I
 
 
 def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:
-    """Memory, GPUs and cores for the peers of a host."""
+    """Memory and cores for the peers of a host."""
     if facts["memory_bytes"] < host.slots * PEER_BYTES:
         fits = facts["memory_bytes"] // PEER_BYTES
         need = (
@@ -213,15 +207,6 @@ def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:
             f"{need}, {facts['memory_bytes'] / 2**30:.1f} GiB are free",
             _fewer(host, fits),
         )
-    on_gpus = gpus.Gpus.from_json(facts["gpus"])
-    if on_gpus.error:
-        yield _warn(
-            host,
-            f"its GPUs are not known: {on_gpus.error}",
-            "nvidia-smi there; without it they may still train",
-        )
-    if short := on_gpus.short_of(host.slots):
-        yield _warn(host, short, gpus.HINT)
     if facts["cores"] < host.slots:
         yield _warn(
             host,

@@ -21,7 +21,7 @@ import psutil
 
 import gossip
 from gossip.errors import ConfigError
-from gossip.launch.local import Program, gpus
+from gossip.launch.local import Program
 from gossip.run import checkpoints, read_json, stage_parts
 from gossip.transport import is_loopback
 
@@ -47,7 +47,6 @@ def collect_facts(asked: Mapping[str, Any]) -> dict[str, Any]:
         "user": getpass.getuser(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().available,
-        "gpus": gpus.query_gpus().to_json(),
         "workdir": asked["workdir"],
         "workdir_error": "",
         "script": None,

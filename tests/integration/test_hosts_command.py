@@ -255,35 +255,3 @@ def test_agents_whose_launcher_is_killed_leave_though_they_have_not_written_all_
     while left := marked(os.environ[MARK]):
         assert time.monotonic() < until, left
         time.sleep(0.02)
-
-
-def test_the_doctor_goes_to_every_host_that_can_be_reached(folder: Path) -> None:
-    ssh = f"{sys.executable} {FAKE_SSH}"
-    command = [
-        sys.executable,
-        "-m",
-        "gossip.launch.cli",
-        "doctor",
-        "--hosts",
-        "a,denied",
-        "--ssh",
-        ssh,
-    ]
-    done = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 1, done.stderr
-    lines = done.stdout.splitlines()
-    assert (
-        "fail  denied: ssh denied: Permission denied (publickey). gossip never asks for passwords"
-        in lines
-    )
-    assert any(line.startswith("ok    a: python ") for line in lines), (
-        "what gossip hosts would look at"
-    )
-    assert any(re.match(r"ok    a: \d+ more checks are ok there", line) for line in lines), (
-        "what it says of itself"
-    )
-    assert not any(line.startswith("ok    a, ") for line in lines)
-    assert lines[-1].endswith(
-        f"for a bug report: gossip doctor --hosts a,denied --ssh '{ssh}' --json > doctor.json"
-    )
-    assert not (folder / "runs").exists()

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from gossip.launch.local.feasible import PEER_BYTES
-from gossip.launch.local.gpus import HINT, Gpu, Gpus
 from gossip.launch.local.program import Program
 from gossip.launch.ssh.hostcheck import HostReport, choose, judge_hosts, judge_pairs
 from gossip.launch.ssh.hostlist import Host, parse_list
@@ -17,10 +16,6 @@ SCRIPT = Program("train.py")
 A, B = "10.77.0.11", "10.77.0.12"
 
 
-def gpu(index: int, free_mib: int) -> Gpu:
-    return Gpu(index, f"GPU-{index}", "A100", free_mib * 2**20, 81920 * 2**20)
-
-
 def facts(**other: Any) -> dict[str, Any]:
     found = {
         "python": "3.11.7",
@@ -29,7 +24,6 @@ def facts(**other: Any) -> dict[str, Any]:
         "code": "c0de",
         "cores": 8,
         "memory_bytes": 16 * 2**30,
-        "gpus": Gpus().to_json(),
         "workdir": "/srv",
         "workdir_error": "",
         "script": {"path": "/srv/train.py", "digest": "d1"},
@@ -72,11 +66,6 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
             "on 8 cores, 16.0 GiB free"
         )
     ]
-
-
-def test_what_is_free_on_gpus_stands_behind_the_memory() -> None:
-    (line,) = judged(Host("b", 2), gpus=Gpus((gpu(0, 40960), gpu(1, 20480))).to_json())
-    assert line.endswith("16.0 GiB free, 60.0 GiB on 2 GPUs")
 
 
 @pytest.mark.parametrize(
@@ -145,23 +134,6 @@ def test_what_is_free_on_gpus_stands_behind_the_memory() -> None:
         (
             {"memory_bytes": PEER_BYTES + 1},
             ["fail  2 peers need about 0.9 GiB, 0.4 GiB are free", "try: b slots=1"],
-        ),
-        (
-            {"gpus": Gpus((gpu(0, 300),)).to_json()},
-            [
-                (
-                    "warn  2 peers on 1 GPU would need about 512 MiB each before any model; free: "
-                    "300 MiB, no room for any"
-                ),
-                f"try: {HINT}",
-            ],
-        ),
-        (
-            {"gpus": Gpus(error="nvidia-smi: no driver").to_json()},
-            [
-                "warn  its GPUs are not known: nvidia-smi: no driver",
-                "try: nvidia-smi there; without it they may still train",
-            ],
         ),
         ({"cores": 1}, ["warn  2 peers share 1 core", "try: b slots=1"]),
         (

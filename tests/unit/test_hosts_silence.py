@@ -12,8 +12,6 @@ from typing import Any, cast
 
 import pytest
 
-from gossip.launch.local import gpus
-from gossip.launch.local.gpus import Gpus
 from gossip.launch.ssh import frames, hostfacts, swarm as hosts
 from gossip.launch.ssh.agent import Agent, LauncherBacklog
 from gossip.launch.ssh.hostlist import Host
@@ -106,18 +104,19 @@ def look_order(folder: Path) -> bytes:
     return frames.encode({"kind": "check", **asked})
 
 
-async def test_an_agent_whose_driver_hangs_is_heard_meanwhile(
+async def test_an_agent_whose_disk_hangs_is_heard_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     answer = threading.Event()
 
-    def hangs() -> Gpus:
-        return Gpus(
-            error="" if answer.wait(10.0) else "nobody was heard while the driver was asked"
-        )
+    collect_facts = hostfacts.collect_facts
 
-    monkeypatch.setattr(gpus, "query_gpus", hangs)
+    def hangs(asked: Any) -> dict[str, Any]:
+        assert answer.wait(10.0), "nobody was heard while the disk was asked"
+        return collect_facts(asked)
+
+    monkeypatch.setattr(hostfacts, "collect_facts", hangs)
     agent, orders = Agent(outbox := LauncherBacklog()), asyncio.StreamReader()
     orders.feed_data(look_order(tmp_path) + frames.encode({"kind": "ping", "n": 7}))
     run = asyncio.create_task(agent.run(orders))
@@ -130,7 +129,6 @@ async def test_an_agent_whose_driver_hangs_is_heard_meanwhile(
         orders.feed_data(frames.encode({"kind": "bye"}))
         assert await run == 0
     assert [frame["kind"] for frame in outbox._frames] == ["hello", "pong", "facts"]
-    assert outbox._frames[-1]["facts"]["gpus"] == {"each": [], "error": ""}
 
 
 async def test_an_agent_that_cannot_look_ends_with_the_reason(
