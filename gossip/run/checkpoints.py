@@ -300,55 +300,6 @@ class OutgoingCheckpoint:
             self._has_scratch = False
 
 
-class IncomingCheckpoint:
-    """One that comes from elsewhere, file by file: it is there as a whole and verified, or not at
-    all.
-
-    Args:
-        folder: That it is put into, beside others.
-    """
-
-    def __init__(self, folder: Path, step: int) -> None:
-        self._place = folder.absolute() / name_of(step)
-        self._scratch = self._place.with_name(f".{self._place.name}.{_own()}.incomplete")
-        _make_folder(self._place.parent)
-        _remove(self._scratch)
-        os.mkdir(self._scratch)
-
-    def append(self, name: str, data: bytes) -> None:
-        """Append data to a file of the checkpoint.
-
-        Raises: ConfigError: ``name`` is no file of a checkpoint. OSError: The data could not be
-            written.
-        """
-        if not _FILE.fullmatch(name):
-            raise ConfigError(f"{shown(name)} is no file of a checkpoint")
-        with (self._scratch / name).open("ab") as file:
-            file.write(data)
-
-    def finish(self) -> None:
-        """Raises: DamagedCheckpoint: It is not what was written. OSError: It cannot be written."""
-        try:
-            found = open_at(self._scratch)
-            if problems := verify(found):
-                raise DamagedCheckpoint(str(self._place), "what was written", problems[0])
-            if found.step != _step_of(self._place.name):
-                raise DamagedCheckpoint(str(self._place), self._place.name, name_of(found.step))
-            for path in self._scratch.iterdir():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-            sync_folder(self._scratch)
-            _put(self._scratch, self._place, found.manifest)
-        finally:
-            self.drop()
-        sync_folder(self._place.parent)
-        _point_latest(self._place.parent)
-
-    def drop(self) -> None:
-        """Removes what has come of it."""
-        _remove(self._scratch)
-
-
 def name_of(step: int) -> str:
     """Return the name of the folder of a checkpoint."""
     return f"step-{step:09d}"
@@ -840,7 +791,7 @@ def _folder_at(place: Path) -> Path:
     if os.path.lexists(place / HOSTS):
         raise ConfigError(
             f"the run in {shown(place)} has saved on its hosts, if anywhere",
-            f"gossip checkpoints collect {shown(place)} FOLDER brings a pipeline's stages here",
+            "copy the folder that the script saves to from each host, as with rsync -a",
         )
     if os.path.lexists(place / "config.json"):
         raise ConfigError(

@@ -160,7 +160,7 @@ def _check_all_here(folder: Path, cut: Cut) -> None:
         raise ConfigError(
             f"{shown(folder)} has {', '.join(f'stage {stage}' for stage in here)} of "
             f"{len(cut)} stages, and not {', '.join(missing)}: did they save on other machines?",
-            "gossip checkpoints collect brings together what gossip hosts has left on each",
+            "copy the folder that the script saves to from each host, as with rsync -a",
         )
 
 

@@ -192,36 +192,6 @@ def export(
     print(f"{shown(place)}: the model of step {found.step}")
 
 
-@app.command()
-def collect(
-    run: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN[@STEP]",
-            help="Folder of a run of gossip hosts, or its name under runs/.",
-            show_default=False,
-        ),
-    ],
-    out: Annotated[Path, typer.Argument(help="Folder to bring them into.", show_default=False)],
-    command: Annotated[
-        str, typer.Option("--ssh", help="Command that reaches a host, as for gossip hosts.")
-    ] = "ssh",
-) -> None:
-    """Bring together what the stages of a pipeline have saved on the hosts of a run, the newest
-    step that each stage has; also while it trains."""
-    from gossip.launch.ssh import gathering, ssh
-    from gossip.run import checkpoints, stage_parts
-
-    name, step = stage_parts.where_and_step(run)
-    place = next(
-        (each for each in (Path(name), Path(checkpoints.RUNS) / name) if each.is_dir()), None
-    )
-    if place is None:
-        raise ConfigError(f"there is no run {shown(name)}", "its folder, or its name under runs/")
-    for line in gathering.collect(place, out, step, ssh.parse(command)):
-        print(line)
-
-
 def _export_stages(folder: Path, step: int | None, out: Path) -> None:
     """The parts of one model, each from the folder of its stage."""
     from gossip.run import checkpoints, join_parts, stage_parts

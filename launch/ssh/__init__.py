@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import command, gathering, hostlist, ssh
+    from . import command, hostlist, ssh
     from .hostcheck import HostReport
     from .hostlist import Host
     from .remote import RemoteAgent

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gossip.config import RunConfig
-from gossip.errors import ConfigError, GossipError, LocalError, Malformed
+from gossip.errors import GossipError, LocalError, Malformed
 from gossip.launch import guardian
 from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, runs
 from gossip.launch.registry import JoinEndpoint
@@ -36,7 +36,6 @@ from gossip.run import (
     RECORD_BYTES_MAX,
     SWARM_KEY,
     announce_end,
-    checkpoints,
     open_in,
     owner_of,
     parse_json,
@@ -64,8 +63,6 @@ GOODBYE_S = 0.1
 OUTPUTS_MAX = 5000
 ROWS_AT_ONCE = 200
 FILE_BYTES_MAX = 64 * 2**20
-PART_CHUNK_BYTES, PART_FLUSHED_BYTES = 2 * 2**20, 8 * 2**20
-"""A checkpoint is larger than logs are: so many pieces of it wait to be sent at once."""
 LOOK_S = 0.05
 FETCHED = ("*.log", "*.jsonl", "*.jsonl.*", "*.json", "*.toml", "*.md", "*.txt")
 NOT_FETCHED = ("seeds", "join_servers", "launchers", "checkpoints")
@@ -244,8 +241,6 @@ class Agent:
                 self._do(self._probe(frame["targets"], frame["word"]))
             case "measure":
                 self._do(self._measure(frame["target"], frame["word"]))
-            case "saved" | "send_part":
-                self._about_saved(frame)
             case "start":
                 try:
                     self._start(frame)
@@ -253,13 +248,6 @@ class Agent:
                     self._send_failure(error)
             case _:
                 self._handle_run_frame(frame)
-
-    def _about_saved(self, frame: Frame) -> None:
-        """Handle a request about checkpoints of a run that was here, or is."""
-        if frame["kind"] == "saved":
-            self._do(self._send_saved(frame))
-        else:
-            self._do(self._send_part(Path(frame["folder"]), int(frame["step"])))
 
     def _handle_run_frame(self, frame: Frame) -> None:
         if self._supervisor is not None:
@@ -410,30 +398,6 @@ class Agent:
             if path.is_file() and where.parts[0] not in NOT_FETCHED and where.name != AGENT:
                 await self._send_file(path, str(where))
         self._outbox.send("fetched")
-
-    async def _send_saved(self, asked: Frame) -> None:
-        """Send the stages that are saved on this host."""
-        try:
-            os.chdir(asked["workdir"])
-            found = await asyncio.to_thread(hostfacts.saved, asked["saved"], asked["host"])
-        except OSError as error:
-            found = {"folder": asked["workdir"], "parts": [], "error": error.strerror or str(error)}
-        self._outbox.send("saved", saved=found)
-
-    async def _send_part(self, folder: Path, step: int) -> None:
-        """A checkpoint, verified here and there."""
-        try:
-            found = checkpoints.open_at(folder / checkpoints.name_of(step))
-            for name in (*found.manifest["files"], checkpoints.MANIFEST):
-                with open_in(folder, f"{found.path.name}/{name}") as file:
-                    while data := file.read(PART_CHUNK_BYTES):
-                        self._outbox.send("part", name=name, data=base64.b64encode(data).decode())
-                        if file.tell() % PART_FLUSHED_BYTES == 0:
-                            await self._outbox.flushed()
-            await self._outbox.flushed()
-            self._outbox.send("sent_part", error="")
-        except (ConfigError, OSError) as error:
-            self._outbox.send("sent_part", error=str(error))
 
     async def _send_file(self, path: Path, where: str) -> None:
         size = path.stat().st_size

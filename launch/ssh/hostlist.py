@@ -189,14 +189,6 @@ def _split(word: str, at: str) -> tuple[str, str, int | None]:
     )
 
 
-def parse_target(word: str, at: str) -> tuple[str, str]:
-    """User and name of a host as ssh takes it. Raises: ConfigError: It is none."""
-    user, name, number = _split(word, at)
-    if number is not None:
-        raise ConfigError(f"{at}: {word!r} is no host")
-    return user, name
-
-
 def _slots(number: int | str, word: str, at: str) -> int:
     if not str(number).isdecimal() or not 0 < int(number) <= HOSTS_MAX:
         raise ConfigError(f"{at}: {word}: {number} is no number of peers")

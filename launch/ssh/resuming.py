@@ -16,7 +16,7 @@ from .survey import HostSurvey
 
 ABOUT = "resume"
 AUTO = "auto"
-COLLECT = "gossip checkpoints collect RUN FOLDER brings all parts together; copy FOLDER to the host"
+COPY = "bring all parts together, as with rsync -a OTHER:FOLDER/ FOLDER/, and copy them to the host"
 
 
 def put_off(resolved: Resolved) -> tuple[Resolved, str]:
@@ -97,7 +97,7 @@ def _judge(
                     "fail",
                     name,
                     f"lacks layers {first}-{last} of stage {number}: it has {has}",
-                    COLLECT,
+                    COPY,
                 )
 
 

@@ -9,7 +9,7 @@ import pytest
 from gossip.config import Resolved, resolve
 from gossip.errors import ConfigError
 from gossip.run import checkpoints, settled_resume, stage_parts
-from gossip.run.checkpoints import DamagedCheckpoint, IncomingCheckpoint
+from gossip.run.checkpoints import DamagedCheckpoint
 
 MODEL = "0123456789abcdef"
 THREE, TWO = ((0, 1), (2, 3), (4, 5)), ((0, 3), (4, 5))
@@ -120,31 +120,3 @@ def test_all_peers_are_told_the_step_that_they_go_on_from(tmp_path: Path) -> Non
     assert settled_resume(pipeline(f"{tmp_path}@4"), print).config.resume == f"{tmp_path}@4"
     with pytest.raises(ConfigError, match="of step 5"):
         settled_resume(pipeline(f"{tmp_path}@5"), print)
-
-
-def test_a_checkpoint_that_comes_from_elsewhere_is_there_whole_or_not_at_all(
-    tmp_path: Path,
-) -> None:
-    save(tmp_path / "a", 4, THREE, 0)
-    source = checkpoints.stage_folder(tmp_path / "a", 0) / checkpoints.name_of(4)
-
-    def bring(**changed: bytes) -> None:
-        incoming = IncomingCheckpoint(tmp_path / "b", 4)
-        for path in source.iterdir():
-            incoming.append(path.name, changed.get(path.name, path.read_bytes()))
-        incoming.finish()
-
-    with pytest.raises(DamagedCheckpoint):
-        bring(model=b"x1")
-    assert list((tmp_path / "b").iterdir()) == []
-    bring()
-    found, _ = checkpoints.newest_good(tmp_path / "b")
-    assert found is not None
-    assert found.read("model") == b"x0"
-    other = IncomingCheckpoint(tmp_path / "b", 8)
-    with pytest.raises(ConfigError, match="is no file of a checkpoint"):
-        other.append("../x", b"")
-    for path in source.iterdir():
-        other.append(path.name, path.read_bytes())
-    with pytest.raises(DamagedCheckpoint, match="step-000000008"):
-        other.finish()
