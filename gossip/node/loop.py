@@ -37,7 +37,7 @@ from gossip.run import (
     dump_stacks_on_signal,
     write_error,
 )
-from gossip.transport import Arrival, Hub
+from gossip.transport import Arrival
 from gossip.vectors import WireFormat
 
 from .alarms import StallDetector, TimerHeap, piled_up
@@ -50,7 +50,6 @@ from .spec import (
     CoreMaker,
     NodeSpec,
     TransportMaker,
-    in_memory,
     keys_of,
     over_zeromq,
     real_core,
@@ -65,7 +64,7 @@ from .usage import RuleClock, UsageMeter
 from .weighing import by_samples
 from .worker import Worker
 
-__all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "in_memory", "main", "over_zeromq"]
+__all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "main", "over_zeromq"]
 
 EXIT_CRASHED = 70
 """The node has a bug, or ran out of something; its trainer starts another."""
@@ -86,7 +85,7 @@ class Node:
 
     Args:
         channel: One end of ``Channel.pair()``; the trainer has the other. It is taken over.
-        transport: Makes one in place of ZeroMQ, or for a swarm of one, of memory.
+        transport: Makes one in place of ZeroMQ.
         make_core: In place of ``gossip.core.peer.Peer``; takes spec, settings,
             topology and the two own addresses.
         seeds: Addresses (control, bulk) of other peers, where there is no folder to find them in.
@@ -102,9 +101,7 @@ class Node:
     ) -> None:
         self.spec = spec
         self._channel = Channel(channel)
-        self._make_transport = transport or (
-            in_memory(Hub()) if spec.config.peers_max == 1 else over_zeromq
-        )
+        self._make_transport = transport or over_zeromq
         self._make_core = make_core or real_core(dict(seeds or {}))
         self._worker = Worker()
         folder = None if spec.run_dir is None else spec.run_dir / f"peer-{spec.peer}"

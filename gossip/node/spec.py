@@ -22,11 +22,11 @@ from gossip.satellites import find_function
 from gossip.topologies import Topology
 from gossip.transport import (
     EncodedTransport,
-    Hub,
     Keys,
-    MemoryTransport,
     PayloadLimit,
     Transport,
+    ZeroMQTransport,
+    is_loopback,
 )
 from gossip.vectors import Float32, Shape, WireFormat, load_encoding, shard_sizes
 
@@ -147,10 +147,7 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
 def over_zeromq(
     spec: NodeSpec, incarnation: Callable[[], int], payload_limit: PayloadLimit
 ) -> Transport:
-    """The transport of a node in a swarm."""
-    # Its threads and 20 ms are for those who use it.
-    from gossip.transport import ZeroMQTransport, is_loopback
-
+    """Return the transport of a node."""
     config, host = spec.config, spec.listen or spec.config.host
     # Where peers may be on several hosts, payloads go over TCP to all of them.
     same_host = is_loopback(host.strip("[]"))
@@ -164,12 +161,6 @@ def over_zeromq(
         insecure=config.insecure,
         keys=spec.keys,
     )
-
-
-def in_memory(hub: Hub) -> TransportMaker:
-    """For nodes that are threads of one process, and for a swarm of one."""
-
-    return lambda spec, *given: MemoryTransport(hub, spec.config.run_id, spec.peer, *given)
 
 
 def with_encoding(

@@ -1,4 +1,4 @@
-"""Bytes between peers: the contract, the codec, and what carries it (memory, ZeroMQ)."""
+"""Bytes between peers: the contract, the codec, and what carries it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     )
     from .encoded import EncodedTransport
     from .lending import Buffer
-    from .memory import Hub, MemoryTransport
     from .sockets import (
         bind,
         endpoint,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from zeromq_rig import Known
 
-from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck
+from gossip.core import LinkDown
+from gossip.inject.sieve import FaultyTransport
+from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck, check_transport
 from gossip.transport import zeromq
 from gossip.transport.zeromq import ZeroMQTransport
 
@@ -50,3 +52,26 @@ def test_with_keys_it_keeps_its_promise(check: TransportCheck, monkeypatch):
         )
 
     check(make_with_keys)
+
+
+@pytest.mark.parametrize("check", TRANSPORT_CHECKS.values(), ids=TRANSPORT_CHECKS)
+def test_without_a_fault_a_faulty_transport_keeps_its_promise(check: TransportCheck):
+    check(lambda *header, **where: FaultyTransport(make_on_one_host(*header, **where)))
+
+
+class Deaf(ZeroMQTransport):
+    """Never reports that a link has closed."""
+
+    def poll(self, *waiting):
+        return [news for news in super().poll(*waiting) if not isinstance(news, LinkDown)]
+
+
+def test_the_suite_says_which_promise_was_broken(monkeypatch):
+    def make_deaf(run, local, incarnation, payload_limit, at=None):
+        return Deaf(run, local, incarnation, payload_limit, same_host=True)
+
+    monkeypatch.setattr("gossip.testing.transport_world.PATIENCE_S", 2.0)
+    with pytest.raises(
+        AssertionError, match=r"a_closed_link_is_reported_at_once_and_once: .*LinkDown"
+    ):
+        check_transport(make_deaf)

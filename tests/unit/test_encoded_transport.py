@@ -13,7 +13,7 @@ import pytest
 from gossip.core import Commit, Payload, Push, Received, Update
 from gossip.ipc.arena import Arena
 from gossip.testing.transport_world import DIGEST, LINEAGE, World
-from gossip.transport import EncodedTransport, Hub, MemoryTransport, Transport, ZeroMQTransport
+from gossip.transport import EncodedTransport, Transport, ZeroMQTransport
 from gossip.vectors import WireFormat, load_encoding, payload_digest
 
 D = 1000
@@ -43,11 +43,7 @@ def sizes(wire: WireFormat) -> Callable[[int, Any], int]:
 
 
 def worlds(wire: WireFormat) -> dict[str, World]:
-    hub = Hub()
     return {
-        "memory": World(
-            lambda *header: EncodedTransport(MemoryTransport(hub, *header[:4]), lambda: wire)
-        ),
         "tcp": World(lambda *header: EncodedTransport(ZeroMQTransport(*header[:4]), lambda: wire)),
         "unix": World(
             lambda *header: EncodedTransport(
@@ -67,7 +63,7 @@ def come(world: World, receiver: Transport, count: int) -> list[Payload]:
 
 
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("lane", ["memory", "tcp", "unix"])
+@pytest.mark.parametrize("lane", ["tcp", "unix"])
 def test_what_comes_is_what_its_sender_has_behind_the_encoding(lane: str, spec: str) -> None:
     wire = wire_of(spec)
     raw = wire.encode(VECTOR, "update", 4, 0)
@@ -121,7 +117,7 @@ def test_with_an_encoding_no_peer_reads_vectors_in_shared_memory() -> None:
 def test_what_cannot_be_decoded_is_an_update_without_numbers_and_counted(spec: str) -> None:
     wire = wire_of(spec)
     bad = np.full(wire.update_bytes[0], 0xFF, np.uint8)
-    with worlds(wire)["memory"] as world:
+    with worlds(wire)["unix"] as world:
         sender, receiver = world.pair(sizes(wire))
         world.send(sender, 1, UPDATE, Payload(VECTOR, len(bad), True, encoded=bad))
         (payload,) = come(world, receiver, 1)
@@ -132,7 +128,7 @@ def test_what_cannot_be_decoded_is_an_update_without_numbers_and_counted(spec: s
 
 def test_of_another_size_than_the_layout_says_nothing_is_kept() -> None:
     wire = wire_of("topk:0.1")
-    with worlds(wire)["memory"] as world:
+    with worlds(wire)["unix"] as world:
         sender, receiver = world.pair(sizes(wire))
         longer = np.zeros(wire.update_bytes[0] + 8, np.uint8)
         world.send(sender, 1, UPDATE, Payload(VECTOR, len(longer), True, encoded=longer))
@@ -144,7 +140,7 @@ def test_of_another_size_than_the_layout_says_nothing_is_kept() -> None:
 def test_what_a_faulty_peer_has_not_encoded_is_encoded_on_its_way(spec: str) -> None:
     """So a lie about an update is heard as it would be from a peer that had computed it."""
     wire = wire_of(spec)
-    with worlds(wire)["memory"] as world:
+    with worlds(wire)["unix"] as world:
         sender, receiver = world.pair(sizes(wire))
         for lie in (-VECTOR, np.full(D, np.nan, np.float32)):
             world.send(sender, 1, UPDATE, Payload(lie, lie.nbytes))
@@ -155,9 +151,8 @@ def test_what_a_faulty_peer_has_not_encoded_is_encoded_on_its_way(spec: str) -> 
 
 
 def test_before_the_model_is_known_nothing_is_decoded() -> None:
-    hub = Hub()
     with World(
-        lambda *header: EncodedTransport(MemoryTransport(hub, *header[:4]), lambda: None)
+        lambda *header: EncodedTransport(ZeroMQTransport(*header[:4]), lambda: None)
     ) as world:
         sender, receiver = world.pair(lambda sender, message: 4 * D)
         world.send(sender, 1, UPDATE, Payload(VECTOR, VECTOR.nbytes))

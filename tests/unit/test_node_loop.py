@@ -717,28 +717,21 @@ def test_what_the_script_logs_is_in_the_metrics(tmp_path: Any) -> None:
 def test_addresses_come_from_the_folder_and_the_own_goes_there(tmp_path: Any) -> None:
     core = FakeCore()
     seeds = tmp_path / "seeds"
-    with NodeRig(core, run_dir=tmp_path, peers=3, peer=1, transport=_memory()) as stage:
+    with NodeRig(core, run_dir=tmp_path, peers=3, peer=1) as stage:
         core.wait_for(events.Started)
         own = json.loads((seeds / "1.addr").read_text())
         assert own["control"] == stage.node.transport.control
         (seeds / "2.addr").write_text(
-            '{"control": "memory://9/control", "bulk": "memory://9/bulk", "incarnation": 4, '
+            '{"control": "tcp://127.0.0.1:9", "bulk": "tcp://127.0.0.1:10", "incarnation": 4, '
             '"pid": 1}'
         )
-        learned = events.AddressLearned(2, "memory://9/control", "memory://9/bulk", 4)
+        learned = events.AddressLearned(2, "tcp://127.0.0.1:9", "tcp://127.0.0.1:10", 4)
         assert core.wait_for(events.AddressLearned) == learned
-
-
-def _memory() -> Any:
-    from gossip.node.loop import in_memory
-    from gossip.transport.memory import Hub
-
-    return in_memory(Hub())
 
 
 def test_the_core_is_told_of_a_peer_that_has_ended_for_good(tmp_path: Path) -> None:
     core = FakeCore()
-    with NodeRig(core, run_dir=tmp_path, peers=3, peer=1, transport=_memory()):
+    with NodeRig(core, run_dir=tmp_path, peers=3, peer=1):
         core.wait(lambda: (tmp_path / "seeds" / "1.addr").exists())
         announce_end(tmp_path / "seeds", 2)
         assert core.wait_for(events.PeerEnded) == events.PeerEnded(2)

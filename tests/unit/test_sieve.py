@@ -3,7 +3,7 @@ late and by silence."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -15,26 +15,37 @@ from gossip.faults.plan import parse
 from gossip.faults.world import Delay, Flap, LinkFault, Loss, Partition, Ring, Trickle
 from gossip.inject.links import links_at
 from gossip.inject.sieve import RECONNECT_S, FaultyTransport, LinkCondition
-from gossip.testing.transport_world import RUN
-from gossip.testing.transports import TRANSPORT_CHECKS, TransportCheck
-from gossip.transport.base import LINK_TIMEOUT_S as SILENT_S, Arrival
-from gossip.transport.memory import Hub, MemoryTransport
+from gossip.transport.base import LINK_TIMEOUT_S as SILENT_S, Arrival, Traffic
 
 
-def maker():
-    hub = Hub()
+class Wire:
+    """One end of a link that delivers at once, without a socket."""
 
-    def make(run, local, incarnation, payload_limit, at=None):
-        return FaultyTransport(
-            MemoryTransport(hub, run, local, incarnation, payload_limit, *(at or ()))
-        )
+    link_timeout_s, woken = SILENT_S, False
 
-    return make
+    def __init__(self, peer: int) -> None:
+        self.peer, self.control, self.bulk = peer, f"control {peer}", f"bulk {peer}"
+        self.traffic, self.arrived = Traffic(), list[Arrival]()
+        self.other: Wire | None = None
 
+    def connect(self, peer: int, control: str, bulk: str) -> None:
+        self.arrived.append(LinkUp(peer))
 
-@pytest.mark.parametrize("check", TRANSPORT_CHECKS.values(), ids=TRANSPORT_CHECKS)
-def test_without_a_fault_it_keeps_what_the_transport_inside_promises(check: TransportCheck):
-    check(maker())
+    def send(self, peer: int, message: Message, payload: Payload | None = None) -> bool:
+        assert self.other is not None
+        self.other.arrived.append(Received(self.peer, 0, message, payload))
+        return True
+
+    def poll(
+        self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
+    ) -> list[Arrival]:
+        arrived, self.arrived = self.arrived, []
+        return arrived
+
+    def close(self, linger_s: float = 0.0) -> None:
+        if self.other is not None:
+            self.other.arrived.append(LinkDown(self.peer, "closed"))
+            self.other.other = None
 
 
 class Pair:
@@ -42,10 +53,8 @@ class Pair:
 
     def __init__(self) -> None:
         self.now = 100.0
-        hub = Hub()
-        self.inner = [
-            MemoryTransport(hub, RUN, peer, 0, lambda sender, message: 8) for peer in (0, 1)
-        ]
+        self.inner = [Wire(peer) for peer in (0, 1)]
+        self.inner[0].other, self.inner[1].other = self.inner[1], self.inner[0]
         self.ends = [FaultyTransport(inner, 1, lambda: self.now) for inner in self.inner]
         for here, there in ((0, 1), (1, 0)):
             self.ends[here].connect(there, self.ends[there].control, self.ends[there].bulk)
