@@ -49,13 +49,10 @@ AVAILABLE = frozenset(
         "gradient",
         "learning_rate",
         "round_id",
-        "state",
     }
 )
 """Arguments that a caller may have for a rule that names them. There is no ``previous`` in the
-first round, nor ever for parameters or for rules that run in the trainer. ``state`` is what the
-rule returned the last time. Callers of the library alone pass it on, and no run does: a rule must
-work without it."""
+first round, nor ever for parameters or for rules that run in the trainer."""
 Robust: TypeAlias = bool | Literal["bounded"]
 SMALLER = 1e-190  # times any float64, it is no larger than 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]], NDArray[np.float32]], bool]
@@ -74,8 +71,6 @@ class Verdict:
         outlyingness: ``(n,)`` float64, >= 0, finite, how far each stands out; 1.0 is typical (the
             median over the updates). All ones when the rule never distinguishes updates (the mean):
             then it is no evidence against any peer.
-        state: What a rule with a memory receives the next time as ``state``; nothing is kept inside
-            a rule.
         length: Usual length of an update, as this round has shown it, for a rule that names
             ``usual`` in later rounds; 0.0: not known.
     """
@@ -83,7 +78,6 @@ class Verdict:
     aggregate: Tensor
     weights: Tensor
     outlyingness: Tensor
-    state: Any = None
     length: float = 0.0
 
 
@@ -327,9 +321,8 @@ def rule(
     ``Verdict``. Parameters by these names get what the runtime has: ``center`` (the own update, in
     gossip rounds), ``previous`` (the last aggregate; there is none in the first round), ``usual``
     (the longest ``length`` of the last 20 verdicts),
-    ``evaluate`` and ``gradient`` (the judge's loss), ``learning_rate``, ``round_id``, and ``state``
-    (of the last ``Verdict``; only direct callers pass it, no run does). All other parameters are
-    options of the rule.
+    ``evaluate`` and ``gradient`` (the judge's loss), ``learning_rate`` and ``round_id``. All other
+    parameters are options of the rule. Nothing is kept inside a rule.
 
     Args:
         name: Name of the rule. By default the function's name.

@@ -346,9 +346,7 @@ class ComposedRule(Rule):
         verdict = self.final.explain(
             kernels.mixed(every, part_matrix), **self.last.chosen({**options, **given})
         )
-        return self._verdict(
-            rows, verdict.aggregate, matrix, verdict.weights.numpy(), verdict.state
-        )
+        return self._verdict(rows, verdict.aggregate, matrix, verdict.weights.numpy())
 
     def _vectors(self, rows: Rows, given: Mapping[str, Any]) -> dict[str, Tensor]:
         return self._gatherer.vectors_of(rows, given)
@@ -377,7 +375,7 @@ class ComposedRule(Rule):
             shares[np.flatnonzero(decision.weights[: len(matrix)])] = (
                 kept.survived / kept.survived.sum()
             )
-        return self._verdict(rows, kept.aggregate, matrix, shares, decision.state)
+        return self._verdict(rows, kept.aggregate, matrix, shares)
 
     def _by_sums(self, rows: Rows, gram: Gram, options: Mapping[str, Any]) -> Verdict:
         """Return the verdict as where the updates are cut in shards: from one Gram matrix and a
@@ -422,7 +420,7 @@ class ComposedRule(Rule):
         distances = gram.distances_to(weights)
         told = in_typical(distances, gram.resolution, typical(distances, f))
         shares = _shared(np.asarray(decision.shares), matrix, gram.n).numpy()
-        return Decision(weights, told, shares, decision.state)
+        return Decision(weights, told, shares)
 
     def _by_columns(
         self,
@@ -440,19 +438,19 @@ class ComposedRule(Rule):
         if not explained:
             ones = torch.ones(rows.n, dtype=torch.float64)
             return Verdict(kept.aggregate, ones / rows.n, ones)
-        return self._verdict(rows, kept.aggregate, matrix, shares, None)
+        return self._verdict(rows, kept.aggregate, matrix, shares)
 
     def _verdict(
-        self, rows: Rows, aggregate: Tensor, matrix: FloatArray, shares: FloatArray, state: Any
+        self, rows: Rows, aggregate: Tensor, matrix: FloatArray, shares: FloatArray
     ) -> Verdict:
         ones = torch.ones(rows.n, dtype=torch.float64)
         told = standing_out(rows, aggregate) if self.discerning else ones
-        return Verdict(aggregate, _shared(shares, matrix, rows.n), told, state)
+        return Verdict(aggregate, _shared(shares, matrix, rows.n), told)
 
 
 def _verdict_of(aggregate: Tensor, decision: Decision) -> Verdict:
     shares, told = np.asarray(decision.shares), np.asarray(decision.outlyingness)
-    return Verdict(aggregate, torch.from_numpy(shares), torch.from_numpy(told), decision.state)
+    return Verdict(aggregate, torch.from_numpy(shares), torch.from_numpy(told))
 
 
 def _product(made: FloatArray, matrix: FloatArray, n: int) -> FloatArray:

@@ -207,13 +207,11 @@ class Decision:
         outlyingness: ``(n,)``; None: the distance to the aggregate in units of the typical one.
         shares: ``(n,)``: the share to report for each update where its weight does not show it, as
             for one that was rescaled. None: its part of the weights.
-        state: What a rule with a memory receives the next time, as ``state``.
     """
 
     weights: FloatArray
     outlyingness: FloatArray | None = None
     shares: FloatArray | None = None
-    state: Any = None
 
 
 def middle_of(values: FloatArray) -> Any:

@@ -130,7 +130,7 @@ class GramRule(Rule):
             own = weights[: gram.n]
             total = own.sum()
             shares = own / total if total > 0 else np.zeros(gram.n)
-        return Decision(weights, outlyingness, shares, decision.state)
+        return Decision(weights, outlyingness, shares)
 
     def _twinned(self, gram: Gram) -> Gram:
         """Return the Gram matrix that the function receives, with equal twins. Around the origin
@@ -158,7 +158,7 @@ class GramRule(Rule):
                 f"{self.name}: its weights add up to {total:.6g}, not to 1",
                 "give what is left to a point, to 'origin' if it is to add nothing",
             )
-        return Decision(weights, decision.outlyingness, decision.shares, decision.state)
+        return Decision(weights, decision.outlyingness, decision.shares)
 
     def combine(self, updates: Updates, decision: Decision, **options: Any) -> Tensor:
         """``(d,)``: the aggregate of these columns, by a decision of ``decide``.
@@ -224,7 +224,6 @@ class GramRule(Rule):
             kept.aggregate,
             torch.from_numpy(shares),
             torch.from_numpy(decision.outlyingness),
-            decision.state,
         )
 
     def _prepared(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .composing import PreAggregation
 
 _NEVER_OPTIONS = frozenset(
-    {"center", "previous", "state", "evaluate", "gradient"}
+    {"center", "previous", "evaluate", "gradient"}
 )  # tensors and functions, which only the runtime has
 _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 

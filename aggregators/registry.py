@@ -204,14 +204,12 @@ class BoundRule:
         return f"<rule {self.spec or self.name}>"
 
 
-_NOT_AT_FIRST = "give it the default None: there is none in the first round"
 CENTER_HINT = (
     "only gossip topologies have an own update to start from; use one of them, or another rule"
 )
 _WHERE_FROM = {
     "center": CENTER_HINT,
-    "previous": _NOT_AT_FIRST,
-    "state": _NOT_AT_FIRST,
+    "previous": "give it the default None: there is none in the first round",
     "evaluate": (
         "the trainer has no loss to evaluate: give one to peer.prepare, or use a rule that needs "
         "none"

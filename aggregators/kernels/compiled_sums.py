@@ -14,7 +14,6 @@ import numpy as np
 from numba import njit
 
 from .compiled_cache import kernel
-from .compiled_ranks import mix
 from .lanes import (
     STEP,
     add,
@@ -216,50 +215,6 @@ def weighted(pointer: Any) -> None:
             put(out + k, value)
     if wrong:
         add_at(job + 8, wrong)
-
-
-@kernel
-def mixed(pointer: Any) -> None:
-    """Weighted sums of rows, a whole matrix of them.
-
-    The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 rows of the result m, 4
-    columns d, 5 address of the rows' addresses, 6 of the matrix as ``mix`` takes it, 7 of the
-    result (m, d), 8 columns of a chunk.
-    """
-    job = address_of(pointer)
-    columns, n, m, d = word(job + 8), word(job + 16), word(job + 24), word(job + 32)
-    rows, matrix, out, chunk = word(job + 40), word(job + 48), word(job + 56), word(job + 64)
-    stride = 4 * columns
-    space = np.empty((n + m + 4) * columns + 16, np.float32)
-    block = (space.ctypes.data + 63) // 64 * 64
-    staged = block + stride * (m + 4)
-    addresses = np.empty(n, np.int64)
-    for row in range(n):
-        addresses[row] = staged + stride * row
-    while True:
-        first = draw_ticket(job) * chunk
-        if first >= d:
-            break
-        last = min(d, first + chunk)
-        for start in range(first, last, columns):
-            width = min(columns, last - start)
-            if width < columns:
-                for row in range(n):
-                    _center(
-                        word(rows + 8 * row), 0, 4 * start, width, staged + stride * row, stride
-                    )
-                mix(addresses.ctypes.data, n, 0, matrix, m, block, stride)
-            else:
-                mix(rows, n, 4 * start, matrix, m, block, stride)
-            for row in range(m):
-                target = out + 4 * (d * row + start)
-                whole = 4 * width // STEP * STEP
-                for k in range(0, whole, STEP):
-                    store(target + k, load(block + stride * row + k))
-                for k in range(whole, 4 * width, 4):
-                    put(target + k, number(block + stride * row + k))
-    hold(space)
-    hold(addresses)
 
 
 @njit

@@ -162,25 +162,6 @@ def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
     return result if job[1] == 0 else plain.exact_weighted_sum(rows, weights)
 
 
-def mixed(rows: Rows, matrix: NDArray[np.float64]) -> Tensor:
-    from .compiled_sums import mixed as kernel
-
-    addresses, weights = _addresses(rows), _in_fours(matrix.astype(np.float32))
-    result = torch.empty(len(matrix), rows.d)
-    job = _job(
-        COLUMNS,
-        rows.n,
-        len(matrix),
-        rows.d,
-        addresses.ctypes.data,
-        weights.ctypes.data,
-        result.data_ptr(),
-        CHUNK,
-    )
-    _run(kernel, job, rows, CHUNK)
-    return result
-
-
 def _run(kernel: Compiled, job: NDArray[np.int64], rows: Rows, chunk: int) -> None:
     threads = min(torch.get_num_threads(), -(-rows.d // chunk), max(1, rows.n * rows.d // ALONE))
     run(kernel, job, threads)

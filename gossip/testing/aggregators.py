@@ -184,7 +184,6 @@ def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Gene
             crowd(n, d, f, generator),
             round_id=round_id,
             previous=verdict.aggregate,
-            state=verdict.state,
         )
         try:
             check_untouched(bound, later)

@@ -34,7 +34,6 @@ class SyntheticUpdates:
     gradient: Tensor  # (d,), the direction
     round_id: int = 0
     previous: Tensor | None = None  # (d,), what the rule made in the round before
-    state: Any = None  # what it returned then to be given
 
     def evaluate(self, step: Tensor) -> float:
         """A loss with gradient ``gradient`` at x and curvature 1 all around, at x - step."""
@@ -64,7 +63,6 @@ class SyntheticUpdates:
             "gradient": self.gradient.to(like),
             "round_id": self.round_id,
             "previous": None if self.previous is None else self.previous.to(like),
-            "state": self.state,
         }
 
 

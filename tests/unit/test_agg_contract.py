@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from gossip.aggregators import (
-    Decision,
     Gram,
     Stage,
     bucketing,
@@ -112,19 +111,6 @@ def test_weights_that_make_no_sense_are_refused(
 def test_a_point_nobody_knows_is_refused_where_it_is_written() -> None:
     with pytest.raises(AggregationError, match="there is no point 'middle'"):
         gram_rule(points=("middle",))(lambda gram: gram)
-
-
-def test_a_rule_with_a_memory_takes_and_returns_it() -> None:
-    @gram_rule
-    def patient(gram: Gram, *, f: int, state: tuple[int, ...] = ()) -> Decision:
-        chosen = int(gram.squared_distances().sum(axis=1).argmin())
-        return Decision(gram.even([chosen]), state=(*state, chosen))
-
-    first = patient.explain(updates(), f=2)
-    second = patient.explain(updates(11), f=2, state=first.state)
-    assert len(second.state) == 2
-    assert second.state[0] == first.state[0]
-    assert patient.explain(updates(), f=2).state == first.state, "nothing is kept inside"
 
 
 def test_the_bound_is_checked_before_a_gram_rule_is_called() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossip.aggregators import Gram, Verdict, gram_rule, pre_aggregation, rule, trimmed_mean
+from gossip.aggregators import Gram, gram_rule, pre_aggregation, rule, trimmed_mean
 from gossip.testing import check_aggregator
 
 
@@ -84,17 +84,6 @@ def round_dep(updates: Tensor, *, f: int, round_id: int = 0) -> Tensor:
     return updates[0].clone() if round_id else trimmed_mean(updates, f=f)
 
 
-@rule
-def state_breaks(updates: Tensor, *, f: int, state: int | None = None) -> Verdict:
-    verdict = trimmed_mean.explain(updates, f=f)
-    return Verdict(
-        verdict.aggregate + (0.0 if state is None else 1e6),
-        verdict.weights,
-        verdict.outlyingness,
-        1,
-    )
-
-
 _BEFORE: dict[tuple[int, ...], Tensor] = {}
 
 
@@ -120,7 +109,6 @@ ELSEWHERE: list[tuple[Any, str]] = [
     (previous_breaks, "previous_breaks of equal updates is 1e.06 away from them .round 1"),
     (gram_previous, "gram_previous of equal updates is .* away from them .round 1"),
     (previous_written_to, "previous_written_to writes to the last aggregate .round 1"),
-    (state_breaks, "state_breaks of equal updates is .* away from them .round 1"),
     (round_dep, "round_dep depends on the order of the updates: .*round 1"),
     (
         hidden_state,

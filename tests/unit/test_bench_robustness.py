@@ -243,34 +243,6 @@ def test_a_rule_is_told_the_round_and_so_are_the_liars_who_try_it(tmp_path: Path
     assert more == sorted(more), "who searches in a round searches on the rule of that round"
 
 
-COUNTING = """
-import torch
-from gossip.aggregators import Verdict, rule
-
-@rule
-def counts(updates, *, f, state=None):
-    ones, rounds = torch.ones(len(updates), dtype=torch.float64), state or 0
-    return Verdict(updates.mean(0) * (rounds < 3), ones / len(updates), ones, rounds + 1)
-"""
-
-
-def test_a_rule_gets_back_the_state_that_it_returns_where_that_was_asked_for(
-    tmp_path: Path,
-) -> None:
-    path = tmp_path / "counting.py"
-    path.write_text(COUNTING)
-    counts = load(f"{path}:counts")
-    assert counts.explain(torch.ones(5, 3), f=1, state=41).state == 42
-    trial = Trial(f"{path}:counts", "none", 5, 1, rounds=3, batch=8, hidden=8, keep_state=True)
-    refused = train(dataclasses.replace(trial, keep_state=False), blobs())
-    assert refused.accuracy is None
-    assert "no run hands on" in refused.refused
-    three, ten = (train(dataclasses.replace(trial, rounds=rounds), blobs()) for rounds in (3, 10))
-    plain = train(dataclasses.replace(trial, rule="mean", rounds=10), blobs())
-    assert three.accuracy != ten.accuracy, "tested five times in ten rounds, when it stands still"
-    assert ten.accuracy != plain.accuracy
-
-
 def test_buckets_are_drawn_anew_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[int] = []
     plain = bucketing.function

@@ -60,7 +60,6 @@ class Trial:
             settings.
         test_samples: Samples that a test takes, drawn once and the same in all runs; 0: all.
         every: Rounds between the tests that make a curve; 0: none is made.
-        keep_state: Whether a rule with a state gets it back in the next round, which no run does.
         local_steps: Steps of plain SGD that each worker takes by itself in a round. Updates are
             model differences then.
         outer: What follows them, as ``outer.load`` takes it; empty: updates are gradients.
@@ -90,7 +89,6 @@ class Trial:
     validation: float = 0.0
     test_samples: int = 0
     every: int = 0
-    keep_state: bool = False
     local_steps: int = 1
     outer: str = ""
     milestones: str = ""
@@ -214,8 +212,6 @@ def train(
     rule = registry.load(trial.rule)
     if trial.n < rule.at_least(f):
         return TrialResult(None, f"needs {rule.at_least(f)} updates for f = {f}")
-    if "state" in rule.needs and not trial.keep_state:
-        return TrialResult(None, "has a state, which no run hands on (--keep-state does)")
     try:
         if trial.encoding:
             fitting.check_encoding(trial.encoding, rule, rolling=True)
@@ -397,8 +393,7 @@ class _Run:
         if verdict is None:
             return False
         self.lengths.append(verdict.length)
-        told = {"state": verdict.state, "usual": max(self.lengths)}
-        self.kept = {"previous": verdict.aggregate, **told}
+        self.kept = {"previous": verdict.aggregate, "usual": max(self.lengths)}
         self.model.parameters -= self._step(verdict.aggregate)
         return True
 

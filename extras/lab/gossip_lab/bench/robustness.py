@@ -149,12 +149,6 @@ def robustness(
     test_samples: Annotated[
         int, typer.Option(min=0, help="Test on so many samples, drawn once; 0: on all.")
     ] = 0,
-    keep_state: Annotated[
-        bool,
-        typer.Option(
-            "--keep-state", help="Hand on the state of rules that have one, which no run does."
-        ),
-    ] = False,
     curves: Annotated[
         int,
         typer.Option(min=0, help="Test every so many rounds, and draw curves beside --out."),
@@ -262,7 +256,7 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
         _check_model(given["model"], given["data"])
     names = ("rounds", "batch", "hidden", "trust", "model", "reference", "validation")
     shared = {
-        **{name: given[name] for name in (*names, "test_samples", "keep_state")},
+        **{name: given[name] for name in (*names, "test_samples")},
         "every": given["curves"],
         "milestones": " ".join(map(str, sorted(set(given["milestones"] or ())))),
         "lr_decay": given["lr_decay"] if given["milestones"] else 1.0,
