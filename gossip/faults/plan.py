@@ -65,7 +65,7 @@ class FaultPlan:
 
     def lies_of(self, peer: int) -> tuple[str, ...]:
         """Return the peer's lies beside those about its updates. They are lies of its node, not of
-        its core: names in ``gossip.inject.message_attacks``."""
+        its core: names in ``LIES`` of ``gossip.inject``."""
         return tuple(
             {
                 fault.lie: None

@@ -365,8 +365,8 @@ NODE_ATTACKS = (
     "flood",
     *SHARD_ATTACKS,
 )
-"""Lies that a Byzantine node may send in place of its core's messages: names in
-``gossip.inject.message_attacks``."""
+"""Lies that a Byzantine node may send in place of its core's messages: names in ``LIES`` of
+``gossip.inject``. Those of ``REAL_ATTACKS`` are defined there, the others in the simulator."""
 
 REAL_ATTACKS = (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS)
 """Those that nodes of real runs tell, too. Each is also a word, such as ``wrong_results:5,6``."""

@@ -9,8 +9,10 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from .byzantine import (
         ByzantinePeer,
+        Instead,
         Letter,
         OutMessage,
+        lie,
     )
     from .faulty_node import FaultyNode, Site
     from .faulty_trainer import FaultyTrainer

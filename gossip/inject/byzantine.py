@@ -115,16 +115,6 @@ class ByzantinePeer:
             self._made = (key, make())
         return self._made[1]
 
-    def victim(self) -> PeerId:
-        return self.rng.choice([peer for peer in self.peers if peer != self.peer])
-
-    def standing_of(self, subject: PeerId) -> int:
-        """Return the standing of a peer in the membership of this peer's core; 0 if it is not
-        there."""
-        membership = getattr(self.core(), "membership", None)
-        member = membership.members.get(subject) if membership is not None else None
-        return member.standing if member is not None else 0
-
 
 Instead: TypeAlias = Sequence[OutMessage] | None
 """Messages that are sent in place of a letter; None: the letter is sent as it is."""

@@ -1,0 +1,303 @@
+"""Lies about updates and membership, and about shards that decide together, which only Byzantine
+nodes of the simulator send. Each is a function, known by its name in a fault plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from gossip.core import (
+    REFUTATIONS,
+    ROUND_MAX,
+    Ack,
+    Commit,
+    Gossip,
+    PartialStatistics,
+    PeerId,
+    Ping,
+    Push,
+    PushPull,
+    Rumor,
+    Status,
+    Update,
+)
+from gossip.inject import ByzantinePeer, Instead, Letter, lie
+
+OFTEN = 0.1  # of the messages that could carry a lie about others, so many do
+HUGE = np.float32(1e30)
+STATUSES: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
+STRANGERS = 10_000  # from which id on nobody is of the run
+
+
+# --- updates --------------------------------------------------------------------------------------
+
+
+def _tampered(
+    attacker: ByzantinePeer,
+    letter: Letter,
+    tamper_with: Callable[[Any], Any],
+) -> Instead:
+    if letter.payload is None or not isinstance(letter.message, Update | Push):
+        return None
+    with np.errstate(over="ignore"):
+        forged = attacker.forge(tamper_with(letter.payload.data))
+    return [Letter(letter.to, letter.envelope, forged)]
+
+
+@lie
+def sign_flip(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Send its update with the opposite sign."""
+    return _tampered(attacker, letter, lambda update: -update)
+
+
+@lie
+def nan(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Send NaN for its update."""
+    return _tampered(attacker, letter, lambda update: np.full_like(update, np.nan))
+
+
+@lie
+def huge(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Send its update times 1e30, which overflows when it is squared."""
+    return _tampered(attacker, letter, lambda update: update * HUGE)
+
+
+@lie
+def two_updates(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Equivocate: send another update to each receiver."""
+    return _tampered(attacker, letter, lambda update: update * np.float32(1 + letter.to))
+
+
+@lie
+def wrong_size(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Send payloads that are one element too long."""
+    if letter.payload is None or not isinstance(letter.message, Update | Push | Commit):
+        return None
+    longer, message = np.append(letter.payload.data, np.float32(1.0)), letter.message
+    result_of = message if isinstance(message, Commit) else None
+    return [Letter(letter.to, letter.envelope, attacker.forge(longer, result_of))]
+
+
+@lie
+def usurper(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Commit in place of the server: send a commit of its own to a peer that should receive its
+    update."""
+    message = letter.message
+    if not isinstance(message, Update) or letter.payload is None or attacker.rng.random() >= OFTEN:
+        return None
+    content = attacker.forge(letter.payload.data.copy(), message)
+    where = (
+        message.lineage,
+        message.round_id,
+        message.shard,
+        message.attempt,
+        message.attempt,
+        attacker.peer,
+        message.parent,
+    )
+    commit = Commit(*where, content.digest, (), (), attacker.peers, None, "")
+    return [(letter.to, replace(letter.envelope, message=commit), content)]
+
+
+# --- shards that decide together ------------------------------------------------------------------
+
+
+def _measures(letter: Letter) -> tuple[PartialStatistics | None, np.ndarray]:
+    """Return the statistics of a shard in the letter, and their numbers; None: it has none."""
+    message = letter.message
+    if not isinstance(message, PartialStatistics) or not message.statistics:
+        return None, np.empty(0)
+    return message, np.frombuffer(message.statistics, "<f8")
+
+
+@lie
+def wrong_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Send false statistics of its shard: numbers as large as the true ones, others each time."""
+    message, numbers = _measures(letter)
+    if message is None:
+        return None
+    factors = np.array([attacker.rng.gauss(0.0, 1.0) for _ in numbers])
+    return [letter.saying(statistics=(numbers * factors).astype("<f8").tobytes())]
+
+
+@lie
+def broken_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Send invalid statistics of its shard: not finite, too short, of too few peers,
+    or of peers that do not exist."""
+    message, numbers = _measures(letter)
+    if message is None:
+        return None
+    broken: dict[str, Any] = attacker.rng.choice(
+        (
+            {"statistics": np.full_like(numbers, np.nan).tobytes()},
+            {"statistics": numbers[:-1].tobytes()},
+            {"statistics": message.statistics[:-3]},
+            {"contributors": message.contributors[:-1]},
+            {"contributors": (*message.contributors[:-1], STRANGERS)},
+            {"contributors": ()},
+        )
+    )
+    return [letter.saying(**broken)]
+
+
+@lie
+def kept_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Withhold the statistics of its shard."""
+    return [] if isinstance(letter.message, PartialStatistics) else None
+
+
+@lie
+def wrong_decisions(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Decide, as the server of the first shard, for all shards that the first update alone
+    counts."""
+    message = letter.message
+    if not isinstance(message, Commit) or message.server != attacker.peer or not message.decision:
+        return None
+    return [letter.saying(decision=(1.0,) + (0.0,) * (len(message.decision) - 1))]
+
+
+# --- membership -----------------------------------------------------------------------------------
+
+
+def _victim(attacker: ByzantinePeer) -> PeerId:
+    return attacker.rng.choice([peer for peer in attacker.peers if peer != attacker.peer])
+
+
+def _standing_of(attacker: ByzantinePeer, subject: PeerId) -> int:
+    """Return the standing of a peer in the membership of the attacker's core; 0 if it is not
+    there."""
+    membership = getattr(attacker.core(), "membership", None)
+    member = membership.members.get(subject) if membership is not None else None
+    return member.standing if member is not None else 0
+
+
+def _with_rumor(letter: Letter, rumor: Rumor) -> Instead:
+    match letter.message:
+        case Ping(rumors=rumors) | Ack(rumors=rumors) | Gossip(rumors=rumors):
+            return [letter.saying(rumors=(rumor, *rumors))]
+        case PushPull(members=members):
+            others = tuple(member for member in members if member.peer != rumor.peer)
+            return [letter.saying(members=(*others, rumor))]
+        case _:
+            return None
+
+
+@lie
+def false_deaths(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Announce, in its own name, that a peer is dead. The peer is drawn at random each time."""
+    victim, often = _victim(attacker), attacker.rng.random() < OFTEN
+    return (
+        _with_rumor(
+            letter,
+            Rumor(victim, "dead", _standing_of(attacker, victim), "", "", attacker.peer),
+        )
+        if often
+        else None
+    )
+
+
+@lie
+def false_suspicions(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Suspect all other peers all the time."""
+    victim = _victim(attacker)
+    return _with_rumor(
+        letter,
+        Rumor(victim, "suspect", _standing_of(attacker, victim), "", "", attacker.peer),
+    )
+
+
+@lie
+def forged_departures(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Announce that a peer has left, as if that peer had announced it."""
+    victim, often = _victim(attacker), attacker.rng.random() < OFTEN
+    return (
+        _with_rumor(
+            letter,
+            Rumor(victim, "left", _standing_of(attacker, victim), "", "", victim),
+        )
+        if often
+        else None
+    )
+
+
+@lie
+def forged_incarnations(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Announce that a peer is alive again, with an incarnation a few higher, or with the highest
+    that fits into the number."""
+    victim, often, far = (
+        _victim(attacker),
+        attacker.rng.random() < OFTEN,
+        attacker.rng.random() < 0.5,
+    )
+    standing = (
+        ROUND_MAX
+        if far
+        else _standing_of(attacker, victim) + attacker.rng.randint(1, 9) * REFUTATIONS
+    )
+    rumor = Rumor(victim, "alive", standing, "tcp://10.9.9.9:1", "tcp://10.9.9.9:2", victim)
+    return _with_rumor(letter, rumor) if often else None
+
+
+@lie
+def deaf(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Answer the probes of one peer never, and of all others always: a case for indirect probes."""
+    return (
+        []
+        if isinstance(letter.message, Ack)
+        and letter.to == min(p for p in attacker.peers if p != attacker.peer)
+        else None
+    )
+
+
+@lie
+def strangers(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Announce peers that do not exist: as alive, suspect or dead, or as accusers of peers that do
+    exist."""
+    stranger, often = STRANGERS + attacker.rng.randrange(STRANGERS), attacker.rng.random() < OFTEN
+    victim, accuses, status = (
+        _victim(attacker),
+        attacker.rng.random() < 0.3,
+        attacker.rng.choice(STATUSES),
+    )
+    if not often:
+        return None
+    if accuses:
+        return _with_rumor(
+            letter,
+            Rumor(victim, "suspect", _standing_of(attacker, victim), "", "", stranger),
+        )
+    where = (f"tcp://10.9.9.9:{stranger}", f"tcp://10.9.9.9:{stranger + 1}")
+    return _with_rumor(letter, Rumor(stranger, status, 0, *where, stranger))
+
+
+# --- anything -------------------------------------------------------------------------------------
+
+
+@lie
+def replays(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Send again, besides, a message that it sent to a peer a while ago."""
+    kind = type(letter.message).__name__
+    often, fresh = attacker.rng.random() < OFTEN, attacker.rng.random() < OFTEN
+    old = attacker.heard.get(kind)
+    if old is None or fresh:
+        attacker.heard[kind] = letter
+    return [letter, (letter.to, old[1], old[2])] if old is not None and often else None
+
+
+@lie
+def garbage(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Send random bytes besides."""
+    often, noise = (
+        attacker.rng.random() < OFTEN,
+        attacker.rng.randbytes(attacker.rng.randint(1, 200)),
+    )
+    return [letter, (letter.to, noise, None)] if often else None
+
+
+@lie
+def flood(attacker: ByzantinePeer, letter: Letter) -> Instead:
+    """Send every message five times."""
+    return [letter] * 5
