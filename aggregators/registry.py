@@ -15,6 +15,7 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
+import logging
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from gossip.errors import ConfigError, UnknownName
+from gossip.errors import ConfigError, TooFewUpdates, UnknownName
 from gossip.interpreter import importing_users_modules
 
 from .options import parse_options
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from .composing import PreAggregation
 
 Registered = TypeVar("Registered", bound="Rule | PreAggregation")
+log = logging.getLogger(__name__)
 ENTRY_POINTS = "gossip.aggregators"
+TRIED_COORDINATES = 8
 
 _FAMILIES = {
     "means": ("mean",),
@@ -132,13 +135,43 @@ class BoundRule:
         """Refuses what would fail in a run's first round:
         it is tried once on n updates that are made up.
 
+        An exception that is no ConfigError is only logged: a rule of another author may need
+        vectors of a certain length, which is not known yet.
+
         Raises:
             TooFewUpdates: It takes more than n updates to tolerate f liars.
             ConfigError: An option covers fewer liars than f, or is out of range.
         """
-        from .trying import check
+        import torch
 
-        check(self, f, n, centered)
+        fixed = self.options.get("f", self.rule.fixed_f)
+        if fixed is not None and fixed < f:
+            raise ConfigError(
+                f"{self.spec or self.name} tolerates f={fixed} Byzantine peers, and f={f} may be "
+                "there",
+                f"leave out f={fixed}",
+            )
+        need = self.at_least(f, centered=centered)
+        if n < need:
+            raise TooFewUpdates(self.name, f, need, n)
+        generator = torch.Generator().manual_seed(0)
+        updates = 1.0 + torch.randn(n, TRIED_COORDINATES, generator=generator)
+        middle = updates.mean(dim=0)
+        available = {
+            "f": f,
+            "center": updates[0].clone() if centered or self.needs_center else None,
+            "evaluate": lambda step: float((step - middle).square().sum()),
+            "gradient": middle,
+            "learning_rate": 0.1,
+            "round_id": 0,
+        }
+        try:
+            self.explain(updates, **available)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            why = f"{type(error).__name__}: {error}"
+            log.info("rule cannot be tried: rule=%s reason=%s", self.name, why)
 
     def check_model_differences(self) -> None:
         """Refuses a rule that cannot take model differences for updates.
