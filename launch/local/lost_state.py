@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gossip.errors import ConfigError
 from gossip.launch.report import near
 from gossip.run import checkpoints, newest_saved, peers_in, read_seed, whole
 
@@ -54,14 +55,16 @@ def hints(folder: Path) -> list[str]:
 
 
 def _left_by_peers(folder: Path) -> list[str]:
-    """States that peers left which gave up (``RunCheckpoints.leave_state``), with their rounds:
-    the furthest first."""
-    found = [
-        checkpoint
-        for place in sorted(folder.glob("peer-*/last_state"))
-        for _, path in checkpoints.listed(place)[-1:]
-        if (checkpoint := checkpoints.open_or_none(path)) is not None
-    ]
+    """Return the last states that peers saved when they gave up (``RunCheckpoints.leave_state``),
+    with their rounds, the latest first."""
+    found: list[checkpoints.Checkpoint] = []
+    for place in sorted(folder.glob("peer-*/last_state")):
+        try:
+            newest = checkpoints.listed(place)[-1:]
+        except ConfigError:
+            continue  # The loss is reported in any case. A folder without access holds no remedy.
+        opened = [checkpoints.open_or_none(path) for _, path in newest]
+        found += [checkpoint for checkpoint in opened if checkpoint is not None]
     found.sort(key=lambda each: -each.step)
     return [f"{each.path} (round {whole(each.manifest.get('round'))})" for each in found]
 

@@ -72,3 +72,10 @@ def test_what_peers_left_is_named_with_its_round_when_the_state_is_lost(tmp_path
         for peer, at in ((1, 5), (2, 4), (0, 2))
     ]
     assert lost_state.hints(tmp_path)[0] == f"  on disk: {', '.join(states)}"
+
+
+def test_a_folder_that_cannot_be_listed_does_not_hide_the_loss(tmp_path: Path) -> None:
+    (tmp_path / "peer-0").mkdir()
+    (tmp_path / "peer-0" / "last_state").write_text("a file where a folder is expected")
+    disk, _ = lost_state.hints(tmp_path)
+    assert disk == "  nothing of it is on disk in the run's folder"
