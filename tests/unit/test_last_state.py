@@ -10,7 +10,7 @@ import safetensors.torch
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
 
 from gossip.core import QUORUM_LOST, events
-from gossip.errors import SwarmError
+from gossip.errors import ConfigError, SwarmError
 from gossip.ipc import messages as control
 from gossip.launch.local import lost_state
 from gossip.run import checkpoints
@@ -74,8 +74,15 @@ def test_what_peers_left_is_named_with_its_round_when_the_state_is_lost(tmp_path
     assert lost_state.hints(tmp_path)[0] == f"  on disk: {', '.join(states)}"
 
 
-def test_a_folder_that_cannot_be_listed_does_not_hide_the_loss(tmp_path: Path) -> None:
-    (tmp_path / "peer-0").mkdir()
-    (tmp_path / "peer-0" / "last_state").write_text("a file where a folder is expected")
-    disk, _ = lost_state.hints(tmp_path)
+def test_a_folder_that_cannot_be_listed_does_not_hide_the_loss(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    give_up(tmp_path)
+
+    def refuse(folder: Path) -> list[tuple[int, Path]]:
+        raise ConfigError(f"the checkpoints in {folder} cannot be listed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoints, "listed", refuse)
+        disk, _ = lost_state.hints(tmp_path)
     assert disk == "  nothing of it is on disk in the run's folder"
