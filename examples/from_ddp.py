@@ -25,7 +25,8 @@ def main() -> None:
     x = torch.tensor(digits.data, dtype=torch.float32) / 16
     y = torch.tensor(digits.target)
     train = TensorDataset(x[:1440], y[:1440])
-    test_x, test_y = x[1440 + peer.id :: peer.count], y[1440 + peer.id :: peer.count]
+    own = slice(1440 + peer.id, None, peer.initial_peers)
+    test_x, test_y = x[own], y[own]
 
     model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)

@@ -36,7 +36,8 @@ def test_a_session_offers_this_and_no_more():
     public = {name for name, _ in inspect.getmembers(Session) if not name.startswith("_")}
     of_the_user = {"prepare", "shard", "log", "keep", "epochs", "steps", "save_every", "each_step"}
     of_the_user |= {"no_sync", "close"}
-    facts = {"id", "round", "step", "count", "peers", "alive", "is_main", "run_dir", "finished"}
+    facts = {"id", "round", "step", "initial_peers", "roster_peers", "alive_peers", "is_main"}
+    facts |= {"run_dir", "finished", "device"}
     facts |= {"confirmed", "answered", "stepped", "planned_peers", "closed"}
     of_the_user |= {"pipeline", "search_start"}
     collective = {"mean", "gather", "broadcast", "any", "barrier", "save"}

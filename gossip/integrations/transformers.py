@@ -99,7 +99,7 @@ class GossipMixin(_Trained):
         self.gossip_save, self.clock = gossip_save, RunClock(self.peer)
         super().__init__(*args, **others)
         trainer: Any = self
-        if trainer.args.load_best_model_at_end and self.peer.count > 1:
+        if trainer.args.load_best_model_at_end and self.peer.initial_peers > 1:
             raise ConfigError(
                 "load_best_model_at_end: only the peer that wrote it has the best model",
                 "leave it out, and load the checkpoint after training",

@@ -284,8 +284,8 @@ class ScriptSteps:
             raise ConfigError(
                 f"each_step after {missed} rounds were applied that this peer has missed: "
                 "the function has not run for them",
-                "call peer.each_step right after peer.prepare, before you read peer.peers, "
-                "peer.alive or peer.is_main",
+                "call peer.each_step right after peer.prepare, before you read "
+                "peer.roster_peers, peer.alive_peers or peer.is_main",
             )
         at = None if after is None else self.coordinator.find(after)
         self._functions += ((function, at),)

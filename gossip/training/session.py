@@ -570,7 +570,14 @@ class Session:
         return self._run.roster.main == self.id
 
     @property
-    def count(self) -> int:
+    def device(self) -> torch.device:
+        """Device for the model of this peer: a CUDA device, of which the peers of a host share
+        several in turn, or else the CPU. The run does not depend on it."""
+        devices = torch.cuda.device_count()
+        return torch.device("cuda", self.id % devices) if devices else torch.device("cpu")
+
+    @property
+    def initial_peers(self) -> int:
         """Number of peers that the run begins with. It never changes."""
         return self._config.peers
 
@@ -580,12 +587,12 @@ class Session:
         return self._run.planned_peers
 
     @property
-    def peers(self) -> int:
-        """Number of peers in the roster, this one included."""
+    def roster_peers(self) -> int:
+        """Number of peers in the roster of the present round, this one included."""
         return self._run.roster.peers
 
     @property
-    def alive(self) -> int:
+    def alive_peers(self) -> int:
         """Number of peers of the roster that are alive in this peer's view."""
         return self._run.roster.alive
 

@@ -28,7 +28,7 @@ _IMPORTS_FROM = re.compile(r"(?:module|from|named) '(\w+)")
 _WORKER_ENDED = "DataLoader worker (pid"
 FROM_DDP = (
     "hint: a peer has no rank and no process group of torch.distributed, but peer.id and "
-    "peer.count: docs/from_ddp.md"
+    "peer.initial_peers: docs/from_ddp.md"
 )
 _OURS = str(Path(__file__).resolve().parents[2])
 

@@ -265,7 +265,7 @@ def test_rounds_that_pass_before_it_is_registered_are_applied_after_that_or_it_i
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         swarm.session.each_step(lambda: steps.append(swarm.session.step))
-        assert swarm.session.alive == 1
+        assert swarm.session.alive_peers == 1
         with pytest.raises(ConfigError):
             swarm.session.each_step(lambda: None)
     assert steps == [1, 2]

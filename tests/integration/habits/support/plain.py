@@ -41,7 +41,7 @@ class PlainPeer:
     def __init__(self) -> None:
         self.id = int(os.environ.get("HABIT_RANK", "0"))
         self.count = int(os.environ.get("HABIT_PEERS", "1"))
-        self.peers = self.alive = self.planned_peers = self.count
+        self.roster_peers = self.alive_peers = self.planned_peers = self.initial_peers = self.count
         self.step = 0
         self._cursor = DataCursor(self.count)
         self.batches = BatchTracker()
