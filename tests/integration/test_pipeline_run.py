@@ -187,7 +187,8 @@ def test_a_stage_whose_peers_are_all_killed_goes_on_when_one_is_back(
         if row.get("event") == "stage_rebuilt"
     ]
     assert (made["stage"], made["source"], made["fresh"]) == (1, first, 0)
-    assert made["round"] - made["lost"] == 10 - lost
+    # On a busy machine the checkpoint of step 8 may not be whole yet: then that of step 4 is used.
+    assert made["round"] - made["lost"] in {10 - lost, max(0, 6 - lost)}
     for stage in (0, 1, 2):
         assert counted(tmp_path, stage) == [[*range(MICRO_BATCHES)]] * 26
     rows = read_lines(tmp_path / "out/peer-3/metrics.jsonl")
