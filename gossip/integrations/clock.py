@@ -13,10 +13,10 @@ from gossip.training import counts_steps, steps_of
 
 
 class RunClock:
-    """The step of the run, as a loop follows it.
+    """The step of the run, for a loop that follows it.
 
     Attributes:
-        step: How many steps are done, ``total`` at most.
+        step: Number of completed steps, ``total`` at most.
         over: Whether there is no step left.
     """
 
@@ -24,20 +24,20 @@ class RunClock:
         self._peer = peer
         self._steps: Iterator[int] = iter(())
         self.step, self.total, self.over = 0, 0, False
-        self._seen = -1  # the step of the run when it was last followed
-        self._before: dict[LRScheduler, dict[str, Any]] = {}  # as they were then
+        self._seen = -1  # the step of the run at the last ``follow``
+        self._before: dict[LRScheduler, dict[str, Any]] = {}  # states at the last ``follow``
 
     def begin(self, total: int, save: str | Path | None, every: int | None, keep: int) -> None:
-        """The training of ``total`` steps begins, or goes on where the run is. The others are as
-        for ``Session.steps``."""
+        """Begin a training of ``total`` steps, or continue at the step of the run. Other arguments
+        are as for ``Session.steps``."""
         self.total, steps = total, self._peer.steps
         saves = save is not None
         self._steps = steps(total, save=save, every=every, keep=keep) if saves else steps(total)
 
     def follow(self, schedulers: Iterable[Any] = ()) -> int:
-        """Returns the step of the run. ``schedulers`` are those that the loop steps in each step of
-        its own. A step of this peer may stand for several of the run, which it has missed; or for
-        none, when it came too late for its round."""
+        """Return the step of the run. ``schedulers`` are those that the loop steps in each of its
+        own steps. One step of this peer can be several steps of the run, if it has missed some; or
+        none, if it was too late for its round."""
         if self._peer.step != self._seen or self._peer.finished:
             self.over = next(self._steps, None) is None
             self._seen = self._peer.step

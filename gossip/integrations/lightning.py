@@ -39,13 +39,13 @@ class GossipStrategy(SingleDeviceStrategy):
         keep: int = 3,
         **others: Any,
     ) -> None:
-        """``others`` are those of ``SingleDeviceStrategy``.
+        """``others``: arguments of ``SingleDeviceStrategy``.
 
         Args:
             device: Of this peer.
-            peer: What ``gossip.init()`` returned, where the script has called it.
-            save, every, keep: Checkpoints of the run, as for ``Session.steps``;
-                ``gossip run --resume auto`` goes on from there.
+            peer: Result of ``gossip.init()``, if the script has called it.
+            save, every, keep: Checkpoints of the run, as for ``Session.steps``; ``gossip run
+                --resume auto`` resumes from them.
         """
         self.peer = gossip.init() if peer is None else peer
         self._save, self._every, self._keep = save, every, keep
@@ -56,13 +56,13 @@ class GossipStrategy(SingleDeviceStrategy):
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this peer writes what is written once; another does when it dies."""
+        """Whether this peer writes files that are written once; if it dies, another peer does."""
         return self.peer.is_main
 
     def setup_optimizers(self, trainer: Any) -> None:
-        """Connects them to the swarm.
+        """Connect the optimizers to the swarm.
 
-        Raises: ConfigError: Training is to go on from a checkpoint of the Trainer.
+        Raises: ConfigError: Training is to resume from a checkpoint of the Trainer.
         """
         if trainer.ckpt_path is not None:
             raise ConfigError(
@@ -76,7 +76,7 @@ class GossipStrategy(SingleDeviceStrategy):
         self.peer.keep(**{f"scheduler{at}": each for at, each in enumerate(schedulers)})
 
     def process_dataloader(self, dataloader: object) -> object:
-        """This peer's share, if it is the training data: all may read the whole of others."""
+        """Return this peer's share of training data; other data is returned whole."""
         trainer = self.lightning_module.trainer
         fits = trainer.state.fn == TrainerFn.FITTING and trainer.training
         if not fits or trainer.sanity_checking or trainer.train_dataloader is not None:
@@ -89,7 +89,8 @@ class GossipStrategy(SingleDeviceStrategy):
         return self._train_loader
 
     def on_train_start(self) -> None:
-        """The run may be ahead: this peer came late, or goes on from a checkpoint."""
+        """Begin at the step of the run, which may be ahead: this peer came late, or resumes from a
+        checkpoint."""
         trainer = self.lightning_module.trainer
         total = trainer.estimated_stepping_batches
         steps = int(total) if 0 <= total < FOREVER else FOREVER
@@ -101,8 +102,8 @@ class GossipStrategy(SingleDeviceStrategy):
             current.ready = current.started = current.processed = current.completed = epoch
 
     def on_train_end(self) -> None:
-        """The last step is done: others confirm the final state, and it is saved. All peers end
-        after the same one, unless somebody has stopped this one."""
+        """End after the last step: other peers confirm the final state, and it is saved. All peers
+        end after the same step, unless this peer was stopped."""
         self._follow()
         trainer = self.lightning_module.trainer
         if self._train_loader is not None and not trainer.should_stop:
@@ -110,7 +111,8 @@ class GossipStrategy(SingleDeviceStrategy):
             self._follow()
 
     def _follow(self) -> None:
-        """A step of this peer may stand for several of the run, which it has missed."""
+        """Set the Trainer to the step of the run. A step of this peer can be several steps of the
+        run, if it has missed some."""
         trainer, configs = self.lightning_module.trainer, self.lr_scheduler_configs
         each_step = [c.scheduler for c in configs if c.interval == "step" and c.frequency == 1]
         step = self._clock.follow(each_step)
@@ -120,6 +122,6 @@ class GossipStrategy(SingleDeviceStrategy):
         self._note_rank()
 
     def _note_rank(self) -> None:
-        """Loggers write where the rank is 0."""
+        """Set the rank to 0 on the main peer, because loggers write there."""
         self.global_rank = 0 if self.peer.is_main else self.peer.id + 1
         rank_zero_only.rank = self.global_rank

@@ -26,11 +26,11 @@ class ProcessSteps(LRScheduler):
 
     @property
     def last_epoch(self) -> int:  # type: ignore[override]
-        """How often it was stepped."""
+        """Number of its steps."""
         return -(-self._scheduler.last_epoch // self._processes())
 
     def step(self, epoch: int | None = None) -> None:
-        """Advances the schedule, not beyond the end of one that has ``total_steps``."""
+        """Advance the schedule, at most to its ``total_steps`` if it has them."""
         end = getattr(self._scheduler, "total_steps", None)
         for _ in range(self._processes()):
             if end is None or self._scheduler.last_epoch < end:

@@ -15,13 +15,14 @@ from .clock import RunClock, TrainLoader
 
 
 class GossipCallback(TrainerCallback):
-    """Keeps the Trainer on the step of the run: all peers end after the same one."""
+    """Keeps the Trainer at the step of the run: all peers end after the same step."""
 
     def __init__(self, trainer: GossipMixin) -> None:
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """The run may be ahead: this peer came late, or goes on from a checkpoint."""
+        """Begin at the step of the run, which may be ahead: this peer came late, or resumes from a
+        checkpoint."""
         every = int(args.save_steps) if args.save_strategy == "steps" else None
         self._trainer.clock.begin(
             state.max_steps, self._trainer.gossip_save, every, args.save_total_limit or 3
@@ -29,15 +30,17 @@ class GossipCallback(TrainerCallback):
         self._follow(state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """A step of this peer may stand for several of the run, which it has missed."""
+        """Follow the run: a step of this peer can be several steps of the run, if it has missed
+        some."""
         self._follow(state, control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Nor need a step of this peer have been the last one of its epoch."""
+        """Follow the run at the end of an epoch: its last step may be one that this peer has
+        missed."""
         self._follow(state, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """All peers end after the same step, unless somebody has stopped this one."""
+        """Finish the run: all peers end after the same step, unless this peer was stopped."""
         if self._trainer.train_loader is not None and not control.should_training_stop:
             self._trainer.clock.finish()
         self._follow(state, control)
@@ -45,7 +48,7 @@ class GossipCallback(TrainerCallback):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **others: Any
     ) -> None:
-        """The run has what is a number, too."""
+        """Log the numbers to the run, too."""
         numbers = {
             name: value for name, value in (logs or {}).items() if isinstance(value, int | float)
         }
@@ -58,7 +61,7 @@ class GossipCallback(TrainerCallback):
         if trainer.train_loader is not None:
             state.epoch = state.global_step / trainer.train_loader.steps
         if trainer.clock.over or had_all:
-            # With steps that came too late the Trainer has counted more of them than there were.
+            # The Trainer also counts steps that were too late for their rounds.
             control.should_training_stop = trainer.clock.over
 
 
@@ -74,7 +77,7 @@ class GossipMixin(_Trained):
     Attributes:
         peer: The session.
         gossip_save: Folder of the run's checkpoints, or None.
-        train_loader: What the Trainer trains on; None before, and where the data are a stream.
+        train_loader: Loader of the Trainer; None before ``train``, and for a stream.
     """
 
     lr_scheduler: Any
@@ -87,13 +90,13 @@ class GossipMixin(_Trained):
         gossip_save: str | Path | None = None,
         **others: Any,
     ) -> None:
-        """Takes what the Trainer takes, and two more.
+        """Create the Trainer from its own arguments and two more.
 
         Args:
-            peer: What ``gossip.init()`` returned, where the script has called it.
-            gossip_save: Where checkpoints of the run go: every ``save_steps`` of the Trainer's
-                arguments, and at the end. ``gossip run --resume auto`` goes on from there.
-        Raises: ConfigError: The Trainer would do what peers cannot do alike.
+            peer: Result of ``gossip.init()``, if the script has called it.
+            gossip_save: Folder of the run's checkpoints, every ``save_steps`` of the Trainer's
+                arguments and at the end. ``gossip run --resume auto`` resumes from them.
+        Raises: ConfigError: The Trainer's arguments need work that peers cannot do alike.
         """
         self.peer = gossip.init() if peer is None else peer
         self.gossip_save, self.clock = gossip_save, RunClock(self.peer)
@@ -119,8 +122,8 @@ class GossipMixin(_Trained):
         return super().train(**others)
 
     def get_train_dataloader(self) -> Any:
-        """This peer's share of the data. Its length never changes, so the Trainer plans as many
-        steps as will be made."""
+        """Return this peer's share of the data. Its length never changes, so the Trainer plans the
+        right number of steps."""
         trainer: Any = self
         whole: DataLoader[Any] = super().get_train_dataloader()
         accumulate = trainer.args.gradient_accumulation_steps
@@ -141,28 +144,28 @@ class GossipMixin(_Trained):
         return self.train_loader
 
     def create_optimizer(self, *args: Any, **others: Any) -> Any:
-        """The optimizer, whose ``step()`` exchanges gradients from here on."""
+        """Create the optimizer, and connect it to the swarm: its ``step()`` exchanges gradients."""
         trainer: Any = self
         optimizer = super().create_optimizer(*args, **others)
         self.peer.prepare(trainer.model, optimizer)
         return optimizer
 
     def create_scheduler(self, *args: Any, **others: Any) -> Any:
-        """The scheduler, whose state peers take over that come later."""
+        """Create the scheduler, and add it to the state that later peers receive."""
         scheduler = super().create_scheduler(*args, **others)
         self.peer.keep(scheduler=scheduler)
         return scheduler
 
     def is_world_process_zero(self) -> bool:
-        """Whether this peer prints, and writes what is written once."""
+        """Whether this peer prints, and writes files that are written once."""
         return self.peer.is_main
 
     def is_local_process_zero(self) -> bool:
-        """The same: peers of one machine are no group of their own."""
+        """Whether this peer is the main peer of the run: peers of one machine form no group."""
         return self.peer.is_main
 
     def save_model(self, *args: Any, **others: Any) -> None:
-        """By one peer."""
+        """Save the model on one peer."""
         if self.peer.is_main:
             super().save_model(*args, **others)
 
