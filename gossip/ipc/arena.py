@@ -1,9 +1,7 @@
-"""The memory that a trainer and its node share: vectors in, vectors out, and a few words on how
-far it is.
+"""Shared memory of a trainer and its node: vectors in both directions, and the trainer's progress.
 
-It is anonymous (``memfd``) and travels as a file descriptor, so a crash of either side leaves
-nothing behind. Pages that nobody has written cost nothing, so the slots of a topology that is not
-in use are free.
+It is anonymous (``memfd``) and is sent as a file descriptor, so a crash of either side leaves no
+file. Unwritten pages take no memory, so the slots of a topology that is not in use are free.
 """
 
 from __future__ import annotations
@@ -25,10 +23,10 @@ from .messages import RESULT_SLOTS, UPDATE_SLOTS
 HEADER_BYTES = 4096
 ALIGNMENT = 64
 LENT_ELEMENTS = 2**18
-"""Elements from which on a result is lent to the script and not copied. Copying a shorter result
-takes less time than pointing at its pieces."""
+"""Smallest size in elements of a result that is lent to the script rather than copied. A copy of a
+shorter result takes less time than the views."""
 PAGED_ELEMENTS = 2**18
-"""Elements from which on a slot has its own pages, so that it can be pinned for a GPU."""
+"""Smallest size in elements of a slot with its own pages, which can be pinned for a GPU."""
 POPULATED_BYTES = 2**20
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE: Python has no name for it
 _MAGIC = 0x676F737369700001  # "gossip", version 1
@@ -38,12 +36,12 @@ Vector = NDArray[np.float32]
 
 
 def allocate(nbytes: int) -> int:
-    """A new descriptor of ``nbytes`` zero bytes of shareable memory, close-on-exec.
-    The caller closes it."""
+    """Return a new descriptor of ``nbytes`` zero bytes of shareable memory, close-on-exec. The
+    caller closes it."""
     fd = os.memfd_create("gossip", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(fd, nbytes)
-        # Nobody can shrink it under the other side's feet, which would be a SIGBUS there.
+        # Neither side can shrink it, which would be a SIGBUS on the other side.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except OSError as error:
         os.close(fd)
@@ -52,8 +50,7 @@ def allocate(nbytes: int) -> int:
 
 
 def map_memory(fd: int, nbytes: int) -> mmap.mmap:
-    """Maps ``nbytes`` of ``fd``, shared and writable.
-    The mapping does not need ``fd`` to stay open.
+    """Map ``nbytes`` of ``fd``, shared and writable. The mapping does not need ``fd`` to stay open.
 
     Raises: LocalError: The memory behind ``fd`` is smaller than ``nbytes``.
     """
@@ -66,13 +63,12 @@ def map_memory(fd: int, nbytes: int) -> mmap.mmap:
 
 
 def map_bytes(fd: int, nbytes: int) -> memoryview:
-    """The first ``nbytes`` behind ``fd``, mapped, not copied;
-    the mapping lives as long as the view does."""
+    """Map the first ``nbytes`` of ``fd`` without a copy; the mapping lives as long as the view."""
     return memoryview(map_memory(fd, nbytes))
 
 
 def map_received(fd: int, nbytes: int) -> memoryview:
-    """``map_bytes`` of a descriptor that came from the other side, which is closed."""
+    """Map a descriptor from the other side like ``map_bytes``, and close it."""
     try:
         return map_bytes(fd, nbytes)
     finally:
@@ -80,27 +76,27 @@ def map_received(fd: int, nbytes: int) -> memoryview:
 
 
 def map_rows(fd: int, rows: int, elements: int) -> Vector:
-    """``(rows, elements)`` float32 behind ``fd``, mapped, not copied;
-    the mapping lives as long as the array does."""
+    """Map ``(rows, elements)`` float32 of ``fd`` without a copy; the mapping lives as long as the
+    array."""
     return np.frombuffer(map_memory(fd, 4 * rows * elements), np.float32).reshape(rows, elements)
 
 
 class Arena:
-    """Slots of ``elements`` float32 each, every one 64-byte aligned; from ``PAGED_ELEMENTS`` on
-    each begins with a page.
+    """Slots of ``elements`` float32 each, with 64-byte alignment; from ``PAGED_ELEMENTS`` on each
+    begins at a page.
 
     Attributes:
-        memory: All of it, as bytes.
-        updates: ``UPDATE_SLOTS`` vectors, what the trainer offers.
-        parameters: As many, its parameters when a gossip round mixes them.
-        results: ``RESULT_SLOTS`` vectors, what a round decided, and behind them as many as
-            results land in.
-        mixes: ``RESULT_SLOTS``, parameter differences to add.
-        encoded: ``UPDATE_SLOTS`` times ``encoded_bytes``, the updates as they travel.
+        memory: The whole arena, as bytes.
+        updates: ``UPDATE_SLOTS`` vectors, the trainer's updates.
+        parameters: ``UPDATE_SLOTS`` vectors, the trainer's parameters if a gossip round mixes them.
+        results: ``RESULT_SLOTS`` vectors, results of rounds, and after them the slots that results
+            land in.
+        mixes: ``RESULT_SLOTS`` vectors, parameter differences to add.
+        encoded: ``UPDATE_SLOTS`` times ``encoded_bytes``, the encoded updates.
     """
 
     def __init__(self, fd: int, elements: int, encoded_bytes: int, *, new: bool) -> None:
-        """Use ``create`` or ``attach``. Takes over ``fd``."""
+        """Use ``create`` or ``attach``. The arena owns ``fd``."""
         self.fd = fd
         self.elements = elements
         stride = _stride(elements)
@@ -113,7 +109,7 @@ class Arena:
             self._words[_WORD_TIME_NS] = time.monotonic_ns()
         elif (self._words[_WORD_MAGIC], self._words[_WORD_ELEMENTS]) != (_MAGIC, elements):
             raise LocalError(
-                f"the arena is not one of {elements} elements: its header says "
+                f"the arena is not one of {elements} elements: its header has "
                 f"{self._words[:2].tolist()}"
             )
         end = _size(elements)
@@ -135,15 +131,15 @@ class Arena:
 
     @classmethod
     def create(cls, elements: int, encoded_bytes: int = 0) -> Arena:
-        """A new arena, all zero. Its ``fd`` may be sent to the other side at any time
-        until ``close``."""
+        """Create an arena of zeros. Its ``fd`` may be sent to the other side at any time until
+        ``close``."""
         assert elements > 0
         fd = allocate(_size(elements, encoded_bytes))
         return cls(fd, elements, encoded_bytes, new=True)
 
     @classmethod
     def attach(cls, fd: int, elements: int, encoded_bytes: int = 0) -> Arena:
-        """The arena behind a descriptor that came from the other side. Takes over ``fd``.
+        """Open the arena of a descriptor from the other side. The arena owns ``fd``.
 
         Raises: LocalError: It is not an arena of that many elements.
         """
@@ -158,29 +154,28 @@ class Arena:
         """Return ``results[slot]`` for a caller that may write to it. Writes change nothing but
         these views, until this slot is lent again. The call is free until the memory is read."""
         if self._private is None:
-            # a page that is written becomes this mapping's own
+            # a written page becomes private to this mapping
             self._private = mmap.mmap(self.fd, _size(self.elements), flags=mmap.MAP_PRIVATE)
-        # the pages that were written since the last time are given up
+        # drop the pages that were written since the last loan
         first, end = self._pages_of(slot)
         self._private.madvise(mmap.MADV_DONTNEED, first, end - first)
         return np.frombuffer(self._private, np.float32, self.elements, end - 4 * self.elements)
 
     def renew_lent_memory(self) -> None:
-        """Leave the lent memory to those who hold it: ``lent_result`` lends other memory from now
-        on."""
+        """Leave the lent memory to the script: ``lent_result`` lends other memory from now on."""
         self._private = None
 
     def _pages_of(self, slot: int) -> tuple[int, int]:
-        """Return where the first page of ``results[slot]`` begins in the memory, and where the slot
-        ends."""
+        """Return the offsets of the first page of ``results[slot]`` and of the end of the slot."""
         at = HEADER_BYTES + (2 * UPDATE_SLOTS + RESULT_SLOTS + slot) * _stride(self.elements)
         return at // mmap.PAGESIZE * mmap.PAGESIZE, at + 4 * self.elements
 
     def populate(self, slots: Iterable[int]) -> None:
-        """Has memory put behind these ``results``: to write to it for the first time takes several
-        times as long. A kernel that cannot (before Linux 5.14) leaves them as they are.
+        """Allocate the pages of these ``results``, because first writes to unallocated pages take
+        several times as long. A kernel before Linux 5.14 leaves them as they are.
 
-        In parts, since no other thread of the interpreter runs meanwhile.
+        The pages are allocated in parts, because no other thread of the interpreter runs during a
+        call.
         """
         if (memory := self._memory) is None:
             return
@@ -193,36 +188,36 @@ class Arena:
                     return
 
     def note_progress(self, step: int) -> None:
-        """The trainer has applied ``step`` rounds, just now."""
+        """Record that the trainer has now applied ``step`` rounds."""
         self._words[_WORD_STEP] = step
         self._words[_WORD_TIME_NS] = time.monotonic_ns()
 
     def progress(self) -> tuple[int, float]:
-        """Rounds that the trainer has applied, and for how many seconds it has not moved. One that
-        compiles does."""
+        """Return the number of rounds that the trainer has applied, and the seconds since its last
+        progress; 0.0 while it compiles."""
         if self.compiles:
             return int(self._words[_WORD_STEP]), 0.0
         age_s = (time.monotonic_ns() - int(self._words[_WORD_TIME_NS])) / 1e9
         return int(self._words[_WORD_STEP]), max(0.0, age_s)
 
     def note_compiling(self, compiles: bool) -> None:
-        """The trainer begins to compile, or has done so."""
+        """Record that the trainer begins or ends a compilation."""
         self._words[_WORD_COMPILES], self._words[_WORD_COMPILED] = compiles, True
         self._words[_WORD_TIME_NS] = time.monotonic_ns()
 
     @property
     def compiles(self) -> bool:
-        """Whether the trainer does just now."""
+        """Whether the trainer compiles now."""
         return bool(self._words[_WORD_COMPILES])
 
     @property
     def compiled(self) -> bool:
-        """Whether it ever has."""
+        """Whether the trainer has ever compiled."""
         return bool(self._words[_WORD_COMPILED])
 
     def close(self) -> None:
-        """Lets go of the memory. Vectors that somebody still holds stay valid; the memory goes with
-        the last of them."""
+        """Release the memory. Referenced vectors stay valid, and the memory is freed with the last
+        of them."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -236,7 +231,7 @@ def _aligned(nbytes: int, alignment: int = ALIGNMENT) -> int:
 
 
 def _stride(elements: int) -> int:
-    """Return the distance from the beginning of a slot to that of the next one, in bytes."""
+    """Return the distance between the beginnings of two slots, in bytes."""
     return _aligned(4 * elements, mmap.PAGESIZE if elements >= PAGED_ELEMENTS else ALIGNMENT)
 
 
@@ -247,8 +242,11 @@ def _size(elements: int, encoded_bytes: int = 0) -> int:
 
 
 def landing_slots(elements: int) -> int:
-    """How many results may lie where they were received or made: those of the rounds that the core
-    keeps for others, of the present and the next one, and one that somebody still reads."""
+    """Return the number of slots for results that are received or made in place.
+
+    There are slots for the rounds that the core stores for other peers, for the present and the
+    next round, and for one result that is still read.
+    """
     kept = RoundSettings()
     rounds = min(kept.commit_log, kept.commit_log_bytes // (4 * elements))
     return max(ROUNDS_KEPT_ALWAYS, rounds) + 3

@@ -1,5 +1,5 @@
-"""One end of the local socket between a trainer and its node: whole messages, memory beside them,
-death as end of file."""
+"""One end of the local socket between a trainer and its node, with whole messages and descriptors.
+The other side's death is an end of file."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ METRICS_MAX = 16 * 1024
 PATH_MAX = 4096
 REASON_MAX = 2048
 SHAPES_BYTES_MAX = 24 * 1024
-"""8 bytes a tensor: of 3,072."""
+"""Room for 3,072 tensors, with 8 bytes each."""
 DESCRIPTORS_MAX = 8
 SEND_PATIENCE_S = 5.0
 _ANCILLARY_BYTES = socket.CMSG_SPACE(DESCRIPTORS_MAX * array.array("i").itemsize)
-# As plain numbers: a flag of ``socket`` is an enum's, and each ``|`` and ``&`` of those costs 2 us.
+# Plain numbers: ``|`` and ``&`` of socket flags, which are enums, take 2 us each.
 _SEND = int(socket.MSG_DONTWAIT)
 _WAIT = int(socket.MSG_CMSG_CLOEXEC)
 _LOOK = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
@@ -54,7 +54,7 @@ _CODEC: Codec[control.FromTrainer | control.FromNode] = Codec(
 
 
 def clip(text: str, most: int = TEXT_MAX) -> str:
-    """The text, short enough for a field of a message."""
+    """Return the text, cut to the length of a message's field."""
     return text if len(text) <= most else text[: most - 3] + "..."
 
 
@@ -66,8 +66,8 @@ class Channel:
     """Sends and receives the messages of ``gossip.ipc.messages``. Each ``send`` is one packet, and
     each ``receive`` takes one.
 
-    ``send`` may be called from any thread; ``receive`` from one. Give it one end of
-    ``Channel.pair()``; it takes it over.
+    ``send`` may be called from any thread; ``receive`` from one. The channel owns its end of
+    ``Channel.pair()``.
     """
 
     def __init__(self, end: socket.socket) -> None:
@@ -79,23 +79,23 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[socket.socket, socket.socket]:
-        """Two connected ends. Neither survives an exec, unless it is passed on by name."""
+        """Return two connected ends. Neither survives an exec, unless it is inherited
+        explicitly."""
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def fileno(self) -> int:
-        """To wait for something to read, in somebody else's poll."""
+        """Return the descriptor, to poll for packets."""
         return self._socket.fileno()
 
     def send(self, *messages: Any, fds: tuple[int, ...] = ()) -> None:
-        """Sends all ``messages`` as one packet, with ``fds`` duplicated into the other process.
+        """Send all ``messages`` as one packet, with ``fds`` duplicated into the other process.
 
-        Waits for room for at most ``SEND_PATIENCE_S``, and there always is room unless the other
-        side has stopped reading.
+        Wait for room for at most ``SEND_PATIENCE_S``. There is always room unless the other side
+        has stopped reading.
 
         Raises:
-            ChannelClosed: Nobody is there to read it.
-            LocalError: The other side does not read.
-            ValueError: The packet is larger than ``PACKET_BYTES_MAX``: a bug of ours.
+            ChannelClosed: The other side is gone. LocalError: The other side does not read.
+            ValueError: The packet is larger than ``PACKET_BYTES_MAX``, which is a bug.
         """
         packet = _CODEC.encode_many(messages)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
@@ -117,14 +117,13 @@ class Channel:
                 raise ChannelClosed(f"cannot send: {error}") from error
 
     def receive(self, timeout_s: float | None = None) -> tuple[list[Any], list[int]]:
-        """The messages of the next packet and the descriptors that came with it,
-        which the caller closes.
+        """Return the messages of the next packet and its descriptors, which the caller closes.
 
         Args:
-            timeout_s: Seconds to wait for it; 0 does not wait, None waits for ever.
-        Returns: two empty lists when nothing came in time.
+            timeout_s: Seconds to wait for a packet; 0 does not wait, None waits forever.
+        Returns: two empty lists if no packet came in time.
         Raises:
-            ChannelClosed: The other side is gone and everything it sent has been read.
+            ChannelClosed: The other side is gone and all its packets have been read.
         """
         try:
             if timeout_s not in (0, self._patience_s):
@@ -132,8 +131,8 @@ class Channel:
             try:
                 size, ancillary, flags, _ = self._read_packet(timeout_s)
             except ConnectionResetError:
-                # The other side closed its end with packets of ours unread. Linux says so once,
-                # before what it had sent, and that may be why it ended.
+                # The other side closed its end with unread packets. Linux reports that once, before
+                # the packets that it had sent, and these may have the reason.
                 size, ancillary, flags, _ = self._read_packet(timeout_s)
         except BlockingIOError:
             return [], []
@@ -152,10 +151,10 @@ class Channel:
         try:
             return _CODEC.decode_many(self._view[:size]), list(fds)
         except Malformed as error:
-            # Both ends run the same code and trust each other: this is another version of gossip,
-            # not an attacker.
+            # Both ends run the same code and trust each other, so the cause is another version of
+            # gossip.
             raise LocalError(
-                f"the other end of the channel speaks another language: {error}"
+                f"the other end of the channel has another version of gossip: {error}"
             ) from error
 
     def _read_packet(self, timeout_s: float | None) -> tuple[int, list[Any], int, Any]:
@@ -163,8 +162,9 @@ class Channel:
         return self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, how)
 
     def _wait_for(self, timeout_s: float | None) -> None:
-        """Sets how long the kernel waits: a poll before would wake twice where once is enough."""
-        # 0 waits for ever
+        """Set the kernel's timeout of a read. A poll before the read would take a second
+        wake-up."""
+        # 0 waits forever
         microseconds = 0 if timeout_s is None else max(1, round(timeout_s * 1e6))
         self._socket.setsockopt(
             socket.SOL_SOCKET, socket.SO_RCVTIMEO, _TIMEVAL.pack(*divmod(microseconds, 1_000_000))
@@ -172,8 +172,8 @@ class Channel:
         self._patience_s = timeout_s
 
     def close(self) -> None:
-        """Closes this end; the other side reads what was sent, then end of file.
-        Closing twice does nothing."""
+        """Close this end; the other side reads the sent packets, then end of file. A second call
+        does nothing."""
         self._socket.close()
 
 

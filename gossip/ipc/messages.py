@@ -1,9 +1,9 @@
 """Messages between a trainer and its node over their one local socket. They are plain data, packed
 by ``transport.codec``. Events and effects of the core that have no payload travel as they are.
 
-The socket is a Unix SOCK_SEQPACKET pair: message boundaries are kept, memory travels as a file
-descriptor beside a message (SCM_RIGHTS), and either side sees the other's death as end of file at
-once. Several messages may share one packet.
+The socket is a Unix SOCK_SEQPACKET pair, which keeps message boundaries. Memory is sent as a file
+descriptor beside a message (SCM_RIGHTS). Either side sees the other's death at once, as end of
+file. Several messages may share one packet.
 
 A life, seen from the trainer:
 
@@ -54,8 +54,8 @@ from gossip.errors import ConfigError, Refused, ReplicasDiverged, StateLost, Swa
 
 UPDATE_SLOTS = 4
 RESULT_SLOTS = 4
-"""Number of slots that results are copied to. They may also lie in further slots behind these."""
-EXIT_SIGTERM = 143  # of a peer that was asked to stop, and left
+"""Number of slots that results are copied to. Results may also be in further slots after these."""
+EXIT_SIGTERM = 143  # of a peer that has left after a stop signal
 
 
 # --- trainer to node ------------------------------------------------------------------------------
@@ -63,20 +63,19 @@ EXIT_SIGTERM = 143  # of a peer that was asked to stop, and left
 
 @record
 class Prepare:
-    """The descriptor of the arena travels with it."""
+    """Description of the trainer's model. The descriptor of the arena comes with it."""
 
     elements: int  # float32 elements of the flat vector
     layout: bytes
     state: bytes  # digest of the packed state
     state_bytes: int  # size of the packed state
-    # the next round to run on this state: not 0 when a node is started again beside
-    # a living trainer, or when the trainer has loaded a checkpoint
+    # the next round on this state: not 0 after a restart of the node or from a checkpoint
     round_id: int = 0
     ledger: bytes = b""  # of the checkpoint
-    collectives: int = 0  # of the rounds before ``round_id``, those that were no steps
-    marks: int = 0  # of the elements, those behind the parameters' numbers
+    collectives: int = 0  # number of rounds before ``round_id`` that were no steps
+    marks: int = 0  # number of elements after the parameters' numbers
     shapes: bytes = b""  # ``pack_shapes`` of the parameters', where the encoding writes tensors
-    # of a micro-batch: what a stage takes and what it hands on
+    # bytes of a micro-batch that a stage receives and sends
     activation_bytes: tuple[int, int] = (0, 0)
 
 
@@ -90,23 +89,23 @@ class Contribute:
     samples: int  # 0: no update, only taking part
     loss: float | None = None
     parameters: bool = False
-    # all of the update, looked at while it was in the cache; False: nobody has looked, or it is not
+    # whether the whole update is finite; False: it is not, or that is not checked
     finite: bool = False
-    rates: tuple[float, ...] = ()  # what the optimizer would step with
-    collective: bytes = b""  # given to a collective operation; then there are no samples
-    skipped: bool = False  # the script was handed the samples, and they were of no use
-    steps: tuple[int, int] = (1, 1)  # local steps that were taken, and that a round has
-    micro_batches: tuple[int, ...] = ()  # in a pipeline: those that the update is of
-    lasted_us: int = 0  # the local steps that were taken; 0: since the round began
-    replica: bytes = b""  # digests of the replica before the round, where it is compared
-    kind: int = 0  # of the step that it is for (``gossip.core.is_further``)
+    rates: tuple[float, ...] = ()  # of the optimizer's next step
+    collective: bytes = b""  # data of a collective operation; then there are no samples
+    skipped: bool = False  # whether the script had the samples and skipped them
+    steps: tuple[int, int] = (1, 1)  # local steps taken, and of a round
+    micro_batches: tuple[int, ...] = ()  # in a pipeline: those in the update
+    lasted_us: int = 0  # duration of the local steps; 0: since the round began
+    replica: bytes = b""  # digests of the replica before the round; b"": it is not compared
+    kind: int = 0  # of its step (``gossip.core.is_further``)
 
 
 @record
 class PassReply:
-    """The answer to ``PassCommand``. What goes on to another stage travels along: the output of a
-    forward pass, or the gradient of the input. Nothing does from the last stage forward, from the
-    first one backward, and of a round that is over."""
+    """Reply to ``PassCommand``, with the memory for the next stage: the output of a forward pass,
+    or the gradient of the input. There is none from the last stage forward, from the first stage
+    backward, and for a round that is over."""
 
     round_id: int
     micro_batch: int
@@ -116,19 +115,19 @@ class PassReply:
     samples: int = 0
     loss: float | None = None  # of the micro-batch, from the last stage's backward pass
     audit: bool = False
-    took_us: int = 0  # computing it
+    took_us: int = 0  # duration of the computation
 
 
 @record
 class AppliedReply:
     round_id: int
-    slot: int  # free again; -1 when the round changed nothing
+    slot: int  # free again; -1: the round changed nothing
 
 
 @record
 class JudgeReply:
-    """The aggregate is in the judging memory's last row. ``reason`` says why there is none.
-    ``outlyingness`` is of all rows, those outside behind the others."""
+    """Reply to ``JudgeCommand``. The aggregate is in the judging memory's last row; ``reason``: why
+    there is none. ``outlyingness`` is of all rows; rows outside come after the others."""
 
     ticket: int
     weights: tuple[float, ...]
@@ -138,8 +137,8 @@ class JudgeReply:
 
 @record
 class Snapshot:
-    """The packed state before ``round_id``; its memory travels with it.
-    ``error`` says why there is none."""
+    """The packed state before ``round_id``; its memory comes with it. ``error``: why there is
+    none."""
 
     round_id: int
     nbytes: int
@@ -159,20 +158,20 @@ class Log:
 class ScriptPlan:
     """Plan of the script, as far as it has announced it, for monitoring."""
 
-    steps: int | None  # of the whole run; None: it has not said
+    steps: int | None  # of the whole run; None: unknown
     folder: str = ""  # of its checkpoints; "": it saves none
     every: int | None = None  # steps between two of them; None: only at the end
 
 
 @record
 class DivergenceReport:
-    """How this peer's replica differs from that of most before ``round_id``.
+    """Difference of this peer's replica from that of most peers before ``round_id``.
 
     Attributes:
-        replaced: It was, by that of most. Else it was not, or (without ``peers_differ``) it would
-            differ from theirs after a missed round.
-        tensors: Some that differ, of ``count``.
-        largest: Difference of two numbers; -1.0: not known.
+        peers_differ: Whether replicas differ. False: they would differ after a missed round.
+        replaced: Whether the replica of most peers has replaced this one.
+        tensors: Some tensors that differ, of ``count``.
+        largest: Largest difference of two numbers; -1.0: unknown.
     """
 
     round_id: int
@@ -187,13 +186,13 @@ class DivergenceReport:
 
 @record
 class Close:
-    """Goodbye. ``digest`` is that of the parameters after all rounds before ``round_id``; b"" when
-    there was no time for it."""
+    """The trainer leaves. ``digest`` is that of the parameters after all rounds before
+    ``round_id``; b"": there was no time to compute it."""
 
     reason: str  # "finished", "stopped", "raised"
     round_id: int = 0
     digest: bytes = b""
-    not_saved: str = ""  # why the last checkpoint is not there; "": it is, or none was wanted
+    not_saved: str = ""  # why the last checkpoint is missing; "": it is not
 
 
 # --- node to trainer ------------------------------------------------------------------------------
@@ -203,43 +202,43 @@ class Close:
 class StartRoundCommand:
     round_id: int
     slot: int  # update slot to write to
-    sharded: bool  # whether ``epoch`` and ``ranges`` mean anything
+    sharded: bool  # whether ``epoch`` and ``ranges`` are set
     epoch: int
     ranges: tuple[tuple[int, int], ...]
     want_parameters: bool
     peers: int  # roster size
     alive: int
     rank: int = 0  # this peer's place in the roster
-    # epoch and ranges of rounds to come: a guess
+    # predicted epoch and ranges of the next rounds
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
     # the numbers of the ``EpochReport`` of the last completed epoch, if there is one
     last: tuple[int, ...] = ()
-    main: int = 0  # the peer that does what is to be done once
-    collectives: int = 0  # of the rounds before, those that were no steps
-    deadline_us: int = 0  # by when its local steps are to be taken; 0: all are to be taken
-    # when the round began at the node, by the host's monotonic clock; 0.0: that is not known
+    main: int = 0  # the peer for work that is done once
+    collectives: int = 0  # number of earlier rounds that were no steps
+    deadline_us: int = 0  # time limit of its local steps; 0: none
+    # begin of the round at the node, by the host's monotonic clock; 0.0: unknown
     began_at: float = 0.0
-    compares: bool = False  # the update comes with digests of the replica
+    compares: bool = False  # whether the update needs digests of the replica
     given_up_ranges: tuple[tuple[int, int], ...] = ()  # of the same report
 
 
 @record
 class PassCommand:
-    """Compute a pass of a micro-batch through this stage. What it begins with, if it comes from
-    another stage, travels along: the input, or backward the gradient of the output."""
+    """Compute a pass of a micro-batch through this stage. The memory from another stage comes with
+    it: the input, or backward the gradient of the output."""
 
     round_id: int
     micro_batch: int
     attempt: int
     backward: bool
     nbytes: int
-    audit: bool = False  # of another member's micro-batch: it has no part in the update
+    audit: bool = False  # of another member's micro-batch, which is not in the update
 
 
 @record
 class CollectCommand:
-    """Put the update of these micro-batches, which are those that had their backward pass, into
-    ``slot``, and answer with ``Contribute``. The gradients stay, until the round is applied."""
+    """Put the update of these micro-batches, which have had their backward pass, into ``slot``, and
+    reply with ``Contribute``. The gradients stay until the round is applied."""
 
     round_id: int
     slot: int
@@ -248,19 +247,19 @@ class CollectCommand:
 
 @record
 class ApplyCommand:
-    """``slot`` is -1 when the round changes nothing. With ``mix_scale != 0`` mix slot ``slot``
-    holds a parameter difference."""
+    """Apply the result of a round. ``slot`` is -1 if the round changes nothing. With ``mix_scale !=
+    0`` mix slot ``slot`` holds a parameter difference."""
 
     round_id: int
     slot: int
     mix_scale: float
-    rates: tuple[float, ...] = ()  # what all step with; none: each with its own
-    # peers, and what each has given to a collective operation
+    rates: tuple[float, ...] = ()  # that all peers step with; none: each peer with its own
+    # peers, and their data of a collective operation
     collected: tuple[tuple[int, bytes], ...] = ()
-    is_step: bool = True  # else the round was nothing but that, or a further one
-    taken: tuple[bool, ...] = ()  # of each shard, whether this peer's update is in the result
-    collectives: int = 0  # of the rounds before, those that were no steps
-    # digests that most replicas had before the round, where this one differed; a state follows
+    is_step: bool = True  # False: a collective operation, or a further step
+    taken: tuple[bool, ...] = ()  # for each shard, whether this peer's update is in the result
+    collectives: int = 0  # number of earlier rounds that were no steps
+    # digests of most replicas before the round, if this one differed; a state follows
     replica: bytes = b""
     kind: int = 0  # of the step that the round makes
 
@@ -270,12 +269,12 @@ class JudgeCommand:
     """Run the rule over the first ``rows`` rows of the judging memory,
     write the aggregate into row ``rows``.
 
-    The descriptor of that memory, float32 ``(capacity, elements)``, travels along when ``capacity``
-    is not zero: it replaces the one before. ``own`` is -1 when there is no own row. With ``mix``
-    the rows are parameters: the trainer runs the rule over their differences to row ``own``, and
-    the aggregate is a difference too. Without rows there is no rule to run: row 0 gets the gradient
-    of the judge's loss. The last ``outside`` of the rows have no part in the aggregate, and how far
-    out they lie is asked for.
+    If ``capacity`` is not zero, the descriptor of that memory, float32 ``(capacity, elements)``,
+    comes with it and replaces the one before. ``own`` is the row of this peer; -1: there is none.
+    With ``mix`` the rows are parameters: the trainer runs the rule over their differences to row
+    ``own``, and the aggregate is a difference too. Without rows there is no rule to run: row 0 gets
+    the gradient of the judge's loss. The last ``outside`` of the rows are not in the aggregate;
+    only their outlyingness is needed.
     """
 
     ticket: int
@@ -290,8 +289,8 @@ class JudgeCommand:
 
 @record
 class RestoreCommand:
-    """A packed state; its memory travels along. Without ``settings`` the trainer keeps what its
-    own script sets."""
+    """A packed state to restore; its memory comes with it. Without ``settings`` the trainer keeps
+    the settings of its script."""
 
     round_id: int
     nbytes: int
@@ -301,7 +300,7 @@ class RestoreCommand:
 @record
 class BesideCommand:
     """The packed state of another stage of a pipeline, for the ``RebuildCommand`` that follows; its
-    memory travels along."""
+    memory comes with it."""
 
     stage: int
     nbytes: int
@@ -309,8 +308,8 @@ class BesideCommand:
 
 @record
 class RebuildCommand:
-    """Nobody has the state of this peer's stage: make one to go on with from round ``round_id``.
-    ``is_last``: with the states of other stages that have come, and no more can be asked for."""
+    """Make a state of this peer's stage to continue with from round ``round_id``, because no peer
+    has one. ``is_last``: no more states of other stages can be requested."""
 
     round_id: int
     is_last: bool
