@@ -1,4 +1,4 @@
-"""The node's timers, and its sense of having slept."""
+"""The node's timers, and the detection of stalls of its loop."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from gossip.core import Token
 from gossip.transport import Arrival
 
 PILED_UP_S = 0.02
-"""After it stood still a node waits so long for more of what came meanwhile."""
+"""Wait for each further batch of arrivals after a stall, in seconds."""
 READ_ON_MAX_S = 0.2
-"""It reads on no longer than this, or than half of the time for which it stood still: its own
-timers are overdue meanwhile."""
+"""Time limit for reading after a stall, in seconds, beside half of the stall's duration: the node's
+own timers are overdue."""
 
 
 class TimerHeap:
-    """The core's timers on the real clock. Cancelled ones stay in the heap, to be skipped, until
-    they are most of it."""
+    """The core's timers on the real clock. Cancelled timers stay in the heap, and are skipped,
+    until they are most of it."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, Token]] = []
@@ -34,17 +34,17 @@ class TimerHeap:
             heapq.heapify(self._heap)
 
     def next_at(self) -> float | None:
-        """When the next one is due, or None."""
+        """Return the time of the next timer, or None."""
         heap = self._heap
         while heap and heap[0][1] not in self._pending:
             heapq.heappop(heap)
         return heap[0][0] if heap else None
 
     def due(self, now: float) -> Iterator[Token]:
-        """Takes out what is due, in order of time. What is set meanwhile waits for the next call,
-        even if it is due already.
+        """Remove and yield the due timers, in order of time. A timer that is set during the
+        iteration waits for the next call, even if it is due already.
 
-        What is cancelled meanwhile does not come.
+        A timer that is cancelled during the iteration is not yielded.
         """
         ripe = []
         while self._heap and self._heap[0][0] <= now:
@@ -61,11 +61,11 @@ class TimerHeap:
 
 
 class StallDetector:
-    """Notices that the loop stood still: the process was stopped, the machine was busy,
-    or a turn took too long.
+    """Detects stalls of the loop: the process was stopped, the machine was busy, or a turn took too
+    long.
 
-    A peer that slept would blame the others for its own silence, so the core must hear of it before
-    any timer fires (docs/design_notes.md N6).
+    After a stall a peer would suspect the others for its own silence, so the core must get the
+    stall before any timer fires (docs/design_notes.md N6).
     """
 
     def __init__(self, tolerance_s: float, now: float) -> None:
@@ -73,12 +73,12 @@ class StallDetector:
         self._expected = now
 
     def measure_delay(self, now: float) -> float:
-        """Seconds by which the loop is late, 0.0 when that is within the tolerance."""
+        """Return the delay of the loop in seconds; 0.0 if it is within the tolerance."""
         late_s = now - self._expected
         return late_s if late_s > self._tolerance_s else 0.0
 
     def expect(self, at: float) -> None:
-        """The loop means to look again at ``at`` or before."""
+        """Set the time of the loop's next turn: ``at`` or earlier."""
         self._expected = at
 
 
@@ -86,7 +86,7 @@ def piled_up(
     poll: Callable[[float], list[Arrival]], late_s: float, clock: Callable[[], float]
 ) -> Iterator[list[Arrival]]:
     """Yield the arrivals that piled up while the loop stood still for ``late_s``. The transport's
-    own threads stood still, too, and need a moment to read them."""
+    own threads stood still, too, and need time to read them."""
     until = clock() + min(late_s / 2, READ_ON_MAX_S)
     while clock() < until and (arrivals := poll(PILED_UP_S)):
         yield arrivals

@@ -1,4 +1,4 @@
-"""How a server's result compares with the own update: the arithmetic behind
+"""Comparison of a server's result with this peer's update: the arithmetic for
 ``gossip.core.rounds.validation``."""
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from gossip.vectors import Admit, compared, similarity_of
 from .worker import Worker
 
 INLINE_ELEMENTS = 2**20
-"""Results of at most so many numbers are compared at once in the loop: half a millisecond."""
+"""Largest result that is compared in the loop, in elements: half a millisecond."""
 
 
 class ResultComparator:
-    """Compares results as they come, small ones at once and large ones in the worker, before the
-    core hears of them."""
+    """Compares results on arrival, before the core gets them: small ones at once, large ones in the
+    worker."""
 
     def __init__(self, worker: Worker, done: Callable[[Received], None]) -> None:
         self._worker, self._done = worker, done
 
     def of(self, arrival: Received, admit: Admit) -> Received | None:
-        """The arrival with all that the core wants to know;
-        None when ``done`` is told that later."""
+        """Return the arrival with the comparison that the core requires; None if ``done`` gets it
+        later."""
         payload = arrival.payload
         if (
             payload is None

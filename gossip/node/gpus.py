@@ -17,19 +17,19 @@ COLUMNS = {
     "memory.total": ("memory_total", 2**20),
     "temperature.gpu": ("celsius", 1),
 }
-"""Columns of the tool: the name of each here, and its unit."""
+"""Columns of the tool: the name of each in gossip, and its unit."""
 GPUS_MAX = 64
 ANSWER_BYTES = 16 * 1024
 _DEVICE = re.compile(r"/dev/nvidia\d+")
 
 
 class GpuMeter:
-    """Asks ``nvidia-smi``, which takes a part of a second: what it has answered is there the next
-    time. Where the trainer uses no GPU, or the tool is not there, nothing is asked.
+    """Queries ``nvidia-smi``, which takes a part of a second: each call returns the answer to the
+    last query. If the trainer uses no GPU, or the tool is missing, there is no query.
 
     Args:
-        trainer_pid: It uses a GPU if it holds a device of one open; imports nothing and starts
-            no CUDA context here.
+        trainer_pid: Process that uses a GPU if it holds a GPU's device open. This check imports
+            nothing and starts no CUDA context.
     """
 
     def __init__(self, trainer_pid: int) -> None:
@@ -37,13 +37,13 @@ class GpuMeter:
         self._asked: subprocess.Popen[bytes] | None = None
 
     def measure(self) -> list[dict[str, float]]:
-        """Return the answer to the last query, and start the next. It has, for each GPU that this
-        process may see, its index, the share of the last second in which it worked, its used and
-        total bytes, and degrees Celsius, as far as known. ``[]``: nothing is known."""
+        """Return the answer to the last query, and start the next. It has an entry for each GPU
+        that is visible to this process: index, busy share of the last second, used and total bytes,
+        degrees Celsius. Unknown figures are left out. ``[]``: there is no answer."""
         found: list[dict[str, float]] = []
         if self._asked is not None:
             if self._asked.poll() is None:
-                return []  # it hangs, as with a broken driver: there is one of it at most
+                return []  # it hangs, as with a broken driver: no second query is started
             found = read(_read_output(self._asked)) if self._asked.returncode == 0 else []
             self._asked = None
         if uses_gpu(self._trainer_pid):
@@ -51,7 +51,7 @@ class GpuMeter:
         return found
 
     def close(self) -> None:
-        """Ends what was asked, without waiting: a broken driver may hold it for long."""
+        """Kill the query without a wait: a broken driver may block it for a long time."""
         if self._asked is not None:
             self._asked.kill()
             _read_output(self._asked)
@@ -70,18 +70,18 @@ class GpuMeter:
                 stderr=subprocess.DEVNULL,
             )
         except OSError:
-            self._asked = None  # no memory for it, say: it is asked again
+            self._asked = None  # for example out of memory: a later call tries again
 
 
 def _read_output(asked: subprocess.Popen[bytes]) -> str:
-    """Return what it has written until now; its end of the pipe is closed then."""
+    """Return the output so far, and close the pipe."""
     assert asked.stdout is not None
     with asked.stdout as pipe:
         os.set_blocking(pipe.fileno(), False)
         try:
             return os.read(pipe.fileno(), ANSWER_BYTES).decode("utf-8", "replace")
         except BlockingIOError:
-            return ""  # somebody else holds the pipe, and has written nothing
+            return ""  # another process holds the pipe, and has written nothing
 
 
 def uses_gpu(pid: int) -> bool:
@@ -97,11 +97,11 @@ def _is_gpu(descriptor: Path) -> bool:
     try:
         return _DEVICE.fullmatch(os.readlink(descriptor)) is not None
     except OSError:
-        return False  # it was closed a moment ago
+        return False  # it was closed since the listing
 
 
 def read(answer: str) -> list[dict[str, float]]:
-    """The rows of the tool's table; a figure that it does not have is left out."""
+    """Return the rows of the tool's table, without missing figures."""
     found = []
     for line in answer.splitlines()[:GPUS_MAX]:
         cells = [_number(cell) for cell in line.split(",")]

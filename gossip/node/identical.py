@@ -1,5 +1,5 @@
-"""Notices that peers compute one gradient: they draw the same batches, and n of them are worth
-one."""
+"""Detection of peers that compute the same gradient because they draw the same batches: n of them
+are worth one."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from gossip.core import PeerId, Row
 
 LOOKED_AT = 64
-"""Numbers of an update, spread over it. Only where these are equal are all compared."""
+"""Size of the sample of an update. Whole updates are compared only if their samples are equal."""
 
 
 class IdenticalUpdates:
-    """Looks at what goes into the rule until it has found some. What is zero in all places that it
-    looks at says nothing: the rows of an embedding are, for the most part."""
+    """Checks the rule's inputs until it has found identical ones. A sample of zeros is ignored:
+    most rows of an embedding's gradient are zero."""
 
     def __init__(self) -> None:
         self._found = False
 
     def find_identical(self, rows: Sequence[Row]) -> tuple[PeerId, ...]:
-        """Peers whose updates are the same to the last bit; () where there are none, and ever after
-        there were some."""
+        """Return peers with bitwise equal updates; () if there are none, or if earlier rounds had
+        some."""
         if self._found or len(rows) < 2:
             return ()
         alike: dict[bytes, list[Row]] = defaultdict(list)

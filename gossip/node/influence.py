@@ -1,4 +1,4 @@
-"""Peers whose updates the rule gives little weight: their data may be rare."""
+"""Detection of peers with updates of little weight in the rule: their data may be rare."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from statistics import fmean
 from gossip.core import Commit, PeerId
 
 ROUNDS, LOW, LEFT_OUT_MOST = 20, 0.5, 0.25
-"""Updates of a peer over which its weight is averaged, the multiple of an equal weight below which
-the peer is reported, and the share of the updates of a round that may have less: of a rule that
-leaves out more it is chance whom."""
+"""Three limits: updates of a peer to average its weight over; multiple of an equal weight below
+which the peer is reported; largest share of a round's updates below that. If a rule leaves out
+more, its choice is chance."""
 
 
 class InfluenceWatch:
-    """Mean weight of the recent updates of each peer, in multiples of an equal weight. Of several
-    shards the first is watched."""
+    """Mean weight of the recent updates of each peer, in multiples of an equal weight. With several
+    shards only the first is watched."""
 
     def __init__(self) -> None:
         self._weights: defaultdict[PeerId, deque[float]] = defaultdict(lambda: deque(maxlen=ROUNDS))
         self._low: set[PeerId] = set()
 
     def observe_commit(self, commit: Commit) -> list[tuple[PeerId, float]]:
-        """Record a round, and return the peers whose weight has become low, with its mean."""
+        """Record a round, and return the peers with a weight that has become low, with its mean."""
         n = len(commit.contributors)
         weights = {each.peer: each.weight * n for each in commit.contributors}
         if commit.shard or sum(weight < LOW for weight in weights.values()) > LEFT_OUT_MOST * n:

@@ -1,9 +1,9 @@
 """The node: one loop on the real clock that holds the sockets,
 drives the core and serves one trainer.
 
-Every turn takes in all that has come (peers, trainer, worker), hands it to the core, carries out
-what the core asks for, and only then looks at the clock for timers: a peer that was stopped must
-read its mail before it accuses anybody.
+Every turn delivers all arrivals (peers, trainer, worker) to the core, and carries out the core's
+effects. Only then it checks the clock for timers: a peer that was stopped must read its messages
+before it accuses another peer.
 """
 
 from __future__ import annotations
@@ -67,28 +67,28 @@ from .worker import Worker
 __all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "main", "over_zeromq"]
 
 EXIT_CRASHED = 70
-"""The node has a bug, or ran out of something; its trainer starts another."""
+"""Exit code after a bug of the node, or without a resource; its trainer starts another node."""
 POLL_S = 0.1
-"""The loop looks around this often though nothing calls it."""
+"""Longest sleep of the loop, in seconds."""
 AWAKE_S = 0.005
-"""A node does not sleep for so long after its trainer's update came: the processor would have
-nothing else to do, and a virtual one takes 50 us and more to come back. Not in a thread of the
-trainer, nor where there are more peers than processors."""
+"""Time after its trainer's update for which a node polls without sleep, in seconds: the processor
+has no other work, and the wake-up of a virtual one takes 50 us and more. It is 0 in a thread of the
+trainer, and with more peers than processors."""
 LINGER_S = 1.0
 TERMINATION_GRACE_S = 3.0
 ANNOUNCE_S = 2.0
-"""After its trainer's death a node has this long to tell the others."""
+"""Time for a node to announce its trainer's death, in seconds."""
 
 
 class Node:
     """One peer's node. ``run`` returns when it has halted; it may run in a process or in a thread.
 
     Args:
-        channel: One end of ``Channel.pair()``; the trainer has the other. It is taken over.
-        transport: Makes one in place of ZeroMQ.
-        make_core: In place of ``gossip.core.peer.Peer``; takes spec, settings,
-            topology and the two own addresses.
-        seeds: Addresses (control, bulk) of other peers, where there is no folder to find them in.
+        channel: One end of ``Channel.pair()``; the trainer has the other. The node owns it.
+        transport: Makes a transport in place of ZeroMQ.
+        make_core: Makes a core in place of ``gossip.core.peer.Peer``; takes spec, settings,
+            topology and this peer's two addresses.
+        seeds: Addresses (control, bulk) of other peers, if there is no folder with them.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Node:
         self._rule_clock = RuleClock()
 
     def stop(self, reason: str, grace_s: float = 0.0) -> None:
-        """Asks the node to leave politely, unless its trainer says goodbye within ``grace_s``.
+        """Request that the node leaves, unless its trainer closes the channel within ``grace_s``.
 
         May be called from any thread and from a signal handler.
         """
@@ -137,7 +137,7 @@ class Node:
     # --- life -------------------------------------------------------------------------------------
 
     def run(self) -> int:
-        """Runs until the core halts. Returns the exit code; what killed the node is in
+        """Run until the core halts, and return the exit code. A fatal error is in
         ``node_error.json``."""
         try:
             self._open(self._claim_life())
@@ -145,15 +145,15 @@ class Node:
                 self._turn()
             code = self._leave(self._halt)
         except Exception as error:  # noqa: BLE001
-            # the last stop: it is written down, and the trainer told by our absence
+            # the error is recorded, and the closed channel informs the trainer
             code = self._die(error)
         finally:
             self._close()
         return code
 
     def _claim_life(self) -> SeedFolder | None:
-        """Takes an incarnation, and the keys, that no earlier life of this peer has had.
-        Returns where it meets the others."""
+        """Take an incarnation, and keys, that no earlier life of this peer has had. Return the
+        folder with the addresses of other peers."""
         config, folder = self.spec.config, None
         if self.spec.run_dir is not None and config.peers_max > 1:
             folder = SeedFolder(self.spec.run_dir / "seeds", self.spec.peer, config.peers_max)
@@ -199,7 +199,7 @@ class Node:
         self._comparison = ResultComparator(self._worker, self._inbox.append)
         self._identical = IdenticalUpdates()
         self._influence = InfluenceWatch()
-        # in gossip rounds a result goes to nobody
+        # in gossip rounds a result is not sent
         results = (
             ResultWriter(lambda *shard: self.trainer.room(*shard), self._wire)
             if topology.rolling
@@ -274,11 +274,11 @@ class Node:
         self._settle(now)
 
     def _wire(self) -> WireFormat | None:
-        """How payloads are written, once the trainer has its model."""
+        """Return the format of payloads, once the trainer has its model."""
         return self.trainer.wire if self._opened else None
 
     def _leave(self, halt: events.Halt) -> int:
-        """The end that the core has asked for."""
+        """End as the core has requested, and return the exit code."""
         if self._stopped_alone and not (self.trainer.closed or halt.exit_code):
             # the script has not come to its end
             halt = dataclasses.replace(halt, exit_code=control.EXIT_SIGTERM)
@@ -295,7 +295,7 @@ class Node:
             try:
                 self.trainer.send_halt(halt)
             except ChannelClosed:
-                self._trainer_gone = True  # It has not waited for the answer to its goodbye.
+                self._trainer_gone = True  # It has not waited for the reply to its ``Close``.
         return halt.exit_code
 
     def _report_usage(self) -> None:
@@ -305,19 +305,19 @@ class Node:
         self._journal.event("usage", **used, sent_bytes=sent, received_bytes=received)
 
     def _die(self, error: Exception) -> int:
-        """An end that nobody has asked for: leave word of it."""
+        """Record a fatal error, and return the exit code."""
         write_error(self._folder, self.spec.peer, self.spec.incarnation, error)
         message, hint = f"{type(error).__name__}: {error}", getattr(error, "hint", None)
         traceback.print_exception(error)
         self._journal.event("error", message=message, hint=hint, part="node", round=self._round)
         if not isinstance(error, (ConfigError, RemoteError)):
-            return EXIT_CRASHED  # The trainer sees us go without a word, and starts another.
+            return EXIT_CRASHED  # Without ``Halt`` the trainer starts another node.
         try:
             self._channel.send(
                 events.Halt(f"{error} ({hint})" if hint else str(error), error.exit_code)
             )
         except LocalError:
-            self._trainer_gone = True  # There is nobody to tell.
+            self._trainer_gone = True  # The channel is closed.
         return error.exit_code
 
     def _close(self) -> None:
@@ -333,7 +333,7 @@ class Node:
             os.close(self._pidfd)
 
     def _listen_to(self, *fds: int) -> None:
-        """Beside the other peers."""
+        """Set the descriptors that wake the loop, beside the transport."""
         self._wake = tuple(fd for fd in fds if fd >= 0)
         self._local = select.poll()
         for fd in self._wake:
@@ -372,24 +372,25 @@ class Node:
                 self._stop_alone(reason, now)
         self._hurried = self._settle(now) and not self._hurried
         if self._hurried:
-            # Nothing else is as urgent as the trainer's answer, but it waits for one turn only.
+            # The trainer's reply is the most urgent work, but may delay other work by only one
+            # turn.
             return
         now = clock()
         for token in self._alarms.due(now):
             self._handle(events.TimerFired(token), now)
-        self._settle(now)  # what the trainer waits for goes before what can wait
+        self._settle(now)  # messages for the trainer go before chores
         self._chores(now)
         self._settle(now)
 
     def _stop_alone(self, reason: str, now: float) -> None:
-        """The node was asked to stop, and its trainer was not: a scheduler asks both."""
+        """Leave after a signal to the node alone: a scheduler sends it to the trainer, too."""
         if not self._stopped_alone:
             self._stopped_alone = True
             message = f"the node of peer {self.spec.peer} was sent {reason} and its trainer was not"
             self._journal.event(
                 "notice",
                 message=f"{message}: the peer leaves the run",
-                hint="whoever means the peer sends it to the trainer",
+                hint="to stop the peer, send the signal to its trainer",
                 about=None,
             )
         self._handle(events.Stop(reason), now)
@@ -407,7 +408,7 @@ class Node:
             self._handle(arrival, now)
 
     def _receive(self, now: float, everything: bool) -> None:
-        """Takes what the worker and the trainer have: a packet, or all that there are."""
+        """Receive from the worker and the trainer: one packet, or everything."""
         while ready := self._local.poll(0):
             for fd, _ in ready:
                 if fd == self._worker.fd:
@@ -428,15 +429,15 @@ class Node:
         self._trainer_gone = True
         self._listen_to(self._worker.fd)
         if self.trainer.closed:
-            # it does not wait for us any more, and has no state to give to others
+            # it no longer waits for the node, and has no state for other peers
             self._inbox.append(events.Stop(reason))
         else:
             self._lost_deadline = now + ANNOUNCE_S
             self._inbox.append(events.TrainerLost(reason))
 
     def _settle(self, now: float) -> bool:
-        """Hands the core what effects have led to, until nothing more comes, then tells the
-        trainer. Whether there was anything to tell."""
+        """Deliver queued events to the core until there are no more, then send messages to the
+        trainer. Return whether there were any."""
         while self._inbox:
             self._handle(self._inbox.popleft(), now)
         if not self._trainer_gone:
@@ -491,7 +492,7 @@ class Node:
     def _aggregate(self, effect: events.Aggregate) -> None:
         if self.spec.config.pipeline is not None:
             effect = by_samples(effect)
-        # The rows of a mix are parameters, which all begin with.
+        # The rows of a mix are parameters, which are equal at the start.
         if not effect.mix and (identical := self._identical.find_identical(effect.rows)):
             self._journal.event("identical_updates", round=effect.round_id, peers=identical)
         if effect.step in ("whole", "measure"):
@@ -517,7 +518,7 @@ class Node:
             self._journal.event("low_influence", subject=peer, round=commit.round_id, share=share)
 
     def _prepare(self, trainer: events.Prepared) -> None:
-        """The core hears of the trainer's model when the rule is ready for it, too."""
+        """Prepare the judge and the rule, and then deliver ``Prepared`` to the core."""
         self._judge.prepare(self.trainer.shard_elements)
 
         def ready(how: dict[str, Any]) -> None:
@@ -578,7 +579,7 @@ class Node:
         self._journal.flush_due(now)
 
     def _check_later_life(self, folder: SeedFolder) -> None:
-        """Whoever has our number and a later life is heard in our place from now on."""
+        """Report a later incarnation of this peer, which replaces this one on the other peers."""
         later = None if self._told_of_later_life else folder.later_life(self.spec.incarnation)
         if later is None:
             return
@@ -587,7 +588,7 @@ class Node:
         self._journal.event(
             "notice",
             message=f"peer {peer} was started once more, as incarnation {later}, while this one of "
-            f"incarnation {self.spec.incarnation} runs: the others hear that one only",
+            f"incarnation {self.spec.incarnation} runs: the others accept only the later one",
             hint="end this one; if both were meant, give each a number of its own",
             about=None,
         )
@@ -600,12 +601,12 @@ def main() -> int:
     keep_freed_memory()
     dump_stacks_on_signal("node")
     node = Node(spec_from(os.environ), socket.socket(fileno=int(os.environ["GOSSIP_NODE_FD"])))
-    # Ctrl-C goes to the whole group, and what becomes of it is the trainer's decision.
+    # Ctrl-C goes to the whole group, and the trainer decides about it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # A scheduler sends this to the whole group, and then the trainer ends the step that it is in.
+    # A scheduler sends this to the whole group, and then the trainer completes its step.
     signal.signal(signal.SIGTERM, lambda number, frame: node.stop("SIGTERM", TERMINATION_GRACE_S))
     gc.collect()
-    gc.freeze()  # Modules stay for good: no collection need look at them again.
+    gc.freeze()  # Modules stay forever, so collections can skip them.
     return node.run()
 
 

@@ -1,5 +1,5 @@
-"""Running the aggregation rule over what the core collected,
-or asking the trainer to when the rule needs its loss."""
+"""Aggregation of the updates that the core has collected, by the node, or by the trainer if the
+rule needs its loss."""
 
 from __future__ import annotations
 
@@ -44,49 +44,52 @@ from .shard_steps import run_step, scores
 from .worker import Worker
 
 INLINE_ELEMENTS = 2**20
-"""Inputs of at most this many numbers (n * d) are aggregated at once in the loop:
-a few milliseconds."""
+"""Largest input (n * d numbers) that is aggregated in the loop: a few milliseconds."""
 
 PREPARE_S = 30.0
-"""A node that has waited so long for compiled kernels goes on without: half of the time that peers
-have to come by default."""
+"""Timeout of the compilation of kernels, in seconds; afterwards the node does without them. It is
+half of the default time for peers to join."""
 
 BLOCK_BYTES = 2**19
-"""Bytes of a large result to process at once: they stay in the cache until their digest is made."""
+"""Bytes of a large result to process at once: they stay in the processor's cache until they are
+hashed."""
 
 QUICK_ELEMENTS = 2**22
-"""The same for a rule that does one pass over the updates: about three milliseconds."""
+"""Largest input of a rule that reads the updates once, for aggregation in the loop: about three
+milliseconds."""
 
 LENT_BYTES = 2**17
-"""Results of more than this size are best read by others where they lie."""
+"""Size of a result in bytes above which other peers read it in shared memory."""
 
 
 RowRule: TypeAlias = Callable[[Sequence[np.ndarray], np.ndarray], bool]
-"""A rule that treats each coordinate alone, on rows that lie apart: whether its finite aggregate is
-in the second argument. False: it gives up."""
+"""A rule that treats each coordinate alone, on separate rows. Returns whether the second argument
+has its finite aggregate; False: it gives up."""
 
 BlockMaker: TypeAlias = Callable[[int, int, np.ndarray], bool]
-"""Puts these numbers of a result into their place. Returns: Whether all of them are finite."""
+"""Function that writes a range of a result into its place. Returns whether all numbers are
+finite."""
 
 Describe: TypeAlias = Callable[[np.ndarray], Payload]
-"""A finite result as others receive it, with its facts."""
+"""Function that returns the payload of a finite result."""
 
 
 def as_vector(aggregate: torch.Tensor) -> np.ndarray:
-    """A rule's result as a contiguous float32 array, copied only when it is none."""
+    """Return a rule's result as a contiguous float32 array, copied only if necessary."""
     if aggregate.requires_grad or aggregate.dtype != torch.float32:
         aggregate = aggregate.detach().to(torch.float32)
     return np.ascontiguousarray(aggregate.numpy())
 
 
 def as_payload(vector: np.ndarray) -> Payload:
-    """A finite result that travels as it lies in memory."""
+    """Return the payload of a finite result that is sent without an encoding."""
     content = to_bytes(vector)
     return Payload(from_bytes(content), len(content), True, payload_digest(content))
 
 
 def as_encoded(wire: WireFormat, work: Aggregate, vector: np.ndarray) -> Payload:
-    """A finite result as it is behind its encoding: what the others decode, this peer applies."""
+    """Return the payload of an encoded finite result. This peer applies the decoded numbers, as the
+    others do."""
     content = wire.encode(vector, "result", work.round_id, work.shard)
     decoded = wire.decode(content, "result", work.round_id, work.shard)
     return Payload(decoded, len(content), True, payload_digest(content), encoded=content)
@@ -94,11 +97,11 @@ def as_encoded(wire: WireFormat, work: Aggregate, vector: np.ndarray) -> Payload
 
 @dataclass(frozen=True, slots=True)
 class ResultMaker:
-    """Makes of a rule's result what others receive.
+    """Makes the payload of a rule's result.
 
     Attributes:
-        room: Where it is to lie, so that nobody need copy it again; None: anywhere.
-        encode: How it is written where a run has an encoding; None: as it lies in memory.
+        room: Memory for the result, which avoids further copies; None: anywhere.
+        encode: Encodes the result, if the run has an encoding; None: it is sent as it is.
     """
 
     room: NDArray[np.uint8] | None = None
@@ -112,8 +115,8 @@ class ResultMaker:
         outlyingness: tuple[float, ...],
         outside: tuple[float, ...] = (),
     ) -> Aggregated:
-        """Return the event of this result for the core. A result that is not finite counts as
-        none."""
+        """Return the event of this result for the core. A result that is not finite counts as no
+        result."""
         payload = self.payload(vector)
         if payload is None:
             return Aggregated(ticket, None, (), (), "non_finite result")
@@ -121,7 +124,7 @@ class ResultMaker:
         return Aggregated(ticket, payload, *judged, outside=scores(outside))
 
     def payload(self, vector: np.ndarray) -> Payload | None:
-        """With its facts; None when it is not finite."""
+        """Return the payload of a result; None if it is not finite."""
         if self.room is not None:
             return _in_blocks(partial(_copy_block, vector), self.room)
         if not is_finite(vector):
@@ -129,7 +132,8 @@ class ResultMaker:
         return as_payload(vector) if self.encode is None else self.encode(vector)
 
     def from_rows(self, rule: RowRule, rows: Sequence[np.ndarray]) -> Payload | None:
-        """The result of a rule that treats each coordinate alone; None when that gives up."""
+        """Return the result of a rule that treats each coordinate alone; None if the rule gives
+        up."""
         if self.room is not None:
             return _in_blocks(
                 lambda start, stop, place: rule([row[start:stop] for row in rows], place), self.room
@@ -141,7 +145,8 @@ class ResultMaker:
 
 
 def _in_blocks(make: BlockMaker, room: NDArray[np.uint8]) -> Payload | None:
-    """Each block is made in its place, and hashed while it is in the cache."""
+    """Make each block in its place, and hash it while it is in the processor's cache. Return None
+    if a block fails."""
     result, digest = from_bytes(room), PayloadDigest()
     step = BLOCK_BYTES // result.itemsize
     for start in range(0, len(result), step):
@@ -167,9 +172,9 @@ class ResultWriter:
     """Form and place of results.
 
     Attributes:
-        room: Returns memory for large results, which other peers read where they lie. An encoded
-            result needs none: other peers receive its bytes.
-        wire: Returns the format in which results are written; None: as they lie in memory.
+        room: Returns memory for large results, which other peers read in place. An encoded result
+            needs no such memory: other peers receive its bytes.
+        wire: Returns the format of results; None: they are sent as they are.
     """
 
     room: ResultRoom | None = None
@@ -177,7 +182,7 @@ class ResultWriter:
 
     @property
     def encoding(self) -> WireFormat | None:
-        """How results are written, where that is not as they lie in memory."""
+        """Format of encoded results; None: they are sent as they are."""
         wire = self.wire()
         return None if wire is None or wire.is_plain else wire
 
@@ -199,9 +204,9 @@ class Reducer:
     """Runs a rule in the node: small inputs at once, large ones in the worker.
 
     Args:
-        centered: The own row may be trusted and given to the rule as ``center``: in gossip rounds,
-            where a peer aggregates for itself alone.
-        results: What becomes of them.
+        centered: Whether the rule may get this peer's row as ``center``: in gossip rounds, where a
+            peer aggregates only for itself.
+        results: Form and place of results.
     """
 
     def __init__(
@@ -222,15 +227,15 @@ class Reducer:
 
     @property
     def only_adds_up(self) -> bool:
-        """Whether updates may lie in memory of others, who may change it: what is not finite any
-        more is noticed in the result, and no other update is harmed by what anybody sends."""
+        """Whether updates may stay in memory that other peers can change. The result then shows
+        numbers that are no longer finite, and an update cannot affect the others."""
         return self._from_rows is not None
 
     def prepare(self, n: int, d: int, then: Callable[[dict[str, Any]], None]) -> None:
-        """Loads what the rule will need for n rows of d numbers, in the worker, so that no round
-        waits for a compiler.
+        """Load the kernels for n rows of d numbers, in the worker, so that no round waits for a
+        compiler.
 
-        ``then`` is told how it went, or nothing where there was nothing to do: now or from
+        ``then`` is called with the outcome, or with {} if nothing was to do: now or from
         ``Worker.finish``.
         """
         if self._from_rows is not None or kernels.is_prepared(n, d):
@@ -239,10 +244,11 @@ class Reducer:
             self._worker.submit(lambda: _prepared(n, d), then)
 
     def reduce(self, work: Aggregate, gradient: np.ndarray | None = None) -> None:
-        """Calls ``done`` with the answer, now or from ``Worker.finish``.
+        """Call ``done`` with the answer, now or from ``Worker.finish``.
 
         Args:
-            gradient: The judge's, of the columns of ``work``, for a step of a rule that needs it.
+            gradient: The judge's gradient, in the columns of ``work``, for a step of a rule that
+                needs it.
         """
         in_loop = _is_small(work) or (self._results.encoding is None and self._is_quick(work))
         maker = self._results.of(work)
@@ -299,12 +305,12 @@ class Reducer:
         else:  # Small rows, too: one copy costs less than the many short ones of the kernels.
             given = rows.stack(work, own if work.mix else None)
         try:
-            # nothing in it asks for a gradient, so none is recorded
+            # no input requires a gradient, so autograd records none
             verdict = self._rule.explain(given, **options)
         except ConfigError as error:
             return Aggregated(work.ticket, None, reason=str(error))
         except Exception as error:  # noqa: BLE001
-            # a liar may have sent what the rule chokes on: no server may die of it
+            # the update of a Byzantine peer may break the rule, and must not end the server
             return Aggregated(
                 work.ticket,
                 None,
@@ -314,7 +320,7 @@ class Reducer:
         if rows.holds(aggregate) or any(
             np.may_share_memory(aggregate, row.payload.data) for row in work.rows
         ):
-            # A row as it is, like Krum's choice: others will be written where it lies.
+            # The result is a row, as with Krum, and the row's memory will be reused.
             aggregate = aggregate.copy()
         aggregate = with_own_share(aggregate, work)
         weights, outlyingness = verdict.weights.tolist(), verdict.outlyingness.tolist()
@@ -325,8 +331,8 @@ class Reducer:
     def _options(self, work: Aggregate, own: np.ndarray | None) -> dict[str, Any]:
         options: dict[str, Any] = {"f": work.f, "round_id": work.round_id}
         if self._centered and own is not None and "center" in self._rule.needs:
-            # Not a view of the row: a rule may write to neither, and the differences to oneself
-            # have their centre at zero.
+            # A copy of the row, because a rule must not write to the row. In a mix the differences
+            # to the own row have their centre at zero.
             options["center"] = torch.zeros(len(own)) if work.mix else tensor_of(own).clone()
         if work.previous is not None and "previous" in self._rule.needs:
             options["previous"] = tensor_of(work.previous.data)
@@ -335,7 +341,7 @@ class Reducer:
         return options
 
     def _measure_outside(self, work: Aggregate, options: dict[str, Any]) -> tuple[float, ...]:
-        """How far out the rows outside lie, as if the rule had got all."""
+        """Return the outlyingness of the rows outside, as if the rule had got all rows."""
         if not work.outside:
             return ()
         vectors = [row.payload.data for row in (*work.rows, *work.outside)]
@@ -344,8 +350,8 @@ class Reducer:
     def _add_up(
         self, rule: RowRule, work: Aggregate, rows: _Rows, maker: ResultMaker
     ) -> Aggregated | None:
-        """The answer of a rule that treats each coordinate alone, or weighs by lengths and clips
-        nobody. None when that gives up."""
+        """Return the answer of a rule that treats each coordinate alone, or that weighs by lengths
+        and clips no update. None: the rule gives up."""
         n, ones = len(work.rows), (1.0,) * len(work.outside)
         updates = [row.payload.data for row in work.rows]
         if self._by_length is not None:
@@ -361,12 +367,12 @@ class Reducer:
     def _average(
         self, rule: LengthRule, work: Aggregate, updates: list[np.ndarray], maker: ResultMaker
     ) -> Aggregated | None:
-        """The mean of updates of usual lengths. None: one of them is longer, or something is not
+        """Return the mean of updates of usual lengths. None: one of them is longer, or not
         finite."""
         n, squares, result = len(updates), [0.0] * len(updates), None
         if maker.encode is None:
             result = maker.from_rows(partial(mean_of_rows, squares=squares), updates)
-        else:  # it may be told of before it is made, so it is made when nobody is clipped
+        else:  # encoding is costly, so the result is made only if no update is clipped
             squares = _squares_of(updates)
         beside = _squares_of([row.payload.data for row in work.outside])
         lengths = [math.sqrt(square) for square in squares + beside]
@@ -382,8 +388,8 @@ class Reducer:
         return Aggregated(work.ticket, result, even, (1.0,) * n, outside=outside, length=length)
 
     def _run_on_copies(self, work: Aggregate, rows: _Rows, maker: ResultMaker) -> Aggregated:
-        """The same of copies, without what is not finite any more: that was changed since it came,
-        and counts for nothing."""
+        """Run the rule on copies, without updates that are no longer finite: these were changed
+        since their arrival, and get the weight 0."""
         copies = [own_copy(row) for row in work.rows]
         counted = [copy is not None for copy in copies]
         if not any(counted):
@@ -408,7 +414,7 @@ def lies_elsewhere(row: Row) -> bool:
 
 
 def own_copy(row: Row) -> Row | None:
-    """An update that nobody else can change; None when it is not finite any more."""
+    """Return an update that no other peer can change; None if it is no longer finite."""
     if not lies_elsewhere(row):
         return row
     data = row.payload.data.copy()
@@ -416,7 +422,7 @@ def own_copy(row: Row) -> Row | None:
 
 
 def with_own_share(aggregate: np.ndarray, work: Aggregate) -> np.ndarray:
-    """The aggregate, with the own row's share where one is asked for."""
+    """Return the aggregate, mixed with this peer's row if ``work`` has a share for it."""
     if not work.own_share:
         return aggregate
     assert work.own is not None, "a share of the own row, and there is none"
@@ -431,8 +437,8 @@ def _is_small(work: Aggregate) -> bool:
 
 
 def _prepared(n: int, d: int) -> dict[str, Any]:
-    """In a process of its own where there is something to compile: in a thread it would keep the
-    loop from answering probes."""
+    """Prepare the kernels. Compile them in a separate process: in a thread that would keep the loop
+    from answering probes."""
     began = time.monotonic()
     if kernels.compile_apart(n, d, PREPARE_S):
         kernels.prepare(n, d)
@@ -442,8 +448,8 @@ def _prepared(n: int, d: int) -> dict[str, Any]:
 
 
 class _Rows:
-    """The ``(n, d)`` input of a rule that wants one, in memory that is used again as long as
-    the shape stays."""
+    """Stacked ``(n, d)`` input of a rule, in memory that is reused while the shape stays the
+    same."""
 
     def __init__(self) -> None:
         self._memory = np.empty((0, 0), dtype=np.float32)
@@ -466,13 +472,13 @@ class _Rows:
 
 
 class TrainerJudge:
-    """Puts updates before the trainer's loss: rows go into a memory that both share, the aggregate
-    comes back in the row after.
+    """Lets the trainer judge updates by its loss: rows go into shared memory, and the trainer
+    writes the aggregate into the next row.
 
-    Where shards decide together, updates stay here: the trainer is asked for the gradient of its
-    loss, once a round, and ``step`` is given the columns of the shard.
+    If shards decide together, updates stay in the node. The trainer computes the gradient of its
+    loss once per round, and ``step`` gets the columns of the shard.
 
-    One question is open at a time, since there is one memory; the others wait in order.
+    One question is open at a time, because there is one memory; the others wait in order.
     """
 
     def __init__(
@@ -489,19 +495,19 @@ class TrainerJudge:
         self._open: Aggregate | None = None
         self._memory = np.empty((0, 0), dtype=np.float32)
         self._fd = -1
-        self._bounds: list[int] = []  # where each shard starts, and the end of the last
-        self._gradient_of = -1  # the round whose gradient is in the memory
+        self._bounds: list[int] = []  # start of each shard, and end of the last
+        self._gradient_of = -1  # round of the gradient in the memory
 
     def prepare(self, sizes: Sequence[int]) -> None:
-        """``sizes``: the lengths of the trainer's shards."""
+        """Set the lengths of the trainer's shards."""
         self._bounds = [0, *itertools.accumulate(sizes)]
 
     def forget(self) -> None:
-        """The trainer has taken over another state: its gradient is another."""
+        """Drop the gradient: the trainer has restored another state."""
         self._gradient_of = -1
 
     def reduce(self, work: Aggregate) -> None:
-        """Asks the trainer, as soon as it has answered what was asked before."""
+        """Send the work to the trainer once earlier questions are answered."""
         if work.step in ("decide", "combine"):
             self._step(work, self._columns(work))
             return
@@ -509,10 +515,12 @@ class TrainerJudge:
         self._next()
 
     def judged(self, said: control.JudgeReply) -> None:
-        """The trainer's answer. Any other than to the open question is a bug of ours."""
+        """Process the trainer's reply, which must belong to the open question."""
         work = self._open
-        assert work is not None, f"nobody asked for {said.ticket}"
-        assert work.ticket == said.ticket, f"asked for {work.ticket}, was told {said.ticket}"
+        assert work is not None, f"no question is open for the reply to {said.ticket}"
+        assert work.ticket == said.ticket, (
+            f"the question is {work.ticket}, the reply is to {said.ticket}"
+        )
         self._open = None
         if said.reason:
             self._done(Aggregated(work.ticket, None, reason=said.reason))
@@ -558,7 +566,8 @@ class TrainerJudge:
             self._worker.submit(lambda: self._copy(work, rows), lambda _: self._ask(question, fd))
 
     def _columns(self, work: Aggregate) -> np.ndarray | None:
-        """The gradient's, of the shard: where it was measured here, it is here."""
+        """Return the shard's columns of the gradient; None if this peer has not measured it in the
+        round."""
         if work.round_id != self._gradient_of:
             return None
         start, stop = self._bounds[work.shard : work.shard + 2]

@@ -22,23 +22,23 @@ class _Landing:
     whole: NDArray[np.float32]
     shards: tuple[Buffer, ...]
     round_id: int = -1
-    told: bool = False  # the trainer reads it
+    told: bool = False  # the trainer is reading it
 
 
 class ResultSlots:
-    """The result slots of one arena: some for what has to be copied, and behind them those that
-    results land in.
+    """The result slots of one arena: first slots for copied results, then slots that results land
+    in.
 
-    One of these is free when the trainer has read it and nobody refers to what is in it. A result
-    is referred to for as long as others may ask for it, so they are used in turn; one that never
-    was used only when no other is free, since it takes no memory before.
+    A landing slot is free if the trainer has read it and there is no reference to its content.
+    References exist while other peers may request the result, so the slots are used in turn. An
+    unused slot takes no memory, so it is used only if no other is free.
 
-    A result that is ``lent`` stays in the trainer's gradients when it was applied, so its slot is
-    free once another is.
+    A result that is ``lent`` stays in the trainer's gradients after it is applied, so its slot is
+    free once the next result is applied.
 
     Args:
         results: The slots, ``(elements,)`` each.
-        copied: How many of them are for what has to be copied.
+        copied: Number of slots for copied results.
         bounds: Start and stop of each shard.
         in_flight: Whether the transport still reads an array.
         lent: Whether results are (``Arena.lends_results``).
@@ -65,14 +65,14 @@ class ResultSlots:
             if at >= copied
         )
         self._landings: deque[_Landing] = deque()
-        self._lent, self._in_gradients = lent, -1  # whether any is; and which one
+        self._lent, self._in_gradients = lent, -1  # whether; which slot
         self._of_round: dict[int, _Landing] = {}
         self._told: dict[int, _Landing] = {}
         self._in_flight = in_flight
 
     def room(self, round_id: int, shard: int, nbytes: int) -> NDArray[np.uint8] | None:
-        """Return memory for the result of a shard. None if there is no place, or if another result
-        of this shard is there."""
+        """Return memory for the result of a shard. None if there is no free slot, or if it has
+        another result of this shard."""
         landing = self._of_round.get(round_id) or self._next(round_id)
         if landing is None or landing.told or shard >= len(landing.shards):
             return None
@@ -82,7 +82,7 @@ class ResultSlots:
         return buffer.lend(nbytes)
 
     def _next(self, round_id: int) -> _Landing | None:
-        """The slot whose last turn is longest ago, if it is free, or one that had none."""
+        """Return the least recently used slot if it is free, or else an unused one."""
         if self._landings and not self._is_used(self._landings[0]):
             landing = self._landings.popleft()
         elif self._unused:
@@ -103,18 +103,18 @@ class ResultSlots:
         )
 
     def place(self, effect: Apply) -> tuple[int, bool] | None:
-        """The slot for a round that the trainer is to apply, and whether its result lies there
-        already. None: it has to be copied, and there is no slot for that now."""
+        """Return the slot for a round that the trainer applies, and whether it has the result
+        already. None: the result must be copied, and no slot is free for that."""
         landing = self._of_round.get(effect.round_id)
         if landing is not None and not landing.told and _lies_in(effect, landing.whole):
             landing.told = True
             self._told[landing.at] = landing
             return landing.at, True
-        # the one that was freed last is in the cache
+        # the slot that was freed last is in the cache
         return (self._free.pop(), False) if self._free else None
 
     def applied(self, slot: int) -> None:
-        """The trainer has read it, and has no other in its gradients any more."""
+        """Record that the trainer has applied a slot, and has no other in its gradients."""
         if self._lent:
             slot, self._in_gradients = self._in_gradients, slot
         if 0 <= slot < self._copied:
@@ -124,7 +124,7 @@ class ResultSlots:
 
 
 def _lies_in(effect: Apply, whole: NDArray[np.float32]) -> bool:
-    """Whether all that a round changes is there, each shard in its place."""
+    """Whether the slot has the whole result, each shard in its place, and there is no mix."""
     at = 0
     for payload in effect.payloads:
         if _address(payload.data) != _address(whole) + at:

@@ -1,5 +1,5 @@
-"""The steps of a rule whose shards decide together, as the core asks for them: measure,
-decide, combine."""
+"""Steps of a rule with shards that decide together, at the core's request: measure, decide,
+combine."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 def scores(numbers: Sequence[float]) -> tuple[float, ...]:
-    """Scores travel in commits, and a message holds finite numbers only: what is beyond all bounds
-    is at the bound."""
+    """Return the numbers, clipped to finite ones: commits carry them, and a message has only finite
+    numbers."""
     # NaN differs from itself
     return tuple([min(number, _LARGEST) if number == number else _LARGEST for number in numbers])
 
@@ -30,11 +30,11 @@ def run_step(
     points: Mapping[str, Tensor],
     payload_of: Callable[[Tensor], Payload | None],
 ) -> Aggregated:
-    """The answer to ``ask``, whatever others have sent for it.
+    """Return the answer to ``ask``; malformed updates of other peers raise no exception.
 
     Args:
-        updates: Those of ``ask.rows``.
-        points: What else the rule looks at, as far as it is here: the last aggregate of the shard
+        updates: Updates of ``ask.rows``.
+        points: Further inputs of the rule, if known: the last aggregate of the shard
             (``previous``), and the judge's ``gradient``.
         payload_of: Describes a result; None when that is not finite.
     """
@@ -52,7 +52,7 @@ def run_step(
     except ConfigError as error:
         return Aggregated(ask.ticket, None, reason=str(error))
     except Exception as error:  # noqa: BLE001
-        # a liar may have sent what the rule chokes on: no server may die of it
+        # the update of a Byzantine peer may break the rule, and must not end the server
         return Aggregated(
             ask.ticket,
             None,
@@ -90,7 +90,7 @@ def _decide(
 
 
 def _inside(ask: Aggregate) -> list[int] | None:
-    """The rows that are not outside; None: all."""
+    """Return the rows that are not outside; None: all."""
     if not ask.outside:
         return None
     outside = {row.peer for row in ask.outside}
@@ -98,7 +98,7 @@ def _inside(ask: Aggregate) -> list[int] | None:
 
 
 def _measure_outside(rule: ShardedRule, ask: Aggregate) -> tuple[float, ...]:
-    """How far out the rows outside lie, as if the rule had got all."""
+    """Return the outlyingness of the rows outside, as if the rule had got all rows."""
     if not ask.outside:
         return ()
     peers = (*ask.peers, *[row.peer for row in ask.outside])

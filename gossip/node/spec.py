@@ -36,14 +36,12 @@ class NodeSpec:
     """Description of a node.
 
     Attributes:
-        run_dir: Folder where the run leaves its files, and where its peers find each other; None:
-            there is none.
-        status_fd: A connected stream socket to the launcher, or None. It is duplicated, not taken
-            over.
-        listen: Address of this machine at which the others reach it; "": the run's ``host``.
-        key_file: File of its own key, in a run with keys; "": it makes one.
-        keys: Its own key and those of the others, in a run with keys; the node finds them when it
-            starts.
+        run_dir: Folder of the run's files, where peers find each other; None: there is none.
+        status_fd: A connected stream socket to the launcher, or None. The node duplicates it.
+        listen: Address of this machine for the other peers; "": the run's ``host``.
+        key_file: File of this peer's key, in a run with keys; "": the node makes one.
+        keys: This peer's key and those of the others, in a run with keys; the node loads them at
+            its start.
     """
 
     config: RunConfig
@@ -71,14 +69,14 @@ def spec_from(given: Mapping[str, str]) -> NodeSpec:
 
 
 def wire_of(config: RunConfig, peer: PeerId) -> Callable[[int, int, tuple[Shape, ...]], WireFormat]:
-    """How the updates of a peer's model are cut and written: ``(elements, marks, shapes) ->
-    format``. The same in a trainer and in every node, where the shapes matter."""
+    """Return the function ``(elements, marks, shapes) -> format`` for the updates of a peer's
+    model. It is the same in a trainer and in every node."""
     rule = aggregators.load(config.aggregator)
     rolling = topologies.load(config.weighted_topology).rolling
     encoding = load_encoding(config.encoding)
     whole = rule.whole_vector or not rolling
     together = shards_decide_together(config, rule, rolling=rolling)
-    # without keys all peers are on one host, unless somebody has insisted on the contrary
+    # without keys all peers are on one host, unless the run is explicitly insecure
     one_host = not config.keyed and not config.insecure
     summed_here = one_host and isinstance(encoding, Float32) and rule.from_rows is not None
 
@@ -91,20 +89,21 @@ def wire_of(config: RunConfig, peer: PeerId) -> Callable[[int, int, tuple[Shape,
 
 
 def shards_decide_together(config: RunConfig, rule: BoundRule, *, rolling: bool) -> bool:
-    """Whether a vector is cut in shards though the rule looks at all of it."""
+    """Whether a vector is cut in shards though the rule needs all of it."""
     together = rule.cross_shard and rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
     return together and config.pipeline is None
 
 
 def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
-    """Its own key and the others', in a run with keys. Raises: ConfigError."""
+    """Return this peer's key and those of the others, in a run with keys. Raises ConfigError."""
     allowed = allow_list(spec.config.allowed)
     return Keyring(listed_pair(spec.key_file, spec.peer, allowed), folder, allowed)
 
 
 CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], recorder.NodeCore]
 TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit], Transport]
-"""Takes the spec, the own incarnation as it is now, and the sizes that payloads must have."""
+"""Function of the spec, a function that returns the present incarnation, and the required sizes of
+payloads."""
 
 
 def peer_class(settings: CoreSettings) -> type[Peer]:
@@ -116,7 +115,7 @@ def peer_class(settings: CoreSettings) -> type[Peer]:
 
 
 def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
-    """The core of every node but those of tests, which may bring another."""
+    """Return the maker of cores for all nodes except those of tests."""
 
     def make(
         spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
@@ -149,7 +148,7 @@ def over_zeromq(
 ) -> Transport:
     """Return the transport of a node."""
     config, host = spec.config, spec.listen or spec.config.host
-    # Where peers may be on several hosts, payloads go over TCP to all of them.
+    # If peers may be on several hosts, payloads go over TCP to all of them.
     same_host = is_loopback(host.strip("[]"))
     return ZeroMQTransport(
         config.run_id,
@@ -166,8 +165,7 @@ def over_zeromq(
 def with_encoding(
     config: RunConfig, make_transport: TransportMaker, wire: Callable[[], WireFormat | None]
 ) -> TransportMaker:
-    """The maker as it is; where the run encodes its updates, a maker of the same with that around
-    it."""
+    """Return the maker; if the run encodes its updates, return one that adds the encoding."""
     if isinstance(load_encoding(config.encoding), Float32):
         return make_transport
 
@@ -181,8 +179,7 @@ def with_faults(
     make_core: CoreMaker,
     wire: Callable[[], WireFormat | None],
 ) -> tuple[TransportMaker, CoreMaker]:
-    """The makers as they are; where the run has faults for this peer, makers of the same with those
-    around them."""
+    """Return the makers; if the run has faults for this peer, return makers that add them."""
     config = spec.config
     if not (config.drills or config.plan.disturbs(spec.peer)):
         return make_transport, make_core

@@ -1,5 +1,5 @@
-"""The node's side of its trainer: what the core wants of it, in order and within the arena's slots,
-and what it answers."""
+"""The node's side of the channel to its trainer: sends the core's effects in order and within the
+arena's slots, and receives the replies."""
 
 from __future__ import annotations
 
@@ -48,16 +48,17 @@ from .worker import Worker
 
 PACKET_MESSAGES = 16
 LONG_BYTES = 1024
-"""A message that is longer ends its packet: those are bounded."""
+"""Length of a message beyond which it ends its packet, because packets are bounded."""
 LOTS_BYTES = 16
 UNANSWERED_MAX = 32
-"""Rounds that the trainer may have before it and not have applied yet; the others wait here."""
+"""Largest number of rounds that were sent to the trainer and are not applied; further rounds wait
+in the node."""
 BACKLOG_ROUNDS = 4096
 BACKLOG_BYTES = 2**29
 _numbers_of: Callable[[EpochReport], tuple[int, ...]] = attrgetter(
     *[field.name for field in fields(EpochReport) if field.name != "given_up_ranges"]
 )
-"""``dataclasses.astuple`` without its copy of every number, as this goes with each round."""
+"""``dataclasses.astuple`` without its copy of every number, because it runs in each round."""
 _NO_SAMPLES = events.DataSlice(0, ())
 ForTrainer: TypeAlias = (
     events.Apply
@@ -74,19 +75,19 @@ ForTrainer: TypeAlias = (
 
 @dataclass(slots=True)
 class _Outgoing:
-    """A message on its way to the trainer. What comes after one that is not ``ready`` waits: order
+    """A message to the trainer. Messages after one that is not ``ready`` wait, because their order
     is part of the contract."""
 
     what: events.Apply | events.StartRound | events.CollectUpdate | control.FromNode
     fd: int | None = None
-    close_fd: bool = False  # when it is sent
+    close_fd: bool = False  # after it is sent
     ready: bool = True
     # of an Apply whose result is being copied, or is in its slot
     placed: control.ApplyCommand | None = None
 
 
 class TrainerLink:
-    """Speaks to the trainer over the channel and the arena.
+    """Communication with the trainer over the channel and the arena.
 
     Args:
         emit: Takes the events for the core, except ``Prepared``.
@@ -96,11 +97,11 @@ class TrainerLink:
         share: Lets peers of this host read the arena (``Transport.share``).
         wire_of: Elements of the flat vector, how many of them are marks, and the shapes of its
             tensors -> its shards.
-        mixes: Parameters are exchanged, and not results.
-        sketch_seed: The same on all peers.
+        mixes: Whether parameters are exchanged rather than results.
+        sketch_seed: Seed of sketches, the same on all peers.
     """
 
-    # The node puts it together in one place, and names most of these there.
+    # The node creates it in one place, with most arguments by name.
     def __init__(  # noqa: PLR0913
         self,
         channel: Channel,
@@ -132,29 +133,29 @@ class TrainerLink:
         self._backlog_rounds = self._backlog_bytes = 0
         self._unanswered = 0
         self._results = ResultSlots((), 0, (), in_flight, lent=False)
-        self._update_order: list[int] = []  # slots, the one used last first: it is in the cache
+        self._update_order: list[int] = []  # last used first: it is in the cache
         self._given: dict[int, int] = {}  # update slot -> round it was given for
         self._copying: set[int] = set()  # update slots that the worker reads
         # update slot -> arrays that the transport may be reading
         self._offered: dict[int, list[np.ndarray]] = {}
         self._in_stage = False
-        self.closed = False  # it has said goodbye
-        self.ended_with: dict[str, int | str | None] = {}  # and where its parameters were then
-        self.round_id = -1  # it was told to compute last
-        self.peers = self.alive = 1  # as it is told with the next round
-        self.rank = 0  # likewise
-        self.peer = -1  # whose trainer it is
-        # when it came with the update whose round it waits for; 0.0: it has something to do
+        self.closed = False  # whether the trainer has sent ``Close``
+        self.ended_with: dict[str, int | str | None] = {}  # the fields of ``Close``
+        self.round_id = -1  # last round that the trainer got to compute
+        self.peers = self.alive = 1  # sent with the next round
+        self.rank = 0  # sent with the next round
+        self.peer = -1  # number of this peer
+        # time of the update that it waits for; 0.0: the trainer is busy
         self.waits_since = 0.0
 
     def fileno(self) -> int:
         return self._channel.fileno()
 
     def room(self, round_id: int, shard: int, nbytes: int) -> NDArray[np.uint8] | None:
-        """Memory that the trainer reads, for a result that is made here (``ResultRoom``)."""
+        """Return memory of the trainer for a result that is made in the node (``ResultRoom``)."""
         return self._results.room(round_id, shard, nbytes)
 
-    # --- what the core wants ----------------------------------------------------------------------
+    # --- effects of the core ----------------------------------------------------------------------
 
     def queue(self, effect: ForTrainer) -> None:
         """Queue an effect of the core. Raises LocalError: As ``_queue_round``."""
@@ -175,8 +176,8 @@ class TrainerLink:
                 self._outbox.append(_Outgoing(effect))
 
     def _queue_round(self, effect: events.Apply) -> None:
-        """Raises LocalError: The trainer is so far behind that the memory for rounds is used
-        up."""
+        """Queue a round. Raises LocalError: The trainer is so far behind that the memory for rounds
+        is full."""
         nbytes = _apply_bytes(effect)
         if self._backlog_rounds >= BACKLOG_ROUNDS or (
             self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES
@@ -205,8 +206,8 @@ class TrainerLink:
             self._queue_payload(command, effect.payload)
 
     def ask(self, question: control.JudgeCommand, fd: int | None) -> None:
-        """Does not wait behind rounds that have no slot yet:
-        the answer may be what they wait for."""
+        """Send a question at once, before rounds without a slot, because they may wait for its
+        answer."""
         self._channel.send(question, fds=() if fd is None else (fd,))
 
     def _queue_payload(self, message: control.FromNode, payload: Payload) -> None:
@@ -222,13 +223,13 @@ class TrainerLink:
         self._worker.run(lambda: _filled(state), copied, payload.nbytes)
 
     def send_halt(self, halt: events.Halt) -> None:
-        """The last word, at once: rounds that wait for a slot are not for this trainer any more."""
+        """Send the halt at once, and drop rounds that wait for a slot."""
         self.flush()
         self._outbox.clear()
         self._channel.send(halt)
 
     def flush(self) -> bool:
-        """Sends what can go, several messages in a packet. Returns whether anything went.
+        """Send all messages that are ready, several in a packet. Return whether any was sent.
         Raises ChannelClosed."""
         told = False
         while self._outbox:
@@ -245,7 +246,7 @@ class TrainerLink:
                 batch.append(outgoing)
                 packet.append(message)
                 if outgoing.fd is not None or _is_long(message):
-                    break  # one descriptor a packet, so that nobody has to count them
+                    break  # one descriptor per packet needs no count
             if not packet:
                 break
             told = True
@@ -258,9 +259,9 @@ class TrainerLink:
         return told
 
     def _yield_turn(self, outgoing: _Outgoing) -> bool:
-        """Let what is queued go before the begin of a round that has no slot yet: all slots are
-        given to a trainer that has left its loop. Drop it if the round is over. Returns whether
-        anything else is queued."""
+        """Move the begin of a round without a slot behind the other messages: a trainer that has
+        left its loop may hold all slots. Drop it if the round is over. Return whether other
+        messages are queued."""
         if len(self._outbox) == 1:
             return False
         self._outbox.popleft()
@@ -272,7 +273,7 @@ class TrainerLink:
         return True
 
     def _placed(self, outgoing: _Outgoing) -> control.FromNode | None:
-        """The message with its slot, or None while there is no slot for it."""
+        """Return the message with its slot, or None while there is no slot for it."""
         what = outgoing.what
         if isinstance(what, events.Apply):
             if outgoing.placed is None:
@@ -283,8 +284,8 @@ class TrainerLink:
         return what if outgoing.ready else None
 
     def _place_apply(self, outgoing: _Outgoing, effect: events.Apply) -> None:
-        """Puts the result into a slot, if there is one. The worker copies a large one: its first
-        touch of that memory alone takes a third of a second for 100 MB."""
+        """Put the result into a slot, if one is free. The worker copies a large result: the first
+        touch of the memory alone takes a third of a second for 100 MB."""
         changes = bool(effect.payloads) or effect.mix is not None
         if self._unanswered >= UNANSWERED_MAX:
             return
@@ -322,7 +323,7 @@ class TrainerLink:
     def _place_go(
         self, effect: events.StartRound | events.CollectUpdate
     ) -> control.StartRoundCommand | control.CollectCommand | None:
-        # Others may still read what was collected before, in another slot.
+        # Other peers may still read an earlier update, so the slot is another one.
         slot = self._slot_for(effect.round_id)
         if slot is None:
             return None
@@ -355,7 +356,7 @@ class TrainerLink:
     def _slot_for(self, round_id: int) -> int | None:
         for slot, given_for in self._given.items():
             if given_for == round_id:
-                return slot  # told again, with samples this time
+                return slot  # sent again, now with samples
         for slot in self._update_order:
             if slot not in self._given and slot not in self._copying and not self._is_read(slot):
                 self._offered.pop(slot, None)
@@ -367,11 +368,11 @@ class TrainerLink:
     def _is_read(self, slot: int) -> bool:
         return any(self._in_flight(array) for array in self._offered.get(slot, ()))
 
-    # --- what the trainer says --------------------------------------------------------------------
+    # --- messages of the trainer ------------------------------------------------------------------
 
     def receive(self) -> None:
-        """Takes the next packet, if one has come. Raises ChannelClosed when there is nothing
-        more to come, ever."""
+        """Process the next packet, if one has come. Raises ChannelClosed: The trainer has closed
+        the channel, and all packets are read."""
         messages, fds = self._channel.receive(0)
         waiting = deque(fds)
         for message in messages:
@@ -417,7 +418,7 @@ class TrainerLink:
     def _applied(self, said: control.AppliedReply) -> None:
         self._unanswered -= 1
         if self._in_stage:
-            # A member whose update nobody needed was not asked for it, or does not answer any more.
+            # A member is not asked for an update that no peer needs, or no longer answers.
             over = [slot for slot, at in self._given.items() if at <= said.round_id]
             for slot in over:
                 del self._given[slot]
@@ -426,7 +427,7 @@ class TrainerLink:
         self._emit(events.Applied(said.round_id))
 
     def _note(self, said: control.Log | control.ScriptPlan | control.DivergenceReport) -> None:
-        """For the records of the run, and whoever watches it."""
+        """Record a message of the trainer in the journal."""
         match said:
             case control.Log():
                 self._journal.metrics(said.metrics, self.round_id)
@@ -451,7 +452,7 @@ class TrainerLink:
             lent=self._arena.lends_results,
         )
         if wire.is_plain and not self._mixes:
-            # those that are in use at the same time when nobody is behind
+            # slots that are in use at the same time if no peer is behind
             first, count = control.RESULT_SLOTS, landing_slots(said.elements) - 2
             self._worker.submit(
                 partial(self._arena.populate, range(first, first + count)), lambda _: None
@@ -477,7 +478,7 @@ class TrainerLink:
         )
 
     def _pass_done(self, said: control.PassReply, fds: deque[int]) -> None:
-        """Report a micro-batch of a pipeline to the core, with what goes on to another stage."""
+        """Report a micro-batch of a pipeline to the core, with the payload for another stage."""
 
         def done(payload: Payload | None) -> None:
             about = said.round_id, said.micro_batch, said.attempt, payload
@@ -508,7 +509,7 @@ class TrainerLink:
         if said.samples == 0 and not said.parameters:
             self._emit(self._contributed(said, copy=False))
             return
-        # One slot must stay free for the next round, however slowly the others read.
+        # One slot must stay free for the next round, even if other peers read slowly.
         others = sum(1 for other in self._update_order if other != slot and self._is_read(other))
         copy = others >= control.UPDATE_SLOTS - 2
 
@@ -535,7 +536,7 @@ class TrainerLink:
         self._emit(event)
 
     def _contributed(self, said: control.Contribute, copy: bool) -> events.Contributed:
-        """Return the event of an update for the core; ``copy``: of a copy of it."""
+        """Return the core's event of an update; with ``copy``, of a copy."""
         assert self._arena is not None
         slot = said.slot
         payloads: tuple[Payload, ...] = ()
@@ -552,7 +553,7 @@ class TrainerLink:
             told = _buffer_of(self._arena.parameters[slot], copy)
             parameters = _payload(told)
             digest = sketch(told, self._sketch_seed)
-        # A message carries finite numbers only, and a loss that is none tells the others nothing.
+        # A message has only finite numbers, and another loss has no information.
         is_loss = said.loss is not None and math.isfinite(said.loss)
         return events.Contributed(
             said.round_id,
@@ -595,8 +596,8 @@ class TrainerLink:
         self._worker.run(describe, emit_snapshot, said.nbytes)
 
     def progress(self) -> events.TrainerProgress | None:
-        """How far it is, from shared memory: it need not do anything for that.
-        None before it has a model."""
+        """Return the trainer's progress, from shared memory and without its help. None before it
+        has a model."""
         if self._arena is None:
             return None
         return events.TrainerProgress(*self._arena.progress(), self._arena.compiles)
@@ -611,7 +612,7 @@ class TrainerLink:
 
 
 def _place(effect: events.Apply, result: np.ndarray, mix: np.ndarray) -> None:
-    """Copies what a round decided to where the trainer reads it."""
+    """Copy the result of a round to the trainer's memory."""
     if effect.payloads:
         at = 0
         for payload in effect.payloads:
@@ -621,7 +622,7 @@ def _place(effect: events.Apply, result: np.ndarray, mix: np.ndarray) -> None:
             f"round {effect.round_id}: {at} elements for an arena of {len(result)}"
         )
     else:
-        result[:] = 0.0  # nothing but a mix
+        result[:] = 0.0  # the round only mixes parameters
     if effect.mix is not None:
         np.copyto(mix, effect.mix.data)
 
@@ -637,7 +638,7 @@ def _payload(vector: np.ndarray, known_finite: bool = False) -> Payload:
 def _encoded(
     payloads: Sequence[Payload], wire: WireFormat, written: np.ndarray
 ) -> tuple[Payload, ...]:
-    """The same with the bytes that the trainer has written for them, shard by shard."""
+    """Return the payloads with the bytes that the trainer has encoded, shard by shard."""
     bounds = pairwise(accumulate(wire.update_bytes, initial=0))
     return tuple(
         [
@@ -655,13 +656,13 @@ def _is_long(message: control.FromNode) -> bool:
 
 
 def _apply_bytes(effect: events.Apply) -> int:
-    """In memory."""
+    """Return the bytes of an ``Apply`` in memory."""
     mix = () if effect.mix is None else (effect.mix,)
     return sum([bytes_for(len(payload.data)) for payload in (*effect.payloads, *mix)])
 
 
 def _filled(state: Sequence[np.ndarray]) -> int:
-    """A descriptor of shared memory that holds a copy of all, one after the other."""
+    """Return a descriptor of shared memory with a copy of all pieces in order."""
     fd = allocate(nbytes := sum([piece.nbytes for piece in state]))
     room, at = np.frombuffer(map_bytes(fd, nbytes), np.uint8), 0
     for piece in state:
@@ -671,7 +672,7 @@ def _filled(state: Sequence[np.ndarray]) -> int:
 
 
 def pid_behind(channel: Channel) -> int:
-    """The process that made the channel: the trainer's."""
+    """Return the process that created the channel: the trainer's."""
     with socket.socket(fileno=os.dup(channel.fileno())) as same:
         credentials = same.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid: int = struct.unpack("3i", credentials)[0]

@@ -16,7 +16,7 @@ from .gpus import GpuMeter
 
 EVERY_S = 5.0
 FIRST_S = 1.0
-"""After the start: a short run has figures, too."""
+"""Time of the first report after the start, in seconds: a short run has figures, too."""
 
 
 class UsageMeter:
@@ -24,7 +24,7 @@ class UsageMeter:
 
     Args:
         trainer_pid: Process of the trainer; this process if the node is a thread of the trainer.
-        folder: Folder whose disk is measured; None: no disk is.
+        folder: Folder on the disk to measure; None: no disk is measured.
     """
 
     def __init__(self, trainer_pid: int, folder: Path | None, now: float) -> None:
@@ -33,20 +33,20 @@ class UsageMeter:
         self._gpus = GpuMeter(trainer_pid)
 
     def due(self, now: float) -> bool:
-        """Whether the time has come to tell again; seldom."""
+        """Whether a report is due; if so, schedule the next."""
         if now < self._next_at:
             return False
         self._next_at = now + EVERY_S
         return True
 
     def close(self) -> None:
-        """Nobody looks any more."""
+        """End a running query of GPUs."""
         self._gpus.close()
 
     def measure(self) -> dict[str, Any]:
-        """The fields of an event ``usage``: seconds of processor time and bytes of memory of the
-        processes that are there, the machine's load and available bytes, those that are free on
-        the disk, and what GPUs do that the trainer uses. What cannot be found out is left out."""
+        """Return the fields of an event ``usage``: processor time in seconds and memory in bytes of
+        the living processes, load and available bytes of the machine, free bytes of the disk, and
+        the state of the trainer's GPUs. Unknown figures are left out."""
         cpu_s, memory = used_by(self._pids)
         found: dict[str, Any] = {"cpu_s": round(cpu_s, 2), "memory": memory}
         found["load"] = round(os.getloadavg()[0], 2)
@@ -60,27 +60,28 @@ class UsageMeter:
 
 
 class RuleClock:
-    """How long the rule takes for a round that this peer serves: from the end of the collecting to
-    the commit. With several shards, what their servers tell each other is in it."""
+    """Duration of the rule in a round that this peer serves: from the end of the collection to the
+    commit. With several shards it includes the exchange between their servers."""
 
     def __init__(self) -> None:
         self._round = -1
-        self._asked: dict[int, float] = {}  # by shard, of that round
+        self._asked: dict[int, float] = {}  # by shard, in that round
 
     def asked(self, round_id: int, shard: int) -> None:
-        """The rule is to aggregate what was collected."""
+        """Record the begin of the aggregation."""
         if round_id != self._round:
             self._round, self._asked = round_id, {}
         self._asked[shard] = time.monotonic()
 
     def rule_time_s(self, round_id: int, shard: int) -> float | None:
-        """Seconds since then; None: the rule was not asked about that."""
+        """Return the seconds since the begin; None: there was none."""
         asked_at = self._asked.get(shard) if round_id == self._round else None
         return None if asked_at is None else time.monotonic() - asked_at
 
 
 def used_by(pids: Iterable[int]) -> tuple[float, int]:
-    """Processor time in seconds, and bytes in memory, of those of the processes that are there."""
+    """Return processor time in seconds and memory in bytes of the living processes among
+    ``pids``."""
     cpu_s, memory = 0.0, 0
     for pid in pids:
         with suppress(psutil.NoSuchProcess):

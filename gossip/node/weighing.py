@@ -1,4 +1,4 @@
-"""Members of a stage count by their samples: what each has of a step is another part of it."""
+"""Weights of a stage's members by their samples, because each has a different part of a step."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from gossip.core import Aggregate, Row
 
 
 def by_samples(work: Aggregate) -> Aggregate:
-    """With rows such that their mean is the mean over all samples: each times the number of rows
-    and its part of their samples. Rules weigh no rows by samples themselves."""
+    """Return the work with scaled rows: their mean is the mean over all samples. The factor of a
+    row is the number of rows times its share of the samples. Rules themselves do not weigh rows by
+    samples."""
     total = sum(row.samples for row in work.rows)
     if not total or all(row.samples * len(work.rows) == total for row in work.rows):
         return work

@@ -1,4 +1,4 @@
-"""One thread for what would keep the node's loop from answering probes: large aggregations,
+"""One thread for work that would keep the node's loop from answering probes: large aggregations,
 copies, digests."""
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 INLINE_BYTES = 2**23
-"""States and updates of at most this size are copied and hashed at once, in the loop."""
+"""Largest size of states and updates that are copied and hashed at once in the loop."""
 Result = TypeVar("Result")
 _Job: TypeAlias = tuple[Callable[[], Any], Callable[[Any], None]]
 
 
 class Worker:
-    """Runs jobs one after the other in a thread, started at the first,
-    and hands the results back to the loop.
+    """Runs jobs one after the other in a thread, which the first job starts, and returns results to
+    the loop.
 
     ``fd`` becomes readable when a result waits, or when ``wake`` was called (from any thread or
     signal handler). An exception in a job is raised again from ``finish``, in the loop's thread.
@@ -34,15 +34,15 @@ class Worker:
         self._lock = threading.RLock()
 
     def run(self, job: Callable[[], Result], then: Callable[[Result], None], nbytes: int) -> None:
-        """Runs a job on so many bytes: at once if it takes a few milliseconds at most, else in the
-        thread."""
+        """Run a job on ``nbytes`` bytes: at once if it takes a few milliseconds at most, else in
+        the thread."""
         if nbytes <= INLINE_BYTES:
             then(job())
         else:
             self.submit(job, then)
 
     def submit(self, job: Callable[[], Result], then: Callable[[Result], None]) -> None:
-        """Runs ``job`` in the thread, and later ``then(its result)`` within ``finish``."""
+        """Run ``job`` in the thread, and later ``then(its result)`` within ``finish``."""
         if self._thread is None:
             self._thread = threading.Thread(
                 target=self._run, name="gossip-node-worker", daemon=True
@@ -51,11 +51,11 @@ class Worker:
         self._jobs.put((job, then))
 
     def finish(self) -> None:
-        """Hands out all results that have come."""
+        """Call ``then`` with each result that waits."""
         try:
             os.read(self.fd, 4096)
         except BlockingIOError:
-            return  # Nobody has rung.
+            return  # there was no wake-up
         while not self._done.empty():
             then, result, error = self._done.get()
             if error is not None:
@@ -63,18 +63,18 @@ class Worker:
             then(result)
 
     def wake(self) -> None:
-        """Does nothing once closed."""
+        """Make ``fd`` readable. Does nothing once closed."""
         with self._lock:
             if self._wake_fd < 0:
                 return
             try:
                 os.write(self._wake_fd, b".")
             except BlockingIOError:
-                return  # The pipe is full of bells already.
+                return  # the pipe is full already
 
     def close(self) -> None:
-        """Lets a running job end on its own: it is a daemon's,
-        and touches only memory that it holds."""
+        """Close the worker. A running job ends by itself: the thread is a daemon, and the job uses
+        only memory that it holds."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join(timeout=0.5)
@@ -88,8 +88,8 @@ class Worker:
             self.wake()
 
     def _run_next(self) -> bool:
-        """Whether there was one more. In a function of its own, so that nothing refers to a job and
-        its memory while the thread waits for the next."""
+        """Run the next job, and return whether there was one. A separate function, so that no
+        variable refers to a job and its memory while the thread waits."""
         if (work := self._jobs.get()) is None:
             return False
         job, then = work
