@@ -22,7 +22,7 @@ from .optimizer import version_of
 
 
 def check_accumulate(accumulate: object) -> None:
-    """Raises ConfigError: It is no number of batches."""
+    """Raise ConfigError if it is not a number of batches."""
     if not isinstance(accumulate, int) or accumulate < 1:
         raise ConfigError(
             f"accumulate is {accumulate!r}, not a number of batches", "1: a step follows each batch"
@@ -30,17 +30,17 @@ def check_accumulate(accumulate: object) -> None:
 
 
 def length_of(ranges: Ranges) -> int:
-    """Samples in it."""
+    """Return the number of samples in the ranges."""
     return sum([stop - start for start, stop in ranges])
 
 
 def pieces_of(ranges: Ranges, pieces: int, least: int = 1) -> list[Ranges]:
-    """Cuts a round's slice in as many batches, so that a loop which counts them stays in step to
-    the end of an epoch.
+    """Cut a round's slice into ``pieces`` batches, so that a loop which counts batches stays in
+    step with the rounds to the end of an epoch.
 
-    They are as equal as can be, because a loop weighs the mean of each alike. When they would have
-    fewer than ``least`` samples, each is the whole slice, if need be several times: the mean of
-    those means is that over the slice, and each sample counts as once used.
+    The sizes differ by at most one, because a loop gives each batch's mean the same weight. If a
+    batch would have fewer than ``least`` samples, each batch is the whole slice, repeated as
+    needed. The mean of their means is that over the slice, and each sample counts as used once.
     """
     total = length_of(ranges)
     if total < pieces * least:
@@ -81,22 +81,24 @@ class BatchTracker:
         self._accumulating = self._kept = False
         self._looked_at = False
         self._pass, self._handed_out = 1, 0  # number of the pass over a loader, batches in it
-        self._has_stepped = self._evaluates = False  # in the pass
-        self._steps_training = True  # the mode of the model in which a step was made last
+        self._has_stepped = self._evaluates = False  # in this pass
+        self._steps_training = True  # the model's mode at the last step
         self._witness: Tensor | None = None
         self._before: tuple[int, int] | None = None
         self._warned = False
         self._order = FetchOrder()
 
     def prepare(self, model: torch.nn.Module, witness: Tensor) -> None:
-        """``witness``: a parameter by whose gradient one sees that a loss was propagated."""
+        """Attach the model. The gradient of the parameter ``witness`` shows that a loss was
+        propagated."""
         self._order.model = model
         self.least = 2 if any(isinstance(module, _BatchNorm) for module in model.modules()) else 1
         self._witness = witness
 
     def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
-        """The round's batch number ``batch`` goes to the loop. ``samples``: that a step after it
-        is on, with those of the round's batches before; 0: it counts for nothing."""
+        """Record that the loop receives the round's batch number ``batch``. ``samples``: number of
+        samples that a step after it covers, with the round's earlier batches; 0: the batch does not
+        count."""
         self._order.hand_out(content)
         self._handed_out += 1
         self._upto = [*(self._upto or [])[:batch], samples]
@@ -127,13 +129,13 @@ class BatchTracker:
     def note_collective(
         self, before: StartRoundCommand | None, after: StartRoundCommand | None
     ) -> None:
-        """Note that a collective operation has taken the round ``before``, and ``after`` comes."""
+        """Record that the round ``before`` became a collective operation and ``after`` follows."""
         if before is not None and after is not None and self.unused:
             self.is_outdated |= (before.epoch, before.ranges) != (after.epoch, after.ranges)
 
     def end_round(self, steps: int) -> int:
         """Return the number of samples of the ``steps`` of the round; 0 if the samples were
-        assigned to other peers meanwhile. Without a loader each step counts for one."""
+        assigned to other peers since then. Without a loader each step counts as one sample."""
         if not self.expected:
             return steps
         samples = self._upto[-1] if self._upto else 0
@@ -142,7 +144,8 @@ class BatchTracker:
         return 0 if outdated else samples
 
     def skip(self, steps: int) -> None:
-        """A step changed nothing: the batches after the ``steps`` before it are to come again."""
+        """Record that a step changed nothing: the batches after the ``steps`` before it are read
+        again."""
         if self._upto is not None:
             del self._upto[self.expected * steps :]
 
@@ -222,11 +225,12 @@ class BatchTracker:
         warnings.warn(f"{what}. {hint}", stacklevel=4)
 
     def drop_unused(self) -> None:
-        """A round passes without a step. Raises ConfigError when the loop has said that it keeps
-        the gradients of what it had."""
+        """Drop the batches of a round without a step. Raises ConfigError if the loop has declared,
+        by ``no_sync``, that it keeps their gradients."""
         if not self.unused:
             return
-        # By how loops are written: damaged samples are passed over where the model is to train.
+        # A loop that trains may skip damaged samples, so a batch without a step is no evaluation
+        # then.
         trains = torch.is_grad_enabled() and self._order.is_training >= self._steps_training
         self._evaluates |= not trains and self._gradient() == self._before
         if self._evaluates and self._handed_out > self.expected:
@@ -245,7 +249,7 @@ class BatchTracker:
         if now is not None and now != self._before and not self._warned:
             self._warned = True
             warnings.warn(
-                "no optimizer.step() followed a batch whose loss was propagated: its samples count "
+                "no optimizer.step() followed a batch with a backward pass: its samples count "
                 f"as skipped, though they are used if you keep its gradients; {hint}",
                 stacklevel=4,
             )
@@ -260,32 +264,32 @@ class BatchTracker:
 class FetchOrder:
     """Whether the loop fetches a batch before it steps on the one before.
 
-    A batch may be passed over without a step (``continue``). A loop that fetches ahead looks the
-    same, and each of its gradients would be attributed to the samples of the next batch. So the
-    first step after a batch was passed over needs evidence that the model was given the batch in
-    hand. Once a step has followed its own batch directly, the loop is known to fetch in order.
+    A loop may skip a batch without a step (``continue``). A loop that fetches ahead looks the same,
+    and each of its gradients would be attributed to the samples of the next batch. So the first
+    step after a skipped batch needs evidence that the model received the current batch. Once a step
+    has directly followed its own batch, the loop fetches in order.
     """
 
     def __init__(self) -> None:
         self.model: torch.nn.Module | None = None
         self._in_order = False
-        self._content: object = None  # of the batch in hand, until the order is known
+        self._content: object = None  # of the current batch, until the order is known
         self._passed_over: object = None
         self._hooks: list[Any] = []  # while evidence is needed
 
     @property
     def is_training(self) -> bool:
-        """Whether all that the loop calls is in the mode of training."""
+        """Whether all modules that the loop calls are in training mode."""
         return self.model is None or all(each.training for each in _called_modules(self.model))
 
     def hand_out(self, content: object) -> None:
-        """The loop has ``content`` in hand."""
+        """Record ``content`` as the current batch of the loop."""
         self._content = None if self._in_order else content
 
     def pass_over(self) -> None:
-        """Another batch is requested, and no step has followed the one in hand."""
+        """Record that the loop requests a batch without a step on the current one."""
         if self._in_order or self.model is None or self._content is None:
-            return  # no gradient is of None, which stands for a damaged sample
+            return  # None is a damaged sample, which has no gradient
         self._passed_over = self._content
         if not self._hooks:
             self._hooks = [
@@ -294,12 +298,13 @@ class FetchOrder:
             ]
 
     def check_step(self) -> None:
-        """Raises ConfigError: The step that follows may be on the batch that was passed over."""
+        """Raise ConfigError if the following step may be on the batch that was skipped."""
         if self._hooks:
             self._refuse()
 
     def note_step(self, exact: bool) -> None:
-        """A step follows; ``exact``: on all batches that were handed out, and no other."""
+        """Record a following step; ``exact``: it covers all batches that were handed out, and no
+        other."""
         if exact:
             self._in_order, self._content = True, None
 
@@ -330,7 +335,7 @@ class FetchOrder:
 
 
 def _called_modules(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The module, or those in it where it is a mere container, which nobody calls."""
+    """Yield the module, or the modules in it if it is a container without ``forward``."""
     if type(module).forward is not torch.nn.Module.forward:
         yield module
         return
@@ -339,7 +344,7 @@ def _called_modules(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 
 
 def _leaves(content: object) -> Iterator[object]:
-    """All tensors and other objects in a batch, however it is nested."""
+    """Yield all tensors and other objects in a nested batch."""
     if isinstance(content, Mapping):
         content = list(content.values())
     if isinstance(content, list | tuple):
@@ -350,7 +355,7 @@ def _leaves(content: object) -> Iterator[object]:
 
 
 def _is_in(one: object, others: list[object]) -> bool:
-    """Whether it is one of the others, or a tensor with the values of one, on whatever device."""
+    """Whether ``one`` is one of the others, or a tensor with equal values on any device."""
     return any(one is other or _are_equal(one, other) for other in others)
 
 

@@ -44,7 +44,8 @@ def script_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
         raise ConfigError(*_cannot_be_written(f"argument {given.index(None) + 1}", value))
     if function.__name__ == "<lambda>":
         raise ConfigError(
-            "spawn was given a lambda, whose source cannot be told", "def train(): ..."
+            "spawn was given a lambda, and the source of a lambda cannot be found",
+            "def train(): ...",
         )
     lines = _Lines()
     lines.add(function.__name__, function)
@@ -53,7 +54,7 @@ def script_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
 
 
 def _found_where(path: Sequence[str]) -> list[str]:
-    """The lines by which the script finds the modules that this process finds."""
+    """Return lines that make this process's modules importable in the script."""
     folders = [os.getcwd(), *(os.path.abspath(folder) for folder in path if folder)]
     return [
         "import sys",
@@ -147,8 +148,8 @@ def _source(value: Code) -> str:
 
 
 def _class_source(value: type) -> str | None:
-    """Return the source of a class whose module has no file, as in a notebook. One of the methods
-    of the class leads to it."""
+    """Return the source of a class in a module without a file, as in a notebook. The code of one of
+    its methods leads to the source."""
     for method in filter(inspect.isfunction, vars(value).values()):
         lines = linecache.getlines(method.__code__.co_filename)
         for node in ast.walk(ast.parse("".join(lines))):
@@ -159,7 +160,7 @@ def _class_source(value: type) -> str | None:
 
 
 def _uses(value: Code, source: str) -> Iterator[tuple[str, Any]]:
-    """The names from outside that a function or a class uses, with what they are."""
+    """Yield the outside names that a function or a class uses, with their values."""
     outside = _outside(value)
     for name in sorted(_global_names(symtable.symtable(source, value.__name__, "exec"))):
         if name in outside and name != value.__name__:

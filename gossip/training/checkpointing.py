@@ -1,4 +1,4 @@
-"""Checkpoints of the present state: when the training saves one, and what is in it."""
+"""Checkpoints of the present state: their schedule and their content."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from .watch import HURRIED_S
 
 LAST_STATE = "last_state"
 SAVED_S = 20.0
-"""Time for another peer to write the last checkpoint, when there is no hurry; and for the disk to
-make it durable, since the signal that ends this peer. Without a signal a slow disk has its time."""
+"""Time for another peer to write the last checkpoint, unless this peer must end quickly; and for
+the disk to make it durable, since the signal that ends this peer. Without a signal there is no
+limit for the disk."""
 
 
 class RunCheckpoints:
-    """The checkpoints that the script wants saved, if any (``save_every``).
+    """Checkpoints that the script requests, if any (``save_every``).
 
     Attributes:
-        saver: Writes them; None: the script wants none.
-        missing: Why the last checkpoint is not there; "": it is.
-        has_new_step: The script has made a step, and nothing was saved since.
+        saver: Writes the checkpoints; None: the script requests none.
+        missing: Reason why the last checkpoint is missing; "": it is saved.
+        has_new_step: Whether the script has made a step since the last save.
     """
 
     def __init__(self, run: PeerRun) -> None:
         self._run, self._config, self._exchange = run, run.config, run.exchange
         self.saver: CheckpointSaver | None = None
-        self._own_step = -1  # The step of which this peer has saved its own state last.
+        self._own_step = -1  # last step of which this peer has saved its own state
         self.missing = ""
         self.has_new_step = False
 
@@ -53,14 +54,14 @@ class RunCheckpoints:
         if pipeline is not None:
             folder = checkpoints.stage_folder(given, pipeline.stage_of(self._run.peer))
         averaged = () if config.is_rolling else tuple(range(config.peers))
-        # Who trains in a pipeline may have no room for a second state of its stage.
+        # A peer of a pipeline may have no memory for a second copy of its stage's state.
         streams = pipeline is not None
         plan = SavePlan(folder, every, keep, averaged, config.steps_per_round, streams)
         saver = CheckpointSaver(plan, self._run.peer, self._describe_run(), self._run.notify)
         saver.check_folder(resumes=bool(config.resume))
         self.saver = saver
         if self._run.run_dir is not None:
-            with suppress(OSError):  # the run's records may be incomplete, and say so elsewhere
+            with suppress(OSError):  # incomplete records are reported elsewhere
                 checkpoints.note_folder(self._run.run_dir, given)
 
     def _describe_run(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ class RunCheckpoints:
         }
 
     def is_due(self, step: int) -> bool:
-        """Whether there is to be a checkpoint of ``step``."""
+        """Whether a checkpoint of ``step`` is due."""
         return self.saver is not None and self.saver.is_due(step)
 
     def save_due(self) -> None:
@@ -100,7 +101,7 @@ class RunCheckpoints:
         within_s = HURRIED_S if in_hurry else SAVED_S
 
         def waits() -> bool:
-            """For another peer, that has the lock and has not written it."""
+            """Whether another peer has the lock and may still write the checkpoint."""
             waited_s = time.monotonic() - began
             mine = saver.is_writer() or saver.failed or waited_s >= HANDED_OVER_S
             return not mine and not saver.has(step) and waited_s < within_s
@@ -110,15 +111,15 @@ class RunCheckpoints:
         saver.wait(self._disk_expired, self._exchange.serve_while)
         before, self.missing = self.missing, ""
         if not saver.has(step):
-            saver.release()  # others wait for it, and may be able to write
+            saver.release()  # other peers wait for the lock, and may be able to write
             self.missing = f"step {step} to {saver.folder}: {saver.failed or 'no ledger'}"
             if not (in_hurry or before):
                 self._run.notify(f"the last checkpoint is not there: {self.missing}")
 
     def _save(self, saver: CheckpointSaver, whole: bool, may_be_left_out: bool = False) -> None:
-        """Save the present state: this peer's own, once a step, and the ``whole`` checkpoint. It
-        may be left out when the disk is slow, unless peers have state of their own: all save the
-        same steps of that."""
+        """Save the present state: this peer's own, once a step, and the ``whole`` checkpoint. If
+        the disk is slow, both may be left out, unless peers have state of their own: all peers save
+        the same steps of that."""
         step, model = self._run.step, self._run.model
         own = model.plan_own() if self._own_step != step else None
         if may_be_left_out and own is None and not saver.is_in_time(step):
@@ -137,7 +138,7 @@ class RunCheckpoints:
         if not saver.wait(self._disk_expired):
             return
         ledger = self._exchange.ledger(expired) if whole else b""
-        step = run.step  # after whatever was applied while the ledger was waited for
+        step = run.step  # rounds may have been applied during the wait for the ledger
         if not ledger:
             if own is not None:
                 saver.save(step, own, {}, b"", {})
@@ -161,11 +162,11 @@ class RunCheckpoints:
         return plan_checkpoint(trained.model, trained.optimizer, extra, moved)
 
     def leave_state(self, reason: str) -> str:
-        """Write the state to ``last_state`` in the folder of this peer, which gives up: it may be
+        """Write the state to ``last_state`` in the folder of this peer before it exits: this may be
         the last copy.
 
-        Returns: A line that says where it is, or why it could not be written. This happens on the
-            way out, and never raises.
+        Returns: A line with the place of the state, or the reason why it could not be written.
+            Never raises, because the peer is exiting.
         """
         run, round_id = self._run, self._exchange.round_id
         if run.run_dir is None or not self._exchange.is_prepared or round_id == 0:
@@ -184,6 +185,6 @@ class RunCheckpoints:
         return f"its state of round {round_id} is in {place}"
 
     def _disk_expired(self) -> bool:
-        """Whether a checkpoint that is being written is not waited for any more."""
+        """Whether the wait for a checkpoint that is being written has expired."""
         since = self._run.termination.since
         return since is not None and time.monotonic() - since >= SAVED_S

@@ -1,4 +1,4 @@
-"""Checks for unsupported models, made in ``prepare`` and not in the middle of a round."""
+"""Checks for unsupported models, made in ``prepare`` rather than in the middle of a round."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _SPARSE = (torch.nn.Embedding, torch.nn.EmbeddingBag)
 
 
 def plain_model(model: torch.nn.Module) -> torch.nn.Module:
-    """The model itself where it is compiled: its parts have the same names then as on a peer that
-    does not compile."""
+    """Return the original of a compiled model: its parts have the same names as on a peer that does
+    not compile."""
     inner = getattr(model, "_orig_mod", model)
     return inner if isinstance(inner, torch.nn.Module) else model
 
 
 def check_process_group() -> None:
-    """Raises ConfigError: The script has joined its process to others by itself."""
+    """Raise ConfigError if the script has initialised torch.distributed with several processes."""
     if not distributed.is_available() or not distributed.is_initialized():
         return
     if (size := distributed.get_world_size()) > 1:
@@ -37,8 +37,7 @@ def check_process_group() -> None:
 
 
 def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raises UnsupportedModel: Something exchanges gradients by itself,
-    or makes some that cannot be exchanged."""
+    """Raise UnsupportedModel if the model exchanges gradients by itself, or makes sparse ones."""
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(
             f"prepare takes a torch.nn.Module, got {type(model).__name__}",
@@ -84,17 +83,17 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
 
 
 def check_shapes(wire: WireFormat) -> None:
-    """Raises UnsupportedModel: Its encoding writes tensors, of more than a node is told of."""
+    """Raise UnsupportedModel if the encoding needs more tensor shapes than a node receives."""
     if len(wire.packed_shapes) > SHAPES_BYTES_MAX:
         raise UnsupportedModel(
             f"{len(wire.shapes)} parameters: this encoding takes models of at most "
             f"{SHAPES_BYTES_MAX * len(wire.shapes) // len(wire.packed_shapes)}",
-            "take --encoding int4, which knows of no shapes",
+            "take --encoding int4, which needs no shapes",
         )
 
 
 def check_rule(rule: BoundRule, config: RunConfig, has_judge: bool) -> None:
-    """Raises ConfigError: The rule lacks something, or does not fit the run."""
+    """Raise ConfigError if the rule lacks a judge, or does not fit the run."""
     if rule.needs_trainer and not has_judge:
         raise ConfigError(
             f"the rule {rule.name} needs the loss of the model on samples that it can trust",
@@ -105,7 +104,7 @@ def check_rule(rule: BoundRule, config: RunConfig, has_judge: bool) -> None:
     if rule.needs_trainer and config.overlap:
         raise ConfigError(
             f"overlap = 1, and the rule {rule.name} needs the trainer in every round",
-            "leave out one of both",
+            "leave out one of them",
         )
     if config.has_local_steps:
         rule.check_model_differences()

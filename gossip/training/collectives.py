@@ -1,9 +1,9 @@
-"""Collective operations among peers of which any may die or lie: what each gives, and what all make
-of the same commit.
+"""Collective operations among peers that may fail or be Byzantine: each contributes data, and all
+compute the result from the same commit.
 
-Each call has a place: how far the script is, and how many calls came before it there. What peers
-give under one place belongs together. A peer that comes late finds the answer that the others have
-got, because it keeps the answers of the last commits.
+Each call has a place: the position of the script, and the number of earlier calls at that position.
+Data of peers under one place belong together. A late peer finds the answer that the other peers
+got, because it stores the answers of the last commits.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from gossip.errors import ConfigError
 from gossip.run import checkpoints, shown
 from gossip.transport import PARSER_ERRORS
 
-ANSWERS = "gossip.collectives"  # in the state beside the model
+ANSWERS = "gossip.collectives"  # name in the state beside the model
 ANSWERS_KEPT = 32
 BEGINNING = -1
-"""Position of a script before its first step. A peer that returns makes the calls at that
-position late."""
+"""Position of a script before its first step. A returning peer makes the calls at that position
+late."""
 FIRST_KEPT = 8
-"""Calls at ``BEGINNING`` whose answers are kept longer than others."""
+"""Number of calls at ``BEGINNING`` with answers that are kept longer than others."""
 PASSED_MAX = 3
-"""Rounds in which the others trained while this peer waited in a call: they do not come there."""
+"""Rounds in which the others train while this peer waits in a call, until it stops waiting for
+them."""
 ANSWERS_BYTES_MAX = 2 * COLLECTED_BYTES_MAX
 OVERHEAD_BYTES = 64  # of a place and an operation
 DEPTH_MAX = 16
@@ -54,7 +55,7 @@ class Means(dict[str, float]):
     """Name -> mean.
 
     Attributes:
-        peers: Whose numbers are in them, ascending.
+        peers: Peers that contributed to the means, ascending.
     """
 
     def __init__(self, means: Mapping[str, float], peers: tuple[int, ...]) -> None:
@@ -63,10 +64,11 @@ class Means(dict[str, float]):
 
 
 class CollectiveAnswers:
-    """The calls of this peer's script, and what the commits have collected for each.
+    """Calls of this peer's script, and the data that commits have collected for each.
 
     Args:
-        f: Peers that may lie: so many can give what they like under any place, also one to come.
+        f: Number of Byzantine peers to tolerate. They can send any data under any place, also a
+            future one.
     """
 
     def __init__(self, f: int = 0) -> None:
@@ -75,7 +77,7 @@ class CollectiveAnswers:
         self._answers: OrderedDict[Place, dict[int, bytes]] = OrderedDict()
 
     def reached(self, at: int) -> None:
-        """The script is there: later calls are of that place."""
+        """Record the position of the script; later calls belong to it."""
         if at != self._at:
             self._at, self._calls = at, 0
 
@@ -86,11 +88,11 @@ class CollectiveAnswers:
         return place
 
     def find(self, place: Place) -> dict[int, bytes] | None:
-        """Peer -> what it has given; None while no commit has collected anything for it."""
+        """Return peer -> its data; None while no commit has collected data for the place."""
         return self._answers.get(place)
 
     def collected(self, given: Sequence[tuple[int, bytes]]) -> None:
-        """Store the data that the commit of an operation has, by place and peer.
+        """Store the data in the commit of an operation, by place and peer.
 
         The first commit with a place counts, if it has the data of more than ``f`` peers for that
         place, or of all its peers. It has the data of every peer that was in time.
@@ -117,20 +119,21 @@ class CollectiveAnswers:
         return sum([len(data) for given in self._answers.values() for data in given.values()])
 
     def state(self) -> list[Any]:
-        """The answers as JSON has them, for a peer that takes over the state."""
+        """Return the answers in JSON types, for a peer that receives the state."""
         return [
             [*place, [[peer, data.hex()] for peer, data in given.items()]]
             for place, given in self._answers.items()
         ]
 
     def adopt(self, state: Any) -> None:
-        """Takes over what ``state`` gave elsewhere. Raises as ``read_answers``."""
+        """Replace the answers by those that ``state`` returned on another peer. Raises as
+        ``read_answers``."""
         self._answers = read_answers(state)
 
 
 def read_answers(state: Any) -> OrderedDict[Place, dict[int, bytes]]:
-    """Return the answers that ``CollectiveAnswers.state`` packed. Raises ValueError: ``state`` is
-    something else."""
+    """Return the answers that ``CollectiveAnswers.state`` packed. Raises ValueError: ``state`` has
+    another form."""
     try:
         return OrderedDict(
             (
@@ -176,7 +179,7 @@ def bytes_max(peers: int) -> int:
 
 
 def _unpack(data: bytes) -> tuple[Place, bytes] | None:
-    """None: it is nothing that a peer of ours gives."""
+    """Return the place and the data; None: the bytes are malformed."""
     plain = plain_of(data)
     match plain:
         case [int(at), int(calls), str(operation), bytes(given)]:
@@ -185,12 +188,13 @@ def _unpack(data: bytes) -> tuple[Place, bytes] | None:
 
 
 class Collectives:
-    """The operations, out of one: ``collect`` gives bytes and returns what each peer has given.
+    """Collective operations built on ``collect``, which contributes bytes and returns the bytes of
+    each peer.
 
     Args:
-        run: The ``PeerRun`` of this peer, which has their answers.
-        contribute: Gives what ``packed`` made to the next round, and returns when that is over:
-            whether the others trained in it. Raises RunOver: There will be none.
+        run: The ``PeerRun`` of this peer, which has the answers.
+        contribute: Contributes the result of ``packed`` to the next round, waits for its end, and
+            returns whether the others trained in it. Raises RunOver: There is no further round.
     """
 
     def __init__(self, run: Any, contribute: Callable[[bytes], bool]) -> None:
@@ -204,13 +208,13 @@ class Collectives:
     def collect(
         self, operation: str, data: bytes | Callable[[], bytes], most: int | None = None
     ) -> dict[int, bytes]:
-        """Peer -> what it has given, the same at all peers. A peer that is alone with the end of
-        the run gets only its own, and so does a peer that is left alone while the others train.
+        """Return peer -> its data, the same on all peers. A peer gets only its own data if the run
+        has ended, or if it is alone in the call while the others train.
 
         Args:
-            data: Given by this peer, or makes it. That is not called where the answer is known:
-                by a peer that comes late.
-            most: Bytes that one peer can give.
+            data: The data of this peer, or a function that returns it. A late peer does not call
+                the function, because the answer is known.
+            most: Largest number of bytes from one peer.
         """
         place = self.answers.next_place(operation)
         found = self.answers.find(place)
@@ -246,7 +250,7 @@ class Collectives:
     def _objects(
         self, operation: str, data: bytes | Callable[[], bytes], most: int | None = None
     ) -> dict[int, Any]:
-        """Peer -> the object that it has given, in the order of the peers."""
+        """Return peer -> its object, in the order of the peers."""
         given = self.collect(operation, data, most)
         return {peer: plain_of(each) for peer, each in sorted(given.items())}
 
@@ -260,7 +264,7 @@ class Collectives:
         return self._objects("gather", pack_object(value))
 
     def gather_made(self, operation: str, make: Callable[[], object]) -> dict[int, Any]:
-        """``gather`` under another name, of what ``make`` returns; likewise not called late."""
+        """Gather the results of ``make`` under another name. A late peer does not call ``make``."""
         return self._objects(operation, lambda: pack_object(make()))
 
     def broadcast(self, value: object) -> Any:
@@ -273,8 +277,10 @@ class Collectives:
         return sum([each is True for each in given.values()]) > liars
 
     def once(self, work: Callable[[], None]) -> str:
-        """Lets one peer do ``work``, and another when that one has failed or does not answer.
-        Returns why nobody could do it, or "" when it is done."""
+        """Do ``work`` on one peer, or on another if that one has failed or does not answer.
+
+        Returns: "" once it is done; else the reason why no peer could do it.
+        """
         left, why = set(self.collect("once", b"")), "nobody answered"
         while left:
             chosen = min(left)
@@ -290,7 +296,7 @@ class Collectives:
 
 
 class RunOver(Exception):
-    """There are no more rounds."""
+    """Raised when the run has no further rounds."""
 
 
 def _tried(work: Callable[[], None]) -> str:
@@ -307,13 +313,13 @@ def write_whole(path: Path, content: bytes | memoryview) -> None:
     checkpoints.store(path, iter((memoryview(content),)))
 
 
-# --- what is given --------------------------------------------------------------------------------
+# --- contributions --------------------------------------------------------------------------------
 
 
 def pack_object(value: object) -> bytes:
-    """Plain data as bytes; a tensor or an array with one element is the number that it has.
+    """Return plain data as bytes; a tensor or an array with one element becomes a number.
 
-    Raises: ConfigError: There is something else in it.
+    Raises: ConfigError: The value contains other objects.
     """
     try:
         whole: bytes = msgpack.packb(_plain(value, 0), use_bin_type=True)
@@ -335,7 +341,7 @@ def plain_of(data: bytes) -> Any:
 
 
 def numbers_of(numbers: Mapping[str, Any]) -> dict[str, float]:
-    """Raises ConfigError: One is no number."""
+    """Return the values as floats. Raises ConfigError: A value is not a number."""
     found = {}
     for name, value in numbers.items():
         value = _scalar(value)
@@ -373,15 +379,15 @@ def _plain(value: Any, depth: int) -> Any:
     raise TypeError(f"it has a {type(value).__name__}")
 
 
-# --- what all make of it --------------------------------------------------------------------------
+# --- results --------------------------------------------------------------------------------------
 
 
 def means_of(given: Mapping[int, bytes], names: Iterable[str], f: int) -> Means:
-    """The mean of each name over the peers that have given all of ``names`` and nothing else.
+    """Return the mean of each name over the peers that have given exactly ``names``.
 
-    With f > 0 it is the trimmed mean: without the f largest and the f smallest numbers, and the
-    median where there are too few for that (Yin et al., 2018). So f liars move it no further than
-    the numbers of honest peers reach.
+    With f > 0 it is the trimmed mean, without the f largest and the f smallest numbers; with too
+    few numbers it is the median (Yin et al., 2018). So f Byzantine peers cannot move it beyond the
+    range of the honest peers' numbers.
     """
     wanted = sorted(names)
     rows: dict[int, dict[str, float]] = {}
@@ -402,7 +408,7 @@ def means_of(given: Mapping[int, bytes], names: Iterable[str], f: int) -> Means:
 
 def _trimmed(values: list[float], f: int) -> float:
     out = min(f, (len(values) - 1) // 2)
-    # What is no number is beyond all numbers, as far as f of them may be.
+    # NaN counts as larger than every number, so trimming removes up to f of them.
     ordered = sorted(values, key=lambda value: (math.isnan(value), value))
     kept = ordered[out : len(ordered) - out]
     return math.fsum(kept) / len(kept) if all(map(math.isfinite, kept)) else sum(kept) / len(kept)

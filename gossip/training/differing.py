@@ -1,5 +1,5 @@
-"""Why a swarm refuses this peer's model: each peer leaves a description of its own in the run's
-folder, and the refused one compares."""
+"""Explanation of a swarm's refusal of this peer's model: each peer writes a description of its
+model to the run's folder, and the refused peer compares them."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def _describe(layout: Layout) -> dict[str, Any]:
 
 
 def difference(swarm: dict[str, Any], own: dict[str, Any]) -> tuple[str, str]:
-    """A line for each of the two: how many parameters, the digest,
-    and the first tensor that is not the same."""
+    """Return a line for each model: number of parameters, digest, and the first tensor that
+    differs."""
     pairs = itertools.zip_longest(swarm["tensors"], own["tensors"])
     differing = next((pair for pair in pairs if pair[0] != pair[1]), (None, None))
 

@@ -1,8 +1,8 @@
 """The trainer's side of the channel to its node: it contributes updates, applies the results of
-rounds, and starts the node again when that dies.
+rounds, and restarts a dead node.
 
 Only the training thread calls this module, and the model changes only within these calls. Between
-them the node's messages wait in the channel. Only ``session`` knows the user's script.
+the calls the node's messages wait in the channel.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from .stepping import StepsTaken
 
 logger = logging.getLogger(__name__)
 
-WAKE_S = 0.5  # how long a signal may go unnoticed while we wait for the node
-BRIEF_S = 0.05  # what a step may take for its predecessor's receipt to travel with its update
-HURRIED_S = 2.0  # for a node to leave that is not to help anybody
-CONFIRM_S = 45.0  # for others' word of the last round, and for their state where it is another
+WAKE_S = 0.5  # longest wait for the node between two checks for signals
+BRIEF_S = 0.05  # longest step whose update carries the receipt of the step before
+HURRIED_S = 2.0  # for a node to leave that helps no other peer
+CONFIRM_S = 45.0  # for a majority to confirm the last round, or for another state
 PASSED_MAX = 32
-"""Rounds in a row that a script may see pass while it waits for its own kind of step."""
+"""Consecutive rounds of other kinds of steps for which an update waits before it is left out."""
 
 
 _ONE_STEP = StepsTaken()
@@ -46,7 +46,8 @@ _ONE_STEP = StepsTaken()
 
 @dataclass(frozen=True)
 class _UnsettledUpdate:
-    """An update whose round nobody has waited for: what it answers, and what was offered."""
+    """An offered update in a round for which the trainer has not waited yet, and the command that
+    it answers."""
 
     go: control.StartRoundCommand
     offer: control.Contribute
@@ -54,13 +55,12 @@ class _UnsettledUpdate:
 
     @property
     def step(self) -> int:
-        """Return the step that the round makes if it makes one."""
+        """Step that the round makes if it makes one."""
         return self.go.round_id - self.go.collectives
 
 
 def _is_of_operation(message: Any) -> bool:
-    """Whether it is the end of a round that was a collective operation, or the next start of a
-    round."""
+    """Whether the message ends a collective operation, or starts a round."""
     return isinstance(message, control.StartRoundCommand) or (
         isinstance(message, control.ApplyCommand) and _is_operation(message)
     )
@@ -72,32 +72,32 @@ def _is_operation(applied: control.ApplyCommand) -> bool:
 
 
 class Exchange:
-    """The rounds of one trainer: what it offers to its node, and what it applies.
+    """Rounds of one trainer, which offers updates to its node and applies results.
 
     Attributes:
-        model: The model, and what changes it.
+        model: The model, and the operations that change it.
         link: The channel to the node.
-        go: What the node lets us compute now; None while it has not said.
-        round_id: The next round to run on the parameters as they are.
-        step: How many steps are in the parameters: rounds, but for collective operations and
-            further steps of other optimizers.
-        main: The peer that does what is to be done once, as the last ``StartRoundCommand`` says.
+        go: Command of the round to compute; None until it comes.
+        round_id: The next round to run on the present parameters.
+        step: Number of steps in the parameters: all rounds except collective operations and further
+            steps of other optimizers.
+        main: Peer for work that is done once per run, by the last ``StartRoundCommand``.
         replicas: Compares replicas; None: they are not compared.
-        leave_state: Writes the state to disk when the run has lost its quorum, for a reason, and
-            returns where it is.
+        leave_state: Writes the state to disk when the run has lost its quorum. Takes the reason,
+            and returns a line about the place.
         on_step: Called after each round that is a step of the run, or a further one, once it is
             applied.
-        on_collected: Told what peers have given to collective operations, round by round.
+        on_collected: Called with the data of peers in a collective operation, once per round.
         is_prepared: Whether the node has the model.
-        halted: Why the node has ended, or will.
-        has_begun: Whether any ``StartRoundCommand`` has come, by which the others are known.
-        peers, alive: Size of the roster, and who of it is alive, as the same command says.
-        restores: How often a state of others was taken over.
+        halted: The node's message that it ends; None before.
+        has_begun: Whether any ``StartRoundCommand`` has come; it describes the other peers.
+        peers, alive: Size of the roster and its number of alive peers, by that command.
+        restores: Number of times that a state of other peers replaced this peer's.
         lost: Rounds that were to step the optimizer and did not.
     """
 
-    _offered_kind = 0  # of the step that is under way, or was last; 0: of any
-    _answered = -1  # the last round that made one of that kind, or none
+    _offered_kind = 0  # kind of the present or last step; 0: any kind
+    _answered = -1  # last round that answered a step of that kind
     _puts_off_rounds = False
     replicas: ReplicaCheck | None = None
     _ended_at, _digest = -1, b""  # of the replica as training ended: its changes until then
@@ -110,16 +110,16 @@ class Exchange:
         interrupt: Callable[[], None],
         sender: Sender | None = None,
     ) -> None:
-        """Talks to the node of ``connection``.
+        """Create the exchange with the node of ``connection``.
 
         Args:
-            start: Starts another when that one dies; its incarnation will be one higher.
+            start: Starts the next node if this one dies; its incarnation is one higher.
             interrupt: Called about twice a second in every wait, and may raise.
-            sender: What is made of an update before it leaves.
+            sender: Transforms an update before it is sent.
         """
         self.model = LocalModel(place.config, sender)
         self.link = NodeLink(start, connection, place)
-        # nobody waits for the round of an update before the next one is there
+        # an update's round is awaited only once the next update is computed
         self._overlaps = place.config.overlap > 0
         self._in_flight: _UnsettledUpdate | None = None
         self.leave_state: Callable[[str], str] = lambda reason: ""
@@ -127,8 +127,8 @@ class Exchange:
         self.go: control.StartRoundCommand | None = None
         self.round_id = 0
         self.lost = 0
-        self.restored_at = -1  # the round that a state of others was last taken over for
-        self.collectives = 0  # of the rounds before, those that were no steps
+        self.restored_at = -1  # round of the last restored state
+        self.collectives = 0  # number of earlier rounds that were no steps
         self.main = 0
         self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
         self.on_step: Callable[[control.ApplyCommand], None] = lambda applied: None
@@ -137,37 +137,37 @@ class Exchange:
         self._judging = JudgeService()
         self._shard: events.DataConfigured | None = None
         self.halted: events.Halt | None = None
-        # The step, and the round after it, that others were asked about last; and their answer.
+        # step and round of the last request for confirmation, and its answer
         self._asked_about: tuple[int, int] | None = None
         self._confirmation: events.StateConfirmed | None = None
-        # when an update was offered last; never, with parameters as they have been since
+        # time of the last offer; infinite: none since the parameters were replaced
         self._offered_at = math.inf
         self.restores = 0
         self._in_step = False
-        # whether steps are short; when we last handed over to the user
+        # whether steps are short; the last return to the user's code
         self._brief, self._left_at = False, 0.0
-        self._lasted_s = 0.0  # from then on, until a step was offered
+        self._lasted_s = 0.0  # duration from that return to the offer
         self.is_prepared = False
-        self._filled: int | None = None  # the update slot that was offered last
-        self._offered = -1  # the round that it was offered to
-        self._loaded: tuple[int, bytes] | None = None  # round and ledger, until the first round
-        self._ledger: events.LedgerReply | None = None  # the answer to the last request
-        # asked for while a round could be computed: they wait for the next time that we wait anyway
+        self._filled: int | None = None  # update slot of the last offer
+        self._offered = -1  # round of the last offer
+        self._loaded: tuple[int, bytes] | None = None  # of a checkpoint, until the first round
+        self._ledger: events.LedgerReply | None = None  # reply to the last request
+        # requested while a round could be computed: they are made in the next wait
         self._snapshots_due = 0
         self._stage_commands: deque[tuple[control.StageCommand, memoryview | None]] = deque()
         self.stage: OwnStage | None = None  # in a pipeline
-        self._beside: dict[int, memoryview] = {}  # states of other stages, for that
+        self._beside: dict[int, memoryview] = {}  # states of other stages, for a rebuilt one
 
     # --- the model --------------------------------------------------------------------------------
 
     def prepare(self, judging: JudgeService) -> None:
-        """Shows the node the model that is attached, and waits until the swarm has begun.
+        """Describe the attached model to the node, and wait until the swarm has begun.
 
-        Rounds that others have had without this peer are applied by the next call that waits:
-        until then the script can say what belongs to a step.
+        Rounds that other peers have run without this one are applied by the next call that waits.
+        Until then the script can define what belongs to a step.
 
         Args:
-            judging: Answers the node's questions for the loss.
+            judging: Answers the node's requests for the loss.
         """
         self._judging = judging
         self.model.open_arena()
@@ -199,29 +199,28 @@ class Exchange:
             self.link.send(self._shard)
 
     def shard(self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0) -> None:
-        """Ask for rounds with samples from now on, and for a guess at those of the next ``ahead``.
-        Also before ``prepare``. ``extended``: the number of epochs whose remainder is read in
-        further rounds."""
-        ahead += self._overlaps  # those that are read beside a round, too
+        """Request rounds with samples from now on, and predictions of the samples of the next
+        ``ahead`` rounds. May be called before ``prepare``. ``extended``: number of epochs with a
+        remainder that is read in further rounds."""
+        ahead += self._overlaps  # with overlap one more round is read in advance
         self._shard = events.DataConfigured(samples_total, batch, ahead, extended)
         self.go = None
         if self.is_prepared:
             self.link.send(self._shard)
 
     def note_progress(self) -> None:
-        """The trainer has come further on its own."""
+        """Record in the arena that the trainer is making progress."""
         self.model.arena.note_progress(self.round_id)
 
     def is_asked_for_state(self) -> bool:
-        """Looked at between two local steps: whether the node wants a copy of the state, which
-        somebody else waits for. Whatever comes with it or before it is of the rounds, and waits
-        for the end of this one."""
+        """Whether the node requests a copy of the state for another peer; polled between two local
+        steps. Messages before it or with it are deferred to the end of the round."""
         self._poll_node()
         return self._in_flight is None and self._snapshots_due > 0 and not self.link.put_off
 
     def is_decided(self) -> bool:
-        """Looked at between two local steps: whether the round that they are taken for is over, so
-        that no update of them counts. A collective operation takes none of them."""
+        """Whether the round of the present local steps is over, so that their update no longer
+        counts; polled between two of them. A collective operation does not end the round."""
         self._poll_node()
         return any(
             isinstance(message, control.RestoreCommand)
@@ -231,8 +230,8 @@ class Exchange:
         )
 
     def _poll_node(self) -> None:
-        """Reads what the node has said, if no round is in flight, and what is unheard is of
-        collective operations of others alone."""
+        """Receive the node's messages, if no round is in flight and all deferred messages belong to
+        collective operations."""
         if self._in_flight is not None or not all(
             _is_of_operation(message) for messages, _ in self.link.put_off for message in messages
         ):
@@ -245,7 +244,8 @@ class Exchange:
             self.link.put_off.append((messages, fds))
 
     def send_snapshot(self) -> None:
-        """Gives the node the copy. The parameters are those that all peers share."""
+        """Send the requested copies of the state to the node. The parameters are those that all
+        peers share."""
         self._snapshot()
         self.link.flush()
 
@@ -255,7 +255,7 @@ class Exchange:
 
     @property
     def in_flight(self) -> int:
-        """Updates that were offered, and whose step is not applied: 0 or 1."""
+        """Number of offered updates without an applied step: 0 or 1."""
         pending = self._in_flight
         if pending is None or self.model.changes != pending.changes:
             return 0
@@ -263,19 +263,19 @@ class Exchange:
 
     @property
     def state_step(self) -> int:
-        """The next step in the state that was taken over last; 0 without any."""
+        """Next step of the last restored state; 0 without any."""
         return max(0, self.restored_at - self.collectives)
 
     def load(self, step: int, round_id: int, ledger: bytes) -> None:
-        """The model was loaded from the checkpoint of ``step``, and is to go on with round
-        ``round_id``. Before ``prepare``."""
+        """Record that the model was loaded from the checkpoint of ``step`` and continues with round
+        ``round_id``. Called before ``prepare``."""
         self.round_id, self._loaded = round_id, (round_id, squeeze(ledger))
         self.restored_at = round_id
         self.collectives = round_id - step
 
     def ledger(self, expired: Callable[[], bool]) -> bytes:
-        """Return the part of a checkpoint of the present state that belongs to the node; waits for
-        it until ``expired``, looked at about twice a second. Empty: there is none now."""
+        """Return the node's part of a checkpoint of the present state; empty if there is none. Wait
+        for it until ``expired``, polled about twice a second."""
         self._ledger = None
         self.link.send(events.LedgerRequest())
         self._serve(lambda: self._ledger is not None or self.halted is not None or expired())
@@ -285,8 +285,8 @@ class Exchange:
         return stretch(said.ledger)
 
     def serve_while(self, busy: Callable[[], bool]) -> None:
-        """Answers the node for as long as ``busy``, looked at about twice a second or oftener, and
-        as long as it lives. No round is applied that the caller does not see in ``round_id``."""
+        """Serve the node while it lives and ``busy``, polled at least about twice a second, is
+        true. Every round that is applied shows in ``round_id``."""
         while busy() and self.halted is None:
             self.send_snapshot()
             try:
@@ -297,7 +297,7 @@ class Exchange:
     # --- rounds -----------------------------------------------------------------------------------
 
     def wait_go(self) -> control.StartRoundCommand:
-        """Wait for the next round to compute. Applies on the way what was committed without this
+        """Wait for the next round to compute, and apply rounds that were committed without this
         peer."""
         if not self._may_go:
             self._serve(lambda: self._may_go)
@@ -307,14 +307,14 @@ class Exchange:
 
     @property
     def _may_go(self) -> bool:
-        # After Shard, a Go without samples is one that was on its way already:
+        # A StartRoundCommand without samples was sent before the node received DataConfigured:
         # another with samples follows.
         return self.go is not None and (self._shard is None or self.go.sharded)
 
     @property
     def guess(self) -> control.StartRoundCommand | None:
-        """Return the round to compute beside the one under way: the one that will probably follow
-        it. None: there is none, or it is not known."""
+        """Predicted next round, to compute beside the one in flight. None: there is none, or it is
+        unknown."""
         if self._in_flight is None:
             return None
         go = self._in_flight.go
@@ -328,13 +328,13 @@ class Exchange:
 
     @property
     def deadline_s(self) -> float:
-        """How long the local steps of the round may take; 0: all are to be taken."""
+        """Time limit of the round's local steps; 0: no limit."""
         return 0.0 if self.go is None else self.go.deadline_us / 1e6
 
     def late_s(self, since: float) -> float:
-        """How much of the round was over when this peer began to compute for it, ``since`` then,
-        because it was still at an earlier round, or had taken over a state. What a script does
-        between two rounds takes all peers alike, and is no lateness of who was in time."""
+        """Return how late, at ``since``, this peer began to compute for the round, because it was
+        still in an earlier round or had restored a state. Work of the script between two rounds is
+        not lateness: it takes all peers the same time."""
         go = self.go
         if go is None or not 0.0 < go.began_at < self._offered_at:
             return 0.0
@@ -347,18 +347,20 @@ class Exchange:
         before_send: Callable[[], None] | None = None,
         steps: StepsTaken = _ONE_STEP,
     ) -> None:
-        """Offers the gradients (``samples == 0``: nothing, only takes part) and returns when the
-        round is applied. With overlap it returns as soon as they are offered: ``settle`` applies
-        the round, and comes before the next call. Of a round that becomes a collective operation
-        the same is offered to the next one. Behind a round that makes another kind of step, because
-        most peers are elsewhere in their loop, nothing is offered until one makes this kind.
+        """Offer the gradients, and wait until the round is applied (``samples == 0``: take part
+        without gradients). With overlap, return as soon as they are offered; ``settle``, called
+        before the next offer, applies the round.
 
-        Without a shard it also waits for the next ``StartRoundCommand``, so that the caller's next
-        gradient belongs to current parameters; with one, the loader waits for that.
+        If the round becomes a collective operation, the same update is offered to the next round.
+        If a round makes another kind of step, because most peers are elsewhere in their loop, this
+        peer offers no update until a round makes this kind.
+
+        Without a shard, also wait for the next ``StartRoundCommand``, so that the caller's next
+        gradient belongs to current parameters. With a shard, the loader waits for that.
 
         Args:
             before_send: Called when the update is ready and not yet sent.
-            steps: That it is of.
+            steps: The steps that the update covers.
         """
         self._lasted_s = time.monotonic() - self._left_at
         self._brief = self._lasted_s < BRIEF_S
@@ -387,7 +389,7 @@ class Exchange:
             self._offer(go, offer)
             if self._overlaps and samples:
                 self._in_flight = _UnsettledUpdate(go, offer, self.model.changes)
-                self.send_snapshot()  # there is no wait in which it would be made
+                self.send_snapshot()  # with overlap no wait follows
             else:
                 self._settle(go, offer, self.model.changes)
         finally:
@@ -396,20 +398,19 @@ class Exchange:
             self._left_at = time.monotonic()
             return
         if self._shard is None and self.halted is None:
-            # A halt after our round was applied is for the next call to tell:
-            # this one has done its work.
+            # The next call reports a halt after the applied round: this call has done its work.
             self._serve_until_go()
         self._left_at = time.monotonic()
 
     def settle(self, expired: Callable[[], bool] = lambda: False) -> bool:
-        """Returns when the round of the update in flight, if there is one, is applied. The user's
-        gradients stay as they are.
+        """Wait until the round of the update in flight, if any, is applied. The user's gradients
+        stay as they are.
 
         Args:
-            expired: Looked at about twice a second; once it is true, the round is not waited for.
-        Returns: whether that round is the only step that was applied since the update was offered.
-            Else what was computed beside it is of parameters that are older than one step, or of
-            others.
+            expired: Polled about twice a second; once it is true, the wait ends.
+        Returns: whether that round is the only step since the update was offered. Otherwise the
+            gradient that was computed beside the round belongs to parameters that are more than one
+            step old, or that were replaced.
         """
         pending, restores = self._in_flight, self.restores
         if pending is None:
@@ -423,19 +424,19 @@ class Exchange:
         return self.restores == restores and self.step == pending.step + 1
 
     def abandon(self) -> None:
-        """Nobody will wait for the round of the update in flight."""
+        """Drop the update in flight without a wait for its round."""
         self._in_flight = None
 
     def run_stage(self) -> None:
-        """A round of a pipeline: has the passes computed that the node asks for, and returns when
-        the round is applied and another may be computed."""
+        """Run a round of a pipeline: compute the passes that the node requests, until the round is
+        applied and another may be computed."""
         assert self.stage is not None
         stage = self.stage.work
         round_id = self.wait_go().round_id
         self._in_step = True
         try:
             while self.go is not None and self.go.round_id == round_id:
-                # Also for a node that was started again: it does not know what is computed already.
+                # A restarted node has no record of computed passes, so the round begins again.
                 self.go = None
                 stage.begin()
                 self._run_passes(round_id, stage)
@@ -445,7 +446,8 @@ class Exchange:
             self._serve_until_go()
 
     def _run_passes(self, round_id: int, stage: StageWork) -> None:
-        """Until the round is applied, or another may be computed, or this one anew."""
+        """Run passes until the round is applied, or until another round, or this one again, may be
+        computed."""
         while True:
             self._serve(
                 lambda: bool(self._stage_commands) or self.round_id > round_id or self._may_go
@@ -494,8 +496,8 @@ class Exchange:
         )
 
     def _forget_stale(self, round_id: int) -> None:
-        """Commands of rounds before this one, whose answers nobody needs. A pass is answered all
-        the same: the next one follows its answer."""
+        """Drop commands of earlier rounds. A pass still gets a reply, because the node sends the
+        next pass after that."""
         for command, _ in [each for each in self._stage_commands if each[0].round_id < round_id]:
             if isinstance(command, control.PassCommand):
                 about = command.round_id, command.micro_batch, command.attempt, command.backward
@@ -505,12 +507,12 @@ class Exchange:
         )
 
     def run_collective(self, data: bytes, commits: bool) -> None:
-        """Gives ``data`` to a collective operation, and returns when it is over and a round may be
-        computed. ``on_collected`` is told what was collected.
+        """Contribute ``data`` to a collective operation, and wait until it is over and a round may
+        be computed. ``on_collected`` receives the collected data.
 
         Args:
-            commits: The operation is the next round, whose commit has the data. Else there are no
-                commits, and it takes no round.
+            commits: The operation is the next round, and its commit has the data. Otherwise there
+                are no commits, and the operation takes no round.
         """
         self.settle()
         go = self.wait_go()
@@ -521,7 +523,7 @@ class Exchange:
         self._serve_until_go()
 
     def _offer(self, go: control.StartRoundCommand, offer: control.Contribute) -> None:
-        """Sends what is in the update slot of ``go``, as an answer to that."""
+        """Send the content of the update slot of ``go`` in answer to it."""
         if go.want_parameters:
             self.model.flatten_parameters(go.slot)
         self.go, self._filled, self._offered = None, go.slot, go.round_id
@@ -552,8 +554,8 @@ class Exchange:
         changes: int,
         expired: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Serves the node until the step of what was offered is behind us; what was given to a
-        collective operation is for one round only. ``changes``: of the parameters, until then."""
+        """Serve the node until the offer's step is over; data for a collective operation is offered
+        to one round only. ``changes``: count of parameter changes at the offer."""
         restores, passed = self.restores, 0
         while True:
             self._serve_until_over(go, offer, expired)
@@ -571,13 +573,13 @@ class Exchange:
             if self.model.changes != changes:  # by a step of another kind
                 changes, self.model.exchanged = self.model.changes, ()
                 offer = replace(offer, samples=0, rates=(), replica=b"")
-            # A node that was started again has not heard of our update, and a collective operation
-            # has made nothing of it. It is still right if nothing has changed since.
+            # A restarted node has not received the update, and a collective operation has not used
+            # it. It is still valid if no parameters have changed since.
             offer = self._offer_again(go, again, offer)
             go = again
 
     def _is_over(self, go: control.StartRoundCommand, offer: control.Contribute) -> bool:
-        """Whether what was offered for ``go`` has had its round."""
+        """Whether the round of the offer for ``go`` is over."""
         if offer.collective:
             return self.round_id > go.round_id
         return self._answered >= go.round_id
@@ -588,8 +590,8 @@ class Exchange:
         go: control.StartRoundCommand,
         offer: control.Contribute,
     ) -> control.Contribute:
-        """Offers to another ``go`` what was offered to the one ``before``, and returns that: no
-        update where the samples of this peer are others now."""
+        """Repeat the offer for ``before`` to the round ``go``, and return the new offer. If this
+        peer's samples have changed, the new offer has no update."""
         uses = (offer.samples or offer.skipped) and not is_further(offer.kind)
         samples = before.sharded, before.epoch, before.ranges
         if uses and samples != (go.sharded, go.epoch, go.ranges):
@@ -599,19 +601,19 @@ class Exchange:
             self.model.move_update(before.slot, go.slot)
         if offer.samples and go.round_id > before.round_id:
             self.model.encode_again(go)
-            if not offer.lasted_us:  # it is not of the time since this round began
+            if not offer.lasted_us:  # the update was computed before this round began
                 offer = replace(offer, lasted_us=round(1e6 * self._lasted_s))
         self._offer(go, offer)
         return offer
 
     def confirm(self, expired: Callable[[], object] | None = None) -> None:
-        """The script has had all its rounds: waits until enough others hold the same parameters,
-        and takes theirs over where this peer was told another result of its last round. Not for
-        long, and not again once that is known.
+        """Wait, after the last round of the script, until enough other peers hold the same
+        parameters; restore theirs if this peer received another result of the last round. The wait
+        takes ``CONFIRM_S`` at most, and is not repeated after a confirmation.
 
         Args:
-            expired: Looked at about twice a second, and may raise; once it is true,
-                nobody is waited for. None: the wait may be interrupted as every other.
+            expired: Polled about twice a second, and may raise; once it is true, the wait ends.
+                None: ``interrupt``, as in every other wait.
         """
         expired = expired or self.interrupt
         until = time.monotonic() + CONFIRM_S
@@ -630,24 +632,24 @@ class Exchange:
 
     @property
     def confirmed(self) -> bool | None:
-        """Whether enough others hold the parameters of this step; None: they were not asked."""
+        """Whether enough other peers hold the parameters of this step; None: not requested."""
         if self._asked_about is None:
             return None
         step, round_id = self._asked_about
         said = self._confirmation == events.StateConfirmed(round_id, True)
         return said and step == self.step
 
-    # --- listening --------------------------------------------------------------------------------
+    # --- messages of the node ---------------------------------------------------------------------
 
     def _serve(self, done: Callable[[], bool]) -> None:
-        """Does what the node asks for until ``done``. Starts another node when it dies."""
+        """Serve the node's requests until ``done``. If the node dies, start another."""
         while not done():
             self.interrupt()
             if self.halted is not None:
                 raise self._error_of(self.halted)
             if self.is_prepared:
-                # Who waits for the swarm is not stalled. Otherwise a slow round would make
-                # everybody skip everybody else.
+                # A peer that waits for the swarm is not stalled. Otherwise, in a slow round, all
+                # peers would skip each other.
                 self.note_progress()
                 self._snapshot(at_leisure=True)
             self.link.flush()
@@ -660,9 +662,9 @@ class Exchange:
                 self.link.put_off.append((messages, fds))
             else:
                 self._process_packet(messages, fds)
-        # The receipt of a round may travel with the next update when the node has let us compute
-        # that one already: nothing but a result slot hangs on it, it comes soon, and it saves a
-        # packet and a wake-up of the node.
+        # If the next round may be computed already, the receipt of this one may travel with the
+        # next update. It only frees a result slot, and the delay saves a packet and a wake-up of
+        # the node.
         current = (
             self._brief
             and self.go is not None
@@ -682,7 +684,7 @@ class Exchange:
         offer: control.Contribute,
         expired: Callable[[], bool],
     ) -> None:
-        """Until what was offered has had its round, or may be offered to another."""
+        """Serve until the round of the offer is over, or the offer may go to another round."""
         self._serve(lambda: self._is_over(go, offer) or self._may_go or expired())
 
     def _process_packet(self, messages: list[Any], descriptors: list[int]) -> None:
@@ -726,7 +728,7 @@ class Exchange:
                 assert_never(never)
 
     def _begin_round(self, go: control.StartRoundCommand) -> None:
-        if go.round_id > self.round_id:  # this peer has no part in those between
+        if go.round_id > self.round_id:  # this peer took no part in the rounds between
             self._answered = go.round_id - 1
         self.go, self.has_begun = go, True
         self.round_id, self._loaded = go.round_id, None
@@ -751,7 +753,7 @@ class Exchange:
 
     def _apply(self, message: control.ApplyCommand) -> None:
         self._snapshot()
-        # A node that was started again may send what the one before it had sent.
+        # A restarted node may repeat messages of its predecessor.
         is_new = message.round_id >= self.round_id
         if message.slot >= 0 and is_new:
             self.model.apply(message, message.kind == self._offered_kind, self._in_step)
@@ -765,8 +767,8 @@ class Exchange:
             self.model.encoder.settle(message.round_id, message.taken)
         self.round_id = max(self.round_id, message.round_id + 1)
         if is_new and not is_operation:
-            # Also one that was lost: else those of two kinds, of which each has too few, would
-            # never come together. With kind 0 a step of any kind passes, and nobody's is of any.
+            # A lost round counts, too: otherwise two kinds of steps, each with too few peers, would
+            # block each other forever. A round of kind 0 counts for every kind.
             kind = self._offered_kind
             same = message.kind == 0 or message.kind >> 1 == kind >> 1  # first or further
             if same if kind else message.is_step:
@@ -781,7 +783,7 @@ class Exchange:
         self.link.queue(control.AppliedReply(message.round_id, message.slot))
 
     def _snapshot(self, at_leisure: bool = False) -> None:
-        """Copies the state for the node, as often as it has asked; ``at_leisure`` unless a round
+        """Copy the state for the node, once per request; with ``at_leisure``, only while no round
         can be computed."""
         while self._snapshots_due and not (at_leisure and self._may_go):
             self._snapshots_due -= 1
@@ -801,8 +803,8 @@ class Exchange:
         self.link.queue(events.Restored(message.round_id, error))
 
     def _note_loaded(self, round_id: int, restored_at: int) -> None:
-        """Note that the state before ``round_id`` was loaded, whose kept objects are of the round
-        ``restored_at``."""
+        """Record that the state before ``round_id`` was loaded; its kept objects belong to the
+        round ``restored_at``."""
         self.restores += 1
         if self.replicas is not None:
             self.replicas.note_replaced()
@@ -825,7 +827,7 @@ class Exchange:
             self.link.queue(events.StateRebuilt(*about, needs=made.needs))
             return
         self.model.changes += 1
-        # What the script has kept, such as a scheduler, is of that round.
+        # Kept objects of the script, such as a scheduler, belong to that round.
         restored_at = made.step if made.source == "checkpoint" else message.round_id
         self._note_loaded(message.round_id, restored_at)
         self.link.queue(events.StateRebuilt(*about, self.model.plan_state().digest(), made.fresh))
@@ -833,8 +835,8 @@ class Exchange:
     # --- sending ----------------------------------------------------------------------------------
 
     def log(self, metrics: str, now: bool = False) -> None:
-        """A line for metrics.jsonl. It travels with the next packet,
-        or at once when that may be long."""
+        """Queue a line for metrics.jsonl. It is sent with the next packet, or at once (``now``, or
+        if the queued lines are due)."""
         self.link.queue(control.Log(metrics))
         if now or self.link.log_is_due:
             self.link.flush()
@@ -844,12 +846,12 @@ class Exchange:
         self.log(json.dumps({"round": self.round_id, "skipped": why}))
 
     def plan(self, steps: int | None, folder: str, every: int | None) -> None:
-        """Says what the script is going to do: how many steps, where its checkpoints go, and how
-        often. It travels with the next packet."""
+        """Queue the script's plan: number of steps, folder and interval of checkpoints. It is sent
+        with the next packet."""
         self.link.queue(control.ScriptPlan(steps, clip(folder, PATH_MAX), every))
 
     def report_divergence(self, report: control.DivergenceReport) -> None:
-        """Have it recorded that replicas differ, or will."""
+        """Report to the node that replicas differ, or will."""
         self.link.send(report)
 
     # --- ends -------------------------------------------------------------------------------------
@@ -860,7 +862,7 @@ class Exchange:
         Raises: NodeLost: The node has died too often.
         """
         self.go = None
-        self._ledger = events.LedgerReply(-1, b"")  # nobody will answer any more
+        self._ledger = events.LedgerReply(-1, b"")  # the dead node sends no reply
         self._judging.forget()
         self._stage_commands.clear()
         self.link.revive(self.round_id)
@@ -869,8 +871,8 @@ class Exchange:
             self._introduce()
 
     def note_end(self) -> None:
-        """Note the replica as the training leaves it. What the script does to it after that, such
-        as to restore the best weights on one peer, is no difference between peers."""
+        """Record the replica at the end of the training. Later changes by the script, such as to
+        restore the best weights on one peer, are no divergence of replicas."""
         self._ended_at, check = self.model.changes, self.replicas
         if self.is_prepared:
             layout = self.model.trained.layout
@@ -884,12 +886,12 @@ class Exchange:
         hurry: Callable[[], bool] = lambda: False,
         not_saved: str = "",
     ) -> None:
-        """Leaves politely: the node has ``within_s`` to help those who are behind. Then it ends,
-        one way or the other.
+        """Leave the run: the node has ``within_s`` to serve peers that are behind, and then ends in
+        any case.
 
         Args:
-            hurry: Looked at about twice a second; once it is true, nobody is helped any more.
-            not_saved: Why the last checkpoint is not there, for the records.
+            hurry: Polled about twice a second; once it is true, no peer is served any more.
+            not_saved: Reason why the last checkpoint is missing, for the records.
         """
         until = time.monotonic() + within_s
         try:
@@ -903,7 +905,7 @@ class Exchange:
                 messages, fds = self.link.receive(max(0.0, min(WAKE_S, until - time.monotonic())))
                 if not hurried and hurry():
                     hurried, until = True, min(until, time.monotonic() + HURRIED_S)
-                    self.link.queue(goodbye)  # said twice, it means now
+                    self.link.queue(goodbye)  # a second goodbye requests an immediate end
                 self._process_closing_packet(messages, fds)
         except (ChannelClosed, LocalError) as error:
             logger.debug("the node was gone before we were: %s", error)
@@ -913,7 +915,7 @@ class Exchange:
         self._judging.forget()
 
     def _process_closing_packet(self, messages: list[Any], fds: list[int]) -> None:
-        """Donates the state if asked. Takes no rounds any more: the model is the user's now."""
+        """Send the state if it is requested. Apply no rounds: the model belongs to the user now."""
         for fd in fds:
             os.close(fd)
         for message in messages:

@@ -23,8 +23,8 @@ LOST = "gossip.lost_rounds"
 class ExtraState:
     """State beside model and optimizer.
 
-    A state of others may come within a step. Schedulers of the script load theirs once the script
-    has done what it does after that step.
+    A state of other peers may come within a step. Schedulers of the script load theirs after the
+    script's work following that step.
 
     Attributes:
         kept: Objects of ``Session.keep``, by name.
@@ -156,7 +156,7 @@ class ExtraState:
         self._apply_settings()
 
     def _note_loaded(self) -> None:
-        """Note the step of the state that loaded schedulers belong to, before the script steps
+        """Record the step of the state that loaded schedulers belong to, before the script steps
         them."""
         if self._loaded:
             loaded = {name: self.kept[name] for name in self._loaded}
@@ -165,7 +165,7 @@ class ExtraState:
             self._loaded = set()
 
     def restore(self, before: dict[str, Any]) -> None:
-        """Restore what the script changed after steps that are undone, such as a scheduler, to
+        """Restore objects that the script changed after undone steps, such as a scheduler, to
         ``before``."""
         states = copy.deepcopy(before)
         for name, thing in self.kept.items():
@@ -187,7 +187,7 @@ class ExtraState:
     # --- schedulers -------------------------------------------------------------------------------
 
     def note_step(self) -> None:
-        """Note that the script has made a step."""
+        """Record that the script has made a step."""
         self._pace.stepped()
 
     def begin_epoch(self, epoch: int) -> None:

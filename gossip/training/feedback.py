@@ -1,17 +1,17 @@
-"""An update on its way out: encoded, and what that loses kept for the next one (error feedback).
+"""Encoding of updates with error feedback: the error of one update is added to the next.
 
-The update that leaves is d = D(E(g + e)) for the gradient g and the residual e, and e becomes
-g + e - d, if the update is taken (Seide et al. 2014; Karimireddy et al. 2019, arXiv:1901.09847). An
-update is taken, shard by shard, when its peer is among the contributors of the commit. Of one that
-is not (late, of no numbers, of a lost round) g is gone, as it is without an encoding: its samples
-are given back and read again. Its residual stays as it was before, since d was not applied. So
-nothing counts twice and nothing is lost twice. One whose round became a collective operation is
-written anew for the next round, because what an encoding draws is of the round.
+The update that is sent is d = D(E(g + e)) for the gradient g and the residual e, and e becomes g +
+e - d, if the update is taken (Seide et al. 2014; Karimireddy et al. 2019, arXiv:1901.09847). An
+update is taken, shard by shard, when its peer is among the contributors of the commit. If an update
+is not taken (late, not finite, of a lost round), its g is dropped, as it is without an encoding:
+its samples are returned and read again. The residual stays as it was, since d was not applied. So
+nothing counts twice and nothing is lost twice. If the round becomes a collective operation, the
+update is encoded again for the next round, because an encoding's random numbers belong to a round.
 
-A residual is its peer's own and no part of the swarm's state. Who joins, and who takes over a state
-of others, begins with none: what it held back was a part of other rounds. A checkpoint has it
-beside the sender's memory, so a resumed run goes on with it. A node that is started again finds it
-here.
+A residual belongs to its peer and is not part of the swarm's state. A peer that joins, or that
+restores a state of other peers, starts without a residual: its residual was part of other rounds. A
+checkpoint stores the residual beside the sender's memory, so a resumed run continues with it. A
+restarted node finds it here.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from .state import StateMismatch
 
 
 class UpdateEncoder:
-    """Writes updates as they travel, and keeps what is lost.
+    """Encodes updates for sending, and keeps the encoding error.
 
     Attributes:
-        keeps_lost: Whether it keeps anything.
+        keeps_lost: Whether it keeps the error.
         residual: ``(fragments * trained,)`` float32, of all updates that were taken, one fragment
-            of the model after the other; None: nothing is owed.
+            of the model after the other; None: there is no residual.
     """
 
     def __init__(self, wire: WireFormat, fragments: int = 1) -> None:
-        """``fragments``: of the model, one of which each update is of."""
+        """``fragments``: number of fragments of the model; an update is of one of them."""
         self._wire, self._size = wire, fragments * wire.trained
         encoding = wire.encoding
-        # An encoding that draws anew in each round writes what was decoded in another way than
-        # before, so it needs what it has lost to write an update again.
+        # An encoding with new random numbers in each round encodes a decoded update differently, so
+        # encoding again needs the error.
         self.keeps_lost = encoding.feedback or encoding.same_places or encoding.low_rank
         self._bounds = list(pairwise(accumulate(wire.sizes, initial=0)))
         self.residual: NDArray[np.float32] | None = None
-        # the round and fragment of the update that is under way, and what it has lost
+        # the round and fragment of the update under way, and its error
         self._pending: tuple[int, int, NDArray[np.float32]] | None = None
 
     def encode(
@@ -56,12 +56,12 @@ class UpdateEncoder:
         round_id: int,
         fragment: int = 0,
     ) -> None:
-        """Puts what the others will decode in the place of the update.
+        """Encode the update, and replace it by what the receivers will decode.
 
         Args:
-            update: ``(elements,)``; one that is not finite stays as it is, and owes nothing.
+            update: ``(elements,)``; one that is not finite stays as it is and leaves no residual.
             encoded: Memory for its bytes, shard by shard.
-            fragment: That it is of.
+            fragment: The fragment of the update.
         """
         keeps = self._wire.encoding.feedback and self.residual is not None
         owed = self._owed(fragment) if keeps else None
@@ -70,8 +70,8 @@ class UpdateEncoder:
     def encode_again(
         self, update: NDArray[np.float32], encoded: NDArray[np.uint8], round_id: int
     ) -> None:
-        """Writes for a later round what ``encode`` has left in ``update``. Its round was a
-        collective operation, and made nothing of it."""
+        """Encode the ``update`` that ``encode`` has left for a later round, because its round
+        became a collective operation."""
         _, fragment, left = self._pending or (0, 0, None)
         self._encode(update, encoded, (round_id, fragment), left)
 
@@ -82,7 +82,8 @@ class UpdateEncoder:
         of: tuple[int, int],
         added: NDArray[np.float32] | None,
     ) -> None:
-        """``of``: the round and fragment. ``added``: to a finite update, before it is written."""
+        """Encode an update. ``of``: its round and fragment. ``added``: summand of a finite update,
+        before it is encoded."""
         self._pending, round_id = None, of[0]
         if not is_finite(update):
             self._write(update, encoded, round_id)
@@ -99,14 +100,14 @@ class UpdateEncoder:
             self._pending = *of, wanted
 
     def _owed(self, fragment: int) -> NDArray[np.float32]:
-        """The residual of one fragment, where it lies."""
+        """Return the residual of one fragment, as a view."""
         assert self.residual is not None
         start = fragment * self._wire.trained
         return self.residual[start : start + self._wire.trained]
 
     def settle(self, round_id: int, taken: tuple[bool, ...]) -> None:
-        """A round was applied, with this peer's update in the shards that are ``taken``; ():
-        in none."""
+        """Record that a round was applied, with this peer's update in the shards that are
+        ``taken``; (): in none."""
         if self._pending is None or round_id < self._pending[0]:
             return
         (pending_round, fragment, left), self._pending = self._pending, None
@@ -120,7 +121,7 @@ class UpdateEncoder:
                 owed[start:stop] = left[start:stop]
 
     def forget(self) -> None:
-        """The parameters are those of others now."""
+        """Drop the residual: the parameters were replaced by those of other peers."""
         self.residual = self._pending = None
 
     def load(self, residual: Tensor | None) -> None:
@@ -132,13 +133,13 @@ class UpdateEncoder:
         self.residual = None if residual is None else residual.numpy().copy()
 
     def saved(self) -> Tensor | None:
-        """A copy of the residual for a checkpoint."""
+        """Return a copy of the residual for a checkpoint."""
         return None if self.residual is None else torch.tensor(self.residual)
 
     def _write(
         self, update: NDArray[np.float32], encoded: NDArray[np.uint8], round_id: int
     ) -> list[NDArray[np.uint8]]:
-        """The bytes of each shard, in ``encoded``."""
+        """Encode each shard into ``encoded``, and return its bytes."""
         sizes = pairwise(accumulate(self._wire.update_bytes, initial=0))
         written = []
         for shard, ((start, stop), (first, last)) in enumerate(

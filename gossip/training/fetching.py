@@ -1,12 +1,12 @@
 """Batches of a map-style data set, fetched as the user's DataLoader would: by its workers, ahead of
 time, into pinned memory.
 
-What a worker draws for a batch, say to augment it, follows from the run's seed, the peer and the
-batch, whatever it has fetched before: a run that is resumed draws the same.
+Random numbers of a worker, for example to augment a batch, depend only on the run's seed, the peer
+and the batch, so a resumed run draws the same numbers.
 
-What this peer reads is decided round by round, so a fetch that is begun before its round is a
-guess. The node tells what it expects of the next rounds; workers are given that, and what they
-bring counts only where the round is what was guessed.
+The samples of this peer are decided round by round, so a fetch before its round is a prediction.
+The node predicts the next rounds, and workers prefetch their batches. A batch is used only if its
+prediction was right.
 """
 
 from __future__ import annotations
@@ -34,24 +34,22 @@ from .seeding import seed_generators
 from .watch import TerminationHandler
 
 Key: TypeAlias = tuple[int, tuple[tuple[int, int], ...]]
-"""An epoch, and the slice that makes a batch in it."""
+"""An epoch, and a batch as a slice of it."""
 
 PR_SET_PDEATHSIG = 1
 
 
 class Fetcher:
-    """Asks a DataLoader of its own for batches, with all that the given one says of workers,
-    collating and memory.
+    """Fetches batches through a DataLoader of its own, with the workers, collating and memory
+    options of the given one.
 
     Workers set the generators of Python, numpy and torch for each batch.
 
     Workers live as long as an iteration over the data, or with ``persistent_workers`` until
-    ``close``. They are not ended by a wrong guess: what they were told to fetch they finish,
-    and it is dropped.
+    ``close``. After a wrong prediction they finish their fetches, and the batches are dropped.
 
     Attributes:
-        ahead: How many batches the workers fetch beside the one that is waited for;
-            0 without workers.
+        ahead: Number of batches that workers prefetch beside the next one; 0 without workers.
     """
 
     def __init__(
@@ -59,8 +57,8 @@ class Fetcher:
     ) -> None:
         """
         Args:
-            indices: Which samples make the batch of a key.
-            words: What the random numbers of workers follow from, beside their batch.
+            indices: Returns the samples in the batch of a key.
+            words: Seeds of the workers' random numbers, beside their batch.
         """
         self._given, self._indices, self._words = loader, indices, words
         self._generator = torch.Generator().manual_seed(draw("workers", *words) % 2**63)
@@ -78,13 +76,13 @@ class Fetcher:
         self._cuts = type(dataset) is TensorDataset and plain
 
     def fetch(self, key: Key, coming: Iterable[Key] = ()) -> Any:
-        """The batch of ``key``; workers go on with what is ``coming``.
+        """Return the batch of ``key``; workers continue with the ``coming`` ones.
 
-        Raises: what the data set and the collating raise,
-            in the form in which the given loader would.
+        Raises: errors of the data set and the collating, in the form in which the given loader
+            raises them.
         """
         if self._cuts:
-            # What collating the single samples would give, without taking the tensors apart first.
+            # The result of collating the single samples, without taking the tensors apart first.
             # The indices stay a tensor: as a list they cost several times what the copy does.
             indices = self._indices(key)
             tensors: tuple[Tensor, ...] = self._given.dataset.tensors  # type: ignore[attr-defined]
@@ -98,7 +96,7 @@ class Fetcher:
             assert self._batches is not None
             batch = next(self._batches)
         except BaseException:
-            self.close()  # whatever is under way belongs to nobody
+            self.close()  # fetches under way are of no further use
             raise
         self._asked.popleft()
         return batch
@@ -110,12 +108,12 @@ class Fetcher:
             self._wanted.keys = deque(plan)
             if self._own is None:
                 self._own = self._make()
-            # of a loader that had one before: its workers finish what they do, and go on
+            # persistent workers finish their fetches, and continue with these
             self._batches = start_workers(self._own)
         elif list(self._asked) == plan[:known]:
             self._wanted.keys = deque(plan[known:])
         else:
-            self._wanted.keys.clear()  # no more of what will not come; the next round begins anew
+            self._wanted.keys.clear()  # drop wrong predictions; the next round begins again
 
     def _make(self) -> DataLoader[Any]:
         given = self._given
@@ -123,7 +121,7 @@ class Fetcher:
             given,
             SeededDataset(given.dataset) if given.num_workers else given.dataset,
             self._generator,
-            # beyond a wrong guess; ``rest`` ends those that are not to persist
+            # beyond a wrong prediction; ``rest`` ends the workers if they are not to persist
             persists=True,
             batch_sampler=self._wanted,
         )
@@ -139,20 +137,20 @@ class Fetcher:
         return [draw("batch", *self._words, *[at for pair in key[1] for at in pair]), *indices]
 
     def rest(self) -> None:
-        """An iteration over the data has ended."""
+        """End the workers after an iteration over the data, unless they persist."""
         if not self._given.persistent_workers:
             self.close()
 
     def close(self) -> None:
-        """Ends the workers, if there are any."""
+        """End the workers, if there are any."""
         batches, self._batches, self._own = self._batches, None, None
         self._asked.clear()
         end_workers(batches)
 
 
 class _Wanted:
-    """The batch sampler of a fetcher's loader: has something whenever the loader asks,
-    or is at its end for now."""
+    """Batch sampler of a fetcher's loader: it yields the requested keys, and then ends until there
+    are more."""
 
     def __init__(self, start_fetch: Callable[[Key], list[int]]) -> None:
         self.keys: deque[Key] = deque()
@@ -168,11 +166,10 @@ class _Wanted:
 
 
 class DatasetProxy:
-    """Everything that is done with it is done with the data set itself, but what a kind of it does
-    in its own way.
+    """Proxy that forwards attribute reads and writes to the data set, except for those that a
+    subclass defines.
 
-    A ``worker_init_fn`` sets what its worker is to read on ``get_worker_info().dataset``, which is
-    this.
+    A ``worker_init_fn`` sets attributes of ``get_worker_info().dataset``, which is this proxy.
     """
 
     def __init__(self, dataset: Any, **own: Any) -> None:
@@ -180,7 +177,7 @@ class DatasetProxy:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "_dataset" not in self.__dict__:
-            raise AttributeError(name)  # while it is unpickled there is nobody to ask
+            raise AttributeError(name)  # during unpickling there is no data set yet
         return getattr(self.__dict__["_dataset"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -192,7 +189,7 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
 
     def __getitems__(self, wanted: list[int]) -> Any:
         seed, *indices = wanted
-        # Not those of devices, which a forked process must leave alone.
+        # A forked process must not use the generators of devices.
         seed_generators(seed, devices=False)
         many = getattr(self._dataset, "__getitems__", None)
         return many(indices) if many is not None else [self._dataset[at] for at in indices]
@@ -205,14 +202,14 @@ class SeededDataset(DatasetProxy, Dataset[Any]):
 
 
 _workers: dict[int, WeakSet[BaseProcess]] = {}
-"""Workers, by the process that started them: a fork of it does not end them."""
+"""Workers, by the process that started them: a fork of that process does not end them."""
 
 
 def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
-    """Iterate over ``loader``, whose ``worker_init_fn`` is a ``worker_start``.
+    """Iterate over a ``loader`` with a ``worker_start`` as its ``worker_init_fn``.
 
     SIGTERM may come while a worker still imports, so the worker starts with the signal blocked.
-    A fork server would pass the mask on to processes that never unblock it.
+    Processes of a fork server would inherit the mask and never unblock the signal.
     """
     if not loader.num_workers:
         return iter(loader)
@@ -224,7 +221,7 @@ def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if os.getpid() not in _workers:
         _workers[os.getpid()] = WeakSet()
-        # multiprocessing sends workers one SIGTERM at exit and waits for them. This comes before.
+        # At exit multiprocessing sends SIGTERM to workers and waits for them. This runs before.
         Finalize(None, _kill_workers, exitpriority=0)
     _workers[os.getpid()].update(getattr(batches, "_workers", ()))
     return batches
@@ -233,13 +230,13 @@ def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
 def end_workers(batches: Any) -> None:
     """End the workers of an iterator that ``start_workers`` returned, if there are any.
 
-    torch ends them when the last reference goes, and the traceback of a broken sample may hold one
-    for long.
+    torch ends them with the last reference, and the traceback of a broken sample may hold one for a
+    long time.
     """
     if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:
         shut_down()
         for worker in getattr(batches, "_workers", ()):
-            worker.kill()  # torch sends a worker that hangs one SIGTERM
+            worker.kill()  # torch only sends SIGTERM to a worker that hangs
 
 
 def _kill_workers() -> None:
@@ -263,7 +260,7 @@ def loader_like(
     **options: Any,
 ) -> DataLoader[Any]:
     """Return a loader of ``dataset`` with the workers, the collating and the memory of ``given``.
-    ``persists``: workers live on when an iteration ends."""
+    ``persists``: workers live on after an iteration."""
     if given.num_workers:
         options["prefetch_factor"] = given.prefetch_factor
         options["persistent_workers"] = persists
@@ -285,9 +282,9 @@ def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:
     """Return the ``worker_init_fn`` for a loader like this one: the loader's own, run in a worker
     that ends together with this process.
 
-    Otherwise the workers of a killed trainer live on for seconds, because torch lets them look for
+    Otherwise the workers of a killed trainer live on for seconds, because torch's workers check for
     their parent every five seconds. They keep its memory and its output pipes, and the peer is
-    started again only when they are gone.
+    restarted only after their end.
     """
     # The kernel's signal follows the thread that starts the worker,
     # and a fork server has a parent of its own.
@@ -297,7 +294,7 @@ def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:
 
 
 class _WorkerStart:
-    """A class, because it may be pickled on its way to the worker."""
+    """Picklable ``worker_init_fn``."""
 
     def __init__(self, given: Callable[[int], Any] | None, parent: int) -> None:
         self._given, self._parent = given, parent
@@ -309,12 +306,12 @@ class _WorkerStart:
                 libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) == 0
                 and os.getppid() != self._parent
             ):
-                os._exit(1)  # it had died before
-        # systemd and containers signal all processes at once. The trainer goes on to the end of
-        # its round, for which it needs its workers, and then ends them.
+                os._exit(1)  # the parent died before the call
+        # systemd and containers signal all processes at once. The trainer needs its workers to the
+        # end of its round, and then ends them.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         TerminationHandler().install()
-        signal.siginterrupt(signal.SIGTERM, False)  # no call of the data set fails by it
+        signal.siginterrupt(signal.SIGTERM, False)  # no system call of the data set fails
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         if self._given is not None:
             self._given(worker)

@@ -1,5 +1,4 @@
-"""Rules that need the loss run here, beside the model: each question is answered without
-leaving a trace in it."""
+"""Rules that need the loss run in the trainer. They leave the model unchanged."""
 
 from __future__ import annotations
 
@@ -27,13 +26,13 @@ Loss = Callable[..., Tensor]
 
 
 class LossJudge:
-    """Puts updates before the loss of the user's ``judge``.
+    """Evaluates updates by the loss of the user's ``judge``.
 
-    Every evaluation for one question starts from the same random state, so a ``judge`` that draws
-    its mini-batch with torch's, numpy's or Python's generator rates all updates on one mini-batch,
-    and those of the next question on a fresh one. A ``judge`` that takes a batch is given one of
-    the reference, drawn for the round. Afterwards parameters, buffers, gradients, training mode
-    and all three generators are what they were, bit for bit.
+    All evaluations for one question start from the same random state. So a ``judge`` that draws its
+    mini-batch with torch's, numpy's or Python's generator rates all updates of a question on one
+    mini-batch, and the next question on a new one. A ``judge`` with an argument gets a batch of the
+    reference, drawn for the round. Parameters, buffers, gradients, training mode and all three
+    generators are restored bit for bit.
     """
 
     def __init__(
@@ -46,19 +45,19 @@ class LossJudge:
     ) -> None:
         """
         Args:
-            seed: Different on every peer, so that no two judge on the same data.
-            reference: Gives the batch of a round; None: ``judge`` takes none.
+            seed: Different on every peer, so that no two peers judge on the same data.
+            reference: Returns the batch of a round; None: ``judge`` takes none.
         """
         self._model, self._layout, self._judge, self._seed = model, layout, judge, seed
         self._reference = reference
-        self._batch: tuple[Any, ...] = ()  # what ``judge`` is called with
+        self._batch: tuple[Any, ...] = ()  # arguments of ``judge``
         self._asked = 0
 
     def answer(
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> JudgeReply:
-        """Like ``explain``, with the aggregate written into row ``question.rows``, and what the
-        rule refuses as a reason. Without rows, the gradient alone."""
+        """Return the result of ``explain``, or the reason of its error, and write the aggregate
+        into row ``question.rows``. Without rows, write only the gradient."""
         try:
             if not question.rows:
                 torch.from_numpy(rows[0]).copy_(self.gradient(question.round_id))
@@ -74,11 +73,12 @@ class LossJudge:
     def explain(
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> Verdict:
-        """Runs ``rule`` over the first ``question.rows`` of ``rows``, but for those outside; and
-        over all where there are such, of which it has the outlyingness behind the others'.
+        """Run ``rule`` over the first ``question.rows`` of ``rows``, except the
+        ``question.outside`` last of them. The verdict has the outlyingness of these, too, after
+        that of the others.
 
         With ``question.mix`` the rows are parameters, and their differences d to the own row are
-        rated: as steps to x + d.
+        rated, as steps to x + d.
 
         Raises: ConfigError: The rule cannot do it, or the user's ``judge`` returned no loss.
         """
@@ -110,7 +110,7 @@ class LossJudge:
                 return _explain(rule, updates, len(updates) - question.outside, options)
 
     def gradient(self, round_id: int) -> Tensor:
-        """``(d,)``: of the judge's loss, for servers that measure updates by it themselves.
+        """Return the gradient ``(d,)`` of the judge's loss, for servers that measure updates by it.
 
         Raises: ConfigError: The user's ``judge`` returned no loss.
         """
@@ -120,18 +120,18 @@ class LossJudge:
             return self._gradient()
 
     def _loss_at(self, parameters: list[Tensor], step: Tensor, sign: float) -> float:
-        """The loss at x - sign * step. ``step``: ``(d,)``."""
+        """Return the loss at x - sign * step. ``step``: ``(d,)``."""
         try:
             self._layout.add_to_parameters(step.to(torch.float32), -sign)
             self._same_draw()
             with torch.no_grad():
                 return float(self._checked(self._judge(*self._batch)))
         finally:
-            # Copied back, not subtracted: that would not give the same bits.
+            # A subtraction would not restore the same bits.
             self._layout.set_parameters(parameters)
 
     def _gradient(self) -> Tensor:
-        """``(d,)``: the gradient of the loss at x; no parameter's ``.grad`` is touched."""
+        """Return the gradient ``(d,)`` of the loss at x, without a change of any ``.grad``."""
         self._same_draw()
         with torch.enable_grad():
             loss = self._checked(self._judge(*self._batch))
@@ -145,7 +145,7 @@ class LossJudge:
             )
 
     def _open(self, round_id: int) -> None:
-        """Reads the batch of the round: once, however often the loss is asked for."""
+        """Read the batch of the round once for all evaluations of a question."""
         if self._reference is not None:
             self._same_draw()
             self._batch = (self._reference(round_id),)
@@ -167,7 +167,8 @@ class LossJudge:
 
     @contextmanager
     def _no_trace(self) -> Iterator[list[Tensor]]:
-        """Puts everything back as it was. Yields copies of the parameters."""
+        """Return a context that restores model and generators. It yields copies of the
+        parameters."""
         parameters = self._layout.copy_parameters()
         buffers = [(buffer, buffer.detach().clone()) for buffer in self._model.buffers()]
         modes = [(module, module.training) for module in self._model.modules()]
@@ -187,8 +188,8 @@ class LossJudge:
 
 
 class JudgeService:
-    """A trainer's answers: with the memory that it shares with its node for them, and with a bench
-    and the run's rule, if it has these."""
+    """A trainer's answers to its node, in memory that both share; with a ``LossJudge`` and the
+    run's rule, if there are any."""
 
     def __init__(
         self, bench: LossJudge | None = None, rule: BoundRule | None = None, elements: int = 0
@@ -197,7 +198,7 @@ class JudgeService:
         self._rows: Vector | None = None
 
     def answer(self, question: JudgeCommand, fds: deque[int], learning_rate: float) -> JudgeReply:
-        """``fds``: the descriptors that came with the question and with what is behind it."""
+        """Answer a question. ``fds``: descriptors that came with it and with later messages."""
         if question.capacity:
             fd = fds.popleft()
             try:
@@ -209,13 +210,13 @@ class JudgeService:
         return self._bench.answer(self._rule, question, self._rows, learning_rate)
 
     def forget(self) -> None:
-        """Another node has memory of its own."""
+        """Drop the shared memory: another node has its own."""
         self._rows = None
 
 
 def _explain(rule: BoundRule, updates: Tensor, inside: int, options: dict[str, Any]) -> Verdict:
     """Return the verdict on the first ``inside`` updates, with the outlyingness of the others, as
-    if all had been inside."""
+    if all were inside."""
     verdict = rule.explain(updates[:inside], **options)
     if inside == len(updates):
         return verdict
@@ -224,6 +225,6 @@ def _explain(rule: BoundRule, updates: Tensor, inside: int, options: dict[str, A
 
 
 def _numbers(tensor: Tensor) -> tuple[float, ...]:
-    """Finite ones: nothing else travels in a message."""
+    """Return finite numbers, as messages require."""
     most = torch.finfo(torch.float32).max
     return tuple(torch.nan_to_num(tensor.double(), nan=most, posinf=most, neginf=0.0).tolist())

@@ -1,10 +1,10 @@
-"""One flat float32 vector for all trainable parameters: their order, and how gradients and
-parameters get in and out.
+"""The flat float32 vector of all trainable parameters: their order, and copies of gradients and
+parameters into and out of it.
 
-Behind the parameters' elements comes one more for each parameter: in an update, whether it has a
-gradient at all. An optimizer leaves a parameter without one alone, and moves one whose gradient is
-zero (momentum, weight decay); a mean of several peers' zeros cannot tell which it is. So a
-parameter that has no gradient on any contributor has none in the aggregate either.
+After the parameters' elements follows one mark for each parameter: in an update, whether the
+parameter has a gradient. An optimizer does not change a parameter without a gradient, but moves one
+with a zero gradient (momentum, weight decay). A mean of zeros does not show the difference. So a
+parameter without a gradient on any contributor has none in the aggregate either.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from .unprepared import parameters_of
 
 _MOVABLE = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 BLOCK_NUMBERS = 2**17
-"""Numbers that are copied at once, and checked while they are in the cache."""
+"""Numbers that are copied at once, and checked while they are in the processor's cache."""
 PRESENT = 2.0**-40
-"""Says in an update that a parameter has a gradient. So small that no distance or norm of
-updates changes by it."""
+"""Mark of a parameter with a gradient, in an update. It is too small to change a distance or a norm
+of updates."""
 
 
 class _Group(NamedTuple):
-    """Parameters ``first`` to ``last``, and where their numbers begin and end."""
+    """Parameters ``first`` to ``last``, and the begin and end of their numbers."""
 
     first: int
     last: int
@@ -46,25 +46,24 @@ class _Group(NamedTuple):
 class Layout:
     """The order of a model's trainable parameters in the flat vector, fixed when it is made.
 
-    Trainable is what requires a gradient and belongs to the optimizer. Shared (tied) parameters
-    appear once, those that are frozen by then not at all.
+    A trainable parameter requires a gradient and belongs to the optimizer. Shared (tied) parameters
+    appear once; parameters that are frozen when the layout is made do not appear.
     Half-precision parameters are exchanged in float32.
 
     Attributes:
         parameters: In the order of ``model.named_parameters()``.
-        trained: Elements before the first mark: those of all parameters together. In a fragment
-            (``cut``) zeros may come behind them.
+        trained: Number of elements before the first mark: those of all parameters. In a fragment
+            (``cut``) zeros may follow them.
         elements: Length of the flat vector.
-        marks: Of those, the ones behind the parameters' numbers.
+        marks: Number of marks in it, one per parameter.
         shapes: Of the parameters.
-        has_views: A part of a flat vector can be a parameter's gradient as it lies there.
-        digest: 16 bytes over names, shapes and dtypes;
-            peers whose digests differ cannot train together.
+        has_views: Whether a view of the flat vector can be a parameter's gradient.
+        digest: 16 bytes over names, shapes and dtypes; peers whose digests differ cannot train
+            together.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Raises: UnsupportedModel: Something cannot be exchanged;
-        the message names the parameter."""
+        """Raises: UnsupportedModel: A parameter cannot be exchanged; the message names it."""
         owned = {id(parameter) for parameter in parameters_of(optimizer)}
         named = [
             (name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) in owned
@@ -108,23 +107,24 @@ class Layout:
         text = "\n".join(f"{name} {tuple(p.shape)} {p.dtype}" for name, p in named)
         self.digest = blake2b(text.encode(), digest_size=DIGEST_BYTES).digest()
         self._direct = self.device.type == "cpu"
-        self._staging = Staging(self.device)  # where it is not
+        self._staging = Staging(self.device)  # for other devices
         self.has_views = self._direct and all(
             p.dtype == torch.float32 and p.is_contiguous() for p in self.parameters
         )
         self._groups = tuple(_grouped(self._sizes))
         self._cut: dict[int, tuple[Tensor, list[Tensor]]] = {}
-        # the vector of the arena that gradients are parts of, if any are; of all fragments
+        # the arena's vector that holds gradients, if any does; shared by all fragments
         self._lent: list[Tensor] = []
 
     # --- fragments --------------------------------------------------------------------------------
 
     def cut(self, fragments: int) -> tuple[Layout, ...]:
-        """Cuts the model between its layers: a layout for the parameters of each fragment.
+        """Cut the model between its layers, and return a layout for the parameters of each
+        fragment.
 
-        Their vectors are of one length, that of the longest, so that whoever receives one knows its
-        size whatever round it is of. Behind the numbers of a shorter one come zeros. What is left
-        in ``.grad`` by a fragment's gradients is None for the parameters of all others.
+        All vectors have the length of the longest fragment, so that a receiver knows the size in
+        every round. Zeros follow the numbers of a shorter one. After a step of one fragment,
+        ``.grad`` is None for the parameters of all others.
 
         Raises: UnsupportedModel: There are fewer layers than fragments.
         """
@@ -148,10 +148,11 @@ class Layout:
     # --- gradients --------------------------------------------------------------------------------
 
     def gradients(self) -> list[Tensor]:
-        """One gradient a parameter, in order, without its own history; zeros where there is none.
+        """Return one gradient per parameter, in order and without its graph; zeros for a missing
+        one.
 
         Raises: UnsupportedModel: A gradient is sparse, or of a parameter that was frozen when the
-            order was fixed.
+            layout was made.
         """
         for name, parameter in self._left_out:
             if parameter.grad is not None:
@@ -177,8 +178,8 @@ class Layout:
         return found
 
     def flatten_gradients(self, out: Tensor) -> bool:
-        """Copies all gradients into ``out``, ``(elements,)`` float32 on the CPU; missing ones
-        become zeros, and are marked. Returns: whether all numbers are finite."""
+        """Copy all gradients into ``out``, ``(elements,)`` float32 on the CPU; missing ones become
+        zeros, with the mark 0. Return whether all numbers are finite."""
         gradients, finite = self.gradients(), True
         assert out.shape == (self.elements,)
         if self._direct:
@@ -197,8 +198,8 @@ class Layout:
 
     @contextmanager
     def gradients_put_by(self, wanted: bool) -> Iterator[None]:
-        """Outside of a step (``wanted``) the user's gradients are not ours to change:
-        they may be accumulating."""
+        """Return a context without the user's gradients, if ``wanted``: outside of a step they may
+        be accumulating, so they must not change."""
         kept = [parameter.grad for parameter in self.parameters] if wanted else None
         if kept is not None:
             for parameter in self.parameters:
@@ -211,10 +212,10 @@ class Layout:
                     parameter.grad = gradient
 
     def scatter_gradients(self, flat: Tensor) -> None:
-        """Copies ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``; nothing keeps
-        pointing to ``flat``.
+        """Copy ``flat``, ``(elements,)`` float32, into the parameters' ``.grad``, without
+        references to ``flat``.
 
-        What is marked as missing becomes None.
+        Gradients that are marked as missing become None.
         """
         self._leave_others_alone()
         pieces = self._pieces(self._arrive(flat))
@@ -233,10 +234,10 @@ class Layout:
             _copy_all(into, values)
 
     def point_gradients(self, flat: Tensor) -> None:
-        """Makes ``flat``, ``(elements,)`` float32, the parameters' ``.grad``, where it lies
-        (``has_views``).
+        """Make views of ``flat``, ``(elements,)`` float32, the parameters' ``.grad`` (needs
+        ``has_views``).
 
-        What is marked as missing becomes None.
+        Gradients that are marked as missing become None.
         """
         self._leave_others_alone()
         parts = torch.split(flat[: self._numbers], self._sizes)
@@ -245,27 +246,27 @@ class Layout:
             parameter.grad = part.view(parameter.shape) if here else None
 
     def lend_gradients(self, flat: Tensor) -> None:
-        """Do the same for the script, which may read them until ``reclaim_gradients``."""
+        """Point the gradients to ``flat`` for the script, which may read them until
+        ``reclaim_gradients``."""
         self.point_gradients(flat)
         self._lent[:] = [flat]
 
     def reclaim_gradients(self) -> bool:
-        """End the loan: the memory of the lent gradients is about to change. Returns whether the
-        script still holds some of that memory, which keeps its values where it is then."""
+        """End the loan: the memory of the lent gradients is about to change. Return whether the
+        script still holds some of that memory; its values then stay in place."""
         if not self._lent:
             return False
         flat = self._lent.pop()
         if _count_uses(flat.untyped_storage()) <= _USES_ALONE:
             return False
-        flat.mul_(1.0)  # each page that is written becomes this mapping's own
+        flat.mul_(1.0)  # each written page becomes private to this mapping
         return True
 
     def release_gradients(self) -> bool:
         """Drop the parameters' gradients unless the script holds one of them, or memory of one.
-        Returns whether they were dropped.
+        Return whether they were dropped.
 
-        A tensor that a script holds has to get the aggregate; another one may take the place of a
-        tensor that it does not hold.
+        A tensor that a script holds must receive the aggregate; any other may be replaced.
         """
         held = [parameter.grad for parameter in self.parameters]
         lent = {each.untyped_storage().data_ptr() for each in self._lent}
@@ -286,8 +287,8 @@ class Layout:
         return False
 
     def flatten(self, tensors: Sequence[Tensor | None]) -> Tensor:
-        """A new ``(elements,)`` float32 vector on the CPU from one gradient (or None: it is
-        missing) a parameter."""
+        """Return a new ``(elements,)`` float32 vector on the CPU from one gradient (None: missing)
+        per parameter."""
         out = torch.zeros(self.elements)
         pieces = torch.split(out[: self._numbers], self._sizes)
         for piece, tensor in zip(pieces, tensors, strict=True):
@@ -299,14 +300,14 @@ class Layout:
         return out
 
     def _leave_others_alone(self) -> None:
-        """No step moves a parameter of another fragment."""
+        """Clear the gradients of other fragments, so that no step moves their parameters."""
         for parameter in self._others:
             parameter.grad = None
 
     # --- parameters -------------------------------------------------------------------------------
 
     def flatten_parameters(self, out: Tensor) -> None:
-        """Copies all parameters into ``out``, ``(elements,)`` float32 on the CPU."""
+        """Copy all parameters into ``out``, ``(elements,)`` float32 on the CPU."""
         assert out.shape == (self.elements,)
         with torch.no_grad():
             if self._direct:
@@ -317,8 +318,8 @@ class Layout:
         out[self._numbers :] = 0.0
 
     def add_to_parameters(self, delta: Tensor, scale: float) -> None:
-        """``parameters += scale * delta``, ``delta`` ``(elements,)`` float32 in the
-        order of this layout."""
+        """Compute ``parameters += scale * delta``, ``delta`` ``(elements,)`` float32 in the order
+        of this layout."""
         with torch.no_grad():
             for parameter, piece in zip(
                 self.parameters, self._pieces(self._arrive(delta)), strict=True
@@ -336,19 +337,19 @@ class Layout:
         return digest.digest()
 
     def copy_parameters(self) -> list[Tensor]:
-        """A copy of each parameter as it is, bit for bit."""
+        """Return a copy of each parameter, bit for bit."""
         return [parameter.detach().clone() for parameter in self.parameters]
 
     def set_parameters(self, values: Iterable[Tensor]) -> None:
-        """Copies one tensor into each parameter."""
+        """Copy one tensor into each parameter."""
         with torch.no_grad():
             _copy_all(list(self.parameters), list(values))
 
-    # --- ways -------------------------------------------------------------------------------------
+    # --- copies -----------------------------------------------------------------------------------
 
     def _gather(self, tensors: list[Tensor] | tuple[Tensor, ...], out: Tensor) -> Iterator[Tensor]:
-        """Copies all into ``out``, and tells each part of it once that is filled: it is in the
-        cache then."""
+        """Copy all tensors into ``out``, and yield each part once it is filled, while it is in the
+        processor's cache."""
         pieces = self._pieces(out)
         for group in self._groups:
             whole, first = out[group.start : group.stop], tensors[group.first]
@@ -366,11 +367,11 @@ class Layout:
         return flat if self._direct else self._staging.arrive(flat)
 
     def _pieces(self, flat: Tensor) -> list[Tensor]:
-        """Views of ``flat`` in the parameters' shapes. Those of an arena's slots are asked for
-        again and again, so they stay."""
+        """Return views of ``flat`` in the parameters' shapes. They are cached, because those of an
+        arena's slots are needed in every round."""
         known = self._cut.get(id(flat))
         if known is not None:
-            return known[1]  # The id is still that of the same vector, because we hold on to it.
+            return known[1]  # the cache holds the vector, so its id is unique
         parts = torch.split(flat[: self._numbers], self._sizes)
         pieces = [piece.view(p.shape) for piece, p in zip(parts, self.parameters, strict=True)]
         if self._direct:
@@ -380,11 +381,11 @@ class Layout:
         return pieces
 
     def lend_slots(self, slots: Iterable[Tensor]) -> None:
-        """Slots of an arena, ``(elements,)`` float32, which vectors given to us may be."""
+        """Register slots of an arena, ``(elements,)`` float32, that other methods may get."""
         self._staging.lend(slots)
 
     def forget_slots(self) -> None:
-        """Drops the views of vectors that were given to us, so that their memory can go."""
+        """Drop the cached views of vectors, so that their memory can be freed."""
         self._cut.clear()
         self._staging.close()
 
@@ -406,8 +407,8 @@ class _Fragment(Layout):
 
 
 def _shares_memory(gradient: Tensor) -> bool:
-    """Whether another tensor may lie in the memory of ``gradient``: a flat buffer, a detached
-    alias."""
+    """Whether another tensor, such as a flat buffer or a detached alias, may share the memory of
+    ``gradient``."""
     storage = gradient.untyped_storage()
     if storage.nbytes() != gradient.numel() * gradient.element_size():
         return True
@@ -421,7 +422,7 @@ def _count_uses(storage: Any) -> int:
 
 _ONE = torch.empty(1)
 _USES_ALONE = _count_uses(_ONE.untyped_storage())
-"""Uses of a storage that one tensor has, as this version of torch counts them."""
+"""Use count of a storage with one tensor, in this version of torch."""
 
 
 def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:
@@ -438,7 +439,7 @@ def _grouped(sizes: Sequence[int]) -> Iterator[_Group]:
 
 def _is_finite(vector: Tensor) -> bool:
     """Return whether a vector ``(d,)`` on the CPU is finite, as ``gossip.vectors.is_finite`` does.
-    Unlike numpy, torch needs no suppression of warnings. That takes longer than to read a small
+    Unlike numpy, torch needs no suppression of warnings, which takes longer than to read a small
     vector."""
     squares = torch.dot(vector, vector).item()
     return math.isfinite(squares) or bool(torch.isfinite(vector).all())
@@ -447,7 +448,7 @@ def _is_finite(vector: Tensor) -> bool:
 def _copy_all(
     into: list[Tensor] | tuple[Tensor, ...], values: list[Tensor] | tuple[Tensor, ...]
 ) -> None:
-    """One call for all copies: several times faster than a loop when the parameters are small."""
+    """Copy all in one call: with small parameters this is several times faster than a loop."""
     torch._foreach_copy_(into, values)  # pyright: ignore[reportPrivateImportUsage]
 
 

@@ -1,5 +1,5 @@
-"""The user's data, read in the slices that the swarm hands out:
-each round another part of a shared permutation."""
+"""The user's data, read in the slices that the swarm assigns: each round another part of a shared
+permutation."""
 
 from __future__ import annotations
 
@@ -30,23 +30,24 @@ from .loops import TrainingLoop
 from .reference import ReferenceData
 
 ORDERS_KEPT = 3
-"""Permutations: of this epoch, of the one that is fetched next, and of one with samples left."""
+"""Permutations to keep: of this epoch, of the one to be fetched next, and of one with samples left
+over."""
 
 
 class ShardedLoader:
     """Iterates over this peer's share of an epoch, one batch (or ``accumulate``) per round.
 
-    The swarm assigns samples round by round, so that none is lost or read twice when peers come
-    and go. The order within an epoch is a permutation drawn from the run's seed, whatever
-    ``shuffle`` and ``drop_last`` of the given loader are. Its workers, collating and pinned memory
-    are used: workers prefetch what this peer will probably read next.
+    The swarm assigns samples round by round, so that none is lost or read twice when peers join and
+    leave. The order within an epoch is a permutation drawn from the run's seed, independent of
+    ``shuffle`` and ``drop_last`` of the given loader. Its workers, collating and pinned memory are
+    used: workers prefetch what this peer will probably read next.
 
     Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. With local steps a step
-    that a GradScaler skips gets its batches again. If no step has followed when the next batch is
-    asked for, the script has skipped its samples: they do not come again, and this peer sends no
-    update in their round. An epoch has ``len(loader)`` batches whoever fails; what failures leave
-    unread is read first in the next one. In a round that has no samples for this peer, as in
-    quarantine, it gets a batch all the same: its step keeps count and is not used.
+    that a GradScaler skips gets its batches again. If no step has followed when the script requests
+    the next batch, its samples are skipped: they are not read again, and this peer sends no update
+    in their round. An epoch has ``len(loader)`` batches even if peers fail; samples that failures
+    leave unread are read first in the next epoch. In a round without samples for this peer, as in
+    quarantine, the peer still gets a batch. Its step is counted and not used.
 
     Attributes:
         dataset: The data set that was given.
@@ -65,8 +66,7 @@ class ShardedLoader:
         alter: Callable[[Any], Any] | None = None,
         accumulate: int = 1,
     ) -> None:
-        """Raises: ConfigError: The loader reads its data in a way that cannot be
-        split, and what to do."""
+        """Raises: ConfigError: The loader reads its data in a way that cannot be split."""
         _check(loader)
         note_ignored(loader)
         assert loader.batch_size is not None
@@ -90,7 +90,7 @@ class ShardedLoader:
         self.report: EpochReport | None = None
 
     def __len__(self) -> int:
-        """Batches per epoch. It never changes."""
+        """Return the number of batches per epoch, which never changes."""
         return self._accumulate * self.steps
 
     @property
@@ -105,7 +105,7 @@ class ShardedLoader:
         return self.samples_total, self.batch_size * self._accumulate, self.ahead
 
     def __iter__(self) -> Iterator[Any]:
-        """The batches of this peer in the rest of the current epoch."""
+        """Yield the batches of this peer in the rest of the current epoch."""
         self._check_unchanged()
         number = self._batches.resume_pass(0)
         go = self._next_round()
@@ -125,7 +125,7 @@ class ShardedLoader:
                 while at is not None and at < self._accumulate:
                     batch = self._fetcher.fetch(keys[at], keys[at + 1 :])
                     batch = batch if self._alter is None else self._alter(batch)
-                    # pieces of a small slice repeat it, and those of none are used for nothing
+                    # pieces of a small slice repeat it; those of an empty one count as no samples
                     self._loop.hand_out(min(upto[at], total), at, batch)
                     yield batch
                     number = self._batches.resume_pass(number)
@@ -138,7 +138,7 @@ class ShardedLoader:
             self._fetcher.rest()
 
     def _check_unchanged(self) -> None:
-        """Raises: ConfigError: There are other samples than ``peer.shard`` has shared out."""
+        """Raise ConfigError if the samples are not those that ``peer.shard`` has divided."""
         indices = self._given if self._chosen is None else self._sampler.indices
         now = len(self.dataset if self._chosen is None else indices)
         if now != self.samples_total or indices is not self._given:
@@ -160,8 +160,8 @@ class ShardedLoader:
         ]
 
     def _for_nothing(self, go: StartRoundCommand) -> Ranges:
-        """Return the batch that this peer reads in a round without samples for it: one of the epoch
-        that others read, too."""
+        """Return the batch that this peer reads in a round without samples for it. Other peers read
+        its samples, too."""
         size = min(self.batch_size * self._accumulate, self.samples_total)
         first = draw("for nothing", self._seed, self._loop.run.peer, go.round_id)
         start = go.epoch * self.samples_total + first % (self.samples_total - size + 1)
@@ -182,12 +182,13 @@ class ShardedLoader:
         return self._indices((0, ranges)).tolist() if ranges else []
 
     def reference(self, size: int) -> ReferenceData:
-        """The same data, as this peer draws from it what it judges others by."""
+        """Return the same data as a reference, from which this peer draws batches to judge
+        updates."""
         return self._drawn(size, (self._seed, self._loop.run.peer))
 
     def set_apart(self, samples: int) -> tuple[Any, Callable[[int, int], Any]]:
-        """Set batches of the same data apart for trials: a held-out batch, and what draws batches
-        of the loader's size from the rest, by an order and a step. The same on all peers."""
+        """Set data apart for trials. Return a held-out batch, and a function that draws batches of
+        the loader's size from the rest, by an order and a step. Both are the same on all peers."""
         return self._drawn(self.batch_size, (self._seed, "search")).set_apart(samples)
 
     def _drawn(self, size: int, words: Sequence[object]) -> ReferenceData:
@@ -199,7 +200,7 @@ class ShardedLoader:
         return ReferenceData(self.dataset, collate, size, words, chosen=chosen)
 
     def close(self) -> None:
-        """Ends the workers, if there are any."""
+        """End the workers, if there are any."""
         self._fetcher.close()
 
     def _indices(self, key: Key) -> Tensor:
@@ -214,10 +215,10 @@ class ShardedLoader:
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def _order(self, epoch: int) -> Tensor:
-        """The permutation of an epoch. Those that were asked for last are kept."""
+        """Return the permutation of an epoch. The last few are cached."""
         order = self._orders.pop(epoch, None)
         if order is None:
-            # A generator of its own: the same on every peer, and the user's draws are left alone.
+            # A separate generator: the same on every peer, without effect on the user's draws.
             generator = torch.Generator().manual_seed(draw("epoch", self._seed, epoch) % 2**63)
             order = torch.randperm(self.samples_total, generator=generator)
             order = order if self._chosen is None else self._chosen[order]
@@ -228,16 +229,16 @@ class ShardedLoader:
 
 
 def loader_of(data: Any, batch_size: int | None, options: dict[str, Any]) -> DataLoader[Any]:
-    """The loader that ``shard`` was given, or one over the data set that it was given.
+    """Return the loader that ``shard`` was given, or one over the given data set.
 
-    Raises: ConfigError: It is neither, or options come with a loader that has its own.
+    Raises: ConfigError: It is neither, or there are options beside a loader.
     """
     if isinstance(data, DataLoader):
         given = {**({} if batch_size is None else {"batch_size": batch_size}), **options}
         if given:
             raise ConfigError(
                 f"shard was given a DataLoader and {', '.join(given)} beside it",
-                "say that to the DataLoader",
+                "give these options to the DataLoader",
             )
         return data
     if not isinstance(data, Dataset) and not (
@@ -289,7 +290,7 @@ def _check(loader: DataLoader[Any]) -> None:
 
 
 def note_ignored(loader: DataLoader[Any]) -> None:
-    """Says what of a loader has no effect."""
+    """Warn of options of a loader that have no effect."""
     ignored = ["drop_last"] if loader.drop_last else []
     if isinstance(loader.sampler, SequentialSampler):
         ignored.append("shuffle=False")

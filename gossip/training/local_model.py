@@ -1,4 +1,5 @@
-"""The model of this peer, and the memory in which its node reads updates and writes results."""
+"""The model of this peer, and the memory for its updates and results that it shares with its
+node."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ from .stepping import EveryStep
 
 @dataclass(frozen=True)
 class TrainedModel:
-    """A model, its optimizer, and the places of their numbers in a flat vector.
+    """A model, its optimizer, and the layout of their numbers in a flat vector.
 
     Attributes:
         inner_step: The optimizer's own step, without the exchange.
         layout: Of the whole model.
-        wire: How its updates are written.
+        wire: Format of its updates.
         parts: Layouts of its fragments (``Layout.cut``), or that of the whole model alone.
     """
 
@@ -49,8 +50,8 @@ class TrainedModel:
 
 
 class CompileWatch:
-    """Notes in ``arena`` when torch.compile begins and ends to compile something in this process:
-    the others wait for that, and its batches keep their size afterwards."""
+    """Records in ``arena`` when torch.compile begins and ends a compilation in this process: other
+    peers wait for that, and the peer's batches keep their size afterwards."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -64,8 +65,8 @@ class CompileWatch:
         self._arena.note_compiling(False)
 
     def close(self) -> None:
-        """Looks no more."""
-        if self._begins in callback_handler.start_callbacks:  # else somebody has cleared them
+        """Stop watching."""
+        if self._begins in callback_handler.start_callbacks:  # else they were cleared
             callback_handler.remove_start_callback(self._begins)
             callback_handler.remove_end_callback(self._ends)
 
@@ -74,24 +75,24 @@ class LocalModel:
     """The model of this peer, and the memory that it shares with its node.
 
     Attributes:
-        trained: Model, optimizer and layout; once they are there (``attach``).
+        trained: Model, optimizer and layout, set by ``attach``.
         extra: The state beside them (``ExtraState``).
         stepper: Takes the steps between two rounds.
         arena: The shared memory (``open_arena``).
         updates: Slots for updates in that memory.
         encoder: Encodes updates; None: they are sent as they are.
         sender_memory: Memory of this peer's sender, such as its momentum, of one fragment of the
-            model after the other. It is no part of the state that peers share.
+            model after the other. It is not part of the state that peers share.
         exchanged: The parameters of the last update; empty if there is none.
         is_finite: Whether all numbers of the last update are.
         steps_directly: Whether the script's optimizers step with their own gradients, before the
             round: this peer is alone. Rounds change nothing.
         has_kinds: Whether the script has several optimizers, each with steps of its own.
         measure_gradients: Called before the optimizer steps with a result.
-        changes: How often the parameters have changed.
-        steps: Rounds that have stepped the optimizer here.
-        overtakes: How often parameters were changed otherwise than by a step of the kind that was
-            under way. A script may hold a graph of them, where it has several optimizers.
+        changes: Number of changes of the parameters.
+        steps: Number of rounds that have stepped the optimizer on this peer.
+        overtakes: Number of changes of parameters other than by a step of the kind under way. A
+            script with several optimizers may hold a graph of the parameters.
     """
 
     trained: TrainedModel
@@ -101,7 +102,7 @@ class LocalModel:
     def __init__(self, config: RunConfig, sender: Sender | None) -> None:
         """
         Args:
-            sender: Transforms an update before it leaves.
+            sender: Transforms an update before it is sent.
         """
         self._sender, self._config = sender, config
         self.stepper = EveryStep()
@@ -134,9 +135,9 @@ class LocalModel:
             trained.layout.lend_slots(slots)
 
     def renew_arena(self, filled: int | None) -> None:
-        """Make other memory for another node: a dead node may have shared the former with other
-        peers, and since then nobody can map it to write to it. The update in slot ``filled`` moves
-        along."""
+        """Make new memory for another node: a dead node may have shared the old memory with other
+        peers, and then it can no longer be mapped for writing. The update in slot
+        ``filled`` is copied."""
         former, updates = self.arena, self.updates
         self._compile_watch.close()
         self._forget_slots()
@@ -166,7 +167,7 @@ class LocalModel:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The rates that the optimizer would step with."""
+        """Rates of the optimizer's next step."""
         return rates_of(self.trained.optimizer.param_groups)
 
     def _fragment_of(self, round_id: int, collectives: int) -> int:
@@ -219,8 +220,8 @@ class LocalModel:
         """Apply the result of a round to the model.
 
         Args:
-            is_own_kind: It is a step of the kind that is under way here.
-            in_step: The script is within its step, and its gradients are done with.
+            is_own_kind: Whether it is a step of the kind that is under way on this peer.
+            in_step: Whether the script is within its step, and no longer needs its gradients.
         """
         trained = self.trained
         with self.overtaking(not is_own_kind):
@@ -232,16 +233,17 @@ class LocalModel:
                 with trained.layout.gradients_put_by(not in_step):
                     self._step_with(message)
             if not self.steps & (self.steps - 1):
-                # Raises UnsupportedModel before there is anything to lose. An optimizer has its
-                # state since the first step, and some more of it later: look ever less often.
+                # Raise UnsupportedModel early in a run. An optimizer creates its state in the first
+                # step, and may add to it later, so the checks become rarer.
                 plan_state(trained.model, trained.optimizer, {})
 
     @contextmanager
     def overtaking(self, wanted: bool) -> Iterator[None]:
-        """Change parameters that no step of this peer is to change.
+        """Return a context for changes of parameters outside of a step of this peer.
 
-        A script with several optimizers may propagate a loss through them afterwards, as a GAN does
-        through its generator. autograd must not refuse that, though the gradients are of no use.
+        A script with several optimizers may propagate a loss through the parameters afterwards, as
+        a GAN does through its generator. autograd must allow that, though the gradients are not
+        used.
         """
         if not (wanted and self.has_kinds):
             yield
@@ -252,11 +254,11 @@ class LocalModel:
             yield
 
     def _step_with(self, message: control.ApplyCommand) -> None:
-        """The optimizer's step with a result as gradient, which stays in ``.grad``.
+        """Step the optimizer with a result as the gradient, which stays in ``.grad``.
 
-        A long one is read where it lies, unless the script holds the tensors in ``.grad``. Others
-        may have yet to read it there, so what is left in ``.grad`` for the script is memory of its
-        own from the first write on.
+        A long result is read in place, unless the script holds the tensors in ``.grad``. Other
+        processes may still read it there, so ``.grad`` points to a copy-on-write mapping for the
+        script.
         """
         trained, result = self.trained, self._results[message.slot]
         part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
@@ -297,9 +299,9 @@ class LocalModel:
         )
 
     def copy_state(self, round_id: int) -> tuple[control.Snapshot, int | None]:
-        """Return a message for the node that has the state, and the memory that travels with it.
+        """Return a message for the node about the state, and the memory of the state.
 
-        Each number is copied once, straight into that memory. If that fails, the message has the
+        Each number is copied once, directly into that memory. If that fails, the message has the
         error and there is no memory.
         """
         try:

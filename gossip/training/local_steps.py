@@ -1,10 +1,10 @@
 """Several steps of a peer's own between two rounds (local SGD, DiLoCo).
 
 A round begins at the *anchor*: the parameters that all peers share. Each peer takes its own steps
-from there. Its update is the model difference, anchor - parameters. It goes back to the anchor, and
-what the rounds decide is applied there, by the outer optimizer. All other code treats the model
-difference like a gradient: the shared parameters are the same on all peers, and so is the memory of
-the outer optimizer.
+from there. Its update is the model difference, anchor - parameters. It returns to the anchor, where
+the outer optimizer applies the results of rounds. All other code treats the model difference like a
+gradient: the shared parameters are the same on all peers, and so is the memory of the outer
+optimizer.
 
 With overlap a peer takes its next steps while the round runs. It predicts the outer step with its
 own difference, and begins there. When the round is applied, at the end of these steps, the
@@ -12,14 +12,14 @@ aggregate replaces the prediction (Kale et al. 2025, arXiv:2502.12996).
 
 With fragments a round exchanges one fragment of the model (Streaming DiLoCo, Douillard et al. 2025,
 arXiv:2501.18512). The exchanged parameters continue from the result of the round, all others from
-this peer's own steps. While a peer waits for a round, the model holds the anchor: that is what it
-hands over, saves and steps. Afterwards its own parameters return.
+this peer's own steps. While a peer waits for a round, the model holds the anchor, which it sends,
+saves and steps. Afterwards its own parameters return.
 
 With fragments and overlap a peer takes its next steps with its own parameters of the fragment. When
 the round is applied, they become alpha own + (1 - alpha) shared, where alpha is ``mixing``.
 
 The state of the user's own optimizers is each peer's own. A peer that joins begins with an empty
-one. Only their settings, such as the learning rate, are part of the state that is handed over.
+one. Only their settings, such as the learning rate, are part of the shared state.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ STATE = "gossip.local_steps"
 optimizers."""
 IN_TIME = 0.9
 """Share of the deadline in which a peer ends its steps, if it cannot take all of them in time or
-began late. The deadline is a little above what most peers need. The step that is lost is a
-small part of what all others would take while they wait."""
+began late. The deadline is a little above what most peers need. The lost step costs little compared
+with the steps of all other peers in that time."""
 
 
 class StepClock:
-    """How long this peer's local steps take.
+    """Duration of this peer's local steps.
 
-    The longest step of a round is left out: beside it a script may have evaluated, or waited for
-    something that says nothing of the steps to come. In a round that this peer began late all its
-    time counts.
+    The longest step of a round is left out: the script may have evaluated in it, or waited for
+    another reason that does not affect later steps. If this peer began a round late, its whole time
+    counts.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -66,14 +66,15 @@ class StepClock:
         self._step_s = 0.0  # in the round before; 0: unknown
 
     def begin_round(self, since: float, late_s: float = 0.0) -> None:
-        """Its first step is under way ``since`` then. ``late_s``: so long before that others have
-        begun theirs; 0.0: all began together."""
+        """Begin a round with its first step under way since ``since``. ``late_s``: lead of the
+        peers that began before; 0.0: all began together."""
         self._since = self._began_at = since
         self._late_s, self._lasted_s = late_s, []
 
     @property
     def lasted_s(self) -> float:
-        """The steps of this round, from its begin here to the end of the last one."""
+        """Duration of this round's steps, from its begin on this peer to the end of the last
+        step."""
         return self._since - self._began_at
 
     def record_step(self) -> None:
@@ -84,8 +85,7 @@ class StepClock:
             self._step_s = (sum(self._lasted_s) - max(self._lasted_s)) / (len(self._lasted_s) - 1)
 
     def is_late(self, deadline_s: float, left: int) -> bool:
-        """Whether another step would not be over in time. False as long as it is not known how long
-        a step takes.
+        """Whether another step would end too late. False while the duration of a step is unknown.
 
         Args:
             deadline_s: Of the round, from its begin on; 0.0: there is none.
@@ -196,7 +196,7 @@ class LocalSteps(EveryStep):
         return self._anchor if self._fragments else self._start_point
 
     def mark_exchanged(self, exchanged: Sequence[Tensor]) -> None:
-        """Note that a round of the parameters ``exchanged`` was applied."""
+        """Record that a round with the parameters ``exchanged`` was applied."""
         if self._fragments:
             self._exchanged.update(map(id, exchanged))
 
@@ -312,7 +312,7 @@ class LocalSteps(EveryStep):
             yield
         finally:
             self._at_anchor = self._is_predicted = False
-            if self.taken or self._is_apart:  # They were not undone meanwhile.
+            if self.taken or self._is_apart:  # They were not undone in the block.
                 self._restore_own(own)
             self._exchanged.clear()
 
@@ -338,7 +338,7 @@ class LocalSteps(EveryStep):
         return self._anchor_extra if self.taken or self._anchor_extra else current_state()
 
     def on_state_loaded(self, states: dict[str, Any]) -> None:
-        """Note that another peer's state was loaded, with ``states`` beside the model."""
+        """Record that another peer's state was loaded, with ``states`` beside the model."""
         self._anchor_extra = copy.deepcopy(states) if self.taken else {}
         self._own_parameters = []
         self._exchanged.clear()
@@ -346,8 +346,8 @@ class LocalSteps(EveryStep):
             self._is_apart = False
 
     def end_boundary(self) -> None:
-        """Note that the script has done its work after a round. The state beside the model belongs
-        to the parameters as they are now."""
+        """Record that the script has done its work after a round: the state beside the model
+        belongs to the present parameters."""
         if not self.taken:
             self._anchor_extra = {}
 
@@ -362,7 +362,7 @@ def choose_stepper(trained: TrainedModel, run: PeerRun) -> tuple[EveryStep, Trai
 
 
 def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    """The settings of each parameter group, such as its learning rate."""
+    """Return the settings of each parameter group, such as its learning rate."""
     return [
         {key: value for key, value in group.items() if key != "params"}
         for group in optimizer.param_groups
@@ -370,8 +370,7 @@ def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
 
 
 def settings_of(optimizer: torch.optim.Optimizer, step: int) -> dict[str, Any]:
-    """Return the settings of the user's optimizers that go with a state whose next step is
-    ``step``."""
+    """Return the settings of the user's optimizers, for a state before ``step``."""
     return {"step": step, "groups": groups_of(optimizer)}
 
 
@@ -379,7 +378,7 @@ def read_settings(saved: Any, optimizer: torch.optim.Optimizer) -> tuple[int, li
     """Return the step and the groups of ``settings_of``. If nothing was saved, return -1 and the
     present groups of ``optimizer``.
 
-    Raises: StateMismatch: ``saved`` is something else, or of another optimizer.
+    Raises: StateMismatch: ``saved`` has another form, or is of another optimizer.
     """
     own = groups_of(optimizer)
     if saved is None:

@@ -22,9 +22,9 @@ class TrainingLoop:
     The loop ends after the same step on all peers.
 
     Attributes:
-        rounds: Has the batches that were handed out.
-        steps: Makes the steps, and passes rounds without one.
-        is_left: The script has begun a loop, which has not come to its end.
+        rounds: Holds the batches that were handed out.
+        steps: Makes the steps, and takes part in rounds without one.
+        is_left: Whether the script has begun a loop that has not ended.
     """
 
     run: PeerRun
@@ -38,8 +38,8 @@ class TrainingLoop:
         """Wait for the next round of this peer.
 
         Args:
-            epoch_steps: Steps of an epoch, when called within one. Behind the last step the script
-                may have more to do, such as evaluating, so it is the next call that saves.
+            epoch_steps: Steps of an epoch, if called within one. After the last step the script may
+                still evaluate, so the next call saves.
         Returns: The round with its samples, or None when the run is over.
         Raises: ConfigError: ``prepare`` was not called, or the session is closed.
         """
@@ -63,21 +63,21 @@ class TrainingLoop:
         return None if run.is_out_of_rounds else go
 
     def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
-        """Note that a batch goes to the training loop.
+        """Record that a batch goes to the training loop.
 
         Args:
             samples: Samples of the round that the next step will have used.
             batch: Number of the batch in its round, from 0.
-            content: What the loop gets.
+            content: The batch itself.
         """
         self.rounds.batches.hand_out(samples, batch, content)
         self.steps.unprepared.begin_batch()
 
     def end_pass(self, epoch: int | None = None) -> None:
-        """Note that a pass has come to its end.
+        """Record the end of a pass over the loader.
 
         Args:
-            epoch: Whose, also where the run has come to a later one meanwhile.
+            epoch: Epoch of the pass; the run may be in a later one by now.
         Raises: ConfigError: The pass was an evaluation.
         """
         if epoch is not None:
@@ -87,11 +87,10 @@ class TrainingLoop:
     # --- steps and epochs -------------------------------------------------------------------------
 
     def report_plan(self, steps: int | None = None) -> None:
-        """Report to whoever watches the run how many steps the script makes, and its
-        checkpoints."""
+        """Report the number of steps and the checkpoints of the script to observers of the run."""
         saver = self.rounds.checkpoints.saver
         folder, every = ("", None) if saver is None else (str(saver.folder), saver.every)
-        of_round = self.run.config.steps_per_round  # the watcher counts rounds
+        of_round = self.run.config.steps_per_round  # observers count rounds
         steps = None if steps is None else -(-steps // of_round)
         every = None if every is None else -(-every // of_round)
         self.run.exchange.plan(steps, folder, every)
@@ -106,7 +105,7 @@ class TrainingLoop:
         try:
             while (step := run.step) < total and not run.is_over:
                 self.run.answers.reached(2 * step)
-                self.steps.seed()  # whatever was drawn after the step before
+                self.steps.seed()  # independent of draws after the step before
                 self.steps.begin_pass()
                 yield step
                 self.steps.coordinator.check_gathered()

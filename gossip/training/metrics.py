@@ -17,15 +17,15 @@ TEXT_MAX = 200
 
 
 def line_of(round_id: int, metrics: Mapping[str, Any]) -> tuple[str, float | None]:
-    """The line, and the loss if there is one in it. Raises: ConfigError: A value is something else,
-    or they are too many."""
+    """Return the line, and the loss if the line has one. Raises ConfigError: A value is not a
+    number or a short text, or there are too many."""
     line = {"round": round_id, **{name: _plain(name, value) for name, value in metrics.items()}}
     if not isinstance(line["round"], int) or line["round"] < 0:
         raise ConfigError(
             f"cannot log round: it is {line['round']!r}",
             "that is the number of the run's round; take another name",
         )
-    # JSON has no NaN; a word says more than nothing.
+    # JSON has no NaN; a string keeps the information.
     text = json.dumps(
         {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in line.items()}
     )

@@ -26,7 +26,7 @@ class NodeLink:
 
     Attributes:
         put_off: Packets that were read and not processed, with their descriptors.
-        restarts: How often the node was started again.
+        restarts: Number of restarts of the node.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class NodeLink:
         self._channel.send(control.Close(reason))
 
     def receive(self, timeout_s: float) -> tuple[list[Any], list[int]]:
-        """Return the next packet and its descriptors; packets that were put off come first.
+        """Return the next packet and its descriptors; deferred packets come first.
 
         Raises: ChannelClosed.
         """

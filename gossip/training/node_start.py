@@ -1,5 +1,4 @@
-"""Starting this peer's node: as a process of its own, or as a thread.
-The same node runs in both."""
+"""Start of this peer's node, as a process or as a thread. The same node runs in both."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from gossip.errors import ConfigError
 from gossip.interpreter import python_command
 from gossip.ipc import Channel
 
-KILLED_S = 5.0  # for a process to end that was killed
+KILLED_S = 5.0  # for a killed process to end
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +50,11 @@ class NodeHandle(Protocol):
     """A node that was started."""
 
     def ended(self, within_s: float) -> bool:
-        """Whether it has ended, or does so within the time."""
+        """Whether the node has ended, or ends within the time."""
         ...
 
     def kill(self) -> None:
-        """Ends it now, as far as that is possible."""
+        """End the node now, as far as possible."""
         ...
 
     def last_words(self) -> str:
@@ -64,11 +63,11 @@ class NodeHandle(Protocol):
 
 
 StartNode: TypeAlias = Callable[[int, socket.socket], NodeHandle]
-"""``(incarnation, the node's end of the channel, which it takes over) -> handle``."""
+"""``(incarnation, the node's end of the channel, which it then owns) -> handle``."""
 
 
 def starter(place: PeerPlace) -> StartNode:
-    """How nodes are started at this place."""
+    """Return the function that starts nodes at this place."""
     if place.config.node == "thread" or place.config_path is None:
         return lambda incarnation, end: NodeThread(place, incarnation, end)
 
@@ -83,7 +82,7 @@ def starter(place: PeerPlace) -> StartNode:
 
 
 def connect(start: StartNode, incarnation: int) -> tuple[Channel, NodeHandle]:
-    """A new node, and the channel to it."""
+    """Start a node, and return the channel to it and its handle."""
     ours, theirs = Channel.pair()
     channel = Channel(ours)
     try:
@@ -139,7 +138,7 @@ class NodeProcess:
             error = json.loads(path.read_text("utf-8"))
             return f"{error['type']}: {error['message']}"
         except (OSError, ValueError, KeyError, TypeError):
-            return ""  # It wrote none, or died writing it: its exit status has to do.
+            return ""  # There is none, or it is incomplete: the exit status must do.
 
 
 def _start_process(place: PeerPlace, incarnation: int, end: socket.socket) -> NodeProcess:
@@ -168,8 +167,8 @@ def _start_process(place: PeerPlace, incarnation: int, end: socket.socket) -> No
 
 @dataclass(frozen=True, slots=True)
 class _PreforkedNode:
-    """A node that was forked with its trainer, and waits behind ``join_server`` to be told its
-    incarnation and given its channel."""
+    """A node that was forked with its trainer. It waits at ``join_server`` for its incarnation and
+    its channel."""
 
     pid: int
     join_server: socket.socket
@@ -179,19 +178,19 @@ _ahead: _PreforkedNode | None = None
 
 
 def fork_ahead() -> Callable[[], None] | None:
-    """Forks this peer's first node. Only for a process with one thread that has imported all
-    that a node needs.
+    """Fork this peer's first node. Only for a process with one thread that has imported all modules
+    of a node.
 
-    Returns: in the node, what it has to do; in the trainer None.
-        Its first ``StartNode`` will wake that node.
+    Returns: in the node, the function to run; in the trainer None. Its first ``StartNode`` wakes
+        that node.
     """
     global _ahead
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if pid := os.fork():
         theirs.close()
         _ahead = _PreforkedNode(pid, ours)
-        # A child of the script, forked before the node is wanted, must not keep it waiting when the
-        # script has ended.
+        # A child of the script that was forked before the node's start must not keep the node
+        # waiting after the end of the script.
         os.register_at_fork(after_in_child=ours.close)
         return None
     ours.close()
@@ -202,13 +201,13 @@ def _wait_and_run(join_server: socket.socket) -> None:
     said, fds, _, _ = socket.recv_fds(join_server, 32, 1)
     join_server.close()
     if not said:
-        sys.exit(0)  # the script has ended, and wanted no node
+        sys.exit(0)  # the script has ended without a node
     os.environ.update(GOSSIP_INCARNATION=said.decode(), GOSSIP_NODE_FD=str(fds[0]))
     from gossip.node import loop as node
 
     code = node.main()
-    # As processes of multiprocessing end: to take torch apart is a third of a second of a
-    # processor, for nothing.
+    # As processes of multiprocessing do: the cleanup of torch would take a third of a second of
+    # processor time.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -219,7 +218,7 @@ def _wake_process(
 ) -> NodeProcess:
     """Use the node that was forked with this trainer."""
     node = NodeProcess(place, psutil.Process(ahead.pid))
-    # When it has been killed meanwhile, the channel's end says so.
+    # If the node was killed since then, the end of the channel shows it.
     with ahead.join_server, end, contextlib.suppress(ConnectionError):
         socket.send_fds(ahead.join_server, [str(incarnation).encode()], [end.fileno()])
     return node
@@ -248,11 +247,10 @@ class NodeThread:
                 self._end,
             ).run()
         except BaseException as error:  # noqa: BLE001
-            # it is told by last_words, to whoever finds the channel closed
+            # ``last_words`` reports it after the end of the channel
             self._error = error
         finally:
-            # Shut down first: that reaches the trainer even when somebody else still
-            # holds the descriptor.
+            # A shutdown reaches the trainer even if another process still holds the descriptor.
             with contextlib.suppress(OSError):
                 self._end.shutdown(socket.SHUT_RDWR)
             self._end.close()
@@ -262,8 +260,7 @@ class NodeThread:
         return not self._thread.is_alive()
 
     def kill(self) -> None:
-        """A thread cannot be killed: it is told by the end of its channel, and left alone if it
-        does not listen."""
+        """Shut the channel down, which asks the thread to end: a thread cannot be killed."""
         with contextlib.suppress(OSError):
             self._end.shutdown(socket.SHUT_RDWR)
 

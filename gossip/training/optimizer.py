@@ -1,5 +1,4 @@
-"""Puts the exchange into ``optimizer.step()``,
-leaving the optimizer what it is to everybody else."""
+"""Exchange of gradients in ``optimizer.step()``; otherwise the optimizer stays as it is."""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ _UNCHANGED: AbstractContextManager[None] = nullcontext()
 _READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 Exchange = Callable[[float | None, bool, frozenset[int]], None]
-"""Called in place of a step: with the loss if it is known, whether the gradients are to be left
-out (they overflowed), and the numbers of the optimizers that step."""
+"""Function that is called in place of a step, with the loss if it is known, whether the gradients
+overflowed and are left out, and the numbers of the optimizers that step."""
 
 
 def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
-    """The optimizers that ``prepare`` was given. Raises UnsupportedModel: A step cannot be split in
+    """Return the optimizers of ``prepare``. Raises UnsupportedModel: A step cannot be split in
     gradient and update."""
     optimizers: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if not optimizers:
@@ -52,19 +51,20 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
     owned = [id(p) for optimizer in optimizers for p in parameters_of(optimizer)]
     if twice := len(owned) - len(set(owned)):
         raise UnsupportedModel(
-            f"{twice} parameter{'s are' if twice > 1 else ' is'} in two optimizers, whose "
-            "gradients are exchanged apart",
+            f"{twice} parameter{'s are' if twice > 1 else ' is'} in two optimizers, which "
+            "exchange their gradients separately",
             "give each parameter to one optimizer",
         )
     return [find_stepped(optimizer) for optimizer in optimizers]
 
 
 def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """Return the optimizer whose step applies a gradient: the optimizer itself, or the one that it
-    holds, if ``step`` needs a closure or another method steps the held one (SAM's ``second_step``).
+    """Return the optimizer with the step that applies a gradient.
 
-    Gradients are exchanged where the held one steps, so a first gradient that only moves the
-    weights away and back (SAM's ascent) stays with this peer.
+    It is ``optimizer`` itself, or the optimizer that it holds, if ``step`` needs a closure or
+    another method steps the held one (SAM's ``second_step``). Gradients are exchanged when the held
+    one steps, so a first gradient that only moves the weights away and back (SAM's ascent) stays
+    with this peer.
     """
     for name, held in vars(optimizer).items():
         if not isinstance(held, torch.optim.Optimizer):
@@ -85,9 +85,9 @@ def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step leaves the gradients as they are, and draws no random numbers. Others may not:
-    what steps all tensors at once adds to gradients in place, and a hook or a step that the script
-    has put in place of the class's can do anything."""
+    """Whether a step leaves the gradients as they are, and draws no random numbers. Optimizers that
+    step all tensors at once (``foreach``) add to gradients in place. A hook, or a step that the
+    script has replaced, can do anything."""
     hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
     if not all(isinstance(getattr(each, "__self__", None), UnpreparedOptimizers) for each in hooks):
         return False
@@ -102,15 +102,16 @@ def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class StepCoordinator:
-    """The steps of the prepared optimizers: each exchanges its gradients in a round of its own.
+    """Steps of the prepared optimizers; each optimizer exchanges its gradients in a round of its
+    own.
 
-    Those that are requested while a loss is propagated, such as in a hook of each parameter, share
-    one round at the end of that, and with ``together`` all share one. Only these instances change:
-    their classes, states and parameter groups stay, and so do the hooks and schedulers that were
-    registered before and those that come after. A copy of one is an ordinary optimizer.
+    Steps that are requested during a backward pass, such as in a hook of each parameter, share one
+    round at its end. With ``together`` all optimizers share one round. Only these instances change:
+    their classes, states and parameter groups stay, and so do hooks and schedulers that are
+    registered before or later. A copy of an instance is an ordinary optimizer.
 
     Attributes:
-        stepped: The optimizers that ``step`` has stepped last, by their numbers.
+        stepped: Optimizers of the last ``step``, by their numbers.
     """
 
     def __init__(
@@ -120,19 +121,19 @@ class StepCoordinator:
         together: bool = False,
         given: object = (),
     ) -> None:
-        """``given``: What the script has given to ``prepare``: one, or a sequence."""
+        """``given``: the script's argument of ``prepare``: one optimizer, or a sequence."""
         self._optimizers, self._exchange = list(optimizers), exchange
         self._given = given if isinstance(given, Sequence) else [given]
         self._together = together and len(optimizers) > 1
         self._inner = [_replace(optimizer, at, self) for at, optimizer in enumerate(optimizers)]
         self._all = frozenset(range(len(optimizers)))
         self.stepped: frozenset[int] = frozenset()
-        # optimizer -> its gradients when it was asked for a step that is yet to come
+        # optimizer -> its gradients at the request of a step that is yet to come
         self._gathered: dict[int, list[Tensor | None]] = {}
-        self._values: list[tuple[Tensor, Tensor]] = []  # its parameters then, and their values
+        self._values: list[tuple[Tensor, Tensor]] = []  # parameters and their values at the request
         self._overflow = self._is_gathered = False
         self._loss: float | None = None
-        # alive as long as the backward pass is that calls it at its end
+        # alive during the backward pass that calls it at its end
         self._callback: Callable[[], Callable[[], None] | None] = lambda: None
 
     def step(self) -> None:
@@ -152,7 +153,7 @@ class StepCoordinator:
                 self._inner[at]()
 
     def find(self, optimizer: object) -> int:
-        """Return the number of a prepared optimizer. Raises ConfigError: It is none."""
+        """Return the number of a prepared optimizer. Raises ConfigError: It is not prepared."""
         for known in (self._optimizers, self._given):
             for at, each in enumerate(known):
                 if each is optimizer:
@@ -161,12 +162,13 @@ class StepCoordinator:
 
     def kind_of(self, which: frozenset[int]) -> int:
         """Return the kind of a first step of these optimizers (``gossip.core.is_further``)."""
-        # In hooks each peer may step other ones: those whose layers its batch has passed.
+        # In hooks, peers may step different optimizers, by the layers that their batches have used.
         is_whole = self._is_gathered or len(which) == len(self._optimizers)
         return 0 if is_whole else kind_of(which)
 
     def check_gathered(self) -> None:
-        """Raises UnsupportedModel: Some of the optimizers that step together were not asked to."""
+        """Raise UnsupportedModel if only some of the optimizers that step together were asked
+        to."""
         if self._gathered and self._together:
             missing = [at for at in range(len(self._optimizers)) if at not in self._gathered]
             raise UnsupportedModel(
@@ -175,7 +177,7 @@ class StepCoordinator:
             )
 
     def request_step(self, at: int, loss: float | None) -> None:
-        """Optimizer ``at`` was asked to step."""
+        """Exchange the gradients of optimizer ``at``, now or together with others."""
         optimizer = self._optimizers[at]
         overflow = _unscale(optimizer)
         in_backward = torch._C._current_graph_task_id() >= 0
@@ -212,7 +214,7 @@ class StepCoordinator:
         self._overflow, self._loss = False, None
 
     def _step_gathered(self) -> None:
-        """Take the round of the optimizers that were asked to step."""
+        """Take part in the round of the optimizers that were asked to step."""
         gathered, values = self._gathered, self._values
         overflow, loss = self._overflow, self._loss
         self._drop_gathered()
@@ -237,8 +239,8 @@ class StepCoordinator:
                 parameter.grad = gradient
 
     def _exchange_of(self, which: Collection[int], loss: float | None, overflow: bool) -> None:
-        """Exchange the gradients of the optimizers ``which``. Those of the others stay as they
-        are."""
+        """Exchange the gradients of the optimizers ``which``. Gradients of other optimizers stay as
+        they are."""
         if len(which) == len(self._all):
             self._exchange(loss, overflow, self._all)
             return
@@ -263,7 +265,7 @@ def kind_of(which: Collection[int]) -> int:
 @contextmanager
 def staying_in_mode(optimizer: Any) -> Iterator[None]:
     """Keep the mode of a schedule-free optimizer while the block loads a state, which may have the
-    other one."""
+    other mode."""
     modes = [(each, _is_in_mode(each, True)) for each in parts_of(optimizer)]
     yield
     for each, trains in modes:
@@ -296,9 +298,9 @@ def _switched(optimizers: Sequence[Any]) -> Iterator[None]:
 def make_modes_exact(optimizer: Any) -> None:
     """Make ``train()`` restore the weights that ``eval()`` has replaced, bit for bit.
 
-    A schedule-free optimizer computes them back, which rounds, and peers evaluate after different
-    steps. A state that was loaded in between is not undone, nor are weights that were written in
-    place; those that were written by way of ``.data`` are.
+    A schedule-free optimizer recomputes them with rounding errors, and peers evaluate after
+    different steps. A state that was loaded in between is not undone, nor are weights that were
+    written in place; weights that were written through ``.data`` are undone.
     """
     trained: list[tuple[Tensor, Tensor, int]] = []
     state = optimizer.state
@@ -328,18 +330,18 @@ def make_modes_exact(optimizer: Any) -> None:
 
 
 def version_of(tensor: Tensor) -> int:
-    """How often it was changed in place, as autograd counts."""
+    """Return autograd's count of in-place changes of a tensor."""
     return tensor._version
 
 
 def _replace(
     optimizer: torch.optim.Optimizer, at: int, steps: StepCoordinator
 ) -> Callable[[], object]:
-    """Makes ``optimizer.step()`` ask ``steps``. Returns the step as it was."""
+    """Make ``optimizer.step()`` call ``steps.request_step``. Return the original step."""
     inner = optimizer.step
 
     def step(self: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
-        """Exchanges the gradients, then steps with what the swarm made of them.
+        """Exchange the gradients, then step with the aggregate.
 
         Args:
             closure: Evaluates the loss and its gradients; called once.
@@ -349,7 +351,7 @@ def _replace(
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        # Schedulers warn where no step came before theirs; one whose round is in flight is one.
+        # Schedulers warn if no optimizer step precedes theirs; a step in flight counts as one.
         self._opt_called = True  # type: ignore[attr-defined]
         steps.request_step(
             at, None if loss is None else float(loss.detach() if isinstance(loss, Tensor) else loss)
@@ -362,8 +364,8 @@ def _replace(
             "add all groups first, and freeze what is not to be trained yet after prepare",
         )
 
-    # Schedulers put a wrapper around step that notes each call and carry this mark;
-    # one made before us has done so.
+    # A scheduler wraps step to record each call, and sets this mark; an earlier scheduler has done
+    # so.
     own: Any = getattr(inner, "__func__", inner)
     if hasattr(inner, "_wrapped_by_lr_sched"):
         step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
@@ -372,25 +374,25 @@ def _replace(
     optimizer.step = types.MethodType(step, optimizer)  # type: ignore[method-assign]
     adds = types.MethodType(add_param_group, optimizer)
     optimizer.add_param_group = adds  # type: ignore[method-assign]
-    # With this mark a GradScaler leaves the unscaling and the skipping of a step to the optimizer,
-    # and hence to us: it calls step although the gradients overflowed, and the swarm is told that
-    # this peer contributes nothing to the round.
+    # With this mark a GradScaler leaves the unscaling and the skipping of a step to the optimizer.
+    # So it calls step even if gradients overflowed, and this peer reports that it has no update for
+    # the round.
     optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
     return inner
 
 
 def _unscale(optimizer: Any) -> bool:
     """Unscale the gradients, if a ``GradScaler`` has left that to the optimizer.
-    Returns whether gradients overflowed."""
+    Return whether gradients overflowed."""
     found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     if found is None:
         return False
-    # Fused optimizers look at these, too, and would unscale the aggregate once more. The scaler
-    # deletes them afterwards.
+    # Fused optimizers read these, too, and would unscale the aggregate again. The scaler deletes
+    # them afterwards.
     optimizer.found_inf = optimizer.grad_scale = None
     if float(found):
         return True
-    if scale is not None:  # otherwise the user has called unscale_, to clip
+    if scale is not None:  # None: the user has called unscale_, to clip
         # as GradScaler.unscale_ does, so that the result is the same
         inverse = scale.double().reciprocal().float()
         for parameter in parameters_of(optimizer):

@@ -1,7 +1,7 @@
 """State of one peer alone, saved beside the checkpoints of its run.
 
 It has the buffers, such as the running statistics of a BatchNorm, and the memory of the sender. In
-gossip rounds, where peers differ, it has all of the peer's state.
+gossip rounds, where replicas differ, it is the peer's whole state.
 
 Each peer writes its own: ``FOLDER/own/peer-2.step-000000500.DIGEST.safetensors``. The name has the
 digest, so that a damaged file is not loaded.
@@ -52,12 +52,12 @@ class OwnState(NamedTuple):
     Attributes:
         memory: Memory of the sender.
         residual: Part of the updates that the encoding has not sent yet.
-        parameters: The peer's own parameters, where a round exchanges a fragment of them. They
-            include the steps on the other fragments that were not exchanged yet. None: they are
-            those that all share.
+        parameters: The peer's own parameters, if a round exchanges a fragment of them. They include
+            the steps on the other fragments that were not exchanged yet. None: all peers share
+            them.
         optimizer: Optimizer of the local steps, to be saved.
-        extra: State of ``Session.keep`` that was loaded, where that is this peer's own.
-        why: Why nothing was loaded; "": the state was loaded.
+        extra: Loaded state of ``Session.keep``, if it belongs to this peer alone.
+        why: Reason why nothing was loaded; "": the state was loaded.
     """
 
     memory: Memory | None = None
@@ -79,7 +79,7 @@ class OwnState(NamedTuple):
 
 
 def plan_own(model: torch.nn.Module, own: OwnState) -> StateFile | None:
-    """The file of a peer's own state as it is; None where there is nothing of that kind."""
+    """Return the file of a peer's own state; None if it has none."""
     _, buffers = model_document(model)
     if not buffers and all(part is None for part in own[:4]):
         return None
@@ -93,7 +93,7 @@ def plan_whole(
     extra: Mapping[str, Any],
     own: OwnState,
 ) -> StateFile:
-    """The file of all that a peer has, in rounds in which peers differ."""
+    """Return the file of a peer's whole state, for rounds in which replicas differ."""
     parameters, buffers = model_document(model)
     return StateFile(
         {
@@ -107,7 +107,7 @@ def plan_whole(
 
 
 def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep: int) -> None:
-    """Writes it, durable, and lets older ones of this peer go. Raises OSError."""
+    """Write the peer's state durably, and delete older ones of this peer. Raises OSError."""
     place = folder / FOLDER
     digest = blake2b(data, digest_size=DIGEST_BYTES).hexdigest()
     name = f"peer-{peer}.step-{step:09d}.{digest}.safetensors"
@@ -115,7 +115,7 @@ def write_own(folder: Path, peer: int, step: int, data: bytes | memoryview, keep
     known = [each for each in _of(place, peer) if each[0] <= step]
     for at, path in sorted(known)[: -max(1, keep)]:
         if (folder / checkpoints.name_of(at)).exists():
-            continue  # that checkpoint is there yet, and may be the one that is resumed from
+            continue  # that checkpoint still exists, and a run may resume from it
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
@@ -129,7 +129,7 @@ class Loaded(NamedTuple):
 
 
 def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
-    """Loads what ``write_own`` wrote, as far as it has of that."""
+    """Load the file of ``write_own``, with the parts that it has."""
     why = "there is no such file"
     for document, wrong in _documents(folder, peer, step):
         why = wrong
@@ -143,8 +143,8 @@ def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
 
 
 def mean_of(folder: Path, step: int, peers: Iterable[int]) -> tuple[dict[str, Any], list[int]]:
-    """The mean of what ``plan_whole`` kept of the models of those of ``peers`` that have saved
-    ``step``, and who they are. What has no mean is that of the first."""
+    """Return the mean of the models that ``peers`` have saved at ``step`` (``plan_whole``), and the
+    peers in it. Values without a mean are those of the first peer."""
     mean: dict[str, Any] = {}
     of: list[int] = []
     for peer in sorted(peers):
@@ -167,12 +167,13 @@ def _has_mean(one: Any, other: Any) -> bool:
 
 
 def has_own(folder: Path, peer: int, step: int) -> bool:
-    """Whether that peer has saved that step."""
+    """Whether the peer has saved the step."""
     return any(at == step for at, _ in _of(folder / FOLDER, peer))
 
 
 def _documents(folder: Path, peer: int, step: int) -> Iterator[tuple[dict[str, Any] | None, str]]:
-    """Yield the document of each file of that peer and step, or None and why it cannot be read."""
+    """Yield the document of each file of the peer and step, or None and the reason why it is
+    unreadable."""
     for at, path in _of(folder / FOLDER, peer):
         if at != step:
             continue
@@ -189,7 +190,7 @@ def _documents(folder: Path, peer: int, step: int) -> Iterator[tuple[dict[str, A
 
 
 def _load_document(document: dict[str, Any], into: Loaded) -> OwnState:
-    """Raises StateMismatch, and then nothing was changed."""
+    """Load a document. Raises StateMismatch, and then nothing was changed."""
     sender, extra = document.get("sender"), document.get("extra")
     residual, parameters = document.get("residual"), document.get("parameters", [])
     if (
@@ -227,7 +228,7 @@ def _load_buffers(buffers: Any, model: torch.nn.Module) -> None:
 
 
 def _of(place: Path, peer: int) -> list[tuple[int, Path]]:
-    """Steps and files of a peer."""
+    """Return the steps and files of a peer."""
     try:
         names = sorted(os.listdir(place))
     except OSError:

@@ -1,4 +1,4 @@
-"""A run as one peer takes part in it."""
+"""The run of one peer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALONE = "alone"
 
 
 class PeerRun:
-    """The run of this peer: its settings, its rounds, and how far its script is.
+    """The run of this peer: its settings, its rounds, and the position of its script.
 
     Attributes:
         config: Settings of the run.
@@ -30,15 +30,16 @@ class PeerRun:
         hooks: Hooks around the steps of this peer.
         exchange: Rounds of this peer.
         model: Its model.
-        termination: Signals that ask the script to end.
-        answers: Answers of collective operations, by places of the script.
+        termination: Handler of signals that request the script's end.
+        answers: Answers of collective operations, by place of the script.
         planned_peers: Number of peers that epochs are planned for.
-        in_loop: The script is in ``steps`` or ``epochs``, which end with the run.
+        in_loop: Whether the script is in ``steps`` or ``epochs``, which end with the run.
         epoch: Epoch that ``epochs`` has yielded; -1: none.
-        in_round: The script waits for a round.
-        is_prepared: The script has prepared its model.
-        is_stopped: A signal has ended this peer. Its node then ends as after the last round.
-        is_closed: This peer has left the swarm.
+        in_round: Whether the script waits for a round.
+        is_prepared: Whether the script has prepared its model.
+        is_stopped: Whether a signal has ended this peer. Its node then ends as after the last
+            round.
+        is_closed: Whether this peer has left the swarm.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class PeerRun:
 
     @property
     def stepper(self) -> EveryStep:
-        """Takes the steps between two rounds."""
+        """Strategy for the steps between two rounds."""
         return self.model.stepper
 
     @property
@@ -66,12 +67,12 @@ class PeerRun:
 
     @property
     def rounds_made(self) -> int:
-        """Steps of the run so far, lost ones and the one in flight included, in rounds."""
+        """Number of rounds that were steps, including lost ones and the one in flight."""
         return self.exchange.step + self.exchange.in_flight
 
     @property
     def lost_steps(self) -> int:
-        """Steps of the run that changed nothing, as no peer had an update for them."""
+        """Number of steps that changed nothing, because no peer had an update for them."""
         return self.exchange.lost * self.config.steps_per_round
 
     @property
@@ -93,7 +94,7 @@ class PeerRun:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run is over: all its rounds are done, or it was asked to end."""
+        """Whether the run is over: all its rounds are done, or its end was requested."""
         halted = self.exchange.halted
         ended = halted is not None and halted.exit_code == 0 and not self.is_stopped
         return self.is_out_of_rounds or ended
@@ -109,8 +110,8 @@ class PeerRun:
 
     @contextmanager
     def waiting_in_loop(self) -> Iterator[None]:
-        """Likewise. The loop of the script ends with the run, so the end of the node ends the
-        context alone."""
+        """Return the context of ``waiting`` for a loop of the script. The loop ends with the run,
+        so the end of the node only ends the context."""
         try:
             with self.waiting():
                 yield
@@ -124,8 +125,8 @@ class PeerRun:
 
     @property
     def roster(self) -> Exchange:
-        """The exchange, once this peer is in a round. A peer that returns is in none after
-        ``prepare``: it has the state of others, and has yet to apply the rounds since then."""
+        """The exchange, once this peer is in a round. After ``prepare`` a returning peer is not yet
+        in a round: it has the state of others, and must apply the rounds since then."""
         exchange = self.exchange
         if exchange.is_prepared and not exchange.has_begun:
             try:
@@ -143,11 +144,9 @@ class PeerRun:
         return not self.is_closed and os.getpid() == self._pid
 
     def check_open(self) -> None:
-        """Raises ConfigError: This peer has left, or is another process."""
+        """Raise ConfigError if this peer has left, or this is another process."""
         if self.is_closed:
-            raise ConfigError(
-                "this peer has left the swarm", "call gossip.init() again to come back"
-            )
+            raise ConfigError("this peer has left the swarm", "call gossip.init() again to return")
         if not self.is_active:
             raise ConfigError(
                 "this is a forked child of the peer",
@@ -155,7 +154,7 @@ class PeerRun:
             )
 
     def check_no_pipeline(self, operation: str) -> None:
-        """Raises ConfigError: This run has a pipeline."""
+        """Raise ConfigError if this run has a pipeline."""
         if self.config.pipeline is not None:
             raise ConfigError(
                 f"{operation}: a pipeline cannot do that",
@@ -163,17 +162,17 @@ class PeerRun:
             )
 
     def check_joined(self) -> None:
-        """Raises ConfigError: This peer cannot take part in rounds yet."""
+        """Raise ConfigError if this peer cannot take part in rounds yet."""
         self.check_open()
         if self.is_prepared and not self.exchange.is_prepared:
             raise ConfigError(
-                "--resume auto, and the script does not say where its checkpoints are",
+                "--resume auto, and the script names no folder of checkpoints",
                 "call peer.save_every('checkpoints') after prepare, or use nothing of the swarm "
                 "before peer.steps(N, save='checkpoints')",
             )
 
     def check_prepared(self, operation: str) -> None:
-        """Raises ConfigError: ``operation`` needs a prepared model."""
+        """Raise ConfigError if the model that ``operation`` needs is not prepared."""
         self.check_joined()
         if not self.is_prepared:
             raise ConfigError(

@@ -1,5 +1,5 @@
-"""Settings of an optimizer's parameter groups: they are sent with each update, and for the step
-they are set to what all peers step with."""
+"""Settings of an optimizer's parameter groups: they are sent with each update, and are set to the
+agreed values for the step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from gossip.core import RATES_MAX
 from gossip.errors import ConfigError
 
 _FIRST = ("lr", "momentum", "betas")
-"""Settings that the schedulers of torch change. They come first, where not all find room."""
+"""Settings that the schedulers of torch change. They come first, because a message has limited
+room."""
 _KEPT_BY_SCHEDULERS = ("initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum", "swa_lr")
 _WAYS_TO_COMPUTE = ("foreach", "fused", "capturable", "differentiable")
 _NOT_AGREED = {"params", "param_names", "train_mode", *_KEPT_BY_SCHEDULERS, *_WAYS_TO_COMPUTE}
@@ -27,14 +28,14 @@ _NOT_AGREED = {"params", "param_names", "train_mode", *_KEPT_BY_SCHEDULERS, *_WA
 def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
     """Return the settings of all groups as numbers: those of ``_FIRST`` of all groups before the
     others, the others in the order of their names. Finite numbers, booleans, and tuples of them are
-    settings. Of more than a message holds, the first."""
+    settings. The result is cut to the room of a message."""
     found = [number for group, name in _places(groups) for number in _numbers(group[name])]
     return tuple(found[:RATES_MAX])
 
 
 def _places(groups: Sequence[Any], parts: Sequence[int] = (0, 1)) -> list[tuple[Any, str]]:
-    """Return the group and the name of each setting, in the order of ``rates_of``; of ``parts`` of
-    the names."""
+    """Return the group and the name of each setting, in the order of ``rates_of``. ``parts``: 0 for
+    the names of ``_FIRST``, 1 for the others."""
     return [(group, name) for at in parts for group in groups for name in _names(tuple(group))[at]]
 
 
@@ -46,7 +47,8 @@ def _names(keys: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def learning_rate_of(groups: Sequence[Mapping[str, Any]]) -> float:
-    """Return that of the first group; 0.0 where the optimizer chooses it (``lr=None``)."""
+    """Return the learning rate of the first group; 0.0 if the optimizer chooses it
+    (``lr=None``)."""
     rate = float(groups[0].get("lr") or 0.0)
     if not math.isfinite(rate):
         raise ConfigError(
@@ -57,11 +59,11 @@ def learning_rate_of(groups: Sequence[Mapping[str, Any]]) -> float:
 
 @contextmanager
 def stepping_with(groups: Sequence[dict[str, Any]], rates: tuple[float, ...]) -> Iterator[None]:
-    """Set the groups to ``rates``, of which there may be fewer, and afterwards back: a scheduler
-    goes on from its own. A setting that the step itself changes, such as a counter, keeps what the
-    step has made of it."""
+    """Set the groups to ``rates``, which may be fewer, for the block. Afterwards restore them,
+    because a scheduler continues from its own values. A setting that the step itself changes, such
+    as a counter, keeps its new value."""
     own = rates_of(groups)
-    if len(rates) != len(own):  # of other settings: those that come first are the same
+    if len(rates) != len(own):  # the sender has other settings: only the first names agree
         rates = rates[: sum(len(_numbers(g[name])) for g, name in _places(groups, [0]))]
     if not rates or rates == own[: len(rates)]:
         yield
@@ -78,8 +80,8 @@ def stepping_with(groups: Sequence[dict[str, Any]], rates: tuple[float, ...]) ->
 def _set(
     groups: Sequence[dict[str, Any]], rates: tuple[float, ...]
 ) -> list[tuple[dict[str, Any], str, Any, list[float]]]:
-    """Set what differs. Returns of each the group, the name, the value before, and the numbers that
-    it was set to."""
+    """Set the settings that differ. Return for each the group, the name, the value before, and the
+    numbers that it was set to."""
     left, replaced = iter(rates), []
     for group, name in _places(groups):
         had, own = group[name], _numbers(group[name])
@@ -92,7 +94,7 @@ def _set(
 
 
 def _put(group: dict[str, Any], name: str, value: Any) -> None:
-    """Set a setting. A compiled optimizer reads the tensor that it has."""
+    """Set a setting; a tensor in place, because a compiled optimizer reads the same tensor."""
     if isinstance(group[name], Tensor):
         group[name].fill_(value)
     else:

@@ -1,4 +1,4 @@
-"""The samples by which a peer judges updates when it serves a round: another few each time."""
+"""Samples by which a peer judges updates when it serves a round: other ones in each round."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gossip.errors import ConfigError
 from gossip.topologies import draw
 
 STREAM_MAX = 2**16
-"""Samples of an iterable that are kept in memory, at most."""
+"""Largest number of samples of an iterable in memory."""
 
 UNUSED_REFERENCE = (
     "gossip.init was given a reference, and the rule {} does not judge by it: start the run with "
@@ -28,8 +28,7 @@ Collate = Callable[[list[Any]], Any]
 
 
 class ReferenceData:
-    """Draws a batch for each round: the same for the same words and round, whatever was drawn
-    before."""
+    """Draws a batch for each round, which depends only on the words and the round."""
 
     def __init__(
         self,
@@ -45,8 +44,8 @@ class ReferenceData:
             dataset: With ``__getitem__`` and ``__len__``.
             collate: Makes a batch of a list of samples.
             size: Samples of a batch. A smaller data set is read whole.
-            words: What the draws follow from, beside the round.
-            chosen: Samples that are drawn from; None: all.
+            words: Seeds of the draws, beside the round.
+            chosen: Samples to draw from; None: all.
         """
         self._dataset, self._collate, self._size = dataset, collate, size
         self._words, self._chosen = tuple(words), chosen
@@ -84,7 +83,8 @@ class ReferenceData:
         return len(self._dataset if self._chosen is None else self._chosen)
 
     def batch(self, round_id: int) -> Any:
-        """In the form that the training loop gets. No sample is in it twice."""
+        """Return the batch of a round, in the form of the training loop's. No sample is in it
+        twice."""
         count = self._count
         drawn = random.Random(draw("reference", *self._words, round_id)).sample(
             range(count), min(self._size, count)
@@ -96,13 +96,12 @@ class ReferenceData:
 
 
 class JudgeReference:
-    """The reference by which this peer judges updates: what the script has given, or else the data
-    set that all peers read.
+    """The reference by which this peer judges updates: the script's, or else the data set that all
+    peers read.
 
     Attributes:
-        given: Given to ``gossip.init``; None: nothing was.
-        shared: Returns such data, with batches of so many samples, of the data set that all peers
-            read.
+        given: Reference of ``gossip.init``; None: there is none.
+        shared: Returns a reference from the data set that all peers read, for a batch size.
         is_needed: Whether the rule judges by it.
     """
 
@@ -115,7 +114,7 @@ class JudgeReference:
 
     def fit(self, rule: BoundRule, judge: Callable[..., Any] | None) -> Callable[[int], Any] | None:
         """Return the function that draws the batch of a round for the script's ``judge``; None: it
-        takes none.
+        takes no batch.
 
         Raises: ConfigError: There is a reference, and the judge takes no batch of it.
         """
@@ -185,13 +184,13 @@ def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData
 
 
 def needs_batch(judge: Callable[..., Any]) -> bool:
-    """Whether the user's ``judge`` is to be given a batch of the reference, or draws its own.
+    """Whether the user's ``judge`` takes a batch of the reference rather than draw its own.
 
-    Raises: ConfigError: It wants more than a batch.
+    Raises: ConfigError: It requires more than a batch.
     """
     try:
         parameters = inspect.signature(judge).parameters.values()
-    except (TypeError, ValueError):  # a builtin, which does not say
+    except (TypeError, ValueError):  # a builtin without a signature
         return False
     required = [each for each in parameters if each.default is each.empty and each.kind <= 1]
     if len(required) > 1:

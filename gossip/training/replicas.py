@@ -1,8 +1,8 @@
-"""Digests of this peer's replica, and the likely cause if it differs from that of most.
+"""Digests of this peer's replica, and the likely cause if it differs from that of most peers.
 
-A replica is what all peers hold alike: the model's parameters, what the optimizer keeps for them,
-and the parameters of modules that ``Session.keep`` was given. Buffers, such as the statistics of a
-BatchNorm, are each peer's own, and so may be what other kept objects hold.
+A replica is the state that is equal on all peers: the model's parameters, the optimizer's state of
+them, and the parameters of modules given to ``Session.keep``. Buffers, such as the statistics of a
+BatchNorm, belong to each peer, and the state of other kept objects may, too.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from gossip.ipc import DivergenceReport, clip
 from gossip.vectors import payload_digest
 
 TENSORS_MAX = 1000
-"""Tensors that have a short digest of their own; further ones share one."""
+"""Largest number of tensors with a short digest; further tensors are only in the whole digest."""
 SHORT_BYTES = 2
 TENSORS_NAMED_MAX = 8
-"""Tensors that a report names, of those that differ."""
+"""Largest number of differing tensors that a report names."""
 SHARE = 0.005
-"""Share of the training time for regular comparisons; other comparisons may take as much again."""
+"""Share of the training time for regular comparisons; other comparisons may take the same share."""
 PERIOD_MAX = 4096
 LOOK_STEPS = 16
-"""The period is computed anew at most so many steps apart, or a power of two below."""
+"""Largest number of steps between two computations of the period."""
 FIRST_STEPS = 3
-"""Steps after each of which it is looked whether the script changes the replica itself."""
+"""Number of first steps that are checked for changes of the replica by the script itself."""
 
 
 class Divergence(NamedTuple):
-    """How a replica differs from that of most.
+    """Difference of a replica from that of most peers.
 
     Attributes:
-        round_id: The round before which it did.
+        round_id: The round before which it differed.
         names: Tensors that differ.
-        cause, remedy: Likely ones, as sentences without a full stop.
+        cause, remedy: Likely cause and remedy, as sentences without a full stop.
     """
 
     round_id: int
@@ -63,7 +63,7 @@ def compare_replicas(run: Any, saves_at: Callable[[int], bool]) -> None:
 
 
 class ReplicaCheck:
-    """Decides when the replica is compared with that of others, and makes its digests.
+    """Decides when the replica is compared with those of other peers, and computes its digests.
 
     Args:
         run: The ``PeerRun`` of this peer, with its prepared model.
@@ -88,7 +88,7 @@ class ReplicaCheck:
         """Steps between two regular comparisons: a power of two, so that the steps of peers that
         measure other times coincide. 1 as long as nothing is measured."""
         self.outside: tuple[str, ...] = ()
-        """Tensors that the script has changed between two steps, as far as that was looked at."""
+        """Tensors that the script has changed between two steps, in the steps that were checked."""
 
     # --- digests ----------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class ReplicaCheck:
         """Return the digests to send with the update of ``step``; b"": the replica is not compared.
 
         Args:
-            wanted: The others compare theirs, too.
+            wanted: Whether the other peers compare theirs, too.
         """
         if self._first_step < 0:
             self._first_step, self._began_at = step, time.monotonic()
@@ -153,8 +153,8 @@ class ReplicaCheck:
         return self._sent[1]
 
     def follow_step(self, step: int, is_own: bool) -> None:
-        """Note that a step was applied, and is the number ``step`` that the parameters have.
-        ``is_own``: the script was in ``optimizer.step()`` for it."""
+        """Record that a step was applied, so that the parameters have ``step`` steps. ``is_own``:
+        the script was in ``optimizer.step()``."""
         self._missed = self._missed or not is_own
         if not is_own:
             self._noted = -1, (), b""
@@ -164,7 +164,7 @@ class ReplicaCheck:
     # --- what differs -----------------------------------------------------------------------------
 
     def explain(self, round_id: int, agreed: bytes) -> Divergence:
-        """Explain why the digests that were sent last differ from those that most have."""
+        """Explain why the last digests differ from those of most peers."""
         names = _differing(*self._sent, self._sent[0], agreed)
         return Divergence(round_id, names, *self._cause(names))
 
@@ -221,8 +221,8 @@ class ReplicaCheck:
         self._report(found, peers_differ=False)
 
     def note_difference(self, round_id: int, agreed: bytes) -> None:
-        """Note that this replica differs from that of most. Unless the run only warns, theirs
-        replaces it."""
+        """Record that this replica differs from that of most peers. Unless the run only warns,
+        theirs replaces it."""
         found = self.explain(round_id, agreed)
         if self._run.config.on_divergence == "warn":
             self._report(found)
@@ -232,7 +232,7 @@ class ReplicaCheck:
         self._diverged = found, differing
 
     def note_replaced(self) -> None:
-        """Note that the state of others was loaded."""
+        """Record that the state of other peers was loaded."""
         diverged, self._diverged = self._diverged, None
         if diverged is not None:
             found, before = diverged
@@ -261,8 +261,8 @@ class ReplicaCheck:
 
 
 def largest_difference(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> float:
-    """Return the largest difference of two numbers of tensors that both have in equal shape; inf
-    where one of them is no number."""
+    """Return the largest difference of two numbers in tensors of equal name and shape; inf if one
+    of them is NaN."""
     largest = 0.0
     for name, one in before.items():
         other = after.get(name)
@@ -280,7 +280,8 @@ def _are_kept(names: Sequence[str]) -> bool:
 def _differing(
     names: Sequence[str], one: bytes, others: Sequence[str], other: bytes
 ) -> tuple[str, ...]:
-    """Return the names whose short digests differ; all that only one has."""
+    """Return the names with different short digests; if the names differ, those on one side
+    only."""
     if len(one) != len(other) or tuple(names) != tuple(others):
         return tuple(sorted(set(names) ^ set(others))) or tuple(names)
     pieces = zip(_short_digests(one), _short_digests(other), strict=True)
@@ -301,7 +302,7 @@ def _digest_of(tensor: Tensor) -> bytes:
 
 
 def _tensors_in(value: Any, where: str) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors and numbers in dicts, lists and tuples, each with where it is."""
+    """Yield the tensors and numbers in dicts, lists and tuples, each with its path."""
     if isinstance(value, Tensor):
         yield where, value.detach()
     elif isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Resuming from a checkpoint: which one is loaded, and what a peer lacks of it."""
+"""Resuming from a checkpoint: its choice, and a peer's state that it lacks."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ def load_named(run: PeerRun, name: str) -> None:
 
 
 def load_newest(run: PeerRun, folder: Path) -> None:
-    """Load the newest checkpoint that is good; without one this run begins.
+    """Load the newest good checkpoint. Without one the run starts from the beginning.
 
     Args:
-        folder: As the script has it: in a pipeline that of all stages.
+        folder: Folder of the script; in a pipeline that of all stages.
     """
     if run.config.pipeline is None:
         _load(run, folder, None)
@@ -45,8 +45,8 @@ def load_newest(run: PeerRun, folder: Path) -> None:
 
 
 def _load_stage(run: PeerRun, folder: Path, step: int | None) -> None:
-    """Load this peer's layers from the checkpoints of the stages that had them at ``step``;
-    None: at the newest one that every stage has. None there: this run begins."""
+    """Load this peer's layers from the checkpoints of the stages that had them at ``step``; None:
+    at the newest step that every stage has. Without one the run starts from the beginning."""
     plan = run.config.pipeline
     assert plan is not None, "only a pipeline has stages"
     if step is None:
@@ -72,8 +72,8 @@ def _load_stage(run: PeerRun, folder: Path, step: int | None) -> None:
 
 
 def _load(run: PeerRun, folder: Path, step: int | None) -> None:
-    """Load the newest good checkpoint of ``folder``, or that of ``step``. None there: this
-    run begins."""
+    """Load the newest good checkpoint of ``folder``, or that of ``step``. Without one the run
+    starts from the beginning."""
     config, trained = run.config, run.model.trained
     found, damaged = checkpoints.newest_good(folder, step, everybody=config.deterministic)
     if found is None and damaged:
@@ -94,7 +94,7 @@ def _load(run: PeerRun, folder: Path, step: int | None) -> None:
             f"{found.path} does not fit this script: {error}",
             "build the same model and optimizer, or begin anew without --resume",
         ) from error
-    extra.pop(ANSWERS, None)  # all scripts begin anew, so their calls have no answers yet
+    extra.pop(ANSWERS, None)  # all scripts restart, so their calls have no answers yet
     run.model.extra.load(extra)
     load_own_state(run, folder, found)
     ledger, of_round = found.read(LEDGER_FILE), config.steps_per_round
@@ -118,7 +118,7 @@ def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) ->
         stepper.load_own(own.parameters or ())
     except StateMismatch as error:
         own = own._replace(why=str(error))
-    # Rates are those of the step, whatever was taken after it.
+    # Rates belong to the step, without local steps after it.
     run.model.extra.restore_settings()
     model.sender_memory = own.memory
     if encoder is not None:
@@ -131,7 +131,7 @@ def load_own_state(run: PeerRun, folder: Path, found: checkpoints.Checkpoint) ->
 
 
 def _begins_without_own(run: PeerRun, writer: str, owes: bool) -> str:
-    """Return how this peer goes on without state of its own, which was not found."""
+    """Return a phrase about this peer's start without its own state, which was not found."""
     if not run.config.is_rolling:
         return f"it begins with the mean model and the optimizer of {writer}"
     model = run.model
@@ -146,8 +146,8 @@ def _begins_without_own(run: PeerRun, writer: str, owes: bool) -> str:
 
 
 def check_rounds(checkpoint: checkpoints.Checkpoint, config: RunConfig) -> None:
-    """Raises ConfigError: Its rounds were on other steps than those of this run, or were followed
-    by another one."""
+    """Raise ConfigError if the rounds of the checkpoint had other local steps, fragments or outer
+    steps than this run."""
     after = config.outer_step if config.has_local_steps else ""
     for name, default, own in (
         ("local_steps", 1, config.local_steps),
@@ -168,8 +168,8 @@ def check_rounds(checkpoint: checkpoints.Checkpoint, config: RunConfig) -> None:
 def _plan_of(
     ledger: bytes, checkpoint: checkpoints.Checkpoint, of_round: int
 ) -> tuple[int, int | None]:
-    """The round that comes after a checkpoint, and how many peers epochs are planned for, if they
-    are. Raises ConfigError: That is not in there."""
+    """Return the round after a checkpoint, and the number of peers that epochs are planned for, if
+    they are. Raises ConfigError: The ledger lacks them."""
     found = json.loads(ledger)
     round_id = found.get("round") if isinstance(found, dict) else None
     try:

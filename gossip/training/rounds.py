@@ -21,15 +21,15 @@ class ScriptRounds:
     """Takes part in rounds for the script.
 
     With overlap the script computes the next update while a round is in flight. The result is
-    applied when that update is there.
+    applied once that update is computed.
 
     Attributes:
         batches: Batches of the loader, if there is one.
-        checkpoints: Checkpoints that the script wants saved.
+        checkpoints: Checkpoints that the script requests.
         loss: The loss that the script has logged since its last update.
         computing_since: When the script began to compute its next update.
-        dropped: State beside the model before a step that was of no use: {} if the state of others
-            has replaced it since. None: no step was dropped.
+        dropped: State beside the model before a dropped step: {} if the state of other peers has
+            replaced it since. None: no step was dropped.
     """
 
     def __init__(self, run: PeerRun, checkpoints: RunCheckpoints) -> None:
@@ -38,7 +38,7 @@ class ScriptRounds:
         self.loss: float | None = None
         self.computing_since = time.monotonic()
         self.dropped: dict[str, Any] | None = None
-        self._has_undone = False  # Whether local steps were undone before; the user was told once.
+        self._has_undone = False  # Whether the user was notified of undone local steps.
         self._samples = 0  # Samples of the last batch, at its first step.
         self._overtakes = 0  # ``model.overtakes`` at that step.
         self._seen = 0, 0  # Parameters that the script has seen after its last step.
@@ -46,8 +46,8 @@ class ScriptRounds:
     # --- updates ----------------------------------------------------------------------------------
 
     def run(self, loss: float | None, steps: StepsTaken) -> bool:
-        """Take part in a round with the gradients of ``steps``. Returns whether they were offered
-        to a round."""
+        """Take part in a round with the gradients of ``steps``. Return whether they were offered to
+        a round."""
         with self._run.waiting_in_loop():
             if not self._offer(loss, steps):
                 return False
@@ -56,21 +56,21 @@ class ScriptRounds:
         return True
 
     def _offer(self, loss: float | None, steps: StepsTaken) -> bool:
-        """Offer the gradients. Without overlap the round is applied then. Returns False if the
-        gradients are of no use, and were not offered."""
+        """Offer the gradients. Without overlap, wait until the round is applied. Return False if
+        the gradients are outdated, and were not offered."""
         exchange, model = self._exchange, self._run.model
         computed: Callable[[], None] | None = partial(
             self._run.hooks.computed, self.computing_since
         )
         if self._config.overlap:
-            self._run.hooks.computed(self.computing_since)  # beside the round, as the computing was
+            self._run.hooks.computed(self.computing_since)  # before the wait for the round
             computed = None
             if not self._is_of_use():
                 return False
         loss, self.loss = self.loss if loss is None else loss, None
         outdated = False
         if is_further(steps.kind):
-            exchange.wait_go()  # which may apply rounds that this peer has missed
+            exchange.wait_go()  # may apply rounds that this peer has missed
             outdated = self._seen != self._parameters_now or model.overtakes != self._overtakes
         else:
             self._samples, self._overtakes = self.batches.end_round(steps.taken), model.overtakes
@@ -85,15 +85,15 @@ class ScriptRounds:
 
     @property
     def _parameters_now(self) -> tuple[int, int]:
-        """Counts that change with the parameters: rounds that stepped, and states taken over."""
+        """Counts that change with the parameters: rounds that stepped, and restored states."""
         return self._exchange.model.steps, self._exchange.restores
 
     def note_seen(self) -> None:
-        """Note that the script sees the parameters as they are."""
+        """Record that the script sees the present parameters."""
         self._seen = self._parameters_now
 
     def undo_local_steps(self) -> None:
-        """Undo the local steps of a round that does not come to its end here."""
+        """Undo the local steps of a round that this peer does not complete."""
         stepper, of_round = self._run.stepper, self._config.steps_per_round
         undone = stepper.undo_steps()
         if not undone:
@@ -115,9 +115,9 @@ class ScriptRounds:
     # --- overlap ----------------------------------------------------------------------------------
 
     def _is_of_use(self) -> bool:
-        """Wait for the round in flight, and apply it. Returns whether the update that was computed
-        beside it can be offered to the round that comes: its parameters lack one round at most, and
-        its samples are those of this peer in that round."""
+        """Wait for the round in flight, and apply it. Return whether the update that was computed
+        beside it can be offered to the next round. Then its parameters lack one round at most, and
+        its samples are those of this peer in the next round."""
         exchange = self._exchange
         before, restores = self._extra.before_round(), exchange.restores
         in_turn = exchange.settle()
@@ -129,8 +129,8 @@ class ScriptRounds:
         return not go.sharded or self.batches.belong_to(go)
 
     def drop_step(self) -> None:
-        """Drop a step that is of no use: it counts for nothing, and what the script does after it
-        is undone."""
+        """Drop an outdated step: it does not count, and the script's changes after it are
+        undone."""
         self._exchange.log_skipped("overlap")
         self.dropped = self._extra.in_flight
         stepper, batches = self._run.stepper, self.batches
@@ -141,16 +141,15 @@ class ScriptRounds:
         self.computing_since = time.monotonic()
 
     def undo_dropped(self) -> None:
-        """Undo what the script has done after a step that was dropped, such as to step a
-        scheduler."""
+        """Undo the script's changes after a dropped step, such as the step of a scheduler."""
         states, self.dropped = self.dropped, None
-        if states:  # else they were replaced by those of others
+        if states:  # empty: a state of other peers has replaced them
             self._extra.restore(states)
 
     @property
     def _drain_is_due(self) -> bool:
-        """Whether the next step is to begin on parameters that have all rounds: after the last
-        step, and where others may go on from the state."""
+        """Whether the next step needs parameters with all rounds: after the last step, and if the
+        state is saved or this peer is to stop."""
         if not self._exchange.in_flight:
             return False
         rounds, run = self._config.rounds, self._run
@@ -159,7 +158,7 @@ class ScriptRounds:
         return last or saves or self._run.is_asked_to_stop
 
     def drain(self, expired: Callable[[], bool] = lambda: False) -> None:
-        """Wait for the round in flight until ``expired``. Behind it none is in flight any more."""
+        """Wait for the round in flight until ``expired``. Afterwards none is in flight."""
         if self._exchange.in_flight:
             with self._run.waiting_in_loop(), self._run.stepper.at_anchor():
                 self._exchange.settle(expired)
@@ -167,8 +166,8 @@ class ScriptRounds:
     # --- rounds without an update -----------------------------------------------------------------
 
     def next_go(self) -> StartRoundCommand:
-        """Return the round to compute: beside the round in flight the one that will probably follow
-        it, as long as that is of the same epoch."""
+        """Return the round to compute: the predicted next one beside a round in flight, if both are
+        of the same epoch."""
         guess, reading = self._exchange.guess, self.batches.reading
         if guess is not None and reading is not None and guess.epoch == reading.epoch:
             return guess
@@ -178,21 +177,21 @@ class ScriptRounds:
 
     def pass_by(self, skipped: bool) -> None:
         """Take part in a round without an update. ``skipped``: the script had its samples, and they
-        do not come again."""
+        are not read again."""
         self.drain()
         with self._run.waiting_in_loop(), self._run.stepper.at_anchor():
             steps = StepsTaken(is_skipped=skipped and self._has_read_slice())
             self._exchange.contribute(0, None, steps=steps)
 
     def _has_read_slice(self) -> bool:
-        """Whether the batches in hand belong to the round, and not to one that was expected."""
+        """Whether the batches in hand belong to the round, and not to a predicted one."""
         batches = self.batches
         outdated, batches.is_outdated = batches.is_outdated, False
         return batches.belong_to(self._exchange.wait_go()) and not outdated
 
     def run_collective(self, data: bytes) -> bool:
-        """Give ``data`` to a collective operation in the next round. Returns whether others trained
-        in it.
+        """Contribute ``data`` to a collective operation in the next round. Return whether other
+        peers trained in it.
 
         Raises: RunOver: There is no such round.
         """
@@ -214,8 +213,8 @@ class ScriptRounds:
         return exchange.model.steps > steps
 
     def confirm(self, expired: Callable[[], object] | None = None) -> None:
-        """Ask others for the final state. There is no round after this in which a lie would be
-        found out."""
+        """Request confirmation of the final state from other peers, because no later round would
+        detect a forged result."""
         if self._config.f and self._config.is_rolling:
             with self._run.stepper.at_anchor():
                 self._exchange.confirm(expired)

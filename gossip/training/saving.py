@@ -1,4 +1,5 @@
-"""Checkpoints of the run: which peer writes them, when, and beside the training."""
+"""Checkpoints of the run: the choice of the writing peer, the schedule, and writing beside the
+training."""
 
 from __future__ import annotations
 
@@ -24,31 +25,33 @@ from .state import StateFile
 LOCK = ".writer.lock"
 LEDGER_FILE = "ledger.json"
 LINKS_MAX = 16
-"""Checkpoints that link to one file of a base, before it is written anew."""
+"""Largest number of checkpoints that link to one file of a base, before it is written again."""
 HANDED_OVER_S = 10.0
-"""Seconds in which the holder of the lock is to write the last checkpoint. Then each peer that
-lacks it writes it: the holder may hang, and equal files do no harm."""
+"""Seconds for the holder of the lock to write the last checkpoint. Then each peer without it writes
+it: the holder may hang, and equal files do no harm."""
 HOLDER_BYTES_MAX = 1024
 TOLD_S, LOOK_AT_DISK_S = 5.0, 0.5
 """Seconds of waiting for the disk before a peer reports it, and between two checks whether to give
 up."""
 SLOW_DISK_S = 2.0
-"""Seconds that training waits for the checkpoint before, once. Then there is no checkpoint until
-that one is written."""
+"""Seconds that training waits once for the previous checkpoint. Then there is no new checkpoint
+until that one is written."""
 ROOM_BYTES = 2**16
 """Spare bytes at the end of the memory that a file is copied into."""
 OTHERS_S, LOOK_EVERY_S = 10.0, 0.1
-"""Seconds that the writer waits for the models of others in gossip rounds, and between two checks.
-All peers save the same step, but not in the same moment."""
+"""Seconds that the writer waits for the models of other peers in gossip rounds, and between two
+checks. All peers save the same step, but not at the same time."""
 
 logger = logging.getLogger(__name__)
 
 
 class SavePlan(NamedTuple):
-    """``every``: steps between two checkpoints; None: only at the end. ``keep``: how many stay.
-    ``peers``: those whose models are to be averaged, where each has its own. ``of_round``: steps of
-    a round: there is a state to save after each. ``streams``: the state is written while training
-    waits, a block at a time, in place of a copy of all of it that is written meanwhile."""
+    """Schedule and form of checkpoints.
+
+    ``every``: steps between two checkpoints; None: only at the end. ``keep``: number of checkpoints
+    to keep. ``peers``: peers with models of their own, which are averaged. ``of_round``: steps of a
+    round; a state can be saved after each round. ``streams``: whether training waits while the
+    state is written in blocks, rather than copy the whole state and write it in the background."""
 
     folder: Path
     every: int | None
@@ -59,14 +62,14 @@ class SavePlan(NamedTuple):
 
 
 class CheckpointSaver:
-    """Saves into one folder. Of the peers that reach that folder one writes: who has its lock,
-    which the system frees when that process dies.
+    """Saves into one folder. Among the peers that reach the folder, the holder of its lock writes;
+    the system frees the lock when that process dies.
 
     Attributes:
-        folder: Where checkpoints go.
+        folder: Folder of the checkpoints.
         every: Steps between two of them; None: only at the end.
-        failed: What went wrong with the last one; empty while nothing did.
-        newest: The step of the last one that this peer has begun to write.
+        failed: Error of the last checkpoint; empty if there was none.
+        newest: Step of the last checkpoint that this peer has begun to write.
     """
 
     def __init__(
@@ -79,36 +82,36 @@ class CheckpointSaver:
         """
         Args:
             peer: The local one.
-            about: What the manifest says beside the step and the files.
-            notify: Told once when checkpoints cannot be written, and once when they can be again.
+            about: Entries of the manifest beside the step and the files.
+            notify: Called once when checkpoints cannot be written, and once when they can be again.
         """
         self.folder, self.every, self._keep, peers, self._of_round, self._streams = plan
-        self._averaged = set(peers)  # as long as they come in time
+        self._averaged = set(peers)  # peers that are in time
         self._peer = peer
         self._about, self._notify = dict(about), notify
         self.failed = ""
         self.newest = -1
         self._lock_fd = -1
         self._memory: dict[str, bytearray] = {}
-        self._links = 0  # to one file of a base
+        self._links = 0  # number of links to one file of a base
         self._written: Path | None = None  # the last checkpoint that this process has written
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._idle = threading.Event()
         self._idle.set()
-        self._disk_is_slow = False  # the checkpoint before was waited for in vain
+        self._disk_is_slow = False  # the previous checkpoint was not written in time
         self._thread: threading.Thread | None = None
 
     def is_due(self, step: int) -> bool:
-        """Whether there is to be a checkpoint of ``step``."""
+        """Whether a checkpoint of ``step`` is due."""
         return self.every is not None and step % self.every < self._of_round
 
     def is_writer(self) -> bool:
-        """Whether this peer writes for the folder. Who becomes it stays it."""
+        """Whether this peer writes to the folder. The writer holds the lock until it leaves."""
         if self._lock_fd >= 0:
             return True
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # No flag of its own keeps a forked child from holding such a lock: it never does.
+            # no flag is needed for forked children, which never inherit such a lock
             fd = os.open(self.folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
             self._fails(f"{error}")
@@ -116,17 +119,17 @@ class CheckpointSaver:
         try:
             fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            os.close(fd)  # another peer has it, or the file system knows no locks
+            os.close(fd)  # another peer has it, or the file system has no locks
             return False
         self._lock_fd = fd
-        with suppress(OSError):  # a full disk has no room for the name, which only a message shows
+        with suppress(OSError):  # a disk may be full; only a message shows the name
             os.ftruncate(fd, 0)
             os.pwrite(fd, str(self._about.get("run", "")).encode()[:HOLDER_BYTES_MAX], 0)
         return True
 
     def check_folder(self, resumes: bool) -> None:
-        """Before the first step. Raises ConfigError: Another run saves to the folder now, or
-        has saved there and this one does not go on from it."""
+        """Raise ConfigError if another run saves to the folder now, or has saved there and this run
+        does not resume from it. Called before the first step."""
         run = str(self._about.get("run", ""))
         if not self.is_writer() and (holder := self._holder()) not in ("", run):
             raise ConfigError(
@@ -147,7 +150,7 @@ class CheckpointSaver:
             )
 
     def _holder(self) -> str:
-        """The run of the process that has the lock, as that one says."""
+        """Return the run of the process that has the lock, as it has written there."""
         try:
             with open(self.folder / LOCK, "rb") as file:
                 return file.read(HOLDER_BYTES_MAX).decode("utf-8", "replace")
@@ -163,8 +166,8 @@ class CheckpointSaver:
         return True
 
     def is_in_time(self, step: int) -> bool:
-        """Whether the checkpoint before that of ``step`` is written, or will be soon. Training does
-        not stand still for a slow disk."""
+        """Whether the checkpoint before that of ``step`` is written, after a short wait. Training
+        does not wait longer for a slow disk."""
         if self._idle.wait(0.0 if self._disk_is_slow else SLOW_DISK_S):
             self._disk_is_slow = False
             return True
@@ -184,12 +187,13 @@ class CheckpointSaver:
         ledger: bytes,
         about: Mapping[str, Any],
     ) -> None:
-        """Copies the state, or hands it to the operating system, and makes it durable in another
-        thread. The save before must be over (``wait``).
+        """Copy the state, or write it without a sync, and make it durable in another thread. The
+        previous save must be over (``wait``).
 
         Args:
-            own: What belongs to this peer alone.
-            files: The checkpoint's, with ``ledger`` and ``about``; empty where another peer writes.
+            own: State of this peer alone.
+            files: Files of the checkpoint, with ``ledger`` and ``about``; empty if another peer
+                writes.
         """
         assert self.is_idle, "the memory is still being written from"
         of_own = None if own is None else self._copied("own", own)
@@ -214,8 +218,8 @@ class CheckpointSaver:
         self._submit(lambda: self._write(step, of_own, conclude, outgoing))
 
     def _find_same_base(self, about: Mapping[str, Any]) -> checkpoints.Checkpoint | None:
-        """Return the last checkpoint of this process if its base is that of ``about``. A file that
-        was damaged since harms a bounded number of checkpoints."""
+        """Return the last checkpoint of this process if its base is that of ``about``. The number
+        of links is bounded, so a damaged file harms a bounded number of checkpoints."""
         last = None if self._written is None else checkpoints.open_or_none(self._written)
         same = last is not None and "base" in about and last.manifest.get("base") == about["base"]
         self._links = self._links + 1 if same and self._links < LINKS_MAX else 0
@@ -228,7 +232,7 @@ class CheckpointSaver:
         ledger: bytes,
         base: checkpoints.Checkpoint | None,
     ) -> checkpoints.OutgoingCheckpoint | None:
-        """The files as they are, which are yet to be made durable; None where that has failed."""
+        """Write the files without making them durable; None if that has failed."""
         outgoing = checkpoints.OutgoingCheckpoint(self.folder, step)
         try:
             outgoing.add(LEDGER_FILE, iter((memoryview(ledger),)))
@@ -247,8 +251,9 @@ class CheckpointSaver:
         return outgoing
 
     def _copied(self, name: str, file: StateFile) -> memoryview:
-        """Into memory that is kept for it, with room for a header that has grown by a few numbers.
-        What is too small goes before the next is there: each is as long as the state."""
+        """Copy a file into cached memory, with room for a header that has grown by a few numbers.
+        Memory that is too small is freed before the next allocation, because each is as long as the
+        state."""
         if len(self._memory.get(name, b"")) < file.nbytes:
             self._memory.pop(name, None)
             self._memory[name] = bytearray(file.nbytes + ROOM_BYTES)
@@ -260,11 +265,11 @@ class CheckpointSaver:
         expired: Callable[[], bool] = lambda: False,
         serve: Callable[[Callable[[], bool]], None] = lambda waits: None,
     ) -> bool:
-        """Wait until what was given to ``save`` is durable, or has failed.
+        """Wait until the last ``save`` is durable, or has failed.
 
         Args:
-            expired: Looked at twice a second; once it is true, the disk is not waited for.
-            serve: What this thread does as long as its argument is true.
+            expired: Polled twice a second; once it is true, the wait ends.
+            serve: Called for the wait; works as long as its argument returns true.
         Returns: Whether nothing is being written any more.
         """
         began, tells_at = time.monotonic(), TOLD_S
@@ -291,7 +296,7 @@ class CheckpointSaver:
         return self._idle.is_set()
 
     def close(self) -> None:
-        """Let another peer write. A save that the disk has not finished is left to itself."""
+        """Release the lock for another peer. An unfinished save continues in its thread."""
         if self._thread is not None:
             self._jobs.put(None)
             if self.is_idle:
@@ -300,7 +305,7 @@ class CheckpointSaver:
         self.release()
 
     def release(self) -> None:
-        """Let another peer write."""
+        """Release the lock for another peer."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -310,7 +315,7 @@ class CheckpointSaver:
             thread = threading.Thread(target=self._run, name="gossip-checkpoint", daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # Python 3.12 starts no thread at exit, where nothing trains
+            except RuntimeError:  # Python 3.12 starts no thread at exit; nothing trains then
                 self._do(job)
                 self._idle.set()
                 return
@@ -320,13 +325,13 @@ class CheckpointSaver:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             self._do(job)
-            del job  # it holds on to the memory that it wrote from
+            del job  # it refers to the memory that it wrote from
             self._idle.set()
 
     def _do(self, job: Callable[[], None]) -> None:
         try:
             job()
-        except Exception as error:  # else whoever waits for it would wait for ever
+        except Exception as error:  # otherwise a wait for it would never end
             logger.exception("a checkpoint was not written")
             self._fails(f"{type(error).__name__}: {error}")
 
@@ -363,8 +368,8 @@ class CheckpointSaver:
     def _with_mean(
         self, step: int, data: Mapping[str, Any], about: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The model is the mean of those of all who save this step in time. Who does not is not
-        waited for again."""
+        """Return the files with the mean of the models that are saved for this step in time, and
+        the manifest. Later checkpoints do not wait for peers that were late."""
         until = time.monotonic() + OTHERS_S
         while time.monotonic() < until:
             lacking = {p for p in self._averaged if not has_own(self.folder, p, step)}
@@ -391,7 +396,7 @@ class CheckpointSaver:
 
 
 def _run_of(path: Path) -> str | None:
-    """The run that a checkpoint is of; None where that cannot be read."""
+    """Return the run of a checkpoint; None if it is unreadable."""
     try:
         said = checkpoints.open_at(path).manifest.get("run")
     except (OSError, ConfigError):

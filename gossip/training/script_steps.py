@@ -26,7 +26,7 @@ from .unprepared import UnpreparedOptimizers
 
 @dataclass
 class ScriptSteps:
-    """Makes the steps that the script asks its optimizers for.
+    """Makes the steps that the script requests from its optimizers.
 
     The first step on samples is a step of the run. Other optimizers may step on the same samples,
     each in a further round.
@@ -34,9 +34,9 @@ class ScriptSteps:
     Attributes:
         unprepared: Optimizers that were not prepared.
         coordinator: Requests these steps; set by ``prepare``.
-        are_begun: The script has made a step.
-        advanced: By how much the last call of ``optimizer.step()`` advanced the count of steps,
-            lost ones included.
+        are_begun: Whether the script has made a step.
+        advanced: Number of steps, including lost ones, that the last ``optimizer.step()`` has
+            added.
     """
 
     _run: PeerRun
@@ -49,21 +49,21 @@ class ScriptSteps:
     _has_warned: bool = False
     _seeded: tuple[int, int] = -1, 0  # The step that the generators were seeded for, and the seed.
     _have_stepped: frozenset[int] = frozenset()  # Optimizers, on the last samples.
-    # Each with the number of the optimizer whose steps it follows; None: steps of the run.
+    # Each with the number of the optimizer that it follows; None: it follows steps of the run.
     _functions: tuple[tuple[Callable[[], object], int | None], ...] = ()
 
     def check_prepared(self, operation: str) -> None:
-        """Raises ConfigError: ``operation`` cannot be used now."""
+        """Raise ConfigError if ``operation`` cannot be used now."""
         self._run.check_prepared(operation)
         self.coordinator.check_gathered()
 
     def begin_pass(self) -> None:
-        """Note that the next step is one of the run, whatever has stepped before."""
+        """Record that the next step is a step of the run, regardless of earlier steps."""
         self._have_stepped = frozenset()
 
     def step(self, loss: float | None, overflow: bool, which: frozenset[int]) -> None:
-        """Make a step of the optimizers ``which``. With ``overflow`` this peer only takes part: its
-        gradients are no numbers."""
+        """Make a step of the optimizers ``which``. With ``overflow`` this peer takes part without
+        an update: its gradients are not finite."""
         run, trained, self.are_begun = self._run, self._run.model.steps, True
         before = run.step
         kind = self.coordinator.kind_of(which)
@@ -100,8 +100,8 @@ class ScriptSteps:
         self._run.check_no_pipeline(operation)
 
     def _begin_step(self) -> bool:
-        """Do what precedes a step: save what is due, stop if this peer is to. Returns False where
-        the loop ends after the step, which changes nothing."""
+        """Prepare a step: save a due checkpoint, and stop if that is requested. Return False if the
+        run is over: then the loop ends after the step, which changes nothing."""
         self.unprepared.exchanged()
         self._rounds.batches.check_step()
         self.follow_step()
@@ -125,7 +125,7 @@ class ScriptSteps:
         if stepper.taken:
             rounds.computing_since = time.monotonic()
         if stepper.good == 1 and not run.model.steps:
-            # Raises UnsupportedModel now, and not at the first checkpoint.
+            # raises UnsupportedModel before the first checkpoint
             run.model.plan_own()
         if stepper.is_complete:
             self._end_round(loss, overflow, kind)
@@ -133,7 +133,8 @@ class ScriptSteps:
             self.end_local_step()
 
     def _make_further_step(self, loss: float | None, overflow: bool, kind: int) -> None:
-        """Take the round of a step on the samples of the one before, by another optimizer."""
+        """Take part in the round of another optimizer's step on the samples of the previous
+        step."""
         self._check_step("optimizer.step()")
         config, encoder = self._run.config, self._run.model.encoder
         unable = {
@@ -162,9 +163,9 @@ class ScriptSteps:
             self.coordinator.step()
 
     def _end_round(self, loss: float | None, overflow: bool, kind: int = 0) -> None:
-        """Take the round of the step, or of the local steps, that this peer has made."""
-        # The place of a script after this round: the same for all, however many local steps each
-        # has taken.
+        """Take part in the round of the step, or of the local steps, that this peer has made."""
+        # The position of a script after this round is the same on all peers, regardless of their
+        # local steps.
         position = 2 * (self._run.rounds_made + 1) * self._run.config.steps_per_round - 1
         if self._rounds.run(loss, self._run.stepper.load_update(overflow, kind)):
             self._run.answers.reached(position)
@@ -185,8 +186,8 @@ class ScriptSteps:
         """Take part in the current round without an update.
 
         Args:
-            skipped: The script was handed the samples of this round and went on without a step:
-                they do not come again. Otherwise they go back to the swarm.
+            skipped: The script received the samples of this round and continued without a step:
+                they are not read again. Otherwise they return to the swarm.
         """
         self._check_step("a step without pipe.step(x, y)")
         self.coordinator.check_gathered()
@@ -198,10 +199,10 @@ class ScriptSteps:
         self._rounds.batches.drop_unused()
         self._rounds.pass_by(skipped)
 
-    # --- after a step, and before the next one ---------------------------------------------------
+    # --- after a step, and before the next one ----------------------------------------------------
 
     def end_step(self) -> None:
-        """Note that the next work of the script belongs to the step that was made."""
+        """Record that the following work of the script belongs to the completed step."""
         run, extra, checkpoints = self._run, self._run.model.extra, self._rounds.checkpoints
         if run.exchange.round_id > run.exchange.restored_at:
             extra.load_all()
@@ -215,12 +216,12 @@ class ScriptSteps:
         self.begin_computing()
 
     def end_local_step(self) -> None:
-        """Likewise for a step that no round follows."""
+        """Record the end of a local step without a round after it."""
         exchange = self._run.exchange
         exchange.note_progress()
         if exchange.is_asked_for_state():
-            # Who comes back would else have it at the end of the round, and be in none but the
-            # second after.
+            # Otherwise a returning peer would get the state at the end of the round, and miss the
+            # next round, too.
             with self._run.stepper.at_anchor():
                 exchange.send_snapshot()
         self._run.answers.reached(2 * self._run.step - 1)
@@ -231,8 +232,8 @@ class ScriptSteps:
     def follow_step(self) -> None:
         """Do what is due before the next step.
 
-        The script has done what follows the last one, such as to step a scheduler. So the state is
-        complete, and is saved now.
+        The script has finished its work after the last step, such as to step a scheduler. So the
+        state is complete, and a due checkpoint is saved now.
         """
         extra, checkpoints = self._run.model.extra, self._rounds.checkpoints
         self._rounds.undo_dropped()
@@ -252,19 +253,19 @@ class ScriptSteps:
             self._run.termination.stop()
 
     def begin_computing(self) -> None:
-        """Note that the script computes its next update from now on."""
+        """Record that the script computes its next update from now on."""
         self.seed()
         self._rounds.computing_since = time.monotonic()
 
     def seed(self) -> None:
-        """Seed the generators for the next step, each peer's with its own: what is drawn in it
-        depends on nothing that was drawn before, so a resumed run draws the same. A script that
-        was started alone draws as it would without gossip."""
+        """Seed the generators for the next step, with a seed of each peer. Draws in the step do not
+        depend on earlier draws, so a resumed run draws the same numbers. A script that was started
+        alone draws as it would without gossip."""
         run = self._run
         if run.config.name == ALONE:
             return
         step = run.step
-        if step != self._seeded[0]:  # else it is of what was drawn in between
+        if step != self._seeded[0]:  # the same step keeps its seed
             self._seeded = step, draw("step", run.config.seed, run.peer, step)
         seed_generators(self._seeded[1])
 
@@ -295,8 +296,8 @@ class ScriptSteps:
         """Run the functions after a round that counts as a step, even if it was lost and changed
         nothing."""
         stepped = self.coordinator.stepped if applied.slot >= 0 else ()
-        # A state of others that came within this step is that of the parameters; what the script
-        # does after its own step concerns schedulers alone.
+        # A state of other peers that came within this step belongs to the parameters, so the
+        # functions need it. Schedulers load theirs after the script's work.
         self._run.model.extra.load_objects()
         seed = draw("each_step", self._run.config.seed, self._run.step, applied.kind)
         device = self._run.model.trained.layout.device

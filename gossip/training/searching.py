@@ -22,11 +22,11 @@ class SearchingPeer:
     _collectives: Collectives
 
     def gather(self, make: Callable[[], object]) -> dict[int, Any] | None:
-        """Gather the value of each living peer, the same at all peers. None: the run has had
+        """Gather the value of each living peer, the same at all peers. None: the run has made
         steps.
 
         Args:
-            make: Makes the own value. It is not called where the answer is known.
+            make: Makes this peer's value. It is not called if the answer is known.
         """
         if self.run.step:
             return None
@@ -37,8 +37,8 @@ class SearchingPeer:
         return None if self.run.step else found
 
     def _gather_directly(self, data: bytes) -> dict[int, Any]:
-        """Return what peers have sent each other, where no commit collects it: for each the value
-        of this operation or, where it has sent none yet, its last one."""
+        """Return the values that peers have sent directly, without a commit: for each peer the
+        value of this operation or, if it has sent none yet, its last one."""
         found: dict[int, Any] = {self.run.peer: plain_of(data)}
 
         def add(collected: Sequence[tuple[int, bytes]]) -> None:
@@ -54,13 +54,12 @@ class SearchingPeer:
         return found
 
     def pause(self, pause_s: float) -> None:
-        """Wait, so that other peers may come further."""
+        """Wait for progress of other peers, and serve the node."""
         until = time.monotonic() + pause_s
         self.run.exchange.serve_while(lambda: time.monotonic() < until)
         self.between_steps()
 
     def between_steps(self) -> None:
-        """Note that a step of a trial is over: this peer is not stalled, and stops when it is
-        to."""
+        """Record the end of a trial's step: this peer is not stalled, and stops if requested."""
         self.run.exchange.note_progress()
         self.run.exchange.interrupt()

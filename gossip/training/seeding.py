@@ -11,8 +11,9 @@ import torch
 
 
 def seed_generators(seed: int, devices: bool = True) -> None:
-    """Sets all three, that of torch also on its ``devices``. numpy's takes the lowest 32 bits."""
-    # torch.manual_seed takes 0.1 ms to ask every kind of device; this takes 0.001 ms.
+    """Seed all three generators, torch's also on its ``devices``. numpy's takes the lowest 32
+    bits."""
+    # torch.manual_seed takes 0.1 ms for every kind of device; this takes 0.001 ms.
     torch.default_generator.manual_seed(seed % 2**63)
     if devices and torch.cuda.is_available():
         torch.cuda.manual_seed_all(seed % 2**63)
@@ -22,8 +23,8 @@ def seed_generators(seed: int, devices: bool = True) -> None:
 
 @contextmanager
 def drawing_from(seed: int, device: torch.device) -> Iterator[None]:
-    """Have torch draw from ``seed`` within the block, on the CPU and on ``device``; afterwards from
-    where it was."""
+    """Seed torch's generators with ``seed`` within the block, on the CPU and on ``device``, and
+    restore them afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices):
         torch.default_generator.manual_seed(seed % 2**63)

@@ -1,4 +1,4 @@
-"""The session: one peer of the swarm as the user's script sees it."""
+"""The session: the user's interface to one peer of the swarm."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ from .watch import HURRIED_S, ExceptHook, TerminationHandler, watch_launcher, wr
 
 AUTO = "auto"
 CLOSE_S = 45.0
-"""More than a node takes that waits for those who were lost shortly before the end: ``linger_s``
-and ``drain_timeout_s``."""
+"""Timeout of ``close``. It exceeds ``linger_s`` and ``drain_timeout_s``, which a node waits for
+peers that were lost shortly before the end."""
 Model = TypeVar("Model", bound=torch.nn.Module)
 Optimizers = TypeVar("Optimizers", bound=torch.optim.Optimizer | Sequence[torch.optim.Optimizer])
 
 
 class Session:
-    """One peer of the swarm as its script sees it. ``gossip.init()`` makes it.
+    """One peer of the swarm, as an object for its script. Created by ``gossip.init()``.
 
     A process has one session at a time. ``optimizer.step()`` of the prepared optimizer exchanges
     the gradients with the swarm and steps with the aggregate. Afterwards ``.grad`` holds the
@@ -93,7 +93,7 @@ class Session:
         self._collectives = Collectives(run, rounds.run_collective)
         self._steps = steps = ScriptSteps(run, rounds, self._reference)
         self._loop = TrainingLoop(run, rounds, steps)
-        # A forked child, say of a DataLoader, must not keep the node believing that we live.
+        # A forked child, such as a DataLoader's worker, must not keep the channel to the node open.
         os.register_at_fork(after_in_child=self._forked)
         atexit.register(self.close)
         self._hook = ExceptHook(self._raised, lambda: termination.interrupted)
@@ -110,25 +110,25 @@ class Session:
         *,
         together: bool = False,
     ) -> tuple[Model, Optimizers]:
-        """Connects the model and the optimizer to the swarm. Call it once, before the first step.
+        """Connect the model and the optimizer to the swarm. Call it once, before the first step.
 
         From then on ``optimizer.step()`` exchanges gradients. The call waits until enough peers
-        are there. If the swarm is ahead, or began with other weights, then the model, its buffers
-        and the optimizer take over the swarm's state.
+        have joined. If the swarm is ahead, or began with other weights, the swarm's state replaces
+        that of the model, its buffers and the optimizer.
 
         Args:
             model: Any module, also one wrapped by ``torch.compile``. All peers build the same one.
             optimizer: One optimizer, or a sequence of them. Each step of each of several optimizers
                 is a round. The first one on a batch is a step of the run.
             judge: Returns the loss of the current parameters on a batch, for rules that rate
-                updates by it (judged_clipping, fltrust, zeno, zeno_pp):
-                ``lambda batch: loss_fn(model(batch[0]), batch[1])``. The batch is drawn anew each
-                round, from what ``gossip.init`` was given as ``reference``, or else from the data
-                set of ``peer.shard``. A ``judge`` without an argument draws its own with the
-                generator of torch, numpy or Python, whose state is restored afterwards.
-            together: All optimizers step in one round, when the last one is asked to: for those
-                that step one after the other. What the script does between their steps sees the
-                weights before them.
+                updates by it (judged_clipping, fltrust, zeno, zeno_pp): ``lambda batch:
+                loss_fn(model(batch[0]), batch[1])``. A new batch is drawn in each round, from the
+                ``reference`` of ``gossip.init``, or else from the data set of ``peer.shard``. A
+                ``judge`` without an argument draws its own batch with the generator of torch, numpy
+                or Python. The state of that generator is restored afterwards.
+            together: Step all optimizers in one round, at the ``step()`` of the last one, if the
+                script steps one after the other. Code between their steps sees the weights before
+                all of them.
         Returns: ``(model, optimizer)``, the same objects.
         Raises:
             UnsupportedModel: Something in the model or the optimizer cannot be exchanged.
@@ -203,23 +203,23 @@ class Session:
         accumulate: int = 1,
         **options: Unpack[LoaderOptions],
     ) -> ShardedLoader | ShardedStream:
-        """Makes a loader that reads this peer's share of the data. ``docs/data.md`` has its
+        """Return a loader that reads this peer's share of the data. ``docs/data.md`` has its
         guarantees.
 
-        One iteration is one epoch. From a map-style data set the swarm draws the order, and each
-        sample of an epoch is used once, also when peers fail. From an iterable data set each peer
+        One iteration is one epoch. With a map-style data set the swarm draws the order, and each
+        sample of an epoch is used once, even if peers fail. With an iterable data set each peer
         reads every n-th element, which guarantees less.
 
         Args:
             data: A DataLoader or a data set, the same on every peer. ``shuffle`` and ``drop_last``
-                of a map-style DataLoader have no effect, and a warning says so.
-            batch_size: Samples of one peer in one round, when ``data`` is a data set.
-            classes: Number of classes, for the label_flip fault. By default it is read off the
+                of a map-style DataLoader have no effect, and cause a warning.
+            batch_size: Samples of one peer in one round, if ``data`` is a data set.
+            classes: Number of classes, for the label_flip fault. By default it is read from the
                 targets.
             accumulate: Batches per optimizer step, the same on every peer. With ``local_steps`` a
-                round is on so many times more.
-            options: Further arguments of the DataLoader that is made for a data set, such as
-                ``num_workers`` and ``collate_fn``.
+                round has this number of batches for each local step.
+            options: Further arguments of the DataLoader for a data set, such as ``num_workers`` and
+                ``collate_fn``.
         Returns: A ``ShardedLoader`` for map-style data, a ``ShardedStream`` for iterable data.
         Raises: ConfigError: It was called twice, or the data cannot be split.
         """
@@ -253,26 +253,27 @@ class Session:
         loss: Callable[[Tensor, Tensor], Tensor],
         optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
     ) -> Pipeline:
-        """In place of ``prepare``, for a model that is spread over peers: this peer computes the
-        layers of its stage, as the plan says that the run was started with (``gossip run --plan``,
-        ``docs/plan.md``). A script that was started alone computes all layers. It comes with
+        """Prepare a model that is spread over peers, in place of ``prepare``.
+
+        This peer computes the layers of its stage, by the plan of the run (``gossip run --plan``,
+        ``docs/plan.md``). A script that was started alone computes all layers. Requires
         gossip-pipelines.
 
         Layers may be given as functions that make them, such as their classes. Then a peer makes
-        those of its stage alone, and needs no memory for the others, which it looks at on torch's
-        meta device. Each is made under a seed of its own, from the run's and the layer's number: so
-        a model begins alike wherever it is cut. Of layers that are built already, those of other
-        stages lose their parameters: they are moved to the meta device.
+        only those of its stage, and inspects the others on torch's meta device, without memory for
+        them. Each layer is made under a seed from the run's seed and the layer's number, so a model
+        starts alike wherever it is cut. Layers of other stages that are built already are moved to
+        the meta device and lose their parameters.
 
         Args:
             layers: All layers of the model, in their order, alike on every peer: those that
                 ``gossip plan profile`` has timed. Each is a module, or a function that takes
                 nothing and returns one.
-            samples: Some inputs, ``(n, ...)``; only their shape and type count.
+            samples: Some inputs, ``(n, ...)``; only their shape and type matter.
             loss: Of outputs and targets, the mean over the samples.
             optimizer: Makes the optimizer of this peer's parameters: ``lambda parameters:
                 torch.optim.Adam(parameters, lr=1e-3)``.
-        Returns: The ``Pipeline``, whose ``step(x, y)`` takes the place of the usual loop's body.
+        Returns: The ``Pipeline``. Its ``step(x, y)`` replaces the body of the usual loop.
         Raises:
             UnsupportedModel: A layer keeps statistics of batches, or something cannot be exchanged.
             ConfigError: gossip-pipelines is not installed; the run has no plan, or one for other
@@ -304,25 +305,25 @@ class Session:
         optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
         search: Any = None,
     ) -> Any:
-        """Looks for better initial weights, with all peers in parallel, and puts them into the
-        prepared model. Call it on all peers, after ``prepare`` and ``shard``, before the first
-        step (``docs/starts.md``). It comes with gossip-pipelines.
+        """Search for better initial weights, with all peers in parallel, and load them into the
+        prepared model. Call it on all peers, after ``prepare`` and ``shard``, before the first step
+        (``docs/starts.md``). Requires gossip-pipelines.
 
-        Each peer trains other starts for some steps. The half with the smaller held-out loss at the
-        end of these trials goes on, and is tried again, by twice as many peers each. What is agreed
-        is the seed and the recipe of the winner: each peer draws its weights itself. With ``f`` > 0
-        no start is chosen by what ``f`` peers claim. Peers that die meanwhile are skipped.
+        Each peer trains different starts for some steps. The half with the smaller held-out loss is
+        tried again, each start by twice as many peers. Peers agree on the seed and the recipe of
+        the winner, and each peer draws the weights itself. With ``f`` > 0 the claims of ``f`` peers
+        alone choose no start. The search skips peers that die.
 
         Args:
-            make: Builds the model that was prepared, with what its constructor draws.
+            make: Builds the prepared model, with the random numbers of its constructor.
             loss: Of a model on a batch of the loader: ``lambda model, batch:
                 loss_fn(model(batch[0]), batch[1])``.
             optimizer: Makes the optimizer of a trial: ``lambda parameters:
                 torch.optim.Adam(parameters, lr=1e-3)``.
-            search: A ``gossip_pipelines.starts.StartSearch``: which starts are compared, and how
-                long.
-        Returns: The ``FoundStart``, the same on all peers. None: the run has had steps, as where
-            this peer has returned or resumed, and the model has its state.
+            search: A ``gossip_pipelines.starts.StartSearch``: the starts to compare, and the length
+                of trials.
+        Returns: The ``FoundStart``, the same on all peers. None: the run has made steps, for
+            example if this peer has returned or resumed, and the model has the run's state.
         Raises: ConfigError: gossip-pipelines is not installed, a call is missing before, this one
             differs from that of most peers, or no trial came to a finite loss.
         """
@@ -340,11 +341,11 @@ class Session:
         return found
 
     def no_sync(self) -> AbstractContextManager[None]:
-        """Marks backward passes whose gradients are accumulated for a later step, as in DDP.
+        """Mark backward passes as accumulating gradients for a later step, as in DDP.
 
         It saves no traffic, because nothing is exchanged before ``optimizer.step()``. It guards
-        against two mistakes inside the block: a step, and samples of another round.
-        ``shard(loader, accumulate=k)`` puts k batches into one round.
+        against two mistakes inside the block: a step, and samples of another round. ``shard(loader,
+        accumulate=k)`` puts k batches into one round.
 
         Returns: A context manager.
         Raises: ConfigError: Inside the block, the optimizer stepped or the round changed.
@@ -353,13 +354,13 @@ class Session:
         return self._rounds.batches.no_sync()
 
     def log(self, **metrics: Any) -> None:
-        """Writes a line to this peer's ``metrics.jsonl`` and to the launcher's display.
+        """Write a line to this peer's ``metrics.jsonl`` and to the launcher's display.
 
         A metric named ``loss`` is also sent with the next update.
 
         Args:
             metrics: Numbers, tensors with one element, or strings of at most 200 characters.
-        Raises: ConfigError: A value is something else.
+        Raises: ConfigError: A value has another type.
         """
         self._run.check_open()
         text, loss = line_of(self.round, metrics)
@@ -368,7 +369,7 @@ class Session:
         self._exchange.log(text)
 
     def keep(self, **objects: Any) -> None:
-        """Adds objects to the state that a joining or returning peer takes over.
+        """Add objects to the state that a joining or returning peer receives.
 
         Learning-rate schedulers are the usual case.
 
@@ -377,7 +378,7 @@ class Session:
                 same on every peer.
         Raises:
             ConfigError: An object lacks one of the two methods.
-            UnsupportedModel: Its state has something that cannot be saved; the message says where.
+            UnsupportedModel: A part of its state cannot be saved; the message names the place.
         """
         for name, thing in objects.items():
             self._run.model.extra.keep(name, thing)
@@ -387,13 +388,13 @@ class Session:
     ) -> Callable[[], object]:
         """Call ``function`` exactly once after each step of the run, in order, on every peer.
 
-        It is the place for whatever follows a step: a moving average of the weights (EMA), a clamp,
-        a target network, a manual decay, a counter. A peer that is late applies steps without
-        running the body of the loop for them; ``function`` runs for those steps, too. It runs
-        without autograd, and what it draws from torch is the same on all peers. It must not call
-        this peer's other methods that exchange something. In it ``step`` is the number of steps
-        that the parameters have. Give objects with a state, such as an
-        average, to ``keep`` as well: then a peer that returns gets them.
+        Use it for work that follows a step: a moving average of the weights (EMA), a clamp, a
+        target network, a manual decay, a counter. A late peer applies steps without running the
+        body of the loop for them; ``function`` runs for those steps, too. It runs without autograd,
+        and its random numbers from torch are the same on all peers. It must not call methods of
+        this peer that exchange data. In it ``step`` is the number of steps that the parameters
+        have. Give objects with a state, such as an average, also to ``keep``: then a returning peer
+        receives them.
 
         Args:
             function: Takes nothing, and is registered right after ``prepare``.
@@ -410,19 +411,19 @@ class Session:
         return function
 
     def save_every(self, folder: str | Path, every: int | None = None, keep: int = 3) -> None:
-        """Saves checkpoints of the run: one every so many steps, one at the end, one at Ctrl-C and
-        one at SIGTERM. Call it after ``prepare`` and ``keep``, before the first step.
+        """Save checkpoints of the run: one every ``every`` steps, at the end, at Ctrl-C and at
+        SIGTERM. Call it after ``prepare`` and ``keep``, before the first step.
 
-        A checkpoint has the model, the optimizer, what ``keep`` was given, the position in the
-        data and the history of the run. One of the living peers writes it, while training goes on.
-        ``model.safetensors`` in it is a plain file; parameters that are not trained are in
-        ``base.safetensors`` beside it. With ``gossip run --resume auto`` the run goes on from the
+        A checkpoint has the model, the optimizer, the objects of ``keep``, the position in the data
+        and the history of the run. One of the living peers writes it, while training continues. Its
+        ``model.safetensors`` is a plain file; parameters that are not trained are in
+        ``base.safetensors`` beside it. With ``gossip run --resume auto`` the run resumes from the
         newest one in ``folder`` (``docs/checkpoints.md``).
 
         Args:
-            folder: Where to; a path relative to the working folder.
+            folder: Folder of the checkpoints, relative to the working folder.
             every: Steps between two checkpoints; None: only at the end.
-            keep: How many are kept, the newest ones.
+            keep: Number of checkpoints to keep, the newest ones.
         Raises:
             ConfigError: ``prepare`` was not called, a number is wrong, it was called twice, or the
                 checkpoint to resume from does not fit the model.
@@ -450,18 +451,18 @@ class Session:
         every: int | None = None,
         keep: int = 3,
     ) -> Iterator[int]:
-        """Yields the numbers of the steps that remain, from 0 to ``total`` - 1: those of the run,
+        """Yield the numbers of the steps that remain, from 0 to ``total`` - 1: those of the run,
         the same on every peer.
 
-        A peer that joined late, returned, or resumed from a checkpoint begins where the run is.
-        All peers leave the loop after the same step. A body without ``optimizer.step()`` passes
-        its round: the others do it.
+        A peer that joined late, returned, or resumed from a checkpoint begins at the present step
+        of the run. All peers leave the loop after the same step. If a body makes no
+        ``optimizer.step()``, this peer takes part in the round without an update.
 
         Args:
             total: Steps of the whole run; a multiple of those of a round, ``local_steps`` by
                 ``fragments``.
             save, every, keep: As for ``save_every``; without ``save`` nothing is saved.
-        Raises: ConfigError: As ``save_every``, or ``total`` is no number of steps.
+        Raises: ConfigError: As ``save_every``, or ``total`` is not a number of steps.
         """
         self._check_total("steps", total)
         of_round = self._config.steps_per_round
@@ -484,7 +485,9 @@ class Session:
         if save is not None:
             self.save_every(save, every, keep)
         elif every is not None:
-            raise ConfigError("every without save", "say where: peer.steps(N, save='checkpoints')")
+            raise ConfigError(
+                "every without save", "name a folder: peer.steps(N, save='checkpoints')"
+            )
 
     def epochs(
         self,
@@ -495,25 +498,25 @@ class Session:
         every: int | None = None,
         keep: int = 3,
     ) -> Iterator[int]:
-        """Yields the numbers of the epochs that remain, from 0 to ``total`` - 1: those of the run,
+        """Yield the numbers of the epochs that remain, from 0 to ``total`` - 1: those of the run,
         the same on every peer.
 
-        An epoch has ``len(loader)`` batches of the sharded loader, whoever fails. A peer that
-        joined late, returned, or resumed from a checkpoint begins where the run is, also in the
-        middle of an epoch. All peers leave the loop after the same step. What a body leaves of its
-        epoch is passed: the others read it. Over a stream, or without a loader, each peer counts
-        for itself.
+        An epoch has ``len(loader)`` batches of the sharded loader, even if peers fail. A peer that
+        joined late, returned, or resumed from a checkpoint begins at the present epoch of the run,
+        also in the middle of an epoch. All peers leave the loop after the same step. If a body
+        leaves its epoch early, other peers read the rest. Over a stream, or without a loader, each
+        peer counts its own epochs.
 
         Args:
             total: Epochs of the whole run.
-            remainder: What becomes of samples that failures have left unread when the last epoch is
-                over. ``leave``: the summary of the run says how many they are. ``extend``: the last
-                epoch has further steps, in which they are read. Samples that no step can use are
-                given up after a bounded number of rounds (``loader.given_up``).
+            remainder: Treatment of samples that failures have left unread at the end of the last
+                epoch. ``leave``: the summary of the run has their number. ``extend``: the last
+                epoch has further steps that read them. Samples that no step can use are given up
+                after a bounded number of rounds (``loader.given_up``).
             save, every, keep: As for ``save_every``; ``every`` counts steps. Without ``save``
                 nothing is saved.
-        Raises: ConfigError: As ``save_every``, ``total`` is no number of epochs, or the data have
-            no remainder that could be read.
+        Raises: ConfigError: As ``save_every``, ``total`` is not a number of epochs, or the data
+            have no readable remainder.
         """
         self._check_total("epochs", total)
         if remainder not in ("leave", "extend"):
@@ -527,13 +530,14 @@ class Session:
         return self._loop.run_own_epochs(total, loader is not None)
 
     def _extend(self, epochs: int) -> None:
-        """Has what is left of so many epochs read in further rounds of the last one."""
+        """Request that the remainder of ``epochs`` epochs is read in further rounds of the last
+        one."""
         sharded = self._loader
         if not isinstance(sharded, ShardedLoader) or not self._config.is_rolling:
             raise ConfigError(
                 "remainder='extend' needs rolling rounds, and a data set with an index that "
                 "peer.shard was given before",
-                "of streams, and in gossip rounds, it is not known what nobody has read",
+                "for streams, and in gossip rounds, the unread samples are unknown",
             )
         if epochs:
             self._exchange.shard(*sharded.plan, extended=epochs)
@@ -552,21 +556,23 @@ class Session:
     def step(self) -> int:
         """Number of the next step, from 0. A step counts also if no peer had an update for it, so
         that it changed nothing. A collective operation, such as ``mean``, takes a round and is no
-        step. With ``local_steps`` each round counts so many. With ``overlap`` the last one may be
-        in flight."""
+        step. With ``local_steps`` each round counts as that number of steps. With ``overlap`` the
+        last step may be in flight."""
         return self._run.step
 
     @property
     def stepped(self) -> bool:
         """Whether the last ``optimizer.step()`` was one step of the run. A late peer applies
-        several in one call, or none. For what has to happen once a step use ``each_step``."""
+        several steps in one call, or none. For work that must run once per step use
+        ``each_step``."""
         return self._steps.advanced == 1
 
     @property
     def is_main(self) -> bool:
-        """Whether this peer is the one for what is to be done once, such as printing: the lowest
-        of the roster that is trusted to serve, the same for all peers in a round. When it dies,
-        another takes over. To write a file once, use ``save``."""
+        """Whether this peer does the work that is done once per run, such as printing. The main
+        peer is the lowest of the roster that is trusted to serve, the same for all peers in a
+        round. If it dies, another peer becomes the main peer. To write a file once, use
+        ``save``."""
         return self._run.roster.main == self.id
 
     @property
@@ -603,7 +609,7 @@ class Session:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is over: all its rounds are done, or it was asked to end."""
+        """Whether the run is over: all its rounds are done, or its end was requested."""
         return self._run.is_over
 
     @property
@@ -622,11 +628,11 @@ class Session:
         return self._run.is_closed
 
     def close(self, reason: str = "finished") -> None:
-        """Leaves the swarm and ends the node. It also happens at exit, and twice is harmless.
+        """Leave the swarm and end the node. Also called at exit; a second call has no effect.
 
-        A peer that has finished first hands the final state to peers that are behind. It waits up
-        to half a minute for a peer that was lost shortly before, because that one may come back.
-        Ctrl-C and SIGTERM end the wait.
+        A finished peer first sends the final state to peers that are behind. It waits up to half a
+        minute for a peer that was lost shortly before, because that peer may return. Ctrl-C and
+        SIGTERM end the wait.
 
         Args:
             reason: ``finished``, ``stopped`` or ``raised``, for the run's log.
@@ -646,7 +652,7 @@ class Session:
         self._rounds.undo_local_steps()
         try:
             if finished:
-                with suppress(SystemExit):  # of a node that has ended as it should
+                with suppress(SystemExit):  # the node has ended as planned
                     self._rounds.drain(lambda: hurry() or time.monotonic() >= until)
             else:
                 self._exchange.abandon()
@@ -658,11 +664,11 @@ class Session:
                 saves.saver.close()
             self._exchange.close(reason, patience_s, hurry, saves.missing)
         except KeyboardInterrupt:
-            self._exchange.close(reason, HURRIED_S)  # said twice, it means now
+            self._exchange.close(reason, HURRIED_S)  # a second goodbye requests an immediate end
             raise
         finally:
             self._steps.unprepared.over()
-            if not self._run.termination.interrupted:  # else it keeps the traceback back
+            if not self._run.termination.interrupted:  # else the hook must suppress the traceback
                 self._hook.uninstall()
             self._run.termination.uninstall()
             atexit.unregister(self.close)
@@ -689,17 +695,17 @@ class Session:
     # --- collective operations --------------------------------------------------------------------
 
     def mean(self, **numbers: Any) -> Means:
-        """The mean of numbers over the living peers, for metrics: the all-reduce of DDP scripts.
-        All peers call it, with the same names, and get the same answer.
+        """Return the mean of numbers over the living peers, for metrics: the all-reduce of DDP
+        scripts. All peers call it with the same names, and get the same result.
 
-        With ``f`` > 0 it is the trimmed mean, without the ``f`` largest and ``f`` smallest of each
-        name, so that ``f`` lying peers move it no further than honest numbers reach. The server of
-        the round may still lie about what others have given (``docs/data.md``).
+        With ``f`` > 0 it is the trimmed mean, without the ``f`` largest and ``f`` smallest numbers
+        of each name, so ``f`` Byzantine peers cannot move it beyond the range of honest numbers. A
+        Byzantine server of the round can still forge the numbers of other peers (``docs/data.md``).
 
         Args:
             numbers: Numbers, or tensors with one element.
-        Returns: name -> mean; its ``peers`` says whose numbers are in it.
-        Raises: ConfigError: One is no number, or this is no rolling run.
+        Returns: name -> mean; its ``peers`` are the peers with numbers in it.
+        Raises: ConfigError: A value is not a number, or the run is not rolling.
         """
         return self._collective("mean").mean(numbers)
 
@@ -709,48 +715,49 @@ class Session:
         Args:
             value: None, bool, int, float, str, bytes, or lists and dicts of them; in all peers
                 together at most 24 KiB.
-        Returns: peer -> value. Tuples come as lists.
-        Raises: ConfigError: It is something else or too much, or this is no rolling run.
+        Returns: peer -> value, with tuples as lists.
+        Raises: ConfigError: The value has another type or is too large, or the run is not rolling.
         """
         return self._collective("gather").gather(value)
 
     def broadcast(self, value: Any = None) -> Any:
-        """The value of one living peer, the same for all: of the lowest that has given one other
-        than None. All peers call it. A lying peer may be that one.
+        """Return the value of one living peer, the same for all: the lowest peer with a value other
+        than None. All peers call it. That peer may be Byzantine.
 
         Args:
             value: As for ``gather``, at most 12 KiB.
-        Returns: that value, or None when all gave None.
+        Returns: that value, or None if all gave None.
         Raises: ConfigError: As ``gather``.
         """
         return self._collective("broadcast").broadcast(value)
 
     def any(self, flag: bool) -> bool:
-        """Whether more than ``f`` living peers have given True, the same for all: so no lying peer
-        alone can stop a training. All peers call it.
+        """Whether more than ``f`` living peers have given True, the same for all: so ``f``
+        Byzantine peers cannot stop a training. All peers call it.
 
-        Raises: ConfigError: This is no rolling run.
+        Raises: ConfigError: The run is not rolling.
         """
         return self._collective("any").any(flag)
 
     def barrier(self) -> tuple[int, ...]:
-        """Waits until all living peers have come here, for ``round_timeout_s`` at most.
+        """Wait until all living peers have called it, for ``round_timeout_s`` at most.
 
-        Returns: the peers that have.
-        Raises: ConfigError: This is no rolling run.
+        Returns: the peers that have called it.
+        Raises: ConfigError: The run is not rolling.
         """
         self._collective("barrier").collect("barrier", b"")
         return self.answered
 
     def save(self, path: str | Path, content: bytes | str | dict[str, Tensor]) -> bool:
-        """Writes a file once, whole and durable, by one living peer; by another if that one dies.
+        """Write a file once, whole and durable, on one living peer; on another if that one dies.
         All peers call it.
 
         Args:
-            path: Where to, on the host of the peer that writes.
+            path: Path of the file, on the host of the writing peer.
             content: Bytes, a text, or tensors by name, which become a safetensors file.
-        Returns: whether the file is there. If not, it is said why, and training goes on.
-        Raises: ConfigError: ``content`` is something else, or this is no rolling run.
+        Returns: whether the file is written. If not, a message has the reason, and training
+            continues.
+        Raises: ConfigError: ``content`` has another type, or the run is not rolling.
         """
         operations = self._collective("save")
         place, data = Path(path).absolute(), _content_of(content)
@@ -761,7 +768,7 @@ class Session:
 
     @property
     def answered(self) -> tuple[int, ...]:
-        """The peers whose answers are in the last collective operation, ascending."""
+        """Peers with answers in the last collective operation, ascending."""
         return self._collectives.answered
 
     def _collective(self, operation: str) -> Collectives:
@@ -780,8 +787,8 @@ class Session:
     # --- ends -------------------------------------------------------------------------------------
 
     def _check_termination(self) -> None:
-        """Called about twice a second in every wait. A step that was begun is finished, if that
-        does not take long."""
+        """Stop the script after a signal; called about twice a second in every wait. A step under
+        way may finish within ``HURRIED_S``."""
         since = None if self.closed else self._run.termination.since
         if since is not None and (not self._run.in_round or time.monotonic() - since > HURRIED_S):
             self._stop()
@@ -794,7 +801,7 @@ class Session:
         raise SystemExit(EXIT_SIGTERM)
 
     def _raised(self, error: BaseException) -> None:
-        """The script raised, and nobody caught it."""
+        """Record an uncaught exception of the script, and leave."""
         if not self._run.is_active:
             return
         if not isinstance(error, Exception):
@@ -807,7 +814,8 @@ class Session:
         self.close("raised")
 
     def _launcher_gone(self) -> None:
-        """In the watching thread. The training thread may be anywhere, so it is not asked."""
+        """End the process after the launcher's end. Called in the watching thread, without the
+        training thread, which may be busy."""
         if not self._run.is_active:
             return
         try:
@@ -823,8 +831,8 @@ class Session:
 
 
 def _content_of(content: object) -> Callable[[], bytes]:
-    """Return a function that makes the bytes of a file, where it is written. Raises ConfigError:
-    ``content`` is of another kind."""
+    """Return a function that makes the bytes of a file, for the writing peer. Raises ConfigError:
+    ``content`` has another type."""
     match content:
         case bytes():
             return lambda: content

@@ -1,4 +1,4 @@
-"""Several optimizers of one model, packed and taken over as if they were one."""
+"""Several optimizers of one model, packed and restored as one."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gossip.errors import UnsupportedModel
 
 
 def as_one(optimizers: Sequence[torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    """The optimizer itself, or what stands for several: it has their groups and their state,
-    and cannot step."""
+    """Return the optimizer itself, or one object with the groups and the state of several, which
+    cannot step."""
     return (
         optimizers[0]
         if len(optimizers) == 1
@@ -27,12 +27,13 @@ def parts_of(optimizer: torch.optim.Optimizer) -> Sequence[torch.optim.Optimizer
 
 
 class _CombinedOptimizer:
-    """Parameters are numbered through, in the order of the optimizers."""
+    """Several optimizers as one. Parameters are numbered consecutively, in the order of the
+    optimizers."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
         self.optimizers = list(optimizers)
         first = set(optimizers[0].defaults)
-        # What all have: the groups of each are checked by itself when it takes its part.
+        # Common keys only: each optimizer checks its own groups when it loads them.
         self.defaults = dict.fromkeys(first.intersection(*[each.defaults for each in optimizers]))
 
     @property
@@ -55,8 +56,8 @@ class _CombinedOptimizer:
             each.state = state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states and groups of all. A key of a state that is no parameter gets the
-        number of its optimizer in front.
+        """Return the states and groups of all. A state key that is not a parameter gets the number
+        of its optimizer as a prefix.
 
         Raises: UnsupportedModel: An optimizer saves more than state and groups.
         """
@@ -83,8 +84,8 @@ class _CombinedOptimizer:
         return {"state": state, "param_groups": groups}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Each takes its part. Whoever calls puts ``state`` and ``param_groups`` back when one
-        of them refuses."""
+        """Load each optimizer's part. If one raises, the caller restores ``state`` and
+        ``param_groups``."""
         first, groups = 0, list(state["param_groups"])
         for number, each in enumerate(self.optimizers):
             own, groups = groups[: len(each.param_groups)], groups[len(each.param_groups) :]

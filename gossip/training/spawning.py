@@ -1,5 +1,5 @@
-"""``gossip.spawn``: a function in several peers, from a notebook or a script. It is ``gossip run``
-of a script that is written for it."""
+"""``gossip.spawn``: runs a function in several peers, from a notebook or a script, by ``gossip
+run`` of a generated script."""
 
 from __future__ import annotations
 
@@ -23,26 +23,28 @@ SCRIPT, SETTINGS = "spawned.py", "spawned.toml"
 
 
 def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **options: Any) -> Path:
-    """Calls ``function(*arguments)`` in ``peers`` processes of this machine, which train together:
-    it calls ``gossip.init()`` as a script would. Returns when all have ended.
+    """Call ``function(*arguments)`` in ``peers`` processes of this machine, which train together.
+    The function calls ``gossip.init()`` as a script does. Return once all have ended.
 
-    What they print is printed here. An interrupt (Ctrl-C, or that of a notebook) lets every peer
-    finish its round and leave; a second one ends them at once. When this process dies, they end
-    within ten seconds.
+    This process prints the output of all peers. An interrupt (Ctrl-C, or that of a notebook) lets
+    every peer finish its round and leave; a second one ends them at once. If this process dies, the
+    peers end within ten seconds.
 
-    The function may be one of a notebook's cell. What it uses of other cells goes with it: imports,
-    functions, classes, and plain values such as numbers and text. It is not pickled: a script is
-    written from the sources, which stays in the run's folder.
+    The function may be defined in a notebook's cell. Definitions of other cells that it uses go
+    with it: imports, functions, classes, and plain values such as numbers and text. It is not
+    pickled: a script is written from the sources, and stays in the run's folder.
 
     Args:
         function: What each peer runs.
         arguments: Of the function: numbers, text, None, and lists, tuples, sets and dicts of them.
-        peers: How many.
+        peers: Number of peers.
         options: Of the run, as in ``gossip run --help``: ``aggregator="krum", f=1``.
     Returns: The run's folder, with its checkpoints, ``summary.json`` and ``spawned.py``.
-    Raises: ConfigError: An option is wrong, the run's folder is there, this is a peer, or the
-            function uses what cannot be handed over.
-        SpawnFailed: The run did not finish; its output says why.
+    Raises:
+        ConfigError: An option is wrong, this is a peer, or the function uses objects that cannot be
+            written into a script.
+        RunExists: The run's folder exists.
+        SpawnFailed: The run did not finish; its output has the reason.
         KeyboardInterrupt: It was interrupted; all peers have ended.
     """
     if os.environ.get("GOSSIP_CONFIG"):
@@ -72,10 +74,10 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
 
 
 def _follow(beside: Path) -> int:
-    """Starts the launcher, prints what it prints, and returns its exit code.
+    """Start the launcher, print its output, and return its exit code.
 
-    When this process dies, nobody reads any more what the launcher prints. It says how far it is
-    every ten seconds, and ends when it cannot.
+    The launcher prints its progress every ten seconds. If this process dies, that fails, and the
+    launcher ends.
     """
     run = ("run", "--output", "merged", "--config", str(beside / SETTINGS), str(beside / SCRIPT))
     launcher = subprocess.Popen(
@@ -86,8 +88,8 @@ def _follow(beside: Path) -> int:
         text=True,
         errors="replace",
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        # An interrupt reaches all processes of a notebook's group: the launcher would hear of it
-        # twice, and take it for the second.
+        # An interrupt reaches all processes of a notebook's group, so the launcher would receive it
+        # twice.
         start_new_session=True,
     )
     assert launcher.stdout is not None
@@ -102,7 +104,7 @@ def _follow(beside: Path) -> int:
                 interrupted = True
                 launcher.send_signal(signal.SIGINT)
             except BaseException:
-                # what it prints cannot be shown here: nobody would know that it goes on
+                # the launcher must not continue without visible output
                 launcher.terminate()
                 raise
     if interrupted:
@@ -116,7 +118,7 @@ def _print(lines: IO[str]) -> None:
 
 
 def _dump_settings(resolved: Resolved) -> str:
-    """The options that are not defaults, as a file for ``gossip run --config``."""
+    """Return the options that are not defaults, as a file for ``gossip run --config``."""
     lines = resolved.to_toml().splitlines()
     wanted = {key for key, source in resolved.sources.items() if source != "default"}
     return "\n".join(line for line in lines if line.split(" = ")[0] in wanted) + "\n"
@@ -125,7 +127,7 @@ def _dump_settings(resolved: Resolved) -> str:
 def _move(beside: Path, folder: Path) -> None:
     """Move the files that were written for the run into its folder.
 
-    The launcher makes that folder unless it refuses the run. Then the files are deleted.
+    If the launcher has rejected the run, there is no folder, and the files are deleted.
     """
     for file in beside.iterdir():
         if folder.is_dir():

@@ -1,4 +1,4 @@
-"""A stage of a pipeline as the trainer sees it. gossip-pipelines makes it."""
+"""The trainer's interface to a stage of a pipeline, which gossip-pipelines implements."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from torch import nn
 from gossip.ipc import messages as control
 from gossip.run import SavedStage
 
-NORMS = "gossip.gradient_norms"  # in the state beside the model
+NORMS = "gossip.gradient_norms"  # key in the state beside the model
 Step: TypeAlias = Callable[[Any, Any], float | None]
-"""Trains a step on inputs and targets. Returns the mean loss, if this peer has computed it."""
+"""Function that trains a step on inputs and targets. Returns the mean loss, if this peer has
+computed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class MadeState:
     """Outcome of a rebuild, with the fields of ``StateRebuilt``.
 
     Attributes:
-        extra: What goes with the parameters beside the optimizer, as far as there is any.
+        extra: State of the parameters beside the optimizer, if there is any.
     """
 
     source: Literal["", "checkpoint", "neighbours", "fresh"]
@@ -62,12 +63,12 @@ class StageWork(Protocol):
         """Bytes of a micro-batch: received from the stage before, and sent to the next."""
 
     def begin(self) -> None:
-        """Start a round, or this round anew."""
+        """Start a round, or restart this one."""
 
     def run(
         self, command: control.PassCommand, memory: memoryview | None
     ) -> tuple[control.PassReply, int | None]:
-        """Compute a pass. Returns the reply, and a descriptor of what goes along with it."""
+        """Compute a pass. Return the reply, and a descriptor of the memory that goes with it."""
 
 
 class GradientNorms:
@@ -83,7 +84,7 @@ class GradientNorms:
         self._norms: dict[str, float] = {}
 
     def measure(self) -> None:
-        """To be called when the layers have their gradients."""
+        """Measure the norms. Call it once the layers have their gradients."""
         for number, layer in self._model.items():
             gradients = [each.grad for each in layer.parameters() if each.grad is not None]
             norms = [torch.linalg.vector_norm(each.float()) for each in gradients]
@@ -94,7 +95,7 @@ class GradientNorms:
         return dict(self._norms)
 
     def adopt(self, state: object) -> None:
-        """Restore the norms from a packed state. Entries that are no norm are skipped."""
+        """Restore the norms from a packed state. Entries that are not norms are skipped."""
         known = state.items() if isinstance(state, dict) else ()
         self._norms = {
             number: value for number, value in known if number in self._model and is_norm(value)
@@ -106,9 +107,9 @@ def is_norm(value: object) -> bool:
 
 
 Rebuild: TypeAlias = Callable[[int, Mapping[int, memoryview], bool], MadeState]
-"""Makes a state to continue with from a round, or returns what that needs. It receives the packed
-states of the stages beside, as far as they were requested, and whether nothing can be requested any
-more."""
+"""Function that makes a state to continue with from a round, or returns the inputs that it needs.
+It receives the requested packed states of neighbouring stages, and whether no more can be
+requested."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +138,14 @@ class OwnStage:
 
 
 class Pipeline:
-    """This peer's stage of a pipeline. ``peer.pipeline`` makes it.
+    """This peer's stage of a pipeline. Created by ``peer.pipeline``.
 
     Attributes:
-        stage: The number of this peer's stage, from 0.
-        stages: How many there are.
+        stage: Number of this peer's stage, from 0.
+        stages: Number of stages.
         model: The stage's layers, under their numbers in the whole model: its ``state_dict`` is a
             part of that of ``nn.Sequential`` of all layers.
-        optimizer: Of the stage's parameters. ``step`` steps it.
+        optimizer: Optimizer of the stage's parameters. ``step`` steps it.
     """
 
     def __init__(self, stage: OwnStage, step: Step) -> None:
@@ -164,15 +165,15 @@ class Pipeline:
         return self.stage == self.stages - 1
 
     def step(self, x: Any, y: Any) -> float | None:
-        """Trains one step: all micro-batches forward and backward through all stages, then the
+        """Train one step: all micro-batches forward and backward through all stages, then the
         optimizer. All peers call it.
 
         Args:
-            x: The inputs of all samples of the step, the same on every peer: ``(n, ...)``. Only
-                the first stage looks at them; None will do elsewhere.
-            y: Their targets, ``(n, ...)``. Only the last stage looks at them.
-        Returns: The mean loss of the samples whose last stage this peer was. None: it was that of
-            none.
-        Raises: ConfigError: The samples are not as many as the plan's micro-batches together.
+            x: Inputs of all samples of the step, the same on every peer: ``(n, ...)``. Only the
+                first stage reads them; other stages may pass None.
+            y: Their targets, ``(n, ...)``. Only the last stage reads them.
+        Returns: The mean loss of the samples for which this peer computed the last stage; None if
+            there are none.
+        Raises: ConfigError: The number of samples is not that of the plan's micro-batches together.
         """
         return self._step(x, y)

@@ -1,8 +1,8 @@
-"""Updates and results on their way between a GPU and the arena: copied once.
+"""Copies of updates and results between a GPU and the arena, one per vector.
 
-The pages of a long slot are pinned when it is first used, and stay so: the GPU then reads and
-writes them by itself. Without that the driver copies them through buffers of its own, by the
-trainer's processor. Where it cannot be pinned, and where a slot is short, it is copied that way.
+The pages of a long slot are pinned at its first use, and stay pinned: the GPU then reads and writes
+them directly. Otherwise the driver copies them through its own buffers, with the trainer's
+processor. Short slots, and slots that cannot be pinned, are copied that way.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from gossip.ipc import PAGED_ELEMENTS
 logger = logging.getLogger(__name__)
 
 GATHERED_NUMBERS = 2**22
-"""Most numbers of short tensors that are put in a row on the GPU before they leave it: 16 MiB."""
+"""Largest number of elements of short tensors that are concatenated on the GPU: 16 MiB."""
 
 
 class Staging:
-    """Copies between GPU and arena, for a trainer whose parameters are on ``device``."""
+    """Copies between GPU and arena, for a trainer with parameters on ``device``."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._is_cuda = device.type == "cuda"
-        self._slots: dict[int, Tensor] = {}  # by their address: those that are to be pinned
+        self._slots: dict[int, Tensor] = {}  # by their address: slots to be pinned
         self._pinned: dict[int, Tensor] = {}
 
     def lend(self, slots: Iterable[Tensor]) -> None:
-        """Slots of an arena, which are there until ``close``."""
+        """Register slots of an arena, which exist until ``close``."""
         if self._is_cuda:
             self._slots.update({slot.data_ptr(): slot for slot in slots})
 
     def gather(self, tensors: Sequence[Tensor], out: Tensor) -> bool:
-        """Copies the tensors one behind the other into ``out``, a vector of float32 on the CPU
-        with room for them. Returns: whether all their numbers are finite."""
+        """Copy the tensors in order into ``out``, a vector of float32 on the CPU with room for
+        them. Return whether all their numbers are finite."""
         self._pin(out)
         at, greatest = 0, []
         for piece in _rows(tensors):
@@ -49,7 +49,7 @@ class Staging:
         return bool(torch.stack(greatest).isfinite().all())
 
     def arrive(self, flat: Tensor) -> Tensor:
-        """A copy of ``flat``, which is on the CPU and may change as soon as this returns."""
+        """Return a copy of ``flat``, which is on the CPU and may change after the call."""
         self._pin(flat)
         here = torch.empty(flat.shape, dtype=flat.dtype, device=self._device)
         here.copy_(flat, non_blocking=self._is_cuda)
@@ -57,13 +57,13 @@ class Staging:
         return here
 
     def close(self) -> None:
-        """Unpins all slots, whose memory is given up next."""
+        """Unpin all slots before their memory is freed."""
         for address in self._pinned:
             torch.cuda.cudart().cudaHostUnregister(address)
         self._slots, self._pinned = {}, {}
 
     def _wait(self) -> None:
-        """Until the copies are made. Asleep: the node needs the processor."""
+        """Wait until the copies are made, without using the processor, which the node needs."""
         if self._is_cuda:
             made = torch.cuda.Event(blocking=True)
             made.record(torch.cuda.current_stream(self._device))
@@ -91,8 +91,8 @@ class Staging:
 
 
 def _rows(tensors: Sequence[Tensor]) -> Iterator[Tensor]:
-    """All numbers in order, in vectors of float32: a long tensor where it lies if it can be read
-    so, short ones put in a row."""
+    """Yield all numbers in order, in vectors of float32: long tensors in place if possible, short
+    ones concatenated."""
     row: list[Tensor] = []
     numbers = 0
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""``gossip.init()``: reads which peer this process is, starts the node, then imports torch."""
+"""``gossip.init()``: reads the identity of this peer, starts the node, then imports torch."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _open: Session | None = None
 def init(
     *, reference: Any = None, track: Sequence[str] = (), **overrides: Unpack[RunOptions]
 ) -> Session:
-    """Makes this process a peer.
+    """Make this process a peer.
 
     Under a launcher (``gossip run``) the settings come from the environment. Under torchrun each
     rank is a peer, and the peers meet in a folder named after torchrun's run id
-    (``docs/schedulers.md``). Without either the swarm has one peer: the script trains as it would
-    without gossip, and nothing is written unless ``run_dir`` is given.
+    (``docs/schedulers.md``). Without either, the swarm has one peer: the script trains as it would
+    without gossip, and writes no files unless ``run_dir`` is given.
 
     The call seeds the generators of torch, numpy and Python with the run's seed, so that models
     built after it start alike on all peers. It limits torch to ``OMP_NUM_THREADS`` threads when
@@ -44,21 +44,21 @@ def init(
     Args:
         reference: A data set, a DataLoader or an iterable of samples, by which this peer judges
             updates when it serves a round, under a rule that needs it (``judged_clipping``). It
-            should be like what the model is for, and can be small. By default such rules judge by
-            what ``peer.shard`` was given.
-        track: Trackers that the run is handed on to (``docs/tracking.md``), when there is no
-            launcher; ``GOSSIP_TRACK`` names others.
-        overrides: Options of the run (``gossip run --help``), when there is no launcher.
+            should resemble the data of the task, and can be small. By default these rules judge by
+            the data of ``peer.shard``.
+        track: Trackers that receive the run (``docs/tracking.md``), if there is no launcher;
+            ``GOSSIP_TRACK`` names others.
+        overrides: Options of the run (``gossip run --help``), if there is no launcher.
     Returns: The ``Session``, which is closed at exit at the latest.
-    Raises: ConfigError: An option is wrong, there is a session already,
-        options are given under a launcher, the reference cannot be read, the process is a child of
-        a peer, or torch.distributed is initialised.
+    Raises: ConfigError: An option is wrong or given under a launcher, or the reference cannot be
+        read. There is a session already, the process is a child of a peer, or torch.distributed is
+        initialised.
     """
     try:
         return _start_session(reference, track, dict(overrides))
     except GossipError as error:
         if error.hint:
-            error.add_note(f"hint: {error.hint}")  # a traceback shows it where no launcher does
+            error.add_note(f"hint: {error.hint}")  # for a traceback without a launcher
         raise
 
 
@@ -87,8 +87,7 @@ def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, An
     termination = TerminationHandler()
     termination.install(launched=place.status_fd is not None)
     start = starter(place)
-    # Before torch is imported here: the node needs a second for that too,
-    # and so they need it together.
+    # Before torch is imported: the node needs a second for that, too, and both import in parallel.
     connection = connect(start, place.incarnation)
     from .session import Session
 
@@ -98,7 +97,8 @@ def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, An
 
 
 def _check_process(launched: bool, has_rank: bool) -> None:
-    """Raises ConfigError: Another process is the peer, or torch.distributed would exchange, too."""
+    """Raise ConfigError if another process is the peer, or torch.distributed exchanges gradients,
+    too."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError(
             "gossip.init() was called by a worker process, which imports the script",
@@ -121,8 +121,8 @@ def _check_process(launched: bool, has_rank: bool) -> None:
 
 
 def _alone(overrides: dict[str, Any]) -> PeerPlace:
-    """A swarm of one. Its rule is the mean: one update is its own aggregate under every rule that
-    can be had with one."""
+    """Return the place in a swarm of one. Its rule is the mean, because every rule that accepts one
+    update returns that update."""
     resolved = resolve(overrides, defaults={"peers": 1, "node": "thread"})
     config = resolved.config
     if config.peers != 1:
@@ -145,8 +145,8 @@ def _alone(overrides: dict[str, Any]) -> PeerPlace:
 
 
 def _among(task: Task, overrides: dict[str, Any]) -> PeerPlace:
-    """One of the peers that a scheduler has started."""
-    # whether the rule goes with so many peers is then found out in this process
+    """Return the place of one of the peers that a scheduler has started."""
+    # so that this process checks whether the rule fits the number of peers
     import torch  # noqa: F401
 
     meeting = meet(task, resolve(overrides), sys.argv, Path(sys.argv[0]).resolve().parent)

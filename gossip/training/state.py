@@ -1,13 +1,13 @@
 """A peer's whole training state as bytes: parameters, buffers, optimizer, and what else is to be
 kept. Never pickle.
 
-It has four files in the safetensors format: the base (parameters that no round moves), what all
-peers hold alike after the same commits (the other parameters, and the optimizer's memory), what
-their scripts set (learning rates, and what was given to ``Session.keep``), and what is everybody's
-own (buffers, such as the running statistics of a BatchNorm). In each is one JSON document, under
-the metadata key ``gossip``, that says where each tensor belongs. Equal states give equal bytes, so
-states are compared by digests. The base has a file of its own because it rarely changes: the same
-base is neither saved nor sent again.
+It has four files in the safetensors format. ``base`` has parameters that no round moves. ``state``
+is equal on all peers after the same commits: the other parameters, and the optimizer's memory.
+``settings`` has the values of the scripts: learning rates, and objects of ``Session.keep``. ``own``
+has the buffers of each peer, such as the running statistics of a BatchNorm. Each file has one JSON
+document, under the metadata key ``gossip``, with the place of each tensor. Equal states give equal
+bytes, so states are compared by digests. The base has a file of its own because it rarely changes:
+the same base is neither saved nor sent again.
 
 Parameters and persistent buffers are read from the modules and not from ``model.state_dict()``,
 which scripts override: a replica is exact in all that is trained, whatever a script saves of it.
@@ -68,7 +68,7 @@ _DTYPES = {
 
 Tensors: TypeAlias = dict[str, Tensor]
 CheckExtra: TypeAlias = Callable[[dict[str, Any]], object]
-"""Raises StateMismatch: What lies beside model and optimizer cannot be taken over."""
+"""Function that raises StateMismatch if the state beside model and optimizer cannot be loaded."""
 
 
 class StateMismatch(ConfigError):
@@ -76,17 +76,17 @@ class StateMismatch(ConfigError):
 
 
 def _unchecked(extra: dict[str, Any]) -> None:
-    """Anything can be taken over."""
+    """Accept any state."""
 
 
 class StateFile:
-    """A safetensors file: its header, and where its tensors go.
-    They are read when it is written."""
+    """A safetensors file: its header, and the places of its tensors, which are read by
+    ``write``."""
 
     def __init__(self, document: Mapping[str, Any], names: Sequence[str] = ()) -> None:
-        """``names``: Of the optimizer's parameters, for errors.
+        """``names``: names of the optimizer's parameters, for errors.
 
-        Raises: UnsupportedModel: Something cannot be kept; the message says where.
+        Raises: UnsupportedModel: A value cannot be saved; the message names its place.
         """
         tensors: Tensors = {}
         try:
@@ -99,7 +99,7 @@ class StateFile:
             raise UnsupportedModel(place + error.message[found.end() :], error.hint) from None
         text = json.dumps({"format": FORMAT, **plain}, separators=(",", ":"), sort_keys=True)
         header: dict[str, Any] = {"__metadata__": {_KEY: text}}
-        self._tensors: list[tuple[int, int, Tensor]] = []  # where each begins and ends
+        self._tensors: list[tuple[int, int, Tensor]] = []  # begin and end of each
         end = 0
         # The largest elements first, so that each tensor begins at a multiple of the
         # size of its own.
@@ -122,7 +122,7 @@ class StateFile:
         self.has_tensors = bool(tensors)
 
     def write(self, memory: memoryview) -> None:
-        """Copies everything into ``memory``, which is zero and has ``nbytes``."""
+        """Copy everything into ``memory``, which is zero and has ``nbytes``."""
         begin = len(self._header)
         memory[:begin] = self._header
         for start, end, tensor in self._tensors:
@@ -131,9 +131,8 @@ class StateFile:
                 flat.view(tensor.shape).copy_(tensor)
 
     def blocks(self) -> Iterator[memoryview]:
-        """The file from its beginning to its end, a block at a time. Each is the tensor's own
-        memory, or a copy of that block where it is on another device; of a tensor whose numbers do
-        not lie in a row all of it is copied."""
+        """Yield the file in blocks. A block is the tensor's own memory, or a copy if the tensor is
+        on another device. A tensor that is not contiguous is copied as a whole."""
         yield memoryview(self._header)
         for start, end, tensor in self._tensors:
             if start < end:
@@ -144,7 +143,7 @@ class StateFile:
                     yield part.cpu().view(torch.uint8).numpy().data
 
     def digest(self) -> bytes:
-        """Return 16 bytes over the file, which is hashed where it lies."""
+        """Return a digest of 16 bytes over the file, which is hashed in place."""
         found = blake3(max_threads=torch.get_num_threads())
         for block in self.blocks():
             found.update(block)
@@ -152,13 +151,14 @@ class StateFile:
 
 
 class PackingPlan:
-    """How a state is packed: all is known but the numbers, which ``write`` copies, each once.
+    """Plan of a packed state: all but the numbers, which ``write`` copies once each.
 
     Attributes:
-        files: Those of a state, in the order of ``FILES``.
-        base: Bytes of the base, with what is between it and the next file; 0: it is empty.
-        parts: Bytes of what peers hold alike, the base among it, and of each other file.
-        nbytes: Of all.
+        files: Files of a state, in the order of ``FILES``.
+        base: Bytes of the base, with the padding before the next file; 0: it is empty.
+        parts: Bytes of the state that is equal on all peers, including the base, and of each other
+            file.
+        nbytes: Bytes of all.
     """
 
     def __init__(self, files: Sequence[StateFile]) -> None:
@@ -169,14 +169,14 @@ class PackingPlan:
         self.nbytes = sum(self.parts)
 
     def write(self, memory: memoryview) -> None:
-        """Packs the state as it is into ``memory``, which is zero and has ``nbytes``."""
+        """Pack the present state into ``memory``, which is zero and has ``nbytes``."""
         at = 0
         for file in self.files.values():
             file.write(memory[at : at + file.nbytes])
             at += file.nbytes
 
     def digest(self) -> bytes:
-        """``state_digest`` of what ``write`` would pack, for which there need be no room."""
+        """Return the ``state_digest`` of the packed state, without memory for it."""
         digest = blake2b(digest_size=DIGEST_BYTES)
         for file in self.files.values():
             for block in file.blocks():
@@ -191,12 +191,13 @@ def plan_state(
     extra: Mapping[str, Any],
     trained: Sequence[Tensor] | None = None,
 ) -> PackingPlan:
-    """How to pack the model's state (persistent buffers included), the optimizer's, and ``extra``.
+    """Return the plan to pack the model's state (persistent buffers included), the optimizer's, and
+    ``extra``.
 
     Args:
-        extra: Tensors, numbers, strings, None, lists, tuples and dicts of such.
+        extra: Tensors, numbers, strings, None, or lists, tuples and dicts of these.
         trained: Parameters that rounds move; None: all.
-    Raises: UnsupportedModel: Something is none of these; the message says where.
+    Raises: UnsupportedModel: A value has another type; the message names its place.
     """
     of_optimizer, names = optimizer_document(optimizer), names_of(model, optimizer)
     groups = of_optimizer.pop("groups")
@@ -219,12 +220,12 @@ def plan_checkpoint(
     extra: Mapping[str, Any],
     trained: Sequence[Tensor] | None = None,
 ) -> dict[str, StateFile]:
-    """The files of a checkpoint, by name. ``model.safetensors`` has the model's tensors under
-    their own names, so that anybody can load it, but for those in ``base.safetensors``.
+    """Return the files of a checkpoint, by name. ``model.safetensors`` has the model's tensors
+    under their own names, so that any program can load it, except those in ``base.safetensors``.
 
     Args:
         trained: As of ``plan_state``.
-    Raises: UnsupportedModel: Something cannot be kept; the message says where.
+    Raises: UnsupportedModel: A value cannot be saved; the message names its place.
     """
     parameters, own = model_document(model)
     base = _select_base(parameters, trained)
@@ -290,7 +291,7 @@ def model_document(model: torch.nn.Module) -> tuple[Tensors, dict[str, Any]]:
     added = {
         name: value
         for name, value in model.state_dict().items()
-        # Some scripts rename what they save: that is the same memory under another name.
+        # Some scripts save the same memory under another name.
         if name not in known and not (isinstance(value, Tensor) and _place_of(value) in held)
     }
     return parameters, {**buffers, **added}
@@ -317,7 +318,7 @@ def load_checkpoint(
     optimizer: torch.optim.Optimizer,
     check: CheckExtra = _unchecked,
 ) -> dict[str, Any]:
-    """Loads the files of ``plan_checkpoint``. Returns and raises as ``load_document``."""
+    """Load the files of ``plan_checkpoint``. Returns and raises as ``load_document``."""
     with _reading("the checkpoint"):
         documents = {name: _decode_file(data) for name, data in files.items()}
         of_model = {**documents.get(checkpoints.BASE_FILE, {}), **documents[checkpoints.MODEL_FILE]}
@@ -335,8 +336,8 @@ def load_document(
     parameters their storage.
 
     Args:
-        check: Called with what is returned, before anything is changed. May raise StateMismatch.
-    Returns: what was packed as ``extra``.
+        check: Called with the result before any change. May raise StateMismatch.
+    Returns: the packed ``extra``.
     Raises: StateMismatch: It does not fit, and the first difference is named; neither the model nor
         the optimizer was changed.
     """
@@ -358,7 +359,7 @@ def load_document(
 
 
 def read_state_file(data: bytes) -> dict[str, Any]:
-    """The document of a ``StateFile``. Raises StateMismatch: It is damaged."""
+    """Return the document of a ``StateFile``. Raises StateMismatch: It is damaged."""
     with _reading("it"):
         return _decode_file(data)
 
@@ -382,14 +383,14 @@ def _reading(what: str, *errors: type[Exception]) -> Iterator[None]:
 def read_some(
     file: BinaryIO, wanted: Callable[[str], bool], at_most: Mapping[str, Container[int]]
 ) -> dict[str, Any]:
-    """The document of a ``StateFile``, of which only some tensors are read: a part of a stage may
-    have more layers than there is memory for.
+    """Return the document of a ``StateFile`` with only some of its tensors: the memory may not
+    suffice for all layers.
 
     Args:
-        file: Verified before.
-        wanted: Whether a tensor of that path is read. An entry of the document that has another is
+        file: Must be verified before.
+        wanted: Whether to read the tensor of a path. Entries of the document with other tensors are
             left out.
-        at_most: Of dicts in the document, by name: the keys that are wanted.
+        at_most: Keys to keep of dicts in the document, by name.
     Raises: StateMismatch: It is damaged.
     """
     place = f"/proc/self/fd/{file.fileno()}"
@@ -398,7 +399,7 @@ def read_some(
         safetensors.safe_open(place, framework="pt") as opened,
     ):
         document = json.loads(opened.metadata()[_KEY])
-        # Copies: the file may change behind a tensor that is mapped.
+        # Copies: the file may change under a mapped tensor.
         tensors = {name: opened.get_tensor(name).clone() for name in filter(wanted, opened.keys())}
         if document.pop("format", None) != FORMAT:
             raise StateMismatch("the state is of another version of gossip")
@@ -413,7 +414,7 @@ def read_some(
 
 
 def state_digest(data: bytes | memoryview) -> bytes:
-    """16 bytes over a packed state."""
+    """Return a digest of 16 bytes over a packed state."""
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
@@ -424,10 +425,10 @@ def unpack_state(
     settings: bool = True,
     check: CheckExtra = _unchecked,
 ) -> dict[str, Any]:
-    """Loads a packed state. Returns and raises as ``load_document``.
+    """Load a packed state. Returns and raises as ``load_document``.
 
     Args:
-        settings: Whether learning rates, and what was packed as ``extra``, are taken over, too.
+        settings: Whether to load learning rates and the packed ``extra``, too.
     """
     with _reading("the packed state"):
         base, state, said, own = [_decode_file(file) for file in split_state(bytes(data))]
@@ -441,7 +442,7 @@ def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:
     """Load parameters, buffers and what ``model.state_dict()`` adds, as far as ``of_model`` has
     them. Parameters keep their storage.
 
-    Raises: StateMismatch: A module refuses its extra state. Nothing else was changed by then.
+    Raises: StateMismatch: A module refuses its extra state. Nothing else was changed.
     """
     parameters, places = dict(model.named_parameters(remove_duplicate=False)), _buffer_places(model)
     added = {
@@ -476,11 +477,11 @@ def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:
 def load_optimizer(
     of_optimizer: dict[str, Any], optimizer: torch.optim.Optimizer, names: Sequence[str] = ()
 ) -> None:
-    """Load what ``optimizer.state_dict()`` returned elsewhere, bit for bit: torch casts
-    the state of a parameter to its type, which is undone.
+    """Load the ``optimizer.state_dict()`` of another peer, bit for bit: torch casts the state of a
+    parameter to its type, which is undone.
 
     Args:
-        names: Of its parameters, for errors.
+        names: Names of its parameters, for errors.
     Raises: StateMismatch: It does not fit; nothing was changed.
     """
     _compare_optimizer(of_optimizer, optimizer)
@@ -493,8 +494,8 @@ def load_optimizer(
                 own.update(_moved(entries, own))
         difference = _first_difference(state, optimizer.state_dict()["state"], "")
     except Exception as error:
-        # Every optimizer has checks of its own. It makes new dicts and leaves the ones it
-        # had as they were.
+        # Every optimizer has checks of its own. It makes new dicts and leaves its old ones
+        # unchanged.
         optimizer.state, optimizer.param_groups = before
         raise StateMismatch(
             f"the optimizer refuses the packed state: {type(error).__name__}: {error}"
@@ -525,7 +526,7 @@ def _moved(theirs: Any, loaded: Any) -> Any:
 
 
 def _first_difference(theirs: Any, ours: Any, where: str) -> str:
-    """Return the path of the first value of ``theirs`` that ``ours`` has otherwise, or ""."""
+    """Return the path of the first value of ``theirs`` that differs in ``ours``, or ""."""
     match theirs:
         case Tensor():
             return "" if isinstance(ours, Tensor) and _has_same_bits(theirs, ours) else where
@@ -603,7 +604,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
 
 
 def _check_plain(value: Tensor, where: str) -> None:
-    """Raises UnsupportedModel: Its numbers are not all that it is."""
+    """Raise UnsupportedModel if the tensor is more than its numbers."""
     if value.layout != torch.strided or value.is_meta:
         raise UnsupportedModel(
             f"{where} is a {value.layout} tensor on {value.device}: only dense ones can be kept"
@@ -620,8 +621,7 @@ def _check_plain(value: Tensor, where: str) -> None:
 
 
 def _encode(value: Any, where: str, tensors: Tensors) -> Any:
-    """JSON for ``value``; each tensor goes into ``tensors`` under the path at
-    which it was found."""
+    """Return JSON for ``value``; each tensor goes into ``tensors`` under its path."""
     match value:
         case Tensor():
             _check_plain(value, where)
@@ -646,7 +646,7 @@ def _encode(value: Any, where: str, tensors: Tensors) -> Any:
                         f"{where} has a key of type {type(key).__name__}: only str and int can be "
                         "kept"
                     )
-            # As pairs, because keys may be numbers; in an order that does not tell when they came.
+            # As pairs, because keys may be numbers; sorted, independent of the order of insertion.
             keys = sorted(value, key=lambda key: (isinstance(key, str), key))
             return {"dict": [[key, _encode(value[key], f"{where}.{key}", tensors)] for key in keys]}
     raise UnsupportedModel(
@@ -682,11 +682,11 @@ def _in_order(tensor: Tensor, order: Any) -> Tensor:
     return tensor.permute(order).contiguous().permute(places)
 
 
-# --- does it fit? ---------------------------------------------------------------------------------
+# --- comparisons ----------------------------------------------------------------------------------
 
 
 def compare_model(state: Mapping[str, Any], model: torch.nn.Module) -> None:
-    """Raises StateMismatch: A tensor of the model differs in more than its values."""
+    """Raise StateMismatch if a tensor of the model differs in more than its values."""
     hint, places = "all peers must build the same model", _buffer_places(model)
     parameters, others = model_document(model)
     own = {**parameters, **others}
@@ -717,13 +717,13 @@ def compare_model(state: Mapping[str, Any], model: torch.nn.Module) -> None:
 
 
 def _is_of_script(module: torch.nn.Module) -> bool:
-    """Whether its buffers are the script's: torch's containers have none of their own."""
+    """Whether the module's buffers belong to the script: torch's containers have no buffers."""
     return isinstance(module, _CONTAINERS) or not type(module).__module__.startswith("torch.")
 
 
 def _compare_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Compare the groups, and what is needed of each: of the state of a parameter only its
-    optimizer knows what shape it has."""
+    """Compare the groups and their required keys. Shapes in the state of a parameter depend on the
+    optimizer, and are not compared."""
     hint = "all peers must build the same optimizer"
     groups, own = state.get("param_groups"), optimizer.state_dict()["param_groups"]
     entries = state.get("state")
@@ -744,8 +744,7 @@ def _compare_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) 
             raise StateMismatch(
                 f"group {at} of the packed optimizer lacks {', '.join(sorted(missing))}", hint
             )
-        # What is not of the optimizer itself was added by a scheduler,
-        # which one side may not have made yet.
+        # Other keys were added by a scheduler, which one side may not have made yet.
         theirs.update({key: value for key, value in ours.items() if key not in theirs})
     for key in {number for group in own for number in group["params"]} & entries.keys():
         if not isinstance(entries[key], dict):

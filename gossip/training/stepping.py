@@ -24,8 +24,8 @@ class StepsTaken:
         total: Local steps from one round to the next.
         lasted_s: Duration of these steps; 0.0: since the round began.
         kind: Kind of the step (``is_further``).
-        is_useless: The update must not count.
-        is_skipped: Its samples do not count either, and do not come again.
+        is_useless: Whether the update must not count.
+        is_skipped: Whether its samples do not count either, and are not read again.
     """
 
     taken: int = 1
@@ -66,30 +66,30 @@ class EveryStep:
             extra: Returns the state beside the model, which belongs to the parameters at which a
                 round begins, and is copied with them.
             skipped: Count the step, but do not run the optimizer.
-            since: When the script began to compute it.
-        Returns: Whether the step changed nothing, and its batches are to come again.
+            since: Time at which the script began to compute the step.
+        Returns: Whether the step changed nothing, and its batches are read again.
         """
         return False
 
     def load_update(self, overflow: bool, kind: int = 0) -> StepsTaken:
-        """Load the update of the round into the gradients. Returns its steps, of which the last one
-        is of ``kind``."""
+        """Load the update of the round into the gradients. Return its steps; the last one is of
+        ``kind``."""
         return StepsTaken(kind=kind, is_useless=overflow, is_skipped=overflow)
 
     def mark_exchanged(self, exchanged: Sequence[Tensor]) -> None:
-        """Note that a round was applied whose update was of the parameters ``exchanged``."""
+        """Record that a round with an update of the parameters ``exchanged`` was applied."""
 
     def resume_after_round(self) -> None:
         """Continue after a round that was applied."""
 
     def continue_before_result(self) -> None:
-        """Continue after an update was offered whose round is not applied yet."""
+        """Continue after an offered update, before its round is applied."""
 
     def discard_update(self) -> None:
         """Discard the steps after the update that ``load_update`` has loaded."""
 
     def undo_steps(self) -> int:
-        """Undo the steps since the last round. Returns their number."""
+        """Undo the steps since the last round. Return their number."""
         return 0
 
     def return_to_anchor(self) -> None:
@@ -115,8 +115,8 @@ class EveryStep:
         return current_state()
 
     def on_state_loaded(self, states: dict[str, Any]) -> None:
-        """Note that the state of another peer was loaded, with ``states`` beside the model."""
+        """Record that the state of another peer was loaded, with ``states`` beside the model."""
 
     def end_boundary(self) -> None:
-        """Note that the script has done its work after a round: the state beside the model belongs
-        to the parameters as they are now."""
+        """Record that the script has done its work after a round: the state beside the model
+        belongs to the present parameters."""

@@ -16,7 +16,7 @@ class Steps(Protocol):
     """Hooks that a session calls."""
 
     def computed(self, since: float) -> None:
-        """An update is ready, that was computed ``since`` then, and not yet sent."""
+        """Handle an update that was computed from ``since`` on and is not yet sent."""
         return
 
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:

@@ -1,5 +1,5 @@
-"""Iterable data sets: each peer reads a part of the stream. The guarantee is weaker than for
-data sets with an index.
+"""Iterable data sets: each peer reads a part of the stream, with weaker guarantees than for data
+sets with an index.
 
 Every peer walks the whole stream, in its workers if there are any. It keeps each n-th element,
 counted from its rank, where n is the size of the roster and rank its place in it **when the pass
@@ -7,12 +7,12 @@ begins**. So, in one pass:
 
 * While the roster stays as it is, and the stream gives every peer the same elements in the same
   order, each element is read by one peer.
-* Elements of a peer that is lost are read by nobody. A peer that joins divides the stream anew, and
-  so do peers that begin their pass after the roster has changed. Until all have begun their next
-  pass, an element may be read twice or not at all.
-* Nothing is put back. The batch of a round that went on without this peer is gone, and so is a
-  batch that no step followed.
-* A peer that comes back begins the stream again. Passes are each peer's own: no peer waits for the
+* Elements of a lost peer remain unread. A peer that joins divides the stream again, and so do peers
+  that begin their pass after the roster has changed. Until all have begun their next pass, an
+  element may be read twice or not at all.
+* No batch returns to the stream. The batch of a round that ended without this peer is lost, and so
+  is a batch without a step after it.
+* A returning peer begins the stream again. Each peer has its own passes: no peer waits for the
   others at the end of one.
 
 With ``num_workers`` each worker walks the stream, as in torch: a data set that does not read
@@ -37,7 +37,7 @@ from .loops import TrainingLoop
 class ShardedStream:
     """Iterates over this peer's part of a stream, one batch (or ``accumulate``) per round.
 
-    Each iteration is one pass over the stream.
+    One iteration reads the stream once.
 
     Attributes:
         dataset: The iterable data set that was given.
@@ -46,7 +46,7 @@ class ShardedStream:
         ahead: Always 0, because a stream is not prefetched by rounds.
     """
 
-    ahead = 0  # nothing is guessed: a stream has but one next batch
+    ahead = 0  # no prediction is needed: a stream has only one next batch
 
     def __init__(
         self,
@@ -67,14 +67,14 @@ class ShardedStream:
         self._own: DataLoader[Any] | None = None
 
     def __len__(self) -> int:
-        """Batches per pass, with the peers that are there now.
+        """Return the number of batches per pass, with the planned number of peers.
 
         Raises: TypeError: The data set has no length.
         """
         return -(-len(self.dataset) // ((self.batch_size or 1) * self._loop.run.planned_peers))
 
     def __iter__(self) -> Iterator[Any]:
-        """One pass over the stream. It ends with the stream or with the run.
+        """Yield the batches of one iteration, which ends with the stream or with the run.
 
         Batches at the end that do not suffice for a step are left out.
         """
@@ -103,7 +103,7 @@ class ShardedStream:
                 if self._loop.next_round() is None:
                     return
             if not read or at:
-                # or a loop over an empty part would keep the others waiting
+                # otherwise a loop over an empty part would block the others
                 self._loop.steps.pass_round()
             self._loop.end_pass()
         finally:
@@ -124,7 +124,7 @@ class ShardedStream:
         )
 
     def close(self) -> None:
-        """Ends the workers, if there are any."""
+        """End the workers, if there are any."""
         self._own = None
 
 

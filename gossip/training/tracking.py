@@ -1,5 +1,5 @@
-"""Trackers of a run that no launcher of ours has started: the first peer starts the processes that
-hand the run on, and they end after it."""
+"""Trackers of a run without a launcher: the first peer starts the processes that forward the run,
+and they end after it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gossip.run import check_trackers, start_tracker, trackers_asked_for
 from .node_start import PeerPlace
 
 _processes: list[Popen[bytes]] = []
-"""The other end of their stdin: when this process ends, they hear of it."""
+"""Processes of trackers. Their stdin closes when this process ends, which ends them."""
 
 
 def trackers_wanted(track: Sequence[str], environment: Mapping[str, str]) -> list[str]:
-    """Those of a script's argument and of ``GOSSIP_TRACK``, each once.
+    """Return the trackers of a script's argument and of ``GOSSIP_TRACK``, each once.
 
     Raises: ConfigError: There is no such tracker, or it is not installed.
     """
@@ -26,8 +26,8 @@ def trackers_wanted(track: Sequence[str], environment: Mapping[str, str]) -> lis
 
 
 def hand_on(place: PeerPlace, names: Sequence[str]) -> None:
-    """Starts the trackers of the run at its first peer; the other peers have nothing to do. What
-    cannot be started is said, and ends nothing."""
+    """Start the trackers of the run on its first peer. If one cannot be started, print a warning
+    and continue."""
     if place.peer != 0:
         return
     for name in names:

@@ -9,7 +9,7 @@ from torch.utils.data import Sampler
 
 
 class RunOptions(TypedDict, total=False):
-    """Options of ``gossip.init``: those of ``gossip run``. ``RunConfig`` says what each means."""
+    """Options of ``gossip.init``: those of ``gossip run``. They are documented in ``RunConfig``."""
 
     name: str
     peers: int

@@ -1,5 +1,5 @@
-"""Notices optimizers that step and were not given to ``prepare``: what they train is not exchanged.
-That is an error nowhere: the losses fall, each peer on its own."""
+"""Detection of optimizers that step without ``prepare``, so that their parameters are not
+exchanged. No other check finds this: the losses fall, on each peer alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PREPARE = (
 
 
 class UnpreparedOptimizers:
-    """The steps of all optimizers of this process; warns once."""
+    """Observer of the steps of all optimizers in this process; it warns once."""
 
     def __init__(self) -> None:
         self._prepared: Sequence[torch.optim.Optimizer] = ()
@@ -36,7 +36,7 @@ class UnpreparedOptimizers:
         self._paused = self._warned = False
         self._began: dict[int, int] = {}  # by identities of optimizers that are stepping
         self._stepped: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
-        self._intruder = ""  # what has stepped prepared parameters since the last exchange
+        self._intruder = ""  # class that has stepped prepared parameters since the last exchange
         self._handles: list[Any] = [
             register_optimizer_step_pre_hook(self._begin),
             register_optimizer_step_post_hook(self._end),
@@ -49,14 +49,15 @@ class UnpreparedOptimizers:
         *,
         alone: bool,
     ) -> None:
-        """These exchange when they step, and ``applied`` steps with the result; ``alone``: they
-        exchange with nobody."""
+        """Register optimizers that exchange when they step, and ``applied``, which steps with the
+        result; ``alone``: there is no other peer."""
         self._prepared, self._applied, self._alone = optimizers, applied, alone
         self._parameters = {id(p) for each in optimizers for p in parameters_of(each)}
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Steps within it are not of the training, or are the same on all peers."""
+        """Return a context in which steps are ignored: they do not belong to the training, or are
+        the same on all peers."""
         before, self._paused = self._paused, True
         try:
             yield
@@ -64,18 +65,18 @@ class UnpreparedOptimizers:
             self._paused = before
 
     def exchanged(self) -> None:
-        """A prepared optimizer steps."""
+        """Record that a prepared optimizer steps."""
         self._exchanges += 1
         self._steps, self._intruder = 0, ""
-        self._began.clear()  # those whose steps have raised
+        self._began.clear()  # steps that have raised
 
     def begin_batch(self) -> None:
-        """Forget what has stepped before this batch."""
+        """Reset the record of steps before this batch."""
         self._intruder = ""
 
     def check_passed(self) -> None:
-        """No prepared optimizer has stepped on a batch. Raises: ConfigError: Another one has
-        stepped the same parameters."""
+        """Check a batch without a prepared step. Raises ConfigError: Another optimizer has stepped
+        the same parameters."""
         if self._intruder:
             raise ConfigError(
                 f"{self._intruder} steps the parameters of peer.prepare, and was not given to it: "
@@ -85,7 +86,7 @@ class UnpreparedOptimizers:
             )
 
     def over(self) -> None:
-        """There will be no steps any more."""
+        """Stop observing steps."""
         for handle in self._handles:
             handle.remove()
 
@@ -94,7 +95,7 @@ class UnpreparedOptimizers:
 
     def _end(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         began = self._began.pop(id(optimizer), None)
-        # One that steps a prepared one, or that a prepared one steps, is a part of it.
+        # an optimizer that wraps a prepared one, or is wrapped by it, is part of it
         inside = any(id(each) in self._began for each in self._prepared)
         known = optimizer is self._applied or optimizer in self._prepared
         if self._paused or inside or known or began != self._exchanges:

@@ -1,10 +1,10 @@
-"""Stands in for a launcher where a scheduler starts the script itself: prints what happens to the
-swarm, and lets the peer leave.
+"""Replacement of a launcher if a scheduler starts the script itself: prints events of the swarm,
+and lets the peer leave.
 
-A launcher gets reports from its peers by their status sockets, and the peers see that the launcher
-is gone when those close. Here the other end is a thread of the peer's own process. It prints what a
-person should know. It closes when the process that started this one is gone, as when torchrun was
-killed, which would leave its workers running.
+A launcher gets reports from its peers by their status sockets, and the peers detect the launcher's
+end when those close. Here the other end is a thread of the peer's own process. It prints important
+events. It closes when the process that started this one has ended: a killed torchrun would leave
+its workers running.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from typing import Any
 from gossip.run import parse_json, shown
 
 LINE_MAX = 2**20
-QUIET_S = 2.0  # until the same is said of the same peer again
+QUIET_S = 2.0  # between two equal lines about the same peer
 
 
 def open_voice(peer: int) -> int:
-    """Starts the thread. Returns the peer's end of the status socket."""
+    """Start the thread, and return the peer's end of the status socket."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     parent = _parent()
     threading.Thread(
@@ -34,8 +34,8 @@ def open_voice(peer: int) -> int:
 
 
 def _parent() -> int:
-    """A descriptor that tells the end of whoever started this process; -1: it is gone,
-    or nobody in particular."""
+    """Return a descriptor that becomes readable when the parent process ends; -1: the parent is
+    gone, or is the init process."""
     pid = os.getppid()
     if pid <= 1:
         return -1

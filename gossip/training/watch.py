@@ -1,5 +1,4 @@
-"""Ends that come from outside: SIGTERM, a launcher that is gone,
-an exception in the user's script, a fork."""
+"""Ends from outside: SIGTERM, the end of the launcher, an exception in the user's script."""
 
 from __future__ import annotations
 
@@ -32,13 +31,13 @@ job, and the launcher, which receives it too, forwards it."""
 
 
 class TerminationHandler:
-    """Notes SIGTERM instead of dying of it; another one that comes ``TOGETHER_S`` later or
-    more kills as usual. Notes Ctrl-C, too, while ``in_step`` says so; a second one interrupts.
+    """Records SIGTERM instead of ending the process; another SIGTERM at least ``TOGETHER_S`` later
+    kills as usual. Records Ctrl-C, too, while ``in_step`` is true; a second one interrupts.
 
     Attributes:
-        since: When one came, on the monotonic clock; None: none has.
+        since: Time of the first signal, on the monotonic clock; None: none has come.
         stop: Ends the script; set by the session.
-        in_step: Whether a step is under way, which Ctrl-C lets end first.
+        in_step: Whether a step is under way, which may end before Ctrl-C takes effect.
         interrupted: Whether it was Ctrl-C.
     """
 
@@ -50,12 +49,11 @@ class TerminationHandler:
         self._installed = self._interrupts = False
 
     def install(self, launched: bool = False) -> None:
-        """Only in the main thread, and only where nobody else handles them already: a script's own
-        handler stays.
+        """Install the handlers, only in the main thread. A script's own handler stays.
 
         Args:
-            launched: Whether a launcher sends Ctrl-C on. It is heard then, too, where that was
-                started in the background, which leaves it ignored.
+            launched: Whether a launcher forwards Ctrl-C. Then SIGINT is handled even if it is
+                ignored, as in a process that was started in the background.
         """
         in_main = threading.current_thread() is threading.main_thread()
         if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
@@ -90,8 +88,8 @@ class TerminationHandler:
 
 
 def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
-    """Calls ``gone``, in a daemon thread, when the launcher has closed its end of the status
-    socket. Reads nothing from it."""
+    """Call ``gone``, in a daemon thread, when the launcher has closed its end of the status socket.
+    Read nothing from it."""
 
     def wait() -> None:
         poll = select.poll()
@@ -110,8 +108,8 @@ def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
 
 
 def write_error(folder: Path, fields: dict[str, Any], error: BaseException) -> None:
-    """``error.json``: what the user's script died of, for the launcher and the report. Written
-    whole or not at all."""
+    """Write ``error.json``, the error of the user's script, for the launcher and the report; whole
+    or not at all."""
     document = {
         **fields,
         "wall": time.time(),
@@ -126,15 +124,15 @@ def write_error(folder: Path, fields: dict[str, Any], error: BaseException) -> N
         folder.mkdir(parents=True, exist_ok=True)
         scratch.write_text(json.dumps(document, indent=1, default=str) + "\n", "utf-8")
         scratch.replace(folder / "error.json")
-    except OSError as failure:  # the traceback is on stderr all the same
+    except OSError as failure:  # the traceback is on stderr anyway
         print(
             f"gossip: cannot write {folder / 'error.json'}: {failure}", file=sys.stderr, flush=True
         )
 
 
 def user_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
-    """The last frames of the user's own code, outermost first: file, line, function, code. All
-    frames when none is the user's."""
+    """Return the last frames of the user's code, outermost first: file, line, function, code. If
+    there are none, use all frames."""
     frames = traceback.extract_tb(trace)
     own = [
         f
@@ -153,8 +151,8 @@ def user_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
 
 
 class ExceptHook:
-    """Prints an exception that nobody caught as usual, calls ``raised`` with it, and exits with its
-    exit code if it has one."""
+    """Prints an uncaught exception as usual, calls ``raised`` with it, and exits with its exit code
+    if it has one."""
 
     def __init__(
         self, raised: Callable[[BaseException], None], quiet: Callable[[], bool] = lambda: False
@@ -168,10 +166,10 @@ class ExceptHook:
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None
     ) -> None:
         if isinstance(error, SwarmError | RemoteError | LocalError):
-            # Nothing in the script is wrong: where it was says nothing.
+            # The script is not at fault, so a traceback would not help.
             print(f"{kind.__name__}: {shown_lines(error)}", file=sys.stderr)
         elif isinstance(error, KeyboardInterrupt) and self._quiet():
-            pass  # it was let end its step: there is nothing to find out
+            pass  # its step has ended: a traceback would not help
         else:
             self._before(kind, error, trace)
         hint = getattr(error, "hint", None)
@@ -184,7 +182,7 @@ class ExceptHook:
             raise SystemExit(code)  # Python exits with this instead of 1.
 
     def uninstall(self) -> None:
-        # Somebody may have put a hook of their own on top since; that one calls us,
-        # and we pass it on.
+        # Another hook may have been installed since; it calls this one, which forwards the
+        # exception.
         if sys.excepthook is self:
             sys.excepthook = self._before
