@@ -40,17 +40,16 @@ class DeviceLoader:
 
 
 def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tuple[Any, ...]:
-    """In place of ``accelerator.prepare``, which it calls: the optimizer exchanges gradients, the
-    first DataLoader becomes this peer's share, and schedulers are part of the state.
+    """Prepare objects in place of ``accelerator.prepare``, which it calls: the optimizer exchanges
+    gradients, the first DataLoader becomes this peer's share, and schedulers are part of the state.
 
-    ``accelerator.is_main_process`` is then True in one living peer. A scheduler that is given to
-    this call was planned for the batches of one process, before they were shared out. As
-    Accelerate's own does, it makes one step for each peer with each step of the optimizer. A
-    scheduler that counts on the length of the returned loader is created after this call, and given
-    to ``peer.keep``.
+    ``accelerator.is_main_process`` is then True on one living peer. A scheduler in ``objects`` was
+    planned for the batches of one process, before they were divided. As in Accelerate, it makes one
+    step per peer with each step of the optimizer. A scheduler that depends on the length of the
+    returned loader must be created after this call, and given to ``peer.keep``.
 
     Args:
-        peer: What ``gossip.init()`` returned.
+        peer: Result of ``gossip.init()``.
         accelerator: Of this process alone, without ``torch.distributed``.
         objects: A model and its optimizers, loaders with that of the training data first,
             schedulers.

@@ -58,15 +58,15 @@ class RunClock:
         self._before[scheduler] = scheduler.state_dict()
 
     def finish(self) -> None:
-        """The loop has done what it had planned. Steps of it that came too late count for nothing,
-        so the run may have some left: this peer passes them."""
+        """Take part in the remaining steps of the run without updates. The run may have some left
+        after the loop, because steps that were too late for their rounds do not count."""
         for _ in self._steps:
             pass
         self.over, self.step = True, min(self._peer.step, self.total)
 
 
 class TrainLoader:
-    """A sharded loader in a loop that asks for batches also when the training is over.
+    """A sharded loader for a loop that requests batches even after the end of the training.
 
     Attributes:
         dataset: That of the loader.
@@ -80,7 +80,7 @@ class TrainLoader:
         clock: RunClock,
         after_batch: Callable[[], object] = lambda: None,
     ) -> None:
-        """``after_batch`` is called before the next batch of an epoch is taken."""
+        """``after_batch``: called before each further batch of an epoch."""
         self.dataset, self.steps = loader.dataset, len(loader) // accumulate
         self._loader, self._clock, self._after_batch = loader, clock, after_batch
 

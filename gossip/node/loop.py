@@ -595,8 +595,8 @@ class Node:
 
 
 def main() -> int:
-    """``python -m gossip.node``: a node in a process of its own,
-    described by ``GOSSIP_*`` variables."""
+    """Run a node in a process of its own (``python -m gossip.node``), described by ``GOSSIP_*``
+    variables."""
     torch.set_num_threads(1)
     keep_freed_memory()
     dump_stacks_on_signal("node")

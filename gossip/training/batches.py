@@ -68,8 +68,8 @@ class BatchTracker:
     Attributes:
         expected: Number of batches before each step; 0: there is no loader.
         least: Minimum number of samples in a batch. BatchNorm cannot train on one sample.
-        reading: Round, or guess of it, of the batches in hand.
-        is_outdated: The batches in hand do not belong to the round that comes.
+        reading: Round of the batches in hand, or its prediction.
+        is_outdated: Whether the batches in hand do not belong to the next round.
     """
 
     def __init__(self) -> None:
@@ -150,8 +150,7 @@ class BatchTracker:
             del self._upto[self.expected * steps :]
 
     def check_batches(self, steps: int) -> None:
-        """Step number ``steps`` of a round follows, from 1. Raises ConfigError when it is too
-        soon."""
+        """Raise ConfigError if step number ``steps`` of a round, from 1, comes too early."""
         if not self.expected:
             return
         self._has_stepped, self._steps_training = True, self._order.is_training
@@ -175,20 +174,20 @@ class BatchTracker:
 
     @property
     def next_batch(self) -> int | None:
-        """Number of the batch that is to be handed out next in the round; None: none of it is in
-        hand, as a step has followed."""
+        """Number of the next batch of the round; None: no batch is in hand, because a step has
+        followed."""
         return None if self._upto is None else len(self._upto)
 
     @property
     def unused(self) -> bool:
-        """A batch was handed out, and no step has followed."""
+        """Whether a batch was handed out without a step after it."""
         return self._upto is not None
 
     def resume_pass(self, number: int) -> int:
-        """The loop asks for a batch of the pass ``number``; 0: of a new one. Where that is not the
-        one that went on before, the one before is over. Returns: The number.
+        """Continue the pass ``number`` over the loader, or begin a new one (0), and return its
+        number. A change of the number ends the previous pass.
 
-        Raises: ConfigError: That one was an evaluation.
+        Raises: ConfigError: The previous pass was an evaluation.
         """
         if number != self._pass:
             if self.unused and self._handed_out == 1:
@@ -203,7 +202,7 @@ class BatchTracker:
         return self._pass
 
     def end_pass(self) -> None:
-        """The pass has come to its end. Raises: ConfigError: It was an evaluation."""
+        """End the pass. Raises ConfigError: It was an evaluation."""
         if self._handed_out:
             self._check_pass()
         self._handed_out = 0

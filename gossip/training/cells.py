@@ -1,7 +1,7 @@
-"""A function of a notebook as a script of its own.
+"""Conversion of a notebook's function to a script.
 
-Nothing is pickled. The script is written from sources: that of the function, and of whatever of the
-notebook it uses. It stays in the run's folder, where it can be read, and started again.
+Nothing is pickled. The script is written from sources: that of the function, and those of the
+notebook's definitions that it uses. It stays in the run's folder, to be read or started again.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Code: TypeAlias = Callable[..., Any] | type
 
 
 def script_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
-    """The script that calls ``function(*arguments)``.
+    """Return the script that calls ``function(*arguments)``.
 
     Args:
         function: Defined in a notebook or a script, or in a module that can be imported.
         arguments: Numbers, text, None, and lists, tuples, sets and dicts of them.
-    Raises: ConfigError: Its source cannot be had, or it uses something of the notebook that a
-        source cannot make again, such as a tensor or a model.
+    Raises: ConfigError: Its source cannot be found, or it uses an object of the notebook that a
+        source cannot recreate, such as a tensor or a model.
     """
     if not isinstance(function, types.FunctionType):
         raise ConfigError(
@@ -79,7 +79,8 @@ class _Lines:
         return [*sorted(self._imports), "", *self._written]
 
     def add(self, name: str, value: Any, user: str = "") -> None:
-        """Defines a name as what it is in the notebook; ``user`` is what uses it."""
+        """Define a name with its value in the notebook; ``user``: name of the definition that uses
+        it."""
         if name in self._names:
             if self._names[name] is not value:
                 raise ConfigError(
@@ -110,7 +111,7 @@ def _is_code(value: Any) -> bool:
 
 
 def _imported(name: str, value: Any) -> str | None:
-    """The import that gives the name this value; None: there is none."""
+    """Return the import that gives the name this value; None: there is none."""
     if isinstance(value, types.ModuleType):
         whole = value.__name__
         return f"import {whole}" if whole == name else f"import {whole} as {name}"

@@ -117,7 +117,7 @@ class StateFile:
         data += b" " * (-len(data) % _ALIGNMENT)
         self._header = struct.pack("<Q", len(data)) + data
         self.length = len(self._header) + end
-        """Bytes of the file itself. ``nbytes`` has what is between it and a file behind it, too."""
+        """Bytes of the file itself. ``nbytes`` also has the padding before a following file."""
         self.nbytes = _aligned(self.length)
         self.has_tensors = bool(tensors)
 
