@@ -44,9 +44,9 @@ class UsageMeter:
         self._gpus.close()
 
     def measure(self) -> dict[str, Any]:
-        """Return the fields of an event ``usage``: processor time in seconds and memory in bytes of
-        the living processes, load and available bytes of the machine, free bytes of the disk, and
-        the state of the trainer's GPUs. Unknown figures are left out."""
+        """Return the fields of an event ``usage``. For the living processes: processor time in
+        seconds, memory in bytes. For the machine: load, available bytes, free bytes of the disk,
+        state of the trainer's GPUs. Unknown figures are left out."""
         cpu_s, memory = used_by(self._pids)
         found: dict[str, Any] = {"cpu_s": round(cpu_s, 2), "memory": memory}
         found["load"] = round(os.getloadavg()[0], 2)

@@ -58,7 +58,7 @@ class Layout:
         marks: Number of marks in it, one per parameter.
         shapes: Of the parameters.
         has_views: Whether a view of the flat vector can be a parameter's gradient.
-        digest: 16 bytes over names, shapes and dtypes; peers whose digests differ cannot train
+        digest: 16 bytes over names, shapes and dtypes; peers with different digests cannot train
             together.
     """
 

@@ -74,7 +74,7 @@ class TrainingLoop:
         self.steps.unprepared.begin_batch()
 
     def end_pass(self, epoch: int | None = None) -> None:
-        """Record the end of a pass over the loader.
+        """Record the end of a loader's pass.
 
         Args:
             epoch: Epoch of the pass; the run may be in a later one by now.

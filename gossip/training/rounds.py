@@ -85,7 +85,7 @@ class ScriptRounds:
 
     @property
     def _parameters_now(self) -> tuple[int, int]:
-        """Counts that change with the parameters: rounds that stepped, and restored states."""
+        """Numbers of stepped rounds and of restored states, which change with the parameters."""
         return self._exchange.model.steps, self._exchange.restores
 
     def note_seen(self) -> None:
