@@ -41,7 +41,7 @@ def test_l5_one_that_stays_on_the_smaller_side_of_a_fork_is_caught(f: int) -> No
     with pytest.raises(
         Violation,
         match=(
-            r"L5 .*, peer 0: stays in round 2 with \[0\], having heard that \[1, 2\] are on "
+            r"L5 .*, peer 0: stays in round 2 with \[0\], although peers \[1, 2\] have reported "
             r"another"
         ),
     ):

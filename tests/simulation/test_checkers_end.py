@@ -85,7 +85,7 @@ def test_news_that_are_told_for_ever_are_caught() -> None:
         0,
         lambda event, effects: [*effects, Send(1, old)] if isinstance(event, Received) else effects,
     )
-    with pytest.raises(Violation, match="says for the 37th time that peer 2 is alive"):
+    with pytest.raises(Violation, match="sends for the 37th time that peer 2 is alive"):
         swarm.run_for(10.0)
 
 
@@ -250,7 +250,7 @@ def test_s15_one_that_asks_for_commits_without_end_is_caught() -> None:
     tamper(
         swarm, 0, lambda event, effects: [*effects, ask] if isinstance(event, Received) else effects
     )
-    with pytest.raises(Violation, match="asks for the commits from round 0 on 13 times"):
+    with pytest.raises(Violation, match="requests the commits from round 0 on 13 times"):
         swarm.run_for(2.0)
 
 
@@ -268,7 +268,7 @@ def test_s15_one_that_goes_on_asking_for_commits_is_caught_though_never_a_dozen_
         return [*effects, ask]
 
     tamper(swarm, 0, asks)
-    with pytest.raises(Violation, match="asks for the commits from round 0 on 16 times in 2"):
+    with pytest.raises(Violation, match="requests the commits from round 0 on 16 times in 2"):
         swarm.run_for(3.0)
 
 

@@ -151,9 +151,9 @@ def test_a_push_that_no_plan_names_is_caught() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda ask: [replace(ask, rows=ask.rows[:1])], "what has come, and is its own"),
-        (lambda ask: [replace(ask, rows=ask.rows[::-1])], "what has come, and is its own"),
-        (lambda ask: [], "which has come"),
+        (lambda ask: [replace(ask, rows=ask.rows[:1])], "what has arrived, and is its own"),
+        (lambda ask: [replace(ask, rows=ask.rows[::-1])], "what has arrived, and is its own"),
+        (lambda ask: [], "which has arrived"),
     ],
 )
 def test_a_push_that_has_come_and_goes_into_no_aggregate_is_caught(
@@ -177,7 +177,7 @@ def test_a_round_that_does_not_wait_for_its_sources_is_caught() -> None:
     swarm, _ = watched(TakesWhatItWasPushed)
     core: Any = swarm.hosts[0].core
     core.rounds._awaited = list
-    assert "before its grace is over" in caught(swarm)
+    assert "before its grace period is over" in caught(swarm)
 
 
 def test_who_is_released_at_the_end_of_the_very_round_that_did_not_wait_for_it_is_not_missed():
@@ -215,7 +215,7 @@ def test_waiting_for_one_that_is_skipped_is_caught() -> None:
     rounds = core.rounds
     rounds._awaited = lambda: rounds.pushes.missing(("gradient",), rounds._sources, rounds.round_id)
     swarm.crash(2)
-    assert "of whom nothing is to come" in caught(swarm)
+    assert "which have nothing to push" in caught(swarm)
 
 
 def test_waiting_when_all_others_are_gone_is_caught() -> None:
@@ -225,7 +225,7 @@ def test_waiting_when_all_others_are_gone_is_caught() -> None:
     rounds._awaited = lambda: [1]
     for peer in range(1, 5):
         swarm.crash(peer)
-    assert "of none of whom anything is to come" in caught(swarm)
+    assert "none of which has anything to push" in caught(swarm)
 
 
 def test_a_push_that_the_sender_s_trainer_never_made_is_caught() -> None:
@@ -241,7 +241,7 @@ def test_a_push_that_the_sender_s_trainer_never_made_is_caught() -> None:
             ),
         ),
     )
-    assert "has never come with it" in caught(swarm)
+    assert "has never contributed" in caught(swarm)
 
 
 def test_a_sample_with_two_readers_is_caught() -> None:
@@ -257,9 +257,12 @@ def test_a_sample_with_two_readers_is_caught() -> None:
         (lambda apply: [replace(apply, mix_scale=0.9)] if apply.mix else [apply], "is right"),
         (
             lambda apply: [replace(apply, mix=apply.payloads[0])] if apply.mix else [apply],
-            "elsewhere than its rule",
+            "elsewhere than to its rule",
         ),
-        (lambda apply: [replace(apply, payloads=())], "something else than what its rule has made"),
+        (
+            lambda apply: [replace(apply, payloads=())],
+            "something other than what its rule has made",
+        ),
     ],
 )
 def test_applying_or_mixing_something_else_than_the_rule_said_is_caught(
@@ -273,7 +276,7 @@ def test_applying_or_mixing_something_else_than_the_rule_said_is_caught(
 def test_a_share_of_its_own_that_nobody_asked_for_is_caught() -> None:
     swarm, _ = watched(AppliesWhatTheRuleSaid)
     tamper(swarm, 0, each(Aggregate, lambda ask: [replace(ask, own_share=0.25)]))
-    assert "beside the rule's word on" in caught(swarm)
+    assert "beside the rule's result of" in caught(swarm)
 
 
 def test_replicas_that_are_far_apart_in_the_calm_are_caught() -> None:
@@ -331,7 +334,7 @@ def test_a_row_that_its_peer_never_contributed_is_caught() -> None:
 
     for peer in range(5):
         tamper(swarm, peer, each(Aggregate, swapped))
-    assert "is not what its trainer has come with" in caught(swarm)
+    assert "is not what its trainer has contributed" in caught(swarm)
 
 
 # --- trust ----------------------------------------------------------------------------------------
@@ -387,7 +390,7 @@ def test_who_stands_out_is_locked_up_and_released_and_that_is_found_right(
     [
         (
             lambda table: setattr(table, "_quarantine", lambda round_id, roster: []),
-            "is not locked up",
+            "is not in quarantine",
         ),
         (lambda table: setattr(table, "quarantined", frozenset), "which are in quarantine"),
         (
@@ -396,7 +399,7 @@ def test_who_stands_out_is_locked_up_and_released_and_that_is_found_right(
         ),
         (
             lambda table: setattr(table, "settings", replace(table.settings, quarantine_rounds=90)),
-            "is in quarantine for|is to bear|are outside, and not in quarantine",
+            "is in quarantine for|is to tolerate|are outside, and not in quarantine",
         ),
         (lambda table: setattr(table, "settings", replace(table.settings, memory=0.5)), "it takes"),
     ],
@@ -471,7 +474,7 @@ def test_a_commit_that_says_another_measure_than_the_rule_is_caught() -> None:
 
     for peer in range(5):
         tamper(swarm, peer, each(Committed, doubled))
-    assert "of those in quarantine" in caught(swarm, 6.0)
+    assert "of peers in quarantine" in caught(swarm, 6.0)
 
 
 @pytest.mark.parametrize(("kind", "topology"), TRUST)
@@ -481,7 +484,7 @@ def test_a_rule_that_is_told_of_fewer_liars_than_there_may_be_is_caught(
     swarm = judging(kind, topology, nobody_stands_out)
     for peer in range(5):
         tamper(swarm, peer, each(Aggregate, lambda ask: [replace(ask, f=0)]))
-    assert "is to bear 0 liars" in caught(swarm)
+    assert "is to tolerate 0 Byzantine peers" in caught(swarm)
 
 
 def test_one_who_serves_from_quarantine_is_caught() -> None:

@@ -58,9 +58,7 @@ def test_l4_one_that_does_not_ask_the_silent_again_is_caught(plant: Plant | None
         swarm.hosts[donor].core.recovery.giving.on_request = lambda *asked: []  # type: ignore[method-assign]
     swarm.restart(LATE, after_s=1.0)
     if plant is not None:
-        assert "to vouch for a state, waits for its word, and has not asked it again for" in caught(
-            swarm, 4.0
-        )
+        assert "for an attestation, waits for it, and has not asked again for" in caught(swarm, 4.0)
         return
     swarm.run_for(4.0)
     assert checker.judged
@@ -81,7 +79,7 @@ def test_l7_one_that_has_finished_and_lets_others_wait_for_a_round_to_come_is_ca
     asked = Received(LATE, 0, StateRequest(b"lineage!", 7, ROUNDS + 2, "attestation"))
     swarm.at(swarm.now + 0.1, lambda: swarm.inject(0, asked))
     if plant is not None:
-        assert f"does not say that no round comes after {ROUNDS} here" in caught(swarm)
+        assert f"does not reply that no round comes after {ROUNDS}" in caught(swarm)
         return
     swarm.run_for(0.2)
     assert checker.judged
@@ -100,7 +98,7 @@ def test_l7_one_that_waits_for_others_word_on_its_last_round_promises_none_eithe
     asked = Received(1, 0, StateRequest(b"lineage!", 7, ROUNDS + 2, "attestation"))
     swarm.at(swarm.now, lambda: swarm.inject(0, asked))
     if plant is not None:
-        assert f"does not say that no round comes after {ROUNDS} here" in caught(swarm)
+        assert f"does not reply that no round comes after {ROUNDS}" in caught(swarm)
         return
     swarm.run_for(0.1)
     assert checker.judged
@@ -116,7 +114,7 @@ def test_l4_one_that_leaves_somebody_who_takes_its_state_is_caught(plant: Plant 
     swarm = ends_under(checker, plant, snapshot_s=2.5, drain_timeout_s=2.0)
     swarm.restart(LATE, after_s=2.0)
     if plant is not None:
-        assert f"leaves peer {LATE}, which has asked for its state" in caught(swarm, 20.0)
+        assert f"leaves peer {LATE}, which has requested its state" in caught(swarm, 20.0)
         return
     swarm.run_until(lambda: over(swarm), limit_s=60)
 
@@ -136,7 +134,7 @@ def test_s14_a_server_that_believes_a_farewell_of_one_that_speaks_on_is_caught(
         [ForgesFarewells()] if plant is None else [ForgesFarewells(), FaultyHelper(plant)]
     )
     if plant is not None:
-        assert "which has not said that it leaves" in caught(swarm)
+        assert "which has not announced its departure" in caught(swarm)
         return
     run_to(swarm, 30)
     assert checker.judged > 20

@@ -178,7 +178,7 @@ def lying(*peers: int, stages: tuple[tuple[int, ...], ...] = STAGES) -> FindsLia
 @pytest.mark.parametrize("event", ["found_by_audit", "quarantined"])
 def test_audits_find_liars_and_nobody_else_while_they_are_as_few_as_is_borne(event: str) -> None:
     show(lying(1), "on_effect", world(), 0, told(event, 1))
-    with pytest.raises(Violation, match=r"S25.*peer 0 has told the truth"):
+    with pytest.raises(Violation, match=r"S25.*peer 0 is honest"):
         show(lying(1), "on_effect", world(), 1, told(event, 0))
     with pytest.raises(Violation, match="S25"):
         show(lying(1, 2), "on_effect", world(), 2, told(event, 3))

@@ -61,7 +61,7 @@ def lets_it_serve(core: Any) -> None:
         (says_nothing, "has waited for peer 0 in round"),
         (
             believes_anybody,
-            "peer 2 is passed over with round 0: more than f have waited in vain in 0, of 3",
+            "peer 2 is skipped with round 0: more than f have waited in vain in 0, of 3",
         ),
         (passes_over_nobody, "peer 0 serves on after round"),
         (rests_too_long, "peer 0 does not serve again after round"),
@@ -88,7 +88,7 @@ class SpeaksAgain(Observer):
 def test_s14_a_result_of_one_that_is_passed_over_is_caught() -> None:
     found = run(KEEPING, [Faulty(lets_it_serve), SpeaksAgain()]).violation
     assert found is not None
-    assert "was made by peer 0, which is passed over" in found.text
+    assert "was made by peer 0, which is skipped" in found.text
 
 
 def test_a_server_that_keeps_its_results_is_judged_and_all_is_sound() -> None:

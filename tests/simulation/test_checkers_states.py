@@ -63,7 +63,7 @@ def attackers(lie: str) -> dict[PeerId, tuple[str, ...]]:
 def test_a_state_that_is_not_the_one_vouched_for_is_caught_though_its_donor_has_vouched() -> None:
     swarm = returning(TakesNoFewersWord(), attackers("swapped_states"))
     swarm.hosts[1].core.recovery._is_agreed = lambda offer, payload: True  # type: ignore[method-assign]
-    assert "was vouched for" in caught(swarm)
+    assert "was attested" in caught(swarm)
 
 
 def test_who_refuses_such_a_state_and_asks_another_is_sound() -> None:
@@ -81,7 +81,7 @@ def test_settings_that_nobody_has_vouched_for_are_caught() -> None:
 
     swarm = returning(TakesNoFewersWord())
     tamper(swarm, 1, each(Restore, with_others))
-    assert "with settings that nobody has vouched for" in caught(swarm)
+    assert "with settings that no peer has attested" in caught(swarm)
 
 
 # --- pieces ---------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def test_who_asks_one_again_that_has_sent_a_wrong_piece_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     never_mind(monkeypatch)
-    assert "having had a wrong one of it" in caught(
+    assert "which has sent a wrong one" in caught(
         returning(AsksForWhatIsMissing(), attackers("wrong_pieces"), piece_bytes=4)
     )
 
@@ -111,7 +111,7 @@ def test_who_asks_again_for_a_piece_that_is_here_is_caught(monkeypatch: pytest.M
         return right
 
     monkeypatch.setattr(PieceFetcher, "accept_piece", forgets)
-    assert "which is here" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
+    assert "which it has" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
 
 
 def test_who_asks_one_donor_for_more_than_its_credit_is_caught(
@@ -163,7 +163,7 @@ def ask(swarm: Swarm[Peer], what: Literal["attestation", "state"]) -> None:
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [("attestation", "vouches for its state before"), ("state", "gives its state before")],
+    [("attestation", "attests its state before"), ("state", "sends its state before")],
 )
 def test_an_answer_about_another_round_than_the_one_asked_for_is_caught(
     what: Any, says: str
@@ -207,7 +207,7 @@ def test_who_asks_others_wherever_they_are_over_and_over_is_caught() -> None:
         return poll(now)
 
     recovery._poll = as_if_first  # type: ignore[method-assign]
-    assert "wherever it is, at once after it has asked so in vain" in caught(swarm)
+    assert "in any round, at once after it has asked so in vain" in caught(swarm)
 
 
 def test_who_names_a_round_to_come_is_sound() -> None:

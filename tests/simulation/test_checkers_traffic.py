@@ -68,8 +68,8 @@ def besides(message: Message, when: type = TimerFired) -> Change:
 @pytest.mark.parametrize(
     ("checker", "kind", "words"),
     [
-        (AnswersOnce, Ack, r"sends peer \d an answer, Ack, that it has not asked for"),
-        (AnswersOnce, PushPull, "an answer, PushPull, that it has not asked for"),
+        (AnswersOnce, Ack, r"sends peer \d a reply, Ack, that it has not requested"),
+        (AnswersOnce, PushPull, "a reply, PushPull, that it has not requested"),
         (
             CommitsForAReason,
             Commit,
@@ -102,7 +102,7 @@ def test_s15_what_is_said_twice_for_one_reason_is_caught(
 def test_s15_an_answer_to_nothing_is_caught(answer: Message) -> None:
     swarm, _ = watched(AnswersOnce, topology="rolling")
     tamper(swarm, 0, besides(answer))
-    assert f"sends peer 1 an answer, {type(answer).__name__}, that it has not asked for" in caught(
+    assert f"sends peer 1 a reply, {type(answer).__name__}, that it has not requested" in caught(
         swarm
     )
 
@@ -203,7 +203,7 @@ def test_s15_who_greets_one_over_and_over_is_caught_also_while_links_come_up(
 ) -> None:
     swarm, _ = watched(SpeaksInMeasure, topology="rolling")
     tamper(swarm, 0, besides(swarm.hosts[0].core.hello_exchange.hello(), when))
-    with pytest.raises(Violation, match="says more than 25 times a Hello in a second"):
+    with pytest.raises(Violation, match="sends more than 25 times a Hello in a second"):
         break_again_and_again(swarm, 0, other)
 
 
@@ -220,7 +220,7 @@ def test_s15_who_goes_on_with_every_probe_in_the_calm_is_caught_where_it_was_not
     swarm.run_for(2.0)
     panel.settle(swarm)
     with pytest.raises(
-        Violation, match=r"says more than 13 times a Ping when all has settled; 6 are needed"
+        Violation, match=r"sends more than 13 times a Ping when all has settled; 6 are needed"
     ):
         swarm.run_for(4.0)
 
@@ -251,13 +251,13 @@ def test_s15_who_talks_on_when_it_has_no_news_is_caught() -> None:
     assert checker.judged == silent, "a sound peer falls silent"
     tamper(swarm, 0, besides(Gossip((Rumor(2, "alive", 0, "", "", 2),))))
     takes_s = retransmit_limit(5, MembershipSettings()) * MembershipSettings().gossip_interval_s
-    assert f"after its last news, which take {takes_s:.2f} s to tell" in caught(swarm, for_s=5.0)
+    assert f"after its last news, which take {takes_s:.2f} s to spread" in caught(swarm, for_s=5.0)
 
 
 def test_s15_a_message_for_rumours_without_one_is_caught() -> None:
     swarm, _ = watched(FallsSilent, topology="rolling")
     tamper(swarm, 0, besides(Gossip(())))
-    assert "tells peer" in (text := caught(swarm, for_s=5.0))
+    assert "sends peer" in (text := caught(swarm, for_s=5.0))
     assert "no rumour at all" in text
 
 

@@ -63,7 +63,7 @@ def test_l2_waiting_for_one_that_is_back_without_a_state_is_caught(
     swarm.restart(1)
     if faulty:
         assert (
-            "for the update of peer 1, which has told of no round since its link broke"
+            "for the update of peer 1, which has reported no round since its link broke"
             in caught(swarm, 1.0)
         )
         return
@@ -94,7 +94,7 @@ def test_l2_waiting_for_one_that_holds_a_refused_result_is_caught() -> None:
     found = run(BYZANTINE, [Faulty(waits_for_the_refused)]).violation
     assert found is not None
     assert found.invariant == "L2"
-    assert "for the update of peer 0, which holds a result that it has refused" in found.text
+    assert "for the update of peer 0, which holds a result that it has rejected" in found.text
 
 
 def test_servers_that_refuse_results_and_say_whose_are_sound() -> None:
@@ -137,6 +137,6 @@ def test_s14_a_charge_of_one_whose_results_it_has_not_refused_is_caught() -> Non
     swarm.run_for(1.0)
     result_validator: Any = swarm.cores[0].rounds.result_validator  # type: ignore[union-attr]
     result_validator.accusations = lambda: (Accusation(2, 3),)
-    assert "charges peer 2 with a result of round 3, of which it has refused none by it" in caught(
+    assert "accuses peer 2 of a result of round 3, of which it has rejected none by it" in caught(
         swarm
     )

@@ -151,7 +151,7 @@ def another_verdict(effect: Effect) -> Effect:
     ("forge", "said"),
     [
         (forged_weights, "with the weights"),
-        (forged_parts, "nobody has measured"),
+        (forged_parts, "that no peer has measured"),
         (too_few, "all servers have measured"),
         (another_verdict, "decided was"),
     ],

@@ -70,8 +70,8 @@ __all__ = [
 def every_checker(
     circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
 ) -> list[Watching]:
-    """Each checker by itself, after what they ask: for tests,
-    and for a run that wants some of them."""
+    """Return every checker, after the onlookers that the checkers read: for tests, and for a run
+    that needs some of them."""
     c, known = circumstances or RunConditions(), onlookers or Onlookers.create()
     return [*known, *[kind(c, known) for kind in Checker.kinds]]
 
@@ -93,10 +93,11 @@ OF_MEMBERSHIP = (
     Converges,
     NobodyIsStuck,
 )
-"""Checkers of the one membership that all stages of a pipeline have, and of whether anything is in
-the way of its rounds."""
+"""Checkers of the membership that all stages of a pipeline share, and of whether its rounds are
+blocked."""
 NOT_OF_STAGES = (OverWhenAllIsThere,)
-"""A stage waits until every micro-batch is in an update, and until the others have committed."""
+"""A stage waits until every micro-batch is in an update, and until the other stages have
+committed."""
 
 
 def stage_panels(
@@ -104,8 +105,8 @@ def stage_panels(
     micro_batches: int,
     circumstances: RunConditions | None = None,
 ) -> StagePanels:
-    """Every checker of a pipeline: those of a swarm for each stage, those of membership for all of
-    them, and those of micro-batches."""
+    """Return the panels of all checkers of a pipeline: those of a swarm for each stage, those of
+    membership for all stages together, and those of micro-batches."""
     onlookers = Onlookers.create()
     elsewhere = (*OF_MEMBERSHIP, *map(type, onlookers))
     unfit = (*elsewhere, *NOT_OF_STAGES)

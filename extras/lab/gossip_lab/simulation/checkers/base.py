@@ -1,5 +1,5 @@
-"""Parts that all checkers share: the violation that they raise, and the conditions under which they
-judge."""
+"""Parts that all checkers share: the violation that they raise, and the conditions of the run that
+they judge."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from .watching import Watching
 Record = TypeVar("Record")
 
 Life = tuple[PeerId, int]
-"""A process: a peer and its incarnation."""
+"""Process of a peer: the peer and its incarnation."""
 
 
 class Violation(AssertionError):
     """An invariant does not hold.
 
     Attributes:
-        invariant: its number, ``"S1"`` .. ``"S33"``, ``"L1"`` .. ``"L12"``.
-        peer: where it was seen.
-        now_s: virtual time, seconds.
-        text: what is the case and what should be.
+        invariant: Its number, ``"S1"`` .. ``"S33"``, ``"L1"`` .. ``"L12"``.
+        peer: The peer at which it is broken.
+        now_s: Virtual time, seconds.
+        text: What is the case and what should be.
     """
 
     def __init__(self, invariant: str, peer: PeerId, now_s: float, text: str) -> None:
-        # args mirror the signature: violations cross processes
+        # args mirror the signature: violations are pickled between processes
         super().__init__(invariant, peer, now_s, text)
         self.invariant, self.peer, self.now_s, self.text = invariant, peer, now_s, text
 
@@ -46,10 +46,10 @@ REFUSALS = ("refused_result", "bad_commit")
 """Events by which a peer reports that it rejects a result."""
 
 FORKING_ATTACKS = frozenset({"two_results", "forged_departures"})
-"""By which honest peers come to apply two results of one round for a while. A server that tells
-each another result is found out by the next round's hashes only, until results are compared. Who
-forges others' farewells speaks in their name, which nothing prevents before there are keys, and
-shrinks the roster until half of it is a majority."""
+"""Attacks that lead honest peers to apply two results of one round for a while. If a server sends
+each peer another result, only the next round's hashes reveal it, until results are compared.
+Without keys nothing prevents a peer from forging the farewells of others, which shrink the roster
+until half of it is a majority."""
 
 SPLITTING_ATTACKS = frozenset(
     (
@@ -64,19 +64,18 @@ SPLITTING_ATTACKS = frozenset(
         *CLAIM_ATTACKS,
     )
 )
-"""By which the liar holds another result than all others, who refused what it said. Peers that are
-started again have forgotten what they held, too: of five, two that forgot and the liar are as good
-as a majority. And whoever returns into that round takes the liar's result if the liar shows
-it then as it is."""
+"""Attacks in which the Byzantine peer holds another result than all others, which have rejected its
+own. Restarted peers have lost their results, too: of five peers, two restarted ones and the
+Byzantine peer form a majority. A peer that returns into that round accepts the false result if the
+attacker sends it unchanged."""
 
 INVENTING_ATTACKS = frozenset({"forged_incarnations"})
-"""By which honest peers come to believe in lives that never were: of peers that have not spoken to
-them, until they do; and in refutations that never were, which the peer then outbids."""
+"""Attacks that make honest peers record lives that never existed: those of peers from which they
+have received nothing yet, and refutations, which the peer then outbids."""
 
 FATAL_ATTACKS = frozenset({"false_deaths"})
-"""By which honest peers come to take for dead one that has never spoken to them: of such a one they
-have others' word alone, and a single word that it died before they came is believed
-until it speaks."""
+"""Attacks that make honest peers record as dead a peer from which they have received nothing. Until
+it sends something, a single claim that it died before they joined is accepted."""
 
 QUIET_ATTACKS = frozenset(
     (
@@ -95,8 +94,8 @@ QUIET_ATTACKS = frozenset(
         "strangers",
     )
 )
-"""By which nobody comes to believe anything of another's health: they are about updates, results
-and states. All other lies may make an honest peer accuse another, or close a connection to it."""
+"""Attacks that do not concern the health of a peer: they concern updates, results and states. All
+other attacks may make an honest peer accuse another, or close a connection to it."""
 
 TIMELY_ATTACKS = frozenset(
     ["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_ATTACKS]
@@ -105,32 +104,32 @@ TIMELY_ATTACKS = frozenset(
 beside the rounds."""
 
 FALSE_STATES = frozenset({"wrong_states", "swapped_states", "far_states"})
-"""By which one who takes a liar's word for its state gets a wrong one: where f = 0, or the word of
-fewer than f + 1 was all that there was. Whoever took it over, and who took it over from that one,
-holds other parameters than the rest."""
+"""Attacks that give a wrong state to a peer that restores from a Byzantine donor: if f = 0, or if
+fewer than f + 1 peers have attested the state. The peer, and those that restore from it, hold other
+parameters than the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunConditions:
-    """Conditions of a run, as far as they decide what may be demanded of its peers.
+    """Conditions of a run, as far as they decide what its peers must fulfil.
 
     Attributes:
-        attackers: Peers that lie, at least about their updates.
-        forks: A commit may reach some peers and not others (loss, cuts, resets, delays of the
-            order of a round timeout), so that two branches exist for a while. Otherwise at most one
+        attackers: Byzantine peers; at least their updates are false.
+        forks: A commit may reach some peers and not others (loss, cuts, resets, delays of the order
+            of a round timeout), so that two branches exist for a while. Otherwise at most one
             digest is ever applied for a round.
-        equivocating: Peers whose node sends other claims than it holds: their own state is compared
-            with no other.
-        lies: Names of these claims (from ``gossip.inject.message_attacks``): each excuses what the
+        equivocating: Peers that send other claims than their node holds. Their own state is
+            compared with no other.
+        lies: Names of these attacks (from ``gossip.inject.message_attacks``). Each excuses what the
             sets above state, and no more.
-        forgetting: Some peers are killed and restarted, and lose their promises; or their trainer
-            hangs, so that they have no update of their own to compare a result with, and are passed
-            over while they hold a result.
-        faultless: Nothing at all is done to the peers.
-        trickling: Peers whose payloads get through slowly, or not at all, while nothing else is
-            done to any peer; empty if something else is.
-        answering_falsely: Members of a pipeline stage that lie about micro-batches, or about the
-            audits of others' micro-batches.
+        forgetting: Some peers are killed and restarted, and lose their votes. Or their trainer
+            hangs: they have no update of their own to compare a result with, and are skipped while
+            they hold a result.
+        faultless: No fault at all is injected.
+        trickling: Peers with a slow or blocked path for payloads, if this is the only fault of the
+            run; else empty.
+        answering_falsely: Members of a pipeline stage with false micro-batches, or false audits of
+            others' micro-batches.
         tampering: Some of these send wrong activations or gradients.
         untolerated: The rule tolerates fewer attackers than the run has, so a majority may reject
             the result of an honest server.
@@ -156,8 +155,8 @@ class RunConditions:
         trickling: Collection[PeerId] = (),
         **conditions: bool,
     ) -> RunConditions:
-        """Some lies fork the history like a network that loses commits. ``conditions``: the other
-        attributes, by name."""
+        """Create conditions. Some attacks fork the history like a network that loses commits.
+        ``conditions``: the other attributes, by name."""
         found = RunConditions(
             attackers=frozenset(attackers),
             equivocating=frozenset(equivocating),
@@ -170,8 +169,8 @@ class RunConditions:
 
     @property
     def forking_lies(self) -> bool:
-        """A lie may come out long after it was told;
-        what one peer holds and all others refuse, likewise."""
+        """Whether an attack may fork the history. The fork may show long after the attack, and so
+        may a result that one peer holds and all others reject."""
         if self.untolerated:
             return True
         return not FORKING_ATTACKS.isdisjoint(self.lies) or (
@@ -180,17 +179,17 @@ class RunConditions:
 
     @property
     def splitting_lies(self) -> bool:
-        """Whether a liar may hold a result that all others refuse."""
+        """Whether a Byzantine peer may hold a result that all others reject."""
         return not SPLITTING_ATTACKS.isdisjoint(self.lies)
 
     @property
     def defaming(self) -> bool:
-        """Whether somebody lies so that an honest peer may come to accuse another."""
+        """Whether an attack may make an honest peer accuse another."""
         return not QUIET_ATTACKS.issuperset(self.lies)
 
     @property
     def delaying(self) -> bool:
-        """Whether somebody lies so that rounds take longer."""
+        """Whether an attack makes rounds take longer."""
         return self.untolerated or not TIMELY_ATTACKS.issuperset(self.lies)
 
     @property
@@ -207,7 +206,7 @@ class RunConditions:
 
 
 class Onlookers(NamedTuple):
-    """Observers that judge nothing themselves: checkers read what they have recorded."""
+    """Observers that judge nothing themselves; checkers read their records."""
 
     disturbances: Disturbances
     hearing: Hearing
@@ -219,8 +218,8 @@ class Onlookers(NamedTuple):
 
 
 class PerLife(Generic[Record]):
-    """An attribute of a checker that each life of each peer has for itself: read and set, it is
-    that of the present peer. ``make`` creates it when a life first needs it."""
+    """An attribute of a checker with one value for each life of each peer. It reads and sets the
+    value of the present peer. ``make`` creates the value when a life first needs it."""
 
     def __init__(self, make: Callable[[], Record]) -> None:
         self.make = make
@@ -237,16 +236,16 @@ class PerLife(Generic[Record]):
 
 
 class Checker(Watching):
-    """Raises ``Violation`` as soon as its invariant is broken.
+    """An observer that raises ``Violation`` as soon as its invariant is broken.
 
     Attributes:
-        judged: how often there was something to judge, which could have been wrong. A checker that
-            never judged proves nothing.
+        judged: Number of judgements that could have failed. A checker that never judges proves
+            nothing.
     """
 
     invariant: ClassVar[str]
     kinds: ClassVar[list[type[Checker]]] = []
-    """Every class that has an invariant of its own, as it is defined."""
+    """All classes with an invariant of their own, in the order of their definition."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -264,11 +263,11 @@ class Checker(Watching):
         self.make_records()
 
     def make_records(self) -> None:
-        """Create what the checker records of a run."""
+        """Create the records that the checker keeps of a run."""
 
     def per_life(self, make: Callable[[], Record] | None = None) -> dict[PeerId, Record]:
-        """Return records of each peer's present life: ``make`` creates one when a life begins.
-        Without it a life begins with none."""
+        """Return records of each peer's present life. ``make`` creates one when a life begins;
+        without it a life begins with none."""
         records: dict[PeerId, Record] = {}
         self._of_lives.append((records, make))
         return records
@@ -282,13 +281,14 @@ class Checker(Watching):
                 records[self.peer] = make()
 
     def begin_calm(self) -> None:
-        """Every fault is over, and everybody who is to come back was told to start."""
+        """Handle the start of the calm phase: every fault is over, and all peers that return were
+        started."""
 
     def settled(self) -> None:
-        """In the calm, all has come about that must."""
+        """Judge, in the calm phase, that everything due has happened."""
 
     def finish(self) -> None:
-        """The run is over."""
+        """Handle the end of the run."""
 
     @property
     def life(self) -> Life:
@@ -306,7 +306,7 @@ class Checker(Watching):
 
 
 def keep_latest(records: dict[Any, Any], most: int) -> None:
-    """Forget the oldest record if there are more than ``most``."""
+    """Drop the oldest record if there are more than ``most``."""
     if len(records) > most:
         del records[next(iter(records))]
 
@@ -314,17 +314,17 @@ def keep_latest(records: dict[Any, Any], most: int) -> None:
 def updates_needed(
     settings: CoreSettings, roster: Iterable[PeerId], proven: Collection[PeerId]
 ) -> int:
-    """Updates that are enough for the rule. Each that is proven to lie is one less
-    for it to tolerate."""
+    """Return the number of updates that are enough for the rule. Each peer that is proven Byzantine
+    is one less for the rule to tolerate."""
     return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in proven))
 
 
 class TaintedStates:
-    """Peers that hold a liar's state: they restored it from the liar, or from a peer that had done
-    so, and have restored no other since.
+    """Peers that hold the state of a Byzantine peer: they restored it from the attacker, or from a
+    peer that had done so, and have restored no other since.
 
     A peer is not among them if more than f peers have attested its state, and at most f peers are
-    liars or misled.
+    Byzantine or misled.
     """
 
     def __init__(self, circumstances: RunConditions) -> None:
@@ -335,16 +335,16 @@ class TaintedStates:
         return peer in self._peers
 
     def forget(self, peer: PeerId) -> None:
-        """A new life begins."""
+        """Remove a peer that begins a new life."""
         self._peers.pop(peer, None)
 
     @property
     def lying(self) -> set[PeerId]:
-        """Peers whose state is unreliable."""
+        """Peers with an unreliable state."""
         return {*self.circumstances.equivocating, *self._peers}
 
     def restores(self, swarm: AnySwarm, peer: PeerId) -> None:
-        """``peer`` takes over the state of its donor."""
+        """Record that ``peer`` restores the state of its donor."""
         core = swarm.inspections.get(peer)
         if core is None or not self.circumstances.false_states:
             return
@@ -357,7 +357,7 @@ class TaintedStates:
 
 
 def has_unattested_state(swarm: AnySwarm, peer: PeerId) -> bool:
-    """Whether it has said so of the state that it is taking over."""
+    """Whether the peer has reported that the state that it restores is unattested."""
     for _, report in reversed(swarm.hosts[peer].reports):
         if report.event in ("recovering", "unattested_state"):
             return report.event == "unattested_state"

@@ -1,5 +1,5 @@
-"""Disturbances of a run: which peers stood still or were cut off, and when the network was worse
-than a protocol must tolerate.
+"""Disturbances of a run: pauses and cuts of peers, and times at which the network was worse than a
+protocol must tolerate.
 
 Several invariants hold for the undisturbed peers only, and for them without exception.
 """
@@ -12,40 +12,41 @@ from gossip_lab.simulation.world import HANDSHAKE_WAYS, NS, AnySwarm, LinkModel
 from .watching import Watching, on_event
 
 STILL_S = 0.25
-"""A process that was stopped for so long stood still."""
+"""A pause of a process counts if it is longer than this."""
 
-# of the messages on a link, up to which nobody may be taken for dead (docs/design_notes.md N5)
+# share of the messages on a link; up to it no peer may be declared dead (docs/design_notes.md N5)
 LOSS_MAX = 0.2
 AWAY_MAX_S = 0.105
-"""Likewise: so much longer than the fastest of its link a message may be on its way. Where links
-are reset it waits until one stands again."""
+"""Largest delay of a message beyond the fastest one on its link, up to which no peer may be
+declared dead. If links are reset, the message waits until a new connection is up."""
 LOOK_EVERY_S = 0.1
 LATE_S = 0.05
-"""A message that takes so long may come when its sender is skipped already: half of what a probe
-waits for its answer."""
+"""A message with this delay may arrive after its sender was skipped: half of the time that a probe
+waits for its ack."""
 
 NEVER = float("-inf")
 
 
 class Disturbances(Watching):
-    """Must come before the checkers that ask it."""
+    """Records disturbances. Must come before the checkers that read it."""
 
     needs = ""
 
     def __init__(self) -> None:
         self.crashed_at: dict[PeerId, float] = {}
         self.still_until: dict[PeerId, float] = {}
-        """When the last pause of each peer ended."""
+        """End of the last pause of each peer."""
         self.still_s: dict[PeerId, float] = {}
-        """How long that pause was."""
+        """Duration of that pause."""
         self.behind_until: dict[PeerId, float] = {}
-        """When each peer's node last had so much to do that what came had to wait for long."""
+        """Last time at which the node of each peer was so busy that messages had to wait for
+        long."""
         self.bad_network_until = NEVER
         self.uneven_until = NEVER
-        """When the network last did to some messages what it did not to others: cut, lost, or
-        delayed them for long."""
+        """Last time at which the network treated messages unequally: it cut, lost, or delayed some
+        of them for long."""
         self.weather_until = NEVER
-        """When the network was last bad in any way but cut."""
+        """Last time at which the network was bad in any way except cuts."""
         self.cuts_changed_at = NEVER
         self._cut_until: dict[PeerId, float] = {}
         self._cut: tuple[PeerId, ...] = ()
@@ -74,13 +75,13 @@ class Disturbances(Watching):
         self.crashed_at[self.peer] = self.now
 
     def slept(self, peer: PeerId) -> tuple[float, float]:
-        """(when the last pause of ``peer``, which handles an event just now, ended; how long it
-        was). Never: -inf, 0."""
+        """Return the end and the duration of the last pause of ``peer``, which handles an event
+        now. Without a pause: -inf, 0."""
         return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
 
     def undisturbed_s(self, swarm: AnySwarm, peer: PeerId) -> float:
-        """For how long ``peer``, which runs, has neither stood still nor been at either end of a
-        cut, in a bearable network."""
+        """Return for how long ``peer``, which runs, was neither paused nor at either end of a cut,
+        in a bearable network."""
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
         self._record_conditions(swarm)
@@ -97,7 +98,7 @@ class Disturbances(Watching):
         return swarm.now - max(ends)
 
     def all_undisturbed_since(self, swarm: AnySwarm, since_s: float, but: PeerId) -> bool:
-        """Whether nobody but ``but`` was disturbed, crashed or was started since then."""
+        """Whether no peer except ``but`` was disturbed, crashed or was started since then."""
         for peer, host in swarm.hosts.items():
             if peer == but:
                 continue
@@ -108,8 +109,8 @@ class Disturbances(Watching):
         return True
 
     def calm_since(self, swarm: AnySwarm) -> float:
-        """Since when the network is what it ought to be, but for cuts, which have not changed; and
-        nobody stood still or had more to do than it had time for."""
+        """Return the time since when the network is as configured (except for cuts, which have not
+        changed) and no peer was paused or overloaded."""
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
         self._record_conditions(swarm)
@@ -141,7 +142,7 @@ class Disturbances(Watching):
         ):
             self.uneven_until = swarm.now
         for model in (network.default, *network.models.values()):
-            # What was damaged is dropped; a message that takes so long holds up all behind it.
+            # A damaged message is dropped; a delayed message holds up all that follow it.
             spike_s = model.spike_s if model.spike else 0.0
             least, most = model.delay_s
             away_s = most - least + spike_s + HANDSHAKE_WAYS * least * (model.reset > 0)
@@ -151,8 +152,8 @@ class Disturbances(Watching):
 
 
 def _loses(model: LinkModel) -> bool:
-    """Whether a message may be lost, or come so late that others have gone on without it; one that
-    comes twice has come."""
+    """Whether a message may be lost, or arrive so late that others have continued without it. A
+    duplicated message has arrived."""
     if (
         model.loss
         or model.corrupt
@@ -167,5 +168,5 @@ def _loses(model: LinkModel) -> bool:
 
 
 def stands_s(swarm: AnySwarm, peer: PeerId) -> float:
-    """How long a process that is stopped, or goes on just now, has been standing still."""
+    """Return how long a process that is stopped, or resumes now, has been paused."""
     return (swarm.now_ns - swarm.hosts[peer].paused_at_ns) / NS

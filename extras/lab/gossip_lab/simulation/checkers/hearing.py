@@ -37,9 +37,9 @@ class PeerContact:
 
     Attributes:
         asked_s: Start of its last probe of the other peer, in seconds of the world.
-        answered_since: Standing of the other peer as a suspect when it last answered a probe that
-            began during this suspicion; -1 after a failed probe.
-        accusers: Standing -> peers whose accusations have arrived, for the last few standings with
+        answered_since: Standing of the other peer as a suspect when it last acknowledged a probe
+            that began during this suspicion; -1 after a failed probe.
+        accusers: Standing -> peers with a received accusation, for the last few standings with
             which the other peer was accused.
     """
 
@@ -47,37 +47,39 @@ class PeerContact:
     answered_since: int = -1
     accusers: dict[int, dict[PeerId, None]] = field(default_factory=dict)
     failed: bool = False
-    nonce: int = -1  # of the probe under way
-    ends: float = 0.0  # by the clock of the one who probes
+    nonce: int = -1  # of the probe in progress
+    ends: float = 0.0  # by the clock of the peer that probes
     nacks: dict[PeerId, None] = field(default_factory=dict)
 
 
 class Hearing(Watching):
-    """Must come before the checkers that ask it."""
+    """Records evidence. Must come before the checkers that read it."""
 
     needs = ""
 
     def __init__(self) -> None:
-        self._heard: dict[PeerId, dict[PeerId, PeerContact]] = {}
+        self._contacts: dict[PeerId, dict[PeerId, PeerContact]] = {}
 
     def begin_life(self) -> None:
-        self._heard[self.peer] = {}
+        self._contacts[self.peer] = {}
 
     def of(self, peer: PeerId, subject: PeerId) -> PeerContact:
-        heard = self._heard[peer]
-        if subject not in heard:
-            heard[subject] = PeerContact()
-        return heard[subject]
+        contact = self._contacts[peer]
+        if subject not in contact:
+            contact[subject] = PeerContact()
+        return contact[subject]
 
     def own_evidence(self, swarm: AnySwarm, peer: PeerId, subject: PeerId) -> bool:
-        """Whether a probe of ``peer`` has failed since the last one that ``subject`` answered."""
-        heard, host = self.of(peer, subject), swarm.hosts[peer]
-        under_way = heard.nonce >= 0 and host.machine.clock_s(swarm.now_ns) < heard.ends
-        return heard.failed or (heard.nonce >= 0 and not under_way)
+        """Whether a probe of ``peer`` has failed since the last one that ``subject``
+        acknowledged."""
+        contact, host = self.of(peer, subject), swarm.hosts[peer]
+        under_way = contact.nonce >= 0 and host.machine.clock_s(swarm.now_ns) < contact.ends
+        return contact.failed or (contact.nonce >= 0 and not under_way)
 
     @on_event
     def record_link(self, event: LinkDown | LinkUp) -> None:
-        self._fails(self.of(self.peer, event.peer))  # or it may have, while the link was down
+        # the probe may have failed while the link was down
+        self._fails(self.of(self.peer, event.peer))
 
     @on_event
     def record_ack(self, event: Received, ack: Ack) -> None:
@@ -86,20 +88,20 @@ class Hearing(Watching):
             return
         if event.sender != ack.target and event.sender not in probe.helpers:
             return
-        heard = self.of(self.peer, ack.target)
-        heard.failed, heard.nonce = False, -1
+        contact = self.of(self.peer, ack.target)
+        contact.failed, contact.nonce = False, -1
         member = self.membership.members[ack.target]
         if member.suspicion is not None and probe.began >= member.suspicion.since:
-            heard.answered_since = member.standing
+            contact.answered_since = member.standing
 
     @on_event
     def record_nack(self, event: Received, nack: Nack) -> None:
         probe = self._probe(nack.nonce)
         if probe is not None and event.sender in probe.helpers:
-            heard = self.of(self.peer, probe.peer)
-            heard.nacks[event.sender] = None
-            if len(heard.nacks) == len(probe.helpers):
-                self._fails(heard)
+            contact = self.of(self.peer, probe.peer)
+            contact.nacks[event.sender] = None
+            if len(contact.nacks) == len(probe.helpers):
+                self._fails(contact)
 
     @on_event
     def record_rumors(self, event: Received, message: Ping | PingRequest | Ack | Gossip) -> None:
@@ -113,19 +115,20 @@ class Hearing(Watching):
     def record_probe(self, send: Send, message: Ping | PingRequest) -> None:
         probe = self._probe(message.nonce)
         if probe is None:
-            return  # for somebody else, or a word to the dead
-        heard = self.of(self.peer, probe.peer)
-        if heard.nonce != probe.nonce:
-            heard.failed = heard.failed or heard.nonce >= 0  # the one before has found no answer
-            heard.nonce, heard.nacks, heard.asked_s = probe.nonce, {}, self.now
-        heard.ends = probe.ends
+            return  # an indirect probe for another peer, or a message to a dead peer
+        contact = self.of(self.peer, probe.peer)
+        if contact.nonce != probe.nonce:
+            # the previous probe was not acknowledged
+            contact.failed = contact.failed or contact.nonce >= 0
+            contact.nonce, contact.nacks, contact.asked_s = probe.nonce, {}, self.now
+        contact.ends = probe.ends
 
     def _probe(self, nonce: int) -> Probe | None:
-        """Return the peer's own probe that is under way with this nonce."""
+        """Return the peer's own probe in progress with this nonce."""
         return self.membership.probes.get(nonce) if self.membership is not None else None
 
-    def _fails(self, heard: PeerContact) -> None:
-        heard.failed, heard.answered_since = True, -1
+    def _fails(self, contact: PeerContact) -> None:
+        contact.failed, contact.answered_since = True, -1
 
     def _record_accusers(self, rumors: tuple[Rumor, ...]) -> None:
         for rumor in rumors:

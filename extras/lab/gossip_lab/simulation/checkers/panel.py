@@ -1,4 +1,5 @@
-"""All checkers of a run behind one observer, which calls each only for what it looks at."""
+"""All checkers of a run as one observer. It calls each checker only for the events and effects that
+the checker watches."""
 
 from __future__ import annotations
 
@@ -13,12 +14,12 @@ from .safety import NothingRaises
 from .transitions import TableChecker, TableWatch, watch_life
 from .watching import Watching
 
-SLICE_S = 0.25  # of a calm phase, between two looks at whether all is well
+SLICE_S = 0.25  # of a calm phase, between two checks of all liveness checkers
 
 
 class Panel(Observer):
-    """Seventeen checkers for the price of three: a run has some ten thousand events, most of which
-    concern one or two."""
+    """Seventeen checkers for the price of three: a run has some ten thousand events, and most of
+    them concern one or two checkers."""
 
     def __init__(self, checkers: Iterable[Watching]) -> None:
         self.checkers = tuple(checkers)
@@ -29,7 +30,7 @@ class Panel(Observer):
         self._raises = [checker for checker in self.checkers if isinstance(checker, NothingRaises)]
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
-        """The checkers' that look at ``kind``; tables are looked at by ourselves."""
+        """Return the watchers of ``kind`` of all checkers. The panel itself watches the tables."""
         tables = [self._check_table] if moment == "after_event" else []
         found = [watcher for each in self.checkers for watcher in each.watchers(moment, kind)]
         return (*tables, *found)
@@ -60,7 +61,8 @@ class Panel(Observer):
     # --- the calm phase, and the end --------------------------------------------------------------
 
     def begin_calm(self) -> None:
-        """Every fault is over, and everybody who is to come back was told to start."""
+        """Handle the start of the calm phase: every fault is over, and all peers that return were
+        started."""
         for checker in self._judges:
             checker.begin_calm()
 
@@ -69,19 +71,23 @@ class Panel(Observer):
         return settle([self], swarm)
 
     def finish(self) -> None:
-        """The run is over: lets all judge. Raises Violation;
-        ValueError when the calm phase was too short to tell."""
+        """Let all checkers judge the whole run.
+
+        Raises:
+            Violation: An invariant is broken.
+            ValueError: The calm phase was too short for a judgement.
+        """
         for checker in self._judges:
             checker.finish()
 
     def settled(self) -> None:
-        """In the calm, all has come about that must."""
+        """Judge, in the calm phase, that everything due has happened."""
         for checker in self._judges:
             checker.settled()
 
     def close(self) -> None:
-        """Some time after all had settled: lets all judge once more, and nothing may be lacking
-        again. Raises: Violation."""
+        """Let all checkers judge once more, some time after all had settled. Raises: Violation,
+        also if a liveness checker lacks something again."""
         for checker in self._judges:
             if not isinstance(checker, Liveness):
                 checker.finish()
@@ -97,16 +103,16 @@ class Panel(Observer):
         return (self._raises or [NothingRaises()])[0].blame(swarm, error)
 
     def judged(self) -> dict[str, int]:
-        """How often each invariant was judged, by its number:
-        what was never judged is not proven."""
+        """Return the number of judgements of each invariant. Without a judgement an invariant is
+        not proven."""
         totals: dict[str, int] = {}
         for checker in self._judges:
             totals[checker.invariant] = totals.get(checker.invariant, 0) + checker.judged
         return totals
 
     def judged_by(self) -> dict[str, int]:
-        """How often each checker has judged, by its name: several look at one invariant, and one
-        may look in vain."""
+        """Return the number of judgements of each checker, by its name. Several checkers may judge
+        one invariant, and one of them may never judge."""
         return {type(checker).__name__: checker.judged for checker in self._judges}
 
     def _judge_transitions(self, swarm: AnySwarm, peer: PeerId, event: Event | None) -> None:
@@ -123,8 +129,8 @@ def settle(panels: Sequence[Panel], swarm: AnySwarm) -> float:
     """Run the calm phase of all panels at once until every liveness checker is content, then let
     all judge.
 
-    Returns: how long that took, virtual seconds. Raises: Violation: something did not come about in
-        time.
+    Returns: The duration of the calm phase, virtual seconds. Raises: Violation: something did not
+    happen in time.
     """
     began = swarm.now
     for panel in panels:

@@ -1,7 +1,7 @@
-"""Reachability between peers: since when each link and each process has been undisturbed.
+"""Reachability between peers: the times since when each link and each process has been undisturbed.
 
 It is finer than ``Disturbances``, which sees the network as a whole: when a single link breaks, all
-peers are still within reach of each other, by way of others.
+peers still reach each other through others.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from gossip_lab.simulation.world import AnySwarm, Link, LinkModel, Network
 from .watching import Watching, on_event
 
 LOOK_EVERY_S = 0.1  # disturbances that leave no trace in a counter last longer
-DELAY_MAX_S = 0.005  # one way, up to which a link counts as undisturbed
+DELAY_MAX_S = 0.005  # one way; a link with a longer delay counts as disturbed
 NEVER = float("-inf")
 
 
 class Reach(Watching):
-    """Must come before the checkers that ask it. Where it cannot tell what happened between two
-    looks, it assumes the worst."""
+    """Records reachability. Must come before the checkers that read it. If the events between two
+    samples are unknown, it assumes the worst."""
 
     needs = ""
 
@@ -42,8 +42,8 @@ class Reach(Watching):
             self._record_faults(self.swarm)
 
     def direct(self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float) -> bool:
-        """Whether every message between two peers has arrived soon since then,
-        and both were able to hear it."""
+        """Whether every message between two peers has arrived soon since then, and both were able
+        to receive it."""
         self._record_faults(swarm)
         return (
             self._well(swarm, a, since_s)
@@ -54,7 +54,8 @@ class Reach(Watching):
     def reachable_through(
         self, swarm: AnySwarm, a: PeerId, b: PeerId, since_s: float
     ) -> list[PeerId]:
-        """The others that ``a`` and ``b`` have both reached, and been reached by, since then."""
+        """Return the other peers that have exchanged messages with both ``a`` and ``b`` since
+        then."""
         self._record_faults(swarm)
         if not (self._well(swarm, a, since_s) and self._well(swarm, b, since_s)):
             return []
@@ -92,7 +93,7 @@ class Reach(Watching):
                 link not in self._cuts for link in before
             )
             if network.changed - self._changed > differ:
-                self._all_bad_until = now  # something was cut and mended since the last look
+                self._all_bad_until = now  # a link was cut and mended since the last sample
             self._changed = network.changed
             for link in (*before, *self._cuts):
                 self._bad_until[link] = now
@@ -118,6 +119,6 @@ class Reach(Watching):
 
 
 def is_bad(model: LinkModel) -> bool:
-    """Whether a message may not arrive, or late. That it may arrive twice is no harm."""
+    """Whether a message may get lost, or arrive late. A duplicate does no harm."""
     shares = model.loss + model.corrupt + model.reset + model.spike + model.reorder
     return shares > 0 or model.delay_s[1] > DELAY_MAX_S

@@ -1,4 +1,4 @@
-"""The checkers of a swarm, for each stage of a pipeline by itself: a stage is what a swarm is."""
+"""The checkers of a swarm for each stage of a pipeline: each stage is checked like a swarm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .panel import Panel, settle
 
 
 class _OfStage(Mapping[PeerId, Any]):
-    """Values of the members of one stage, out of those of all peers."""
+    """Values of the members of one stage, selected from those of all peers."""
 
     def __init__(self, of_all: Mapping[PeerId, Any], members: Collection[PeerId]) -> None:
         self._of_all, self._members = of_all, members
@@ -32,8 +32,8 @@ class _OfStage(Mapping[PeerId, Any]):
 
 
 class StageWorld:
-    """A swarm in which there is nobody but the members of one stage. Everything else is the
-    swarm's."""
+    """A swarm that contains only the members of one stage. Everything else is that of the whole
+    swarm."""
 
     def __init__(self, swarm: AnySwarm, members: Collection[PeerId]) -> None:
         self._swarm, self._members = swarm, frozenset(members)
@@ -53,14 +53,14 @@ class StageWorld:
 
 
 class StagePanel(Observer):
-    """``panel``, of the events of one stage."""
+    """``panel`` for the events of one stage."""
 
     def __init__(self, members: Collection[PeerId], panel: Panel) -> None:
         self.members, self.panel = frozenset(members), panel
         self._seen: tuple[AnySwarm, Any] | None = None
 
     def world(self, swarm: AnySwarm) -> Any:
-        """The swarm as the stage's checkers see it."""
+        """Return the swarm as the stage's checkers see it."""
         if self._seen is None or self._seen[0] is not swarm:
             self._seen = swarm, StageWorld(swarm, self.members)
         return self._seen[1]
@@ -107,13 +107,14 @@ class StagePanels:
     """A panel for each stage, and one for all of them together.
 
     Args:
-        stages: The members and the panel of each.
-        together: Of checkers that look at all stages.
+        stages: The members and the panel of each stage.
+        together: Panel of the checkers that watch all stages.
     """
 
     def __init__(self, stages: Sequence[StagePanel], together: Panel) -> None:
         self.together = together
-        self.observers: tuple[Observer, ...] = (together, *stages)  # it has the onlookers
+        # ``together`` contains the onlookers
+        self.observers: tuple[Observer, ...] = (together, *stages)
         self._panels = (*[each.panel for each in stages], together)
 
     def settle(self, swarm: AnySwarm) -> float:
@@ -139,5 +140,5 @@ class StagePanels:
 def _added(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
     total: Counter[str] = Counter()
     for each in counts:
-        total.update(each)  # which keeps those that are 0
+        total.update(each)  # unlike ``+``, it keeps zero counts
     return total

@@ -1,8 +1,8 @@
-"""A log of every change in a table of members, also of those that are overwritten before the core
-is done with an event.
+"""Log of every change in a table of members, including changes that are overwritten before the core
+has handled the event.
 
-A member that is watched gets a class of the same layout whose attributes say when they change. It
-behaves as it did.
+A watched member gets a class of the same layout, which records changes of its attributes. It
+behaves as before.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ NOTED = frozenset({"standing", "status", "control", "bulk"})
 
 
 class TableTransition(NamedTuple):
-    """One attribute of one row changed; the rest is the row as it was just then,
-    the change included."""
+    """Change of one attribute of one row. The other fields are those of the row after this
+    change."""
 
     subject: PeerId
-    field: str  # one of ``NOTED``, or "enlisted" for a row that was not there before
+    field: str  # one of ``NOTED``, or "enlisted" for a new row
     before: Any
     standing: int
     status: Status
@@ -49,7 +49,7 @@ class _Watched(Member):
         if name not in NOTED:
             object.__setattr__(self, name, value)
             return
-        before = getattr(self, name, None)  # None in a copy that is being made
+        before = getattr(self, name, None)  # None in an unfinished copy
         object.__setattr__(self, name, value)
         if before is not None and before != value:
             for sink in self.sinks:
@@ -57,11 +57,11 @@ class _Watched(Member):
 
 
 class TableWatch:
-    """Collects the transitions of one membership from now on.
-    Any number of watches may look at the same one.
+    """Collects the transitions of one membership from now on. Any number of watches may collect
+    from the same one.
 
-    There is something fresh when ``sink`` holds anything,
-    or ``members`` is not as long as ``count``.
+    There are new transitions if ``sink`` is not empty or the length of ``members`` differs from
+    ``count``.
     """
 
     def __init__(self, membership: MembershipInspection) -> None:
@@ -103,11 +103,12 @@ class TableChecker(Checker):
 
     @abstractmethod
     def judge(self, transition: TableTransition, event: Event | None) -> None:
-        """The peer has changed a row while it handled ``event`` (None: it crashed while it did)."""
+        """Judge a change of a row. The peer made it while it handled ``event`` (None: it crashed
+        during the event)."""
 
 
 def watch_life(watches: dict[PeerId, TableWatch], swarm: AnySwarm, peer: PeerId) -> None:
-    """A life begins: watches its table, when it has one."""
+    """Watch the table of a peer that begins a life, if it has one."""
     membership = swarm.hosts[peer].membership
     if membership is not None:
         watches[peer] = TableWatch(membership)

@@ -1,5 +1,5 @@
-"""Observers whose methods declare what they look at: a decorator gives the moment, the annotation
-of the last parameter the types.
+"""Observers with decorated methods: the decorator names the moment, the annotation of the last
+parameter the types.
 
     class CountsPushes(Watching):
         @on_event
@@ -31,9 +31,9 @@ class _Handler(NamedTuple):
     """A decorated method.
 
     Attributes:
-        kinds: Types of events, effects or messages that it looks at.
+        kinds: Types of events, effects or messages that it watches.
         carried: Whether it takes ``Received`` or ``Send``, and then the message in it.
-        reports: Names of the reports that it looks at; empty: any effect.
+        reports: Names of the reports that it watches; empty: any effect.
     """
 
     name: str
@@ -57,7 +57,7 @@ after_event = _declare("after_event")
 
 
 def on_report(*events: str) -> Callable[[Method], Method]:
-    """Look at the reports of these names."""
+    """Watch the reports of these names."""
     return _declare("on_effect", *events)
 
 
@@ -75,12 +75,12 @@ def _handlers_of(owner: type) -> tuple[_Handler, ...]:
 
 
 class Watching(Observer):
-    """An observer that calls each decorated method for what it is about.
+    """An observer that calls each decorated method for the types of its annotation.
 
     Attributes:
-        needs: Without such an inspection of the peer no decorated method is called: of the rounds
-            (of a whole peer), of rolling or gossip rounds. Empty: it is always called.
-        swarm, peer: Where what is looked at takes place.
+        needs: Inspection of the peer without which no decorated method is called: of the rounds (of
+            a whole peer), of rolling or gossip rounds. Empty: the methods are always called.
+        swarm, peer: Place of the event or effect.
     """
 
     needs: ClassVar[Literal["", "rounds", "rolling", "gossip"]] = "rounds"
@@ -172,10 +172,10 @@ class Watching(Observer):
         self.end_life()
 
     def begin_life(self) -> None:
-        """A life of the peer begins: the core exists and has handled nothing yet."""
+        """Handle the start of a life of the peer: the core exists and has handled nothing yet."""
 
     def resume_life(self) -> None:
-        """The process stood still and goes on; it has handled nothing yet."""
+        """Handle the end of a pause: the process has handled nothing yet."""
 
     def end_life(self) -> None:
-        """The process was killed; its core can still be read."""
+        """Handle the kill of the process; its core can still be read."""

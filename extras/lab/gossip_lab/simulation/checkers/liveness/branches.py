@@ -1,5 +1,5 @@
-"""L5: who finds out that more peers are on another branch of history than on its own does not
-stay on its own."""
+"""L5: a peer that finds more peers on another branch of history than on its own leaves its
+branch."""
 
 from __future__ import annotations
 
@@ -7,20 +7,23 @@ from gossip.core import NotServing, PeerId, Received, Report, Update
 from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.watching import after_event, on_report
 
-AT_ONCE_S = 0.1  # for what follows in the same moment
+AT_ONCE_S = 0.1  # for the effects of the same moment
 
 
 class JoinsTheLarger(Checker):
-    """L5: where only one side of a partition can go on, the smaller side of a fork takes over the
-    larger one's state at once: as soon as those who say that they are on another branch of the
-    present round are more than those on the own one, and more than f, who may lie. It does not wait
-    until the others have gone on, which they may not be able to. Only who has just left its branch
-    so, and is back on it without another state, may stay for the time of a round, to give others
-    that of its own."""
+    """L5: if only one side of a partition can go on, the smaller side of a fork adopts the larger
+    one's state at once.
+
+    It does so as soon as more peers report another branch of the present round than the own one,
+    and more than f, which may be Byzantine. It does not wait until the others have gone on, which
+    they may not be able to. A peer that has just left its branch for this reason, and returned to
+    it without another state, may stay for the time of a round. It then sends others the state of
+    its branch.
+    """
 
     invariant = "L5"
     needs = "rolling"
-    _left = PerLife[bytes | None](lambda: None)  # which branch last
+    _left = PerLife[bytes | None](lambda: None)  # the branch that it left last
 
     def make_records(self) -> None:
         self._back_at: dict[PeerId, float] = {}
@@ -45,14 +48,14 @@ class JoinsTheLarger(Checker):
         theirs = message.parent if isinstance(message, Update) else message.chain
         if not message.round_id == asked == rounds.round_id or message.shard >= len(rounds.shards):
             return
-        # Who is not of the roster is not heard in it.
-        heard = seen.get(event.sender) == theirs and event.sender in rounds.roster
-        if theirs == rounds.chain or not heard:
+        # Messages of a peer outside of the roster do not count.
+        is_counted = seen.get(event.sender) == theirs and event.sender in rounds.roster
+        if theirs == rounds.chain or not is_counted:
             return
         there = [other for other, branch in seen.items() if branch == theirs]
         here = [self.peer, *[other for other, branch in seen.items() if branch == rounds.chain]]
         self.demand(
             len(there) <= max(len(here), core.settings.f),
-            f"stays in round {rounds.round_id} with {sorted(here)}, having heard that "
-            f"{sorted(there)} are on another branch",
+            f"stays in round {rounds.round_id} with {sorted(here)}, although peers "
+            f"{sorted(there)} have reported another branch",
         )

@@ -1,4 +1,4 @@
-"""L5, of gossip rounds: replicas that nobody makes identical stay close to each other."""
+"""L5, of gossip rounds: replicas stay close to each other, though nothing makes them identical."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .liveness import RoundLiveness, Shortcoming
 
 
 class ReplicasStayClose(RoundLiveness):
-    """L5, of gossip rounds: in the calm the replicas' distance from their mean comes below the
-    bound at which mixing is raised. Not asked where somebody lies:
-    a mean is as far off as a liar likes."""
+    """L5, of gossip rounds: in the calm the replicas' distance from their mean falls below the
+    bound at which mixing is raised. Not judged with Byzantine peers: they can move a mean as far as
+    they like."""
 
     invariant = "L5"
 
@@ -34,7 +34,8 @@ class ReplicasStayClose(RoundLiveness):
 
 
 def consensus_distance(rows: Sequence[Sequence[float]]) -> float:
-    """The root mean square distance of replicas from their mean, as a share of its length."""
+    """Return the root mean square distance of replicas from their mean, as a share of its
+    length."""
     mean = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
     squares = sum(
         [(value - center) ** 2 for row in rows for value, center in zip(row, mean, strict=True)]

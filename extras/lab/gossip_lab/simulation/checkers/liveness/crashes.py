@@ -1,4 +1,4 @@
-"""L3: what a crash costs the others."""
+"""L3: the cost of a crash for the other peers."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from gossip_lab.simulation.checkers.watching import on_report
 
 ROUND_S = 1.0  # for the round itself
 LOST_BY_A_BYZANTINE_SERVER = "what the decision was made on is lost"
-"""Reason of a lost round in which a later shard is served by a peer that sends wrong measures, or
-whose result is rejected: no other peer can have made these measurements."""
-BEFORE_S = 3.0  # a crash comes by itself when nothing else has happened for so long
+"""Reason of a lost round with a later shard served by a peer that sends wrong measures, or has its
+result rejected: no other peer can have made these measurements."""
+BEFORE_S = 3.0  # a crash counts alone if nothing else has happened for so long
 
 
 @dataclass(frozen=True, slots=True)
 class _Crash:
-    """A crash, and how things stood then.
+    """A crash, and the state of the run at that time.
 
     Attributes:
         furthest: Round of the others.
-        lost: Rounds that had come to nothing.
-        within_s: After that time the others must be in a further round.
-        hung: Whose trainer had no update to give.
+        lost: Number of rounds that had changed nothing.
+        within_s: Time within which the others must reach a further round.
+        hung: Peers without an update because their trainer hung.
     """
 
     victim: PeerId
@@ -39,14 +39,14 @@ class _Crash:
 
 class CrashCostsLittle(Checker):
     """L3: a crash, also of the server in the middle of its broadcast, costs one round at most, and
-    no more time than it takes to notice it and a round timeout.
-    Judged where nothing else happens meanwhile."""
+    no more time than its detection and a round timeout. Judged only if no other fault occurs in
+    this time."""
 
     invariant = "L3"
     needs = "rolling"
 
     def make_records(self) -> None:
-        # rounds that changed nothing, though there were enough for the rule
+        # rounds that changed nothing, though the rule had enough updates
         self._lost: dict[int, None] = {}
         self._started_at = NEVER
 
@@ -87,7 +87,7 @@ class CrashCostsLittle(Checker):
         ):
             return
         if disturbances.uneven_until >= since_s:
-            return  # messages got lost, or were held up for longer than a round
+            return  # messages got lost, or were delayed by more than a round
         cores = self._running()
         if not self._are_enough(cores, crash.hung):
             return
@@ -101,11 +101,11 @@ class CrashCostsLittle(Checker):
         self.demand(len(gone) <= 1, f"its crash cost {len(gone)} rounds: {gone}", victim)
 
     def _are_enough(self, cores: Sequence[Inspection], hung: Sequence[PeerId] = ()) -> bool:
-        """Whether rounds go on, and do not come to nothing for want of updates. A liar may have
-        said that others have left.
+        """Whether rounds go on, and do not fail for lack of updates. A Byzantine peer may have
+        announced that others have left.
 
         Args:
-            hung: Whose trainer had no update to give: it is there, and passed over.
+            hung: Peers without an update because their trainer hung: they are present, and skipped.
         """
         roster = max((core.rounds.roster.peers for core in cores), key=len, default=())
         quorum = max((core.rounds.quorum() for core in cores), default=1)
@@ -114,8 +114,8 @@ class CrashCostsLittle(Checker):
         ]
         locked = max((table.quarantined() for table in tables), key=len)
         proven = max((table.proven() for table in tables), key=len)
-        # A liar may be on a branch of its own after a result that nobody else took, and make up no
-        # quorum with the others.
+        # A Byzantine peer may be on a branch of its own after a result that no other peer accepted,
+        # and cannot form a quorum with the others.
         attackers = self.circumstances.attackers
         apart = attackers if self.circumstances.delaying else frozenset[PeerId]()
         here = set(roster).intersection(self.swarm.up).difference(apart, hung)

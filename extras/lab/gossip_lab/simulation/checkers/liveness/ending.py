@@ -1,4 +1,5 @@
-"""L12: a training in gossip rounds ends, and ends well for those who have its result."""
+"""L12: a training in gossip rounds ends, and ends successfully for all peers that have its
+result."""
 
 from __future__ import annotations
 
@@ -9,9 +10,10 @@ from gossip_lab.simulation.world import ToyTrainer
 
 
 class EverybodyEnds(Checker):
-    """L12: once all scripts come to their last round, in gossip rounds each in its own time,
-    everybody ends by itself, also who is behind, stands still, hangs or is killed meanwhile and
-    started again. Who was sent the final state ends with exit code 0, in rolling rounds, too."""
+    """L12: once all scripts reach their last round, in gossip rounds each in its own time, all
+    peers end by themselves. This includes peers that are behind, pause, hang or are killed and
+    restarted in between. A peer that was sent the final state ends with exit code 0, in rolling
+    rounds, too."""
 
     invariant = "L12"
 
@@ -32,12 +34,12 @@ class EverybodyEnds(Checker):
             self.demand(halt.exit_code == 0, text + halt.reason)
 
     def remaining(self) -> list[PeerId]:
-        """Return the peers that have not come to their end and were not killed for good."""
+        """Return the peers that have not ended and were not killed for good."""
         hosts = self.swarm.hosts.items()
         return [p for p, host in hosts if host.running or host.state == "starting"]
 
     def judge_end(self, since: float) -> None:
-        """Everybody has had the time to end since then."""
+        """Judge that all peers have ended: they have had the time since then."""
         self.judged += 1
         for peer in self.remaining():
             core = self.swarm.hosts[peer].core

@@ -1,5 +1,5 @@
-"""L8, L11: where nothing is wrong, nothing goes wrong, however large payloads are and however slow
-links and processors; and where only payloads of some trickle, nobody waits for these for long."""
+"""L8, L11: without faults nothing goes wrong, however large payloads are and however slow links and
+processors; and if only payloads of some peers trickle, no peer waits for them for long."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
 
 
 ROUND_TIMEOUTS = 3.0
-"""A server that trickles is given up after one; the next may have to wait for updates,
-and be given up, too."""
+"""A trickling server is skipped after one; the next may have to wait for updates, and be skipped,
+too."""
 
 
 class NothingGoesWrong(Checker):
-    """L8: without a fault every commit has the updates of all who had samples, nothing is handed
-    on, nobody is suspected, late, or in need of the state of another."""
+    """L8: without a fault every commit has the updates of all peers that had samples, and no
+    attempt is skipped. No peer is suspected, late, or in need of the state of another."""
 
     invariant = "L8"
 
     def make_records(self) -> None:
-        self._idle: set[tuple[int, PeerId]] = set()  # who had no samples in which round
+        self._idle: set[tuple[int, PeerId]] = set()  # by round and peer without samples
 
     @on_event
     def record_idle(self, event: Contributed) -> None:
@@ -54,8 +54,8 @@ class NothingGoesWrong(Checker):
 
 
 class NobodyWaitsForATrickle(Checker):
-    """L11: where nothing is wrong but that payloads of some trickle, or cannot be read, rounds go
-    on at all others: each ends within three round timeouts, however slowly something moves."""
+    """L11: if the only fault is that payloads of some peers trickle, or cannot be read, all other
+    peers go on. Each round ends within three round timeouts, however slowly a payload moves."""
 
     invariant = "L11"
     needs = "rolling"

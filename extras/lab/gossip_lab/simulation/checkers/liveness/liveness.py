@@ -1,5 +1,5 @@
-"""L1-L7: what must come about once the faults are over.
-Deadlines follow from the protocol's own settings."""
+"""L1-L7: events that must follow once the faults are over. Deadlines follow from the protocol's own
+settings."""
 
 from __future__ import annotations
 
@@ -27,24 +27,25 @@ from gossip_lab.simulation.checkers.safety import memory_s
 from gossip_lab.simulation.checkers.watching import on_effect, on_event
 from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 
-LINGER_S = 0.5  # what was said last may still be on its way
-# times as many rounds as it takes to a turn: by the draw that happens to one peer in ten million
+LINGER_S = 0.5  # the last messages may still be on their way
+# multiple of the expected rounds per turn: by the draw this happens to one peer in ten million
 STARVED_AFTER = 16
-ROUNDS_AFTER = 3  # that everybody applies in a calm phase before it counts as going on
+ROUNDS_AFTER = 3  # rounds that every peer applies in a calm phase before it counts as going on
 
 Shortcoming = tuple[PeerId, str] | None
 
 
 def converged_after_s(settings: MembershipSettings, n: int) -> float:
-    """L1: a table exchange, a suspicion that began with the last fault and one that it led to,
-    and the news of it."""
+    """Return the time limit of L1: a table exchange, a suspicion that began with the last fault and
+    one that it led to, and the spread of the news."""
     stretch = ceil(log2(n) - 5) + 1 if n > 32 else 1  # as ``table_interval_s``
     spread_s = settings.gossip_interval_s * (ceil(log2(n)) + 1) if n > 1 else 0.0
     return settings.push_pull_interval_s * stretch + 2.0 * longest_s(n, settings) + spread_s
 
 
 class Liveness(Checker):
-    """Is content, or says what is lacking; from its deadline on it must be content."""
+    """A checker that is content or reports a shortcoming. From its deadline on it must be
+    content."""
 
     def make_records(self) -> None:
         self.calm_at: float | None = None
@@ -61,8 +62,12 @@ class Liveness(Checker):
         self.calm_at = self.now
 
     def finish(self) -> None:
-        """Raises Violation when something is lacking; ValueError when that may still come and the
-        calm phase was too short."""
+        """Judge whether the checker is content.
+
+        Raises:
+            Violation: Something is lacking at the deadline.
+            ValueError: Something is lacking, and the calm phase was too short.
+        """
         shortcoming = self.lacks()
         self.judged += 1
         if shortcoming is None:
@@ -76,22 +81,23 @@ class Liveness(Checker):
         raise self.violated(text, peer)
 
     def deadline_at(self) -> float:
-        """When it must be content: counted from the beginning of the calm phase, or from the last
-        start or crash in it."""
+        """Return the time when it must be content: counted from the beginning of the calm phase, or
+        from the last start or crash in it."""
         assert self.calm_at is not None, "begin_calm comes first"
         return max(self.calm_at, self._last_life_at) + self.time_limit_s()
 
     @abstractmethod
     def time_limit_s(self) -> float:
-        """How long it may take."""
+        """Return the time that it may take, seconds."""
 
     @abstractmethod
     def lacks(self) -> Shortcoming:
-        """At which peer there is something lacking, and what; None: it is content."""
+        """Return the peer at which something is lacking, and what; None: the checker is content."""
 
 
 class Converges(Liveness):
-    """L1: soon everybody sees all who run alive, as they see themselves, and nobody else."""
+    """L1: soon all running peers record each other as alive, with the right standing, and no other
+    peer."""
 
     invariant = "L1"
 
@@ -126,7 +132,7 @@ class Converges(Liveness):
 
 
 class RoundLiveness(Liveness):
-    """Base of the demands on rounds while a quorum runs."""
+    """Base of the checkers of rounds while a quorum runs."""
 
     def time_limit_s(self) -> float:
         settings = settings_of(self.swarm)
@@ -155,8 +161,8 @@ class RoundLiveness(Liveness):
 
 
 class RoundsGoOn(RoundLiveness):
-    """L2: where a quorum is connected, everybody applies round after round; once all has settled in
-    the calm, never two round timeouts pass without one, up to the end."""
+    """L2: with a connected quorum, all peers apply round after round. Once all has settled in the
+    calm, never two round timeouts pass without a round, up to the end."""
 
     invariant = "L2"
 
@@ -211,7 +217,7 @@ class RoundsGoOn(RoundLiveness):
 
 
 class EverybodyContributes(RoundLiveness):
-    """L4: whoever runs, came back or joined soon contributes to commits again."""
+    """L4: all peers that run, returned or joined soon contribute to commits again."""
 
     invariant = "L4"
 
@@ -231,7 +237,7 @@ class EverybodyContributes(RoundLiveness):
 
     def lacks(self) -> Shortcoming:
         participants = self.participants()
-        # who answers falsely is locked up most of the time
+        # a peer that answers falsely is in quarantine most of the time
         excused = self.circumstances.attackers | self.circumstances.answering_falsely
         for peer, core in participants:
             rounds = core.rolling
@@ -241,8 +247,8 @@ class EverybodyContributes(RoundLiveness):
             proven = trust.proven()
             useful = sum(1 for other, _ in participants if other not in proven)
             if useful < updates_needed(core.settings, rounds.roster, proven):
-                # the rule can make nothing of so few while a liar that was not found out
-                # may be among them
+                # with so few updates the rule makes nothing while an undetected attacker may be
+                # among them
                 continue
             if peer not in self._contributes and peer not in trust.quarantined():
                 where = f"{core.phase}, {rounds.mode} in round {rounds.round_id}"
@@ -251,11 +257,11 @@ class EverybodyContributes(RoundLiveness):
 
 
 class OneLineage(RoundLiveness):
-    """L5: all who run end in the rounds, in everybody's roster,
-    on one history and with the same parameters.
+    """L5: all running peers end in the rounds, in every roster, on one history and with the same
+    parameters.
 
-    In gossip rounds, where replicas differ: all are in the present rounds,
-    with parameters that are finite.
+    In gossip rounds, with differing replicas: all are in the present rounds, with parameters that
+    are finite.
     """
 
     invariant = "L5"
@@ -285,11 +291,11 @@ class OneLineage(RoundLiveness):
         return self._one_chain(participants)
 
     def _left_behind(self, participants: list[tuple[PeerId, Inspection]]) -> Shortcoming:
-        """Nobody is far behind those it hears. In a ring those are two,
-        and the far side may be further.
+        """Check that no peer is far behind its sources. In a ring those are two, and the far side
+        may be further.
 
-        Nobody has to follow one whom a liar has sent into a round that never comes, nor at the word
-        of f peers alone.
+        No peer has to follow one that an attacker has sent into a round that never comes, nor the
+        claims of f peers alone.
         """
         at = {peer: core.rounds.round_id for peer, core in participants}
         far = BEHIND_ROUNDS + 2
@@ -299,11 +305,11 @@ class OneLineage(RoundLiveness):
             sources = [source for source in core.gossip.sources if source not in self._misled]
             ahead = [source for source in sources if at.get(source, 0) - here > far]
             if len(ahead) > f:
-                text = f"it is in round {here}, peer {ahead[0]}, which it hears, in round"
+                text = f"it is in round {here}, peer {ahead[0]}, a source of it, in round"
                 return peer, f"{text} {at[ahead[0]]}"
             behind = [source for source in sources if here - at.get(source, here) > far]
             if peer not in self._misled and len(behind) == len(core.gossip.sources) > f:
-                text = f"it is alone in round {here}; all whom it hears are behind, the first in"
+                text = f"it is alone in round {here}; all its sources are behind, the first in"
                 return peer, f"{text} round {at[behind[0]]}"
         return None
 
@@ -334,14 +340,14 @@ class OneLineage(RoundLiveness):
 
 
 class NobodyStarves(Checker):
-    """L6: whoever may serve gets its turn. The draw is random, so that not 2n rounds are the bound
-    but 16n; more by as much as others weigh more."""
+    """L6: every peer that may serve gets its turn. The draw is random, so the bound is not 2n
+    rounds but 16n; more in proportion to the weight of the others."""
 
     invariant = "L6"
     needs = "rolling"
 
     def make_records(self) -> None:
-        # rounds without a turn, and since when
+        # rounds without a turn, and their start
         self._waits: dict[PeerId, tuple[int, float]] = self.per_life()
         # rounds in a row in which it could have had one
         self._able: dict[PeerId, int] = self.per_life()
@@ -374,8 +380,8 @@ class NobodyStarves(Checker):
             if waited + 1 <= starved_after:
                 self._waits[candidate] = (waited + 1, since_s)
                 continue
-            # One that stood still or came back does not serve at first,
-            # and others skip it for a while.
+            # A peer that was paused or returned does not serve at first, and others skip it for a
+            # while.
             quiet_s = min(
                 self.disturbances.undisturbed_s(self.swarm, candidate),
                 self.now - self._born_at[candidate],
@@ -396,7 +402,8 @@ def _is_active(swarm: AnySwarm, peer: PeerId) -> bool:
 
 
 class StopEnds(Checker):
-    """L7: one that was asked to stop is gone after its drain timeout, whatever the others do."""
+    """L7: a peer that was requested to stop has ended after its drain timeout, whatever the others
+    do."""
 
     invariant = "L7"
 
@@ -417,7 +424,7 @@ class StopEnds(Checker):
             ):
                 self._await(life, drain_s)  # it had no time to
             else:
-                text = f"it was asked to stop at {asked_at:.2f} s and still runs"
+                text = f"it was requested to stop at {asked_at:.2f} s and still runs"
                 raise self.violated(text, peer)
 
         self.swarm.at(asked_at + drain_s + LINGER_S, judge)

@@ -1,5 +1,5 @@
-"""L9, L10: a newcomer counts when it keeps up, and not before;
-and who holds the state waits for those who come."""
+"""L9, L10: a newcomer counts only when it keeps up, and the holder of a state waits for
+newcomers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
 SLACK = 2
-"""Rounds that may end between its word that it is ready and the commit that names it."""
+"""Rounds that may end between the newcomer's report that it is ready and the commit that names
+it."""
 
 
 class CountsWhenItKeepsUp(Checker):
-    """L9: whom a commit takes into the roster is no more rounds behind than pass while its word
-    travels: the others would wait for its update, and for its turn to serve, over a link that may
-    carry less than the rounds need."""
+    """L9: a newcomer that a commit adds to the roster is behind by no more rounds than pass while
+    its report travels. Otherwise the others would wait for its update, and for its turn to serve,
+    over a link that may carry less than the rounds need."""
 
     invariant = "L9"
     needs = "rolling"
@@ -35,7 +36,7 @@ class CountsWhenItKeepsUp(Checker):
     def judge(self, committed: Committed) -> None:
         commit = committed.commit
         if commit.shard != 0:
-            return  # the first shard's commit says who is in the next round
+            return  # the first shard's commit names the roster of the next round
         now, before = frozenset(commit.roster), self._roster
         self._roster = now
         if before is None or not committed.made or self.circumstances.lies:
@@ -55,18 +56,18 @@ class CountsWhenItKeepsUp(Checker):
 
 
 class WaitsForThoseWhoCome(Checker):
-    """L10: nobody gives up for want of a quorum, before its time, while newcomers are there or on
-    their way that can stand in for those of its roster who have ended. It may be the last that
-    holds the state."""
+    """L10: no peer gives up for lack of a quorum, before its time, if newcomers are present or on
+    their way that can replace the members of its roster that have ended. The peer may be the last
+    holder of the state."""
 
     invariant = "L10"
     needs = "rolling"
 
     def make_records(self) -> None:
-        # the roster that each lacks a quorum of
+        # the roster of which each peer lacks a quorum
         self._waits_for: dict[PeerId, tuple[PeerId, ...]] = {}
         self._crashed_at = float("-inf")
-        self._coming: dict[PeerId, set[PeerId]] = {}  # by whom each was told of
+        self._coming: dict[PeerId, set[PeerId]] = {}  # newcomer -> peers that were notified of it
 
     def end_life(self) -> None:
         self._crashed_at = self.now
@@ -81,7 +82,7 @@ class WaitsForThoseWhoCome(Checker):
 
     @on_report("resumed")
     def record_resumed(self, report: Report) -> None:
-        """A peer that has waited for newcomers might have given up."""
+        """Count a judgement: a peer that has waited for newcomers might have given up."""
         waited_for = self._waits_for.pop(self.peer, ())
         self.judged += any(map(self.core.membership.has_ended, waited_for))
 
@@ -95,12 +96,12 @@ class WaitsForThoseWhoCome(Checker):
             p for p in left if p == self.peer or (hosts[p].running and not rounds.skip_reason(p))
         ]
         running = {p for p in self.swarm.up if p in core.membership.members}
-        told = {
+        expected = {
             p
-            for p, hearers in self._coming.items()
-            if self.peer in hearers and (p not in hosts or hosts[p].running)
+            for p, notified in self._coming.items()
+            if self.peer in notified and (p not in hosts or hosts[p].running)
         }
-        newcomers = (running | told).difference(rounds.roster)
+        newcomers = (running | expected).difference(rounds.roster)
         in_time = self.now - self._crashed_at < core.settings.rounds.quorum_timeout_s
         enough = len(here) == len(left) and len(left) + len(newcomers) >= quorum_of(
             core.settings, len(rounds.roster)
@@ -108,5 +109,5 @@ class WaitsForThoseWhoCome(Checker):
         self.demand(
             not (enough and in_time),
             f"gives up with {here} of {list(rounds.roster)}, the others have ended, and "
-            f"{sorted(newcomers)} come",
+            f"{sorted(newcomers)} are on their way",
         )

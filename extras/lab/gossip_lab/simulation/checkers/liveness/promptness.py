@@ -1,5 +1,5 @@
-"""L2, L3 and L5 where time matters: nobody waits for one that it skips, nor when all is there,
-nor without asking."""
+"""L2, L3 and L5 where time matters: no peer waits for one that it skips, nor when all is present,
+nor without a request."""
 
 from __future__ import annotations
 
@@ -36,24 +36,25 @@ from gossip_lab.simulation.world import AnySwarm
 
 PAUSES_KNOWN = 32
 AT_ONCE_S = 0.5  # for some round trips and the rule; half of the shortest round timeout
-QUIET_S = 1.0  # views have settled when nothing has happened for so long
-ASKED_WITHIN_S = 1.0  # by one that was told that it is behind; it waits for a fiftieth of that
+QUIET_S = 1.0  # views have settled after so long without an event
+# after a report that it is behind; the peer itself waits for a fiftieth of that
+ASKED_WITHIN_S = 1.0
 LOOK_EVERY_S = 0.2
 ROUNDS_KNOWN = 64
 CHANGES = (
     *("skip", "unskip", "suspect", "dead", "left", "joined", "alive_again"),
     *("recovering", "restored"),
 )
-"""Reports after which peers may be of several minds for a moment."""
+"""Reports after which the views of peers may differ for a moment."""
 
 
 class NobodyWaitsForTheSkipped(Checker):
-    """L3: a server that a peer skips costs it no time. It hands on at once, to one that it does not
-    skip, if there is one."""
+    """L3: a server that a peer skips costs it no time. The peer turns at once to a server that it
+    does not skip, if there is one."""
 
     invariant = "L3"
     needs = "rolling"
-    # who has asked for which attempt of a round
+    # the last attempt that each peer has requested an update for
     _asked = PerLife(dict[tuple[PeerId, int], tuple[int, int]])
 
     @on_event
@@ -68,7 +69,7 @@ class NobodyWaitsForTheSkipped(Checker):
     @on_effect
     def judge_offer(self, send: Send, update: Update) -> None:
         asked, shards = self._asked.get((send.peer, update.shard)), self.rolling.shards
-        # Who asks for an update gets it, whatever we think of its health.
+        # A peer that requests an update gets it, whatever its health in this peer's view.
         if asked == (update.round_id, update.attempt):
             return
         here = update.round_id == self.rolling.round_id and update.shard < len(shards)
@@ -81,7 +82,8 @@ class NobodyWaitsForTheSkipped(Checker):
             self._judge_shards(event.sender)
 
     def _judge_shards(self, subject: PeerId) -> None:
-        """``subject`` has come to be skipped by the peer, which is done with the event."""
+        """Judge the shards served by ``subject``. The peer now skips it and has handled the
+        event."""
         for shard in self.rolling.shards:
             if shard.server_of(shard.attempt) == subject:
                 self._judge(shard)
@@ -112,7 +114,7 @@ class NobodyWaitsForTheSkipped(Checker):
 
 @dataclass(slots=True)
 class _Offer:
-    """The last update that a peer's trainer has come with, in time for its round."""
+    """The last update that a peer's trainer has contributed in time for its round."""
 
     at: float
     round_id: int
@@ -121,9 +123,9 @@ class _Offer:
 
 
 class OverWhenAllIsThere(Checker):
-    """L2: a round is over as soon as everybody's update is there, and no timeout passes then. Also
-    where some links are cut, if everybody reaches a quorum,
-    once all have noticed who cannot be reached."""
+    """L2: a round is over as soon as all updates have arrived, and no timeout passes then. This
+    also holds if some links are cut, each peer reaches a quorum, and all have noticed which peers
+    are unreachable."""
 
     invariant = "L2"
 
@@ -132,7 +134,7 @@ class OverWhenAllIsThere(Checker):
         self._over: dict[tuple[int, bytes], None] = {}
         self._calm = False
         self._changed_at = NEVER
-        # when each pause ended, and how long it was
+        # end and duration of each pause
         self._paused: deque[tuple[float, float]] = deque(maxlen=PAUSES_KNOWN)
 
     def resume_life(self) -> None:
@@ -153,10 +155,10 @@ class OverWhenAllIsThere(Checker):
         self._calm = True
         if not self.circumstances.delaying:
             return
-        # what a liar has made of its update until now is not what it would send
+        # until now an attacker may have sent other updates than its own
         self._offers.clear()
-        # Nor is what it has said in a round that is under way taken back: who followed it to a
-        # later turn waits there.
+        # Claims in a round in progress are not withdrawn: a peer that followed them to a later turn
+        # waits there.
         for core in self.swarm.inspections.values():
             if (rounds := core.rolling) is not None:
                 self._over[rounds.round_id, rounds.chain] = None
@@ -178,7 +180,7 @@ class OverWhenAllIsThere(Checker):
             self._judge(*key)
 
     def _judge(self, round_id: int, parent: bytes) -> None:
-        """The peer is the first for which the round is over."""
+        """Judge the peer that is the first for which the round is over."""
         last = self._offers.get(self.peer)
         if last is None or (last.round_id, last.parent) != (round_id, parent):
             return
@@ -190,7 +192,7 @@ class OverWhenAllIsThere(Checker):
                 parent,
                 roster,
             ):
-                return  # it came too late, or not at all
+                return  # it was too late, or missing
             first = offer if offer.at < first.at else first
             last = offer if offer.at > last.at else last
         changed_at = max(self._changed_at, self.disturbances.calm_since(self.swarm))
@@ -202,12 +204,12 @@ class OverWhenAllIsThere(Checker):
         self.demand(
             waited_s <= AT_ONCE_S + paused_s + self.swarm.travel_s,
             f"round {round_id} was over {waited_s:.2f} s after the last update of {list(roster)} "
-            "was there, with nobody missing",
+            "had arrived, with no peer missing",
         )
 
     def _is_settled(self, roster: tuple[PeerId, ...]) -> bool:
-        """Whether everybody runs, undisturbed, reaches a quorum,
-        and skips exactly those whom it does not reach."""
+        """Whether all peers run, undisturbed, reach a quorum, and skip exactly the peers that they
+        do not reach."""
         swarm = self.swarm
         if self.circumstances.delaying and not self._calm:
             return False
@@ -226,8 +228,8 @@ class OverWhenAllIsThere(Checker):
 
 
 class NobodyIsStuck(Checker):
-    """L2: where everybody sees everybody and nothing disturbs them, nobody stays in a round for two
-    round timeouts, whatever has happened before."""
+    """L2: if all peers see each other and are undisturbed, no peer stays in a round for two round
+    timeouts, whatever has happened before."""
 
     invariant = "L2"
 
@@ -275,7 +277,7 @@ class NobodyIsStuck(Checker):
             )
 
     def _all_well(self) -> dict[PeerId, Inspection] | None:
-        """All who run, when they see each other and nothing disturbs them."""
+        """Return all running peers if they see each other and are undisturbed."""
         swarm = self.swarm
         if swarm.network.cuts or (self.circumstances.delaying and not self._calm):
             return None
@@ -293,7 +295,7 @@ class NobodyIsStuck(Checker):
 
 
 def _sees_all(core: Inspection, cores: dict[PeerId, Inspection]) -> bool:
-    """Whether its roster is there, nobody is skipped, and the rule has enough updates."""
+    """Whether its roster is present, no peer is skipped, and the rule has enough updates."""
     return (
         all(other in cores for other in core.rounds.roster)
         and not any(other != core.local and core.membership.skip_reason(other) for other in cores)
@@ -302,13 +304,13 @@ def _sees_all(core: Inspection, cores: dict[PeerId, Inspection]) -> bool:
 
 
 def _carried_s(swarm: AnySwarm, core: Inspection) -> float:
-    """How long links carry the updates and the results of two attempts."""
+    """Return the time that links need for the updates and the results of two attempts."""
     rate, payload_bytes = swarm.network.default.bytes_per_s, max(core.rounds.shard_bytes, default=0)
     return 4.0 * payload_bytes / rate if rate else 0.0
 
 
 def _is_sent_payloads(swarm: AnySwarm, peer: PeerId) -> bool:
-    """Whether some are on a slow link to it, or were a moment ago."""
+    """Whether payloads are on a slow link to the peer, or were a moment ago."""
     lanes = [host.lanes.get(peer) for host in swarm.hosts.values()]
     return any(
         lane is not None and lane.free_at_ns / 1e9 > swarm.now - BUSY_S - 1.0 for lane in lanes
@@ -316,18 +318,19 @@ def _is_sent_payloads(swarm: AnySwarm, peer: PeerId) -> bool:
 
 
 class AsksForWhatItLacks(Checker):
-    """L5: who is told that others are ahead asks for what it lacks,
-    and again for as long as it is told so."""
+    """L5: a peer that receives reports that others are ahead requests what it lacks, and again as
+    long as the reports continue."""
 
     invariant = "L5"
     needs = "rolling"
 
-    # that others are ahead, and it has asked for nothing since
-    _told_at = PerLife[float | None](lambda: None)
+    # since when others have been reported ahead without a request of this peer
+    _reported_at = PerLife[float | None](lambda: None)
 
     def resume_life(self) -> None:
-        # It could not ask meanwhile, and what is not about rounds may be handled first.
-        self._told_at = None
+        # It could send no request during the pause, and messages that are not about rounds may be
+        # handled first.
+        self._reported_at = None
 
     @on_event
     def judge_ack(self, event: Received, ack: Ack) -> None:
@@ -340,46 +343,47 @@ class AsksForWhatItLacks(Checker):
         self._judge(event, message.round_id)
 
     def _judge(self, event: Received, round_id: int) -> None:
-        """By this message its sender is in the round ``round_id``."""
+        """Judge a message that reports its sender in the round ``round_id``."""
         core, rounds = self.core, self.rolling
         if round_id <= rounds.round_id:
             return
         is_able = core.phase == "running" and rounds.mode != "off"
         if not is_able or not _is_well(self.swarm, self.peer) or _is_of_old(core, event):
-            self._told_at = None
+            self._reported_at = None
             return
-        told_at = self.now if self._told_at is None else self._told_at
-        self._told_at = told_at
+        reported_at = self.now if self._reported_at is None else self._reported_at
+        self._reported_at = reported_at
         waits = core.recover_at is not None and self.now < core.recover_at
         stood_still = self.now - core.handled_at > STILL_S
         if waits or stood_still or _is_sent_payloads(self.swarm, self.peer):
-            # it could not keep up and says so, stood still, or what it lacks may be on its way
-            self._told_at = self.now
+            # it could not keep up and has reported so, was paused, or the missing commits may be on
+            # their way
+            self._reported_at = self.now
         else:
-            waited_s = self.now - told_at
+            waited_s = self.now - reported_at
             self.demand(
                 waited_s <= ASKED_WITHIN_S + self.swarm.travel_s,
-                f"was told {waited_s:.2f} s ago that others are beyond round {rounds.round_id}, "
-                "and has asked for nothing since",
+                f"{waited_s:.2f} s ago others were reported beyond round {rounds.round_id}, "
+                "and it has requested nothing since",
             )
 
     @on_effect
     def record_asked(self, send: Send, message: Update | CommitRequest | StateRequest) -> None:
-        self._told_at = None
+        self._reported_at = None
 
     @on_effect
     def record_progress(self, effect: Apply | Restore) -> None:
-        self._told_at = None
+        self._reported_at = None
 
 
 class TakesAStateInstead(Checker):
-    """L5: who hears that the commits which it lacks are not kept any more, or that others are
-    farther ahead than anybody keeps commits, asks for no more commits and takes over a state; as
-    soon as more peers say so than may be lying."""
+    """L5: if the commits that a peer lacks are not kept any more, it adopts a state and requests no
+    more commits. The same holds if others are farther ahead than any peer keeps commits. It does so
+    as soon as more peers report this than may be Byzantine."""
 
     invariant = "L5"
     needs = "rolling"
-    # the round in which it cannot go on by commits
+    # the round that it cannot leave by commits
     _lost = PerLife[int | None](lambda: None)
 
     @on_event
@@ -399,7 +403,7 @@ class TakesAStateInstead(Checker):
         )
         far = here + core.settings.rounds.commit_log
         beyond = here if not_kept else far
-        ahead = {other for other, told in rounds.ahead.items() if told > beyond}
+        ahead = {other for other, round_id in rounds.ahead.items() if round_id > beyond}
         if (not_kept or message.round_id > far) and len({event.sender, *ahead}) > core.settings.f:
             self._lost = here
 
@@ -410,8 +414,7 @@ class TakesAStateInstead(Checker):
             # it tries again later
             self.demand(
                 self.core.phase != "running" or self.core.recover_at is not None,
-                f"cannot go on from round {here} by commits, as it has heard, and takes over no "
-                "state",
+                f"cannot go on from round {here} by commits, by its reports, and adopts no state",
             )
 
 

@@ -1,5 +1,5 @@
-"""L4, S11, L3, of gossip rounds: who is in the plan is pushed to, nobody waits for nobody, and each
-sample has one reader."""
+"""L4, S11, L3, of gossip rounds: a peer pushes to all that its plan names, does not wait when there
+is nothing to wait for, and each sample has one reader."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ EPOCHS_KEPT = 4
 
 
 class PushesToAll(Checker):
-    """L4, of gossip rounds: in the moment in which its trainer comes with an update, a peer pushes
-    it to everybody whom the plan names and who is not skipped, once, and to nobody else; in every
-    ``mix_every``-th round its parameters, too."""
+    """L4, of gossip rounds: as soon as its trainer contributes an update, a peer pushes it once to
+    all peers that the plan names and that are not skipped. It pushes to no other peer. In every
+    ``mix_every``-th round it pushes its parameters, too."""
 
     invariant = "L4"
     needs = "gossip"
@@ -66,14 +66,14 @@ class PushesToAll(Checker):
 
 
 class WaitsForSomebody(Checker):
-    """L3, of gossip rounds: a peer that has its own update waits for as long only as there is
-    somebody to wait for, of whom something is to come. One that it comes to skip, or that says that
-    it is done, costs it no time."""
+    """L3, of gossip rounds: a peer with its own update waits only while a push of some source is
+    still expected. A source that the peer begins to skip, or that announces its end, costs no
+    time."""
 
     invariant = "L3"
     needs = "gossip"
 
-    @on_report("skip", "dead", "left")  # the core is done with the whole event
+    @on_report("skip", "dead", "left")  # the core has handled the whole event
     def judge_lost(self, report: Report) -> None:
         self._judge()
 
@@ -87,22 +87,22 @@ class WaitsForSomebody(Checker):
             sources = rounds.sources
             self.demand(
                 any(is_worth_waiting(self.core, rounds, source) for source in sources),
-                f"waits in round {rounds.round_id} for peers {list(sources)}, of none of whom "
-                "anything is to come",
+                f"waits in round {rounds.round_id} for peers {list(sources)}, none of which "
+                "has anything to push",
             )
 
 
 class EachReadsItsOwn(Checker):
     """S11, of gossip rounds: in an epoch no sample is read by two peers, nor in two rounds by one.
 
-    Who has joined later reads what one of the first peers reads, too.
+    A peer that has joined later also reads samples of one of the first peers.
     """
 
     invariant = "S11"
     needs = "gossip"
 
     def make_records(self) -> None:
-        # Epoch and newcomer, -1: of the first -> sample -> who reads it in which round.
+        # Epoch and newcomer, -1: of the first -> sample -> its reader and the round.
         self._readers: dict[tuple[int, PeerId], dict[int, tuple[PeerId, int]]] = {}
 
     @on_effect

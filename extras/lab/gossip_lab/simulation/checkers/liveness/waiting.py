@@ -1,6 +1,8 @@
-"""L2, L4: whom the server of a round waits for, when not even those who are missing keep it from
-closing the round, and for how long all wait where results are refused; and S14:
-whom it names for the next one."""
+"""L2, L4, S14: waits of a server, and the next roster.
+
+These checkers judge for which missing peers the server of a round waits, how long all wait when
+results are rejected, and which peers the server names for the next round.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from gossip.core import (
 from gossip_lab.simulation.checkers.base import REFUSALS, Checker, PerLife
 from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
 
-Telling = (
+RoundReport = (
     Update
     | UpdateRequest
     | Commit
@@ -35,32 +37,34 @@ Telling = (
     | Hello
     | StateAttestation
 )
-"""By which a peer says in which round it is."""
+"""Messages by which a peer reports its round."""
 
 HEARD_S = 1.0
-"""Seconds since a peer's last message within which the peer is surely there."""
+"""Seconds since a peer's last message within which the peer is surely present."""
 
 
 class WaitsForNobodyInVain(Checker):
-    """L2: no server waits its grace out for one that will send no update: because it holds a result
-    of this round that the server has refused; or because its link broke and it has not said since
-    that it is in any round. Behind the next link may be another life of it, whose node answers long
-    before its trainer has a state."""
+    """L2: no server uses up its grace period for a peer that will send no update.
+
+    Such a peer holds a result of this round that the server has rejected; or its link broke and it
+    has reported no round since. A new link may lead to another life of it, which has a node that
+    replies long before its trainer has a state.
+    """
 
     invariant = "L2"
     needs = "rolling"
-    # whose link broke, and who has told of no round since
+    # peers with a broken link that have reported no round since
     _silent = PerLife(set[PeerId])
-    # in which round and shard, by whom handed over
+    # by round and shard: the peers that forwarded a rejected result
     _refused = PerLife(dict[tuple[int, int], set[PeerId]])
 
     @on_event
     def record_broken_link(self, event: LinkDown) -> None:
         rounds, silent = self.rolling, self._silent
-        # before, nobody has a state that another life would lack
+        # before the first round no peer has a state that another life would lack
         if rounds.round_id > 0:
-            # What it has said of a round that has not begun here is kept,
-            # and counts when that begins.
+            # A report of a round that has not begun here is kept, and counts when that round
+            # begins.
             ahead = rounds.seen.get(event.peer, 0) - rounds.round_id
             if ahead > 0 or (ahead == 0 and not rounds.shards):
                 silent.discard(event.peer)
@@ -73,20 +77,21 @@ class WaitsForNobodyInVain(Checker):
             self._silent.discard(ack.target)
 
     @on_event
-    def record_round(self, event: Received, message: Telling) -> None:
+    def record_round(self, event: Received, message: RoundReport) -> None:
         if isinstance(message, Update) or message.round_id > 0:
             self._silent.discard(event.sender)
 
     @on_report("recovering")
     def forget(self, report: Report) -> None:
-        """Should it come back to its round, it has forgotten, and hears again what it has kept."""
+        """Drop the records. If it returns to its round, it has lost them, and handles again the
+        messages that it has kept."""
         self._refused.clear()
         self._silent.clear()
 
     @on_report(*REFUSALS)
     def record_refusal(self, report: Report) -> None:
         refused, where = self._refused, _place(report)
-        if self.core.settings.f:  # else nobody is expected to lie
+        if self.core.settings.f:  # else no Byzantine peer is expected
             if where not in refused and any(round_id != where[0] for round_id, _ in refused):
                 refused.clear()
             refused.setdefault(where, set()).add(report.fields["from"])
@@ -98,11 +103,11 @@ class WaitsForNobodyInVain(Checker):
         for other in report.fields["missing"]:
             self.demand(
                 other not in self._refused.get(where, ()),
-                f"{what} peer {other}, which holds a result that it has refused",
+                f"{what} peer {other}, which holds a result that it has rejected",
             )
             if other in self._silent:
                 raise self.violated(
-                    f"{what} peer {other}, which has told of no round since its link broke"
+                    f"{what} peer {other}, which has reported no round since its link broke"
                 )
 
 
@@ -111,16 +116,16 @@ def _place(report: Report) -> tuple[int, int]:
 
 
 class NoRoundStands(Checker):
-    """L2: where results of a round are refused, it is over before each server has had its turn
-    twice, if a majority is there and undisturbed from the end of the first turns on. Whom a peer
-    skips has no turn there. Of the liars only those are counted on who have handed over a result:
-    who keeps everything back makes a majority of nobody."""
+    """L2: if results of a round are rejected, the round is over before each server has had its turn
+    twice. This holds if a majority is present and undisturbed from the end of the first turns on. A
+    skipped peer has no turn. Byzantine peers count only if they have forwarded a result: one that
+    withholds everything does not count towards a majority."""
 
     invariant = "L2"
     needs = "rolling"
-    # in which round and shard, by whom handed over
+    # by round and shard: the peers that forwarded a rejected result
     _refused = PerLife(dict[tuple[int, int], set[PeerId]])
-    # how many have had a second turn, and since when they have
+    # number of second turns, and since when
     _once_round = PerLife(dict[tuple[int, int], tuple[int, float]])
 
     @on_report("recovering", "round")
@@ -141,8 +146,8 @@ class NoRoundStands(Checker):
         order, once_round = rounds.shards[where[1]].order, self._once_round
         if attempt < len(order):
             return
-        # One who slept leaps over many, also while its links come back one by one: whom it skips
-        # has no turn (seed 923456).
+        # A peer that was paused skips many servers, also while its links return one by one: a
+        # skipped server has no turn (seed 923456).
         turns, since_s = once_round.get(where, (-1, self.now))
         turns += turns < 0 or "is skipped" not in report.fields["reason"]
         once_round[where] = turns, since_s
@@ -153,8 +158,8 @@ class NoRoundStands(Checker):
         self.demand(
             len(there) < majority or self.peer not in there,
             f"round {where[0]}, shard {where[1]}, is at attempt {attempt}, with results of "
-            f"{sorted(refused)} refused, and peers {there} of {list(rounds.roster)} were there and "
-            f"undisturbed for {self.now - since_s:.2f} s",
+            f"{sorted(refused)} rejected, and peers {there} of {list(rounds.roster)} were present "
+            f"and undisturbed for {self.now - since_s:.2f} s",
         )
 
     def _is_there(self, peer: PeerId, refused: set[PeerId], since_s: float) -> bool:
@@ -174,9 +179,9 @@ class NoRoundStands(Checker):
 
 
 class LetsInWhoIsReady(Checker):
-    """L4: where a quorum has answered and nobody else will, the server closes the round if somebody
-    is ready to be let in by it, though the rule can make nothing of so few updates: with the
-    newcomer's it may again."""
+    """L4: if a quorum has answered and no other peer will, the server closes the round to let a
+    ready newcomer in, though the rule makes nothing of so few updates. With the newcomer's update
+    it may succeed again."""
 
     invariant = "L4"
     needs = "rolling"
@@ -199,12 +204,12 @@ class LetsInWhoIsReady(Checker):
         )
         for shard in rounds.shards:
             answers = shard.served.answers
-            # Only who was just heard is sure to have been counted: that one is skipped no more may
-            # be noticed a little later.
-            heard = event.sender in (ready if isinstance(message, Hello) else answers)
+            # Only the sender of this message has surely been counted: the end of another peer's
+            # skip may be noticed a little later.
+            is_counted = event.sender in (ready if isinstance(message, Hello) else answers)
             serves = shard.commit is None and shard.served.attempt == shard.attempt
             complete = len(answers) >= quorum and all(other in answers for other in expected)
-            if heard and serves and complete:
+            if is_counted and serves and complete:
                 self.demand(
                     shard.served.ticket is not None,
                     f"does not close round {rounds.round_id}, shard {shard.index}, with the "
@@ -214,14 +219,14 @@ class LetsInWhoIsReady(Checker):
 
 
 class KeepsWhoSpeaks(Checker):
-    """S14: a server leaves out of the next roster nobody who is said to have left, is heard over a
-    link that stands, and has not said so itself: others see that peer, so a farewell that is forged
-    for one server alone would have them refuse its result. Without whom the run has begun, as it
-    does without those who are said to have left, comes in like a newcomer: BELIEVED_GONE in
+    """S14: a server keeps in the next roster every peer that is reported as left, but is received
+    from over a live link and has not announced its departure itself. Others see that peer, so they
+    would reject the server's result after a farewell forged for one server alone. A peer that the
+    run has begun without, because it was reported as left, joins like a newcomer: BELIEVED_GONE in
     tests/simulation/test_lies.py."""
 
     invariant = "S14"
-    # who has said that it goes on no more, in whatever life
+    # peers that have announced their end, in whatever life
     _leaving = PerLife(set[PeerId])
     _judged = PerLife[tuple[int, int, int] | None](lambda: None)
 
@@ -247,5 +252,5 @@ class KeepsWhoSpeaks(Checker):
             self.demand(
                 not member.linked or heard_s >= HEARD_S or other in commit.roster,
                 f"leaves peer {other} out of the roster after round {commit.round_id}, which has "
-                f"not said that it leaves; it heard it {heard_s:.2f} s ago",
+                f"not announced its departure; its last message came {heard_s:.2f} s ago",
             )

@@ -1,5 +1,5 @@
-"""S11, of rules: given the finite updates that it needs, a rule makes a finite aggregate. Else no
-round teaches anything."""
+"""S11, of rules: given the finite updates that it needs, a rule makes a finite aggregate. Otherwise
+no round trains anything."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
 
 class RuleAnswers(Checker):
-    """S11: a rule that is given as many finite updates as it needs for f liars makes a finite
-    aggregate of them.
+    """S11: a rule makes a finite aggregate if it gets as many finite updates as it needs for f
+    Byzantine peers.
 
-    Not asked of differences of parameters: those of liars may be too far apart for float32.
+    Differences of parameters are excepted: those of Byzantine peers may be too far apart for
+    float32.
     """
 
     invariant = "S11"

@@ -13,8 +13,8 @@ from gossip.core import Commit, Inspection, Payload, PeerId, ResultSimilarity, R
 def is_doubtful(
     core: Inspection, rounds: RollingInspection, commit: Commit, similarity: ResultSimilarity | None
 ) -> bool:
-    """Whether a peer may doubt the result: for its direction, its length, its learning rates, or
-    the next roster."""
+    """Whether a peer may doubt the result, because of its direction, length, learning rates, or
+    next roster."""
     far = (
         similarity is not None
         and not similarity.length <= core.settings.results.longer * similarity.own
@@ -25,7 +25,7 @@ def is_doubtful(
         return False
     if _steps(rounds, commit) != "as ever":
         return True
-    # Who catches up cannot tell who was there in the rounds that the others have had meanwhile.
+    # A peer that catches up cannot judge the rosters of the rounds that it has missed.
     past = rounds.is_passed(commit.round_id)
     return not past and bool(_left_out(core, rounds, commit) or _put_in(core, rounds, commit))
 
@@ -33,7 +33,8 @@ def is_doubtful(
 def must_be_refused(
     core: Inspection, rounds: RollingInspection, commit: Commit, similarity: ResultSimilarity | None
 ) -> str:
-    """Why, in words that follow "although"; "" when it may be taken. It may be too long, too."""
+    """Return why the result must be rejected, as a clause after "although"; "" if it may be
+    accepted. A result that is too long may be rejected, too."""
     if _is_opposed(core, rounds, commit, similarity):
         return "it opposes its own update"
     if not _speaks_for_all(core, rounds, commit):
@@ -43,8 +44,8 @@ def must_be_refused(
     left_out, put_in = _left_out(core, rounds, commit), _put_in(core, rounds, commit)
     if len(left_out) + len(put_in) > core.settings.f and not rounds.is_passed(commit.round_id):
         return (
-            f"the next roster leaves out {left_out}, who are here, and takes in {put_in}, who are "
-            "not"
+            f"the next roster leaves out {left_out}, which are present, and adds {put_in}, which "
+            "are not"
         )
     return ""
 
@@ -55,7 +56,7 @@ def _is_opposed(
     commit: Commit,
     similarity: ResultSimilarity | None,
 ) -> bool:
-    """Whether it points against the own update, where that has more than noise."""
+    """Whether the result points against the own update, if that has more than noise."""
     limits = core.settings.results
     if similarity is None or not (
         similarity.product < limits.opposed * similarity.length * similarity.own
@@ -69,8 +70,8 @@ def _is_opposed(
 
 
 def _recoils(core: Inspection, similarity: ResultSimilarity | None) -> bool:
-    """Whether it goes back, along the own update, by more than what does not count as opposed may:
-    that may be found false however small the own update is."""
+    """Whether the result goes back along the own update by more than a result that is not opposed
+    may. This may be judged false however small the own update is."""
     limits = core.settings.results
     return (
         similarity is not None
@@ -89,8 +90,8 @@ def _speaks_for_all(core: Inspection, rounds: RollingInspection, commit: Commit)
 
 
 def _steps(rounds: RollingInspection, commit: Commit) -> str:
-    """With rates ``as ever``, or with ``others``; ``far`` when all that this peer knows of
-    are ten times off."""
+    """Return how the rates of the commit compare with those that this peer knows: ``as ever``,
+    ``others``, or ``far`` if all known ones are ten times off."""
     own = rounds.own.rates if rounds.own is not None else ()
     known = [rates for rates in (own, rounds.replicated.rates) if rates]
     if not commit.digest or not known or all(rates == commit.rates for rates in known):
@@ -105,7 +106,8 @@ def _steps(rounds: RollingInspection, commit: Commit) -> str:
 
 
 def _left_out(core: Inspection, rounds: RollingInspection, commit: Commit) -> list[PeerId]:
-    """Those who are here as far as this peer can tell, itself included."""
+    """Return the peers that the next roster lacks although this peer can reach them, itself
+    included."""
     missing = [
         peer
         for peer in rounds.roster
@@ -115,7 +117,8 @@ def _left_out(core: Inspection, rounds: RollingInspection, commit: Commit) -> li
 
 
 def _put_in(core: Inspection, rounds: RollingInspection, commit: Commit) -> list[PeerId]:
-    """Those who are dead as far as it can tell, or of whom it has never heard."""
+    """Return the peers that the next roster adds although they are dead, or unknown, in this peer's
+    view."""
     members = core.membership.members
     come = [peer for peer in commit.roster if peer not in rounds.roster]
     return [

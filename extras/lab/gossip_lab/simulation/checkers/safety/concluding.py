@@ -1,5 +1,5 @@
-"""S9 at the end of a training: who is told that its last state is everybody's holds what everybody
-holds, to the last bit."""
+"""S9 at the end of a training: the peers that get their last state confirmed hold the same state,
+to the last bit."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from gossip_lab.simulation.world import ToyTrainer
 
 
 class EndsAlike(Checker):
-    """S9: all who are told before one round that others hold what they hold hold the same, where
-    somebody may lie (f > 0) and somebody could have told: more than 2f run that hold no liar's
-    state, or nobody else holds one. In the end all who have asked are told so, when more than 2f
-    run that hold no liar's state."""
+    """S9: all peers that get a state before one round confirmed hold the same state. This is judged
+    if f > 0 and a confirmation was possible: more than 2f peers without a tainted state run, or no
+    other peer holds a tainted one. If more than 2f peers without a tainted state run, all that have
+    requested a confirmation get it in the end."""
 
     invariant = "S9"
     needs = "rolling"
 
     def make_records(self) -> None:
-        self._told: dict[int, tuple[bytes, PeerId]] = {}
-        self.waiting: dict[PeerId, float] = self.per_life()  # who has asked, and since when
+        self._confirmed: dict[int, tuple[bytes, PeerId]] = {}
+        # peers that have requested a confirmation, and since when
+        self.waiting: dict[PeerId, float] = self.per_life()
         self._misled = TaintedStates(self.circumstances)
 
     def begin_life(self) -> None:
@@ -45,7 +46,7 @@ class EndsAlike(Checker):
         others = sum(host.running for host in self.swarm.hosts.values()) - 1
         self.demand(
             confirmed.agreed or self._alike() <= 2 * f,
-            f"it is told that its last state may be another than that of {others} others",
+            f"its last state is not confirmed as that of {others} others",
         )
         if not confirmed.agreed or not isinstance(trainer, ToyTrainer):
             return
@@ -54,36 +55,36 @@ class EndsAlike(Checker):
             trainer.next_round == confirmed.round_id,
             f"{ends} the state before round {trainer.next_round}",
         )
-        told = (trainer.digest, self.peer)
-        digest, first = self._told.setdefault(confirmed.round_id, told)
+        state = (trainer.digest, self.peer)
+        digest, first = self._confirmed.setdefault(confirmed.round_id, state)
         misled = self.peer in self._misled or first in self._misled
         if misled and self._alike() <= 2 * f:
-            return  # too few are left who could have told it
+            return  # too few peers are left that could have confirmed it
         text = f"{ends} {trainer.digest.hex()}, peer {first} with {digest.hex()}"
         self.demand(trainer.digest == digest, text)
 
     def judge_end(self, peers: Iterable[PeerId]) -> None:
-        """The training is over: where one of ``peers`` has come to its last round all of them that
-        run have, and nobody waits any more."""
+        """Judge the end of the training: if one of ``peers`` has reached its last round, all
+        running ones of them have, and no peer waits any more."""
         hosts = self.swarm.hosts
         trainers = {peer: hosts[peer].trainer for peer in peers if hosts[peer].running}
-        came = {
+        finished = {
             peer
             for peer, it in trainers.items()
             if peer in self.waiting or (isinstance(it, ToyTrainer) and it.confirmed)
         }
-        for peer in trainers if came else ():
+        for peer in trainers if finished else ():
             where = hosts[peer].core.rounds.round_id
-            text = f"it has not come to its last round, and is in {where}"
-            self.demand(peer in came, text, peer)
+            text = f"it has not reached its last round, and is in {where}"
+            self.demand(peer in finished, text, peer)
         for peer, since in self.waiting.items():
             core = self.swarm.inspections[peer]
             if self._misled.lying and self._alike() <= 2 * core.settings.f:
-                continue  # too few are left who could have told it
-            text = f"it has asked at {since:.2f} s whether its last state is everybody's, in vain"
+                continue  # too few peers are left that could have confirmed it
+            text = f"it has requested at {since:.2f} s to have its last state confirmed, in vain"
             self.demand(not hosts[peer].running, text, peer)
 
     def _alike(self) -> int:
-        """How many run that hold no liar's state."""
+        """Return the number of running peers without a tainted state."""
         hosts = self.swarm.hosts.items()
         return sum(host.running and other not in self._misled for other, host in hosts)

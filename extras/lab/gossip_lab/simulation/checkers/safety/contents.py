@@ -1,5 +1,5 @@
-"""S11-S13: what goes into a commit, what a joiner takes over,
-and that nothing unchecked is used."""
+"""S11-S13: the content of a commit, the state that a joiner restores, and that nothing unchecked is
+used."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ class _Branch:
 
     roster: tuple[PeerId, ...]
     steps: int = 0
-    used: Ranges | None = None  # or never to be
-    end: int = 0  # of all samples that were given out
+    used: Ranges | None = None  # or never to be used
+    end: int = 0  # of all samples given out
 
 
 class Conserved(Checker):
-    """S11: a commit averages exactly what its header names: once each, what they sent, who were in
-    the roster; and along a history no sample is used twice, none is passed over, and every epoch
-    has as many rounds as planned."""
+    """S11: a commit averages exactly what its header names: the updates that its contributors,
+    members of the roster, have sent, once each. Along a history no sample is used twice, none is
+    omitted, and every epoch has as many rounds as planned."""
 
     invariant = "S11"
     _rows = PerLife(dict[tuple[int, int], tuple[Row, ...] | None])
     _pending = PerLife(list[Committed])
-    # what each has applied last by kinds of steps, since it took over a state
+    # aggregates that each peer has applied last by kinds of steps, since it restored a state
     _previous = PerLife(dict[int, tuple[Payload, ...]])
 
     def make_records(self) -> None:
@@ -143,12 +143,12 @@ class Conserved(Checker):
         if ask.step == "decide":
             counted = tuple([row for row in ask.rows if row.peer in ask.peers])
         elif ask.step == "combine":
-            counted = None  # it names what was decided elsewhere: ``DecidesTogether``
+            counted = None  # it names contributors decided elsewhere: ``DecidesTogether``
         self._rows[ask.round_id, ask.shard] = counted
         keep_latest(self._rows, ROWS_KEPT)
 
     def _follow(self, done: list[Committed]) -> _Branch:
-        """Judges a round that nobody has applied before, by what its history has come to."""
+        """Judge a round that no peer has applied before, by its history."""
         commits = [committed.commit for committed in done]
         settings, before = self.core.settings, self._branches.get(commits[0].parent)
         roster = before.roster if before is not None else settings.peers
@@ -193,9 +193,9 @@ class Conserved(Checker):
             raise self.violated(f"{where} both uses and rejects {sorted(both)}")
         for rejection in commit.rejected:
             if rejection.reason == "skipped":
-                told = (rejection.peer, commit.round_id) in self._skipped
-                text = f"{where} says that peer {rejection.peer} skipped its samples: it did not"
-                self.demand(told, text)
+                is_skipped = (rejection.peer, commit.round_id) in self._skipped
+                text = f"{where} states that peer {rejection.peer} skipped its samples: it did not"
+                self.demand(is_skipped, text)
         for c in commit.contributors:
             sent = self._sent.get((c.peer, commit.round_id), [])
             self.demand(
@@ -216,7 +216,7 @@ class Conserved(Checker):
                 )
 
     def _judge_epoch(self, done: Committed, steps: int) -> None:
-        """Its steps are counted here anew: nothing that fails makes it longer or shorter."""
+        """Check the epoch by counting its steps anew: no failure makes it longer or shorter."""
         planned = self._batch * len(self.core.settings.peers)
         epoch = steps // -(-done.samples_total // planned)
         text = (
@@ -234,9 +234,10 @@ class Conserved(Checker):
         self.judged += 1
         if merged is None:
             raise self.violated(f"{where} gives out used samples again: {given}")
-        # Returned samples that do not fit this round may lie below those that others have used.
+        # Returned samples that do not fit this round may lie below those that other peers have
+        # used.
         if given and not (merged[0][0] == 0 and merged[0][1] >= max(stop for _, stop in given)):
-            raise self.violated(f"{where} passes over samples: {merged}")
+            raise self.violated(f"{where} omits samples: {merged}")
         end = done.samples_total * (done.epoch + 1)
         if given and merged[0][1] > end:
             raise self.violated(f"{where} gives out {merged}, its epoch ends at {end}")
@@ -244,11 +245,11 @@ class Conserved(Checker):
 
 def _samples_used(commits: list[Commit]) -> dict[PeerId, int]:
     """Return the smallest number of samples of each peer that all commits name."""
-    told: dict[PeerId, list[int]] = {}
+    counts: dict[PeerId, list[int]] = {}
     for commit in commits:
         for c in commit.contributors:
-            told.setdefault(c.peer, []).append(c.samples)
-    return {peer: min(said) for peer, said in told.items() if len(said) == len(commits)}
+            counts.setdefault(c.peer, []).append(c.samples)
+    return {peer: min(samples) for peer, samples in counts.items() if len(samples) == len(commits)}
 
 
 def _never_again(
@@ -256,24 +257,24 @@ def _never_again(
 ) -> list[tuple[int, int]]:
     """Return the unused samples that are not given out again: a script skipped them, or no update
     on them was finite for the second time. Samples below ``end`` were given out before."""
-    told = {each.peer: each.reason for commit in commits for each in commit.rejected}
+    reasons = {each.peer: each.reason for commit in commits for each in commit.rejected}
     return [
-        (start, min(stop, end) if told[peer] != "skipped" else stop)
+        (start, min(stop, end) if reasons[peer] != "skipped" else stop)
         for peer, ranges in slices.items()
-        if told.get(peer) in ("skipped", "non_finite")
+        if reasons.get(peer) in ("skipped", "non_finite")
         for start, stop in ranges
-        if start < end or told[peer] == "skipped"
+        if start < end or reasons[peer] == "skipped"
     ]
 
 
 def _first(samples: int, ranges: Ranges) -> Ranges:
-    """The part of them that holds so many."""
+    """Return the first ``samples`` positions of the ranges."""
     positions = [at for start, stop in ranges for at in range(start, stop)][:samples]
     return _disjoint([(at, at + 1) for at in positions]) or ()
 
 
 def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:
-    """The union in ascending order, adjacent ranges joined; None when two of them overlap."""
+    """Return the union in ascending order, adjacent ranges joined; None if two of them overlap."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(pairs):
         if joined and start < joined[-1][1]:
@@ -286,11 +287,11 @@ def _disjoint(pairs: list[tuple[int, int]]) -> Ranges | None:
 
 
 class TakesOverTheDonorsState(Checker):
-    """S12: what a joiner restores is what a donor held before that round, with a history that
-    somebody has; and it offers no update for a round before."""
+    """S12: a joiner restores a state that a donor held before that round, with a history of some
+    peer. It offers no update for an earlier round."""
 
     invariant = "S12"
-    _first = PerLife(int)  # round of the state that it has begun with
+    _first = PerLife(int)  # round of the state with which it has begun
 
     def make_records(self) -> None:
         self._misled = TaintedStates(self.circumstances)
@@ -327,9 +328,9 @@ class TakesOverTheDonorsState(Checker):
 
     @on_effect
     def judge_state(self, restore: Restore) -> None:
-        content, said = _state_digest(restore.payload), parts_of(restore.payload)[0]
-        if _name_of(restore.payload) != said:
-            raise self.violated(f"restores bytes with the digest {content.hex()} as {said.hex()}")
+        content, stated = _state_digest(restore.payload), parts_of(restore.payload)[0]
+        if _name_of(restore.payload) != stated:
+            raise self.violated(f"restores bytes with the digest {content.hex()} as {stated.hex()}")
         self._misled.restores(self.swarm, self.peer)
         if self.peer not in self._misled:
             known = content in self._taken.get(restore.round_id, [])
@@ -345,7 +346,7 @@ class TakesOverTheDonorsState(Checker):
         self._first = event.round_id
         if rounds is not None and self.peer not in self._misled:
             head = rounds.replicated.lineage.at(event.round_id - 1)
-            text = f"restores round {event.round_id} upon a history that nobody has: "
+            text = f"restores round {event.round_id} upon a history that no peer has: "
             self.demand(head in self._heads[event.round_id], f"{text}{(head or b'').hex()}")
 
 
@@ -361,18 +362,18 @@ def _state_digest(payload: Payload) -> bytes:
 
 
 def _name_of(payload: Payload) -> bytes:
-    """Return what must stand for these parameters in the payload: their digest, or the packed
-    manifest of their pieces."""
+    """Return the name of these parameters in the payload: their digest, or the packed manifest of
+    their pieces."""
     content, outline = bytes_of_state(payload), outline_of(payload)
     sizes = (len(content) - OWN_BYTES, OWN_BYTES)
     return described(content, sizes, outline.piece_bytes if outline else len(content))[1][0]
 
 
 class CheckedBeforeUse(Checker):
-    """S13: what is applied was checked: a message of a stranger, of a former life, of another
-    lineage, round or branch, or with a payload that is not what it says, changes nothing; what goes
-    into a rule or a model is finite and of the right size. A commit is of its round whoever hands
-    it over, so only its sender's life need not be the present one."""
+    """S13: only checked content is applied. A message of a stranger, of a former life, of another
+    lineage, round or branch, or with a payload that differs from its header, changes nothing. Input
+    of a rule or a model is finite and of the right size. A commit belongs to its round whichever
+    peer forwards it, so only its sender's life need not be the present one."""
 
     invariant = "S13"
     _commits = PerLife(list[Commit])
@@ -382,8 +383,8 @@ class CheckedBeforeUse(Checker):
     @on_event
     def record_refusable(self, event: Received, message: _Usable) -> None:
         core, rounds = self.core, self.core.rolling
-        # Two things come before any event, whatever it says: a server holds the commit that it has
-        # spread, and one that stood still hands on what it serves.
+        # Two steps precede the handling of any event: a server stores the commit that it has sent,
+        # and a peer that was paused hands over its turn as server.
         still_s = self.clock_s - core.handled_at
         if rounds is None or rounds.holds_back or still_s > core.tolerance_s:
             return
@@ -395,7 +396,8 @@ class CheckedBeforeUse(Checker):
         member = core.membership.members.get(event.sender)
         if not core.settings.may_be(event.sender):
             return "a stranger"
-        # Who was never heard in its later life, and goes on speaking in this one, was lied about.
+        # A life from which nothing was received is invented if the peer goes on sending in an
+        # earlier one.
         invented = member is not None and self.circumstances.invented_lives and not member.spoken
         bound = not isinstance(message, Commit) and not invented
         if member is not None and event.incarnation < member.incarnation and bound:
@@ -406,7 +408,7 @@ class CheckedBeforeUse(Checker):
             asked = asked and (
                 taker.pieces is None or (event.sender, message.piece) in taker.pieces.asked
             )
-            return "" if asked else "nobody asked for it"
+            return "" if asked else "it was not requested"
         if message.lineage != core.settings.lineage:
             return "another lineage"
         if message.round_id < rounds.round_id:
@@ -451,7 +453,7 @@ class CheckedBeforeUse(Checker):
             where = f"shard {shard} of round {apply.round_id}"
             self._judge_payload(payload, shard_bytes[shard], where)
             if commits and content_digest(payload) != commits[shard].digest:
-                raise self.violated(f"applies to {where} what its commit does not say")
+                raise self.violated(f"applies to {where} another result than that of its commit")
         for commit in commits:
             roster, known = set(commit.roster), self.core.settings.everybody
             if list(commit.roster) != sorted(roster) or not roster or not roster.issubset(known):

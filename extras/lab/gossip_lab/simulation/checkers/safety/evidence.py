@@ -1,7 +1,9 @@
-"""S6, S12, S13, L3: what a peer may conclude from what it has heard, and what it must.
+"""S6, S12, S13, L3: conclusions that a peer may draw from its messages, and those that it must
+draw.
 
-Nobody is accused, skipped or declared dead without grounds; whose connection closes is skipped at
-once; what a former life said counts for nothing; and nobody asks the dead.
+A peer is accused, skipped or declared dead only with grounds. A peer that loses its connection is
+skipped at once. Messages of a former life count for nothing, and nothing is requested from dead
+peers.
 """
 
 from __future__ import annotations
@@ -31,13 +33,13 @@ from gossip_lab.simulation.checkers.watching import after_event, on_effect
 
 from .membership import is_alive, is_invented
 
-# of quiet: every connection stands again, and those on its ends know each other
+# of quiet: by then every connection is up again, and the peers at its ends have exchanged hellos
 LINKED_AFTER_S = 1.0
 
 
 class NoUnfoundedDeath(TableChecker):
-    """S6: a death takes a failed probe of one's own or two accusers, and no answer since; or the
-    word of the dead itself."""
+    """S6: a death needs a failed probe of the peer itself or two accusers, and no ack since; or a
+    message of the dead peer itself."""
 
     invariant = "S6"
 
@@ -48,28 +50,28 @@ class NoUnfoundedDeath(TableChecker):
             or (transition.before, transition.status) != ("suspect", "dead")
             or subject == peer
         ):
-            return  # of one that was never met others' word is taken
+            return  # claims of others are accepted about a peer that was never met
         if is_invented(self.circumstances, self.swarm, peer, subject) or _own_word(event, subject):
             return
-        heard = self.hearing.of(peer, subject)
+        contact = self.hearing.of(peer, subject)
         linked = self.membership.members[subject].linked
         own = not linked or self.hearing.own_evidence(self.swarm, peer, subject)
-        accusers = [accuser for accuser in heard.accusers.get(standing, ()) if accuser != subject]
+        accusers = [accuser for accuser in contact.accusers.get(standing, ()) if accuser != subject]
         others = len([accuser for accuser in accusers if accuser != peer])
         self.demand(
-            own or heard.answered_since != standing,
-            f"declares peer {subject} dead, which has answered it since it was accused",
+            own or contact.answered_since != standing,
+            f"declares peer {subject} dead, which has sent it an ack since the accusation",
         )
         if not own and len(accusers) < 2:
             raise self.violated(
-                f"declares peer {subject} dead at the word of {others} and without a failed probe "
+                f"declares peer {subject} dead on claims of {others} and without a failed probe "
                 "of its own"
             )
 
 
 class NoUnfoundedAccusation(TableChecker):
-    """S6: nobody accuses one that had no time to connect, nor one whom its probe must have reached:
-    over a link between them that was undisturbed, or by way of the helpers that it asks."""
+    """S6: no peer is accused before it had time to connect, nor if the probe must have reached it:
+    over an undisturbed link, or through the helpers of the probe."""
 
     invariant = "S6"
 
@@ -82,8 +84,8 @@ class NoUnfoundedAccusation(TableChecker):
         known_s, grace_s = self.clock_s - member.known_since, settings.connect_grace_s
         self.demand(
             known_s >= grace_s or (member.was_linked and member.spoken),
-            f"accuses peer {subject}.{transition.incarnation}, of which it learnt {known_s:.3f} s "
-            f"ago, of not answering: it has {grace_s} s for its first connections",
+            f"accuses peer {subject}.{transition.incarnation}, known for only {known_s:.3f} s, "
+            f"of not replying: it has {grace_s} s for its first connections",
         )
         if self.circumstances.defaming or not is_alive(self.swarm, subject, transition.incarnation):
             return
@@ -91,21 +93,21 @@ class NoUnfoundedAccusation(TableChecker):
         since_s = asked_s - LINKED_AFTER_S
         if self.reach.direct(self.swarm, peer, subject, since_s):
             raise self.violated(
-                f"accuses peer {subject}, which it asked at {asked_s:.3f} s over an undisturbed "
+                f"accuses peer {subject}, which it probed at {asked_s:.3f} s over an undisturbed "
                 "link"
             )
         bridges = self.reach.reachable_through(self.swarm, peer, subject, since_s)
         useless = len(self.swarm.hosts) - 2 - len(bridges)
         if bridges and useless < settings.indirect_probes:
             raise self.violated(
-                f"accuses peer {subject}, which it could have asked at {asked_s:.3f} s by way of "
+                f"accuses peer {subject}, which it could have probed at {asked_s:.3f} s through "
                 f"{bridges}"
             )
 
 
 class AnAnswerEndsTheSkip(Checker):
-    """S6: who has answered since it was accused is not skipped for that accusation, whether it has
-    been refuted yet or not."""
+    """S6: a peer that has sent an ack since it was accused is not skipped for that accusation,
+    whether it has refuted it yet or not."""
 
     invariant = "S6"
     needs = ""
@@ -118,18 +120,19 @@ class AnAnswerEndsTheSkip(Checker):
             return
         if (answered_since := self.hearing.of(self.peer, subject).answered_since) < 0:
             return
-        # at which it has not answered yet
+        # with this standing it has not sent an ack yet
         accused_again = member.status == "suspect" and member.standing > answered_since
         self.demand(
             member.skip != "suspect"
             or accused_again
             or self.hearing.own_evidence(self.swarm, self.peer, subject),
-            f"skips peer {subject} as a suspect, which has answered it since it was accused",
+            f"skips peer {subject} as a suspect, which has sent it an ack since the accusation",
         )
 
 
 class ClosedIsSkipped(Checker):
-    """L3: whose connection closes is skipped at once: a crash does not cost what a hang costs."""
+    """L3: a peer is skipped as soon as its connection closes: a crash costs less time than a
+    hang."""
 
     invariant = "L3"
     needs = ""
@@ -139,12 +142,12 @@ class ClosedIsSkipped(Checker):
         if not self.membership.me.gone:
             self.demand(
                 self.membership.skip_reason(event.peer) != "",
-                f"its connection to peer {event.peer} went down, and it still relies on it",
+                f"its connection to peer {event.peer} went down, and it does not skip it",
             )
 
 
 class FormerLivesAreNotAnswered(Checker):
-    """S13: what a process said counts for nothing once a later life of it has spoken."""
+    """S13: messages of a process count for nothing once a later life of it has sent some."""
 
     invariant = "S13"
     needs = ""
@@ -153,7 +156,7 @@ class FormerLivesAreNotAnswered(Checker):
     def judge(
         self, send: Send, answer: Ack | Nack | NotServing | StateOffer | StateAttestation
     ) -> None:
-        """Of what is said because somebody asked, and for no other reason."""
+        """Judge a reply that is sent only because of a request."""
         event = self.swarm.handling
         if type(event) is not Received or send.peer != event.sender:
             return
@@ -161,14 +164,14 @@ class FormerLivesAreNotAnswered(Checker):
         life = sender.incarnation if sender is not None and sender.spoken else 0
         self.demand(
             event.incarnation >= life,
-            f"answers a {type(event.message).__name__} of peer {event.sender}.{event.incarnation}, "
-            f"having heard {event.sender}.{life}",
+            f"replies to a {type(event.message).__name__} of peer "
+            f"{event.sender}.{event.incarnation}, after messages of {event.sender}.{life}",
         )
 
 
 class TheAccusedHear(Checker):
-    """S6: who is accused, or taken for gone, hears so with the answer to whatever it asks: nobody
-    else can refute that."""
+    """S6: an accused peer, or one declared gone, gets the claim with every ack: only that peer can
+    refute it."""
 
     invariant = "S6"
     needs = ""
@@ -180,19 +183,18 @@ class TheAccusedHear(Checker):
             return
         member = self.membership.members.get(send.peer)
         if member is not None and member.linked and member.status != "alive":
-            told = any(
+            is_sent = any(
                 rumor.peer == member.peer and rumor.status == member.status for rumor in ack.rumors
             )
             self.demand(
-                told,
-                f"answers peer {member.peer}, which it takes for {member.status}, and does not "
-                "say so",
+                is_sent,
+                f"sends peer {member.peer}, recorded as {member.status}, an ack without that claim",
             )
 
 
 class NobodyAsksTheDead(Checker):
-    """S12: nobody asks one that it knows to be dead for the state,
-    nor waits for that of one that it skips."""
+    """S12: no peer requests the state of a peer that it has recorded as dead, or waits for the
+    state of one that it skips."""
 
     invariant = "S12"
 
@@ -201,7 +203,7 @@ class NobodyAsksTheDead(Checker):
         reason = self.membership.skip_reason(send.peer)
         self.demand(
             not self.membership.is_gone(send.peer),
-            f"asks peer {send.peer} for its state, which is {reason} as far as it knows",
+            f"requests the state of peer {send.peer}, which is {reason} in its view",
         )
 
     @after_event
@@ -214,15 +216,15 @@ class NobodyAsksTheDead(Checker):
 
 
 def _ends_a_probe(event: Event | None) -> bool:
-    """Whether it may be the verdict of a probe: not what others say,
-    nor a connection that was refused."""
+    """Whether the event may be the verdict of a probe: not a claim of others, nor a rejected
+    connection."""
     return isinstance(event, TimerFired) or (
         type(event) is Received and isinstance(event.message, Nack)
     )
 
 
 def _own_word(event: Event | None, subject: PeerId) -> bool:
-    """Whether the event brings the last word of ``subject`` itself."""
+    """Whether the event carries the last message of ``subject`` itself."""
     message = event.message if type(event) is Received else None
     rumors: tuple[Rumor, ...] = ()
     match message:

@@ -1,5 +1,5 @@
-"""S11, of gossip rounds: what a peer was pushed goes into its next round, and nothing else does;
-and for whom it waits."""
+"""S11, of gossip rounds: the pushes that a peer has received go into its next round, and nothing
+else does; and for which peers it waits."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def targets_of(
 
 
 def _may_push(core: Inspection, sender: PeerId, round_id: int) -> bool:
-    """Whether a plan sends it to this peer: one of all peers, of those in its view, or of those
-    that the run began with. Views differ for a moment when somebody comes or goes."""
+    """Whether a plan pushes it to this peer: a plan of all peers, of those in its view, or of those
+    that the run began with. Views differ for a moment when a peer joins or leaves."""
     views = {everybody_of(core), members_of(core), tuple(sorted(core.settings.peers))}
     return any(core.local in targets_of(core, sender, round_id, view) for view in views)
 
@@ -67,7 +67,7 @@ def sources_of(core: Inspection, round_id: int) -> tuple[PeerId, ...]:
 
 
 def is_worth_waiting(core: Inspection, rounds: GossipInspection, source: PeerId) -> bool:
-    """Whether anything can be expected of it that will be used."""
+    """Whether a push of ``source`` can be expected that will be used."""
     if core.membership.skip_reason(source) or source in rounds.finished:
         return False
     return source not in rounds.trust.quarantined()
@@ -75,7 +75,7 @@ def is_worth_waiting(core: Inspection, rounds: GossipInspection, source: PeerId)
 
 @dataclass(frozen=True, slots=True)
 class _Arrived:
-    """A push. ``payload`` is None where there is nothing to use."""
+    """A push. ``payload`` is None if there is nothing to use."""
 
     round_id: int
     samples: int
@@ -84,10 +84,10 @@ class _Arrived:
 
 @dataclass(slots=True)
 class PushInbox:
-    """Pushes of one kind from one sender that no round has used."""
+    """Unused pushes of one kind from one sender."""
 
     kept: dict[int, _Arrived] = field(default_factory=dict)
-    heard: int = -1  # the latest round
+    latest: int = -1  # the latest round
     used: int = -1
 
     def add(self, arrived: _Arrived, most: int) -> None:
@@ -96,7 +96,7 @@ class PushInbox:
         if arrived.round_id <= self.used:
             return
         self.kept[arrived.round_id] = arrived
-        self.heard = max(self.heard, arrived.round_id)
+        self.latest = max(self.latest, arrived.round_id)
         if len(self.kept) > most:
             del self.kept[min(self.kept)]
 
@@ -115,8 +115,8 @@ class PushInbox:
 
 @dataclass(slots=True)
 class _ExchangeRound:
-    """The round that a peer is in. ``expected``: kind -> sender -> what goes into its rule, once
-    the round is closed."""
+    """The round that a peer is in. ``expected``: kind -> sender -> the push that goes into its
+    rule, once the round is closed."""
 
     round_id: int
     sources: tuple[PeerId, ...]
@@ -124,7 +124,8 @@ class _ExchangeRound:
     late: bool = False
     expected: dict[Kind, dict[PeerId, _Arrived]] | None = None
     asked: dict[Kind, bool] = field(default_factory=dict)
-    released: list[PeerId] = field(default_factory=list)  # whose quarantine ended with this round
+    # peers released from quarantine with this round
+    released: list[PeerId] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -136,17 +137,20 @@ class _Desk:
     round: _ExchangeRound | None = None
 
     def has_delivered(self, sender: PeerId, kind: Kind, round_id: int) -> bool:
-        """Pushes arrive in order: who is further has nothing more for this round."""
+        """Whether ``sender`` has nothing more for this round. Pushes arrive in order, so a later
+        push is a proof."""
         boxes = self.inboxes.get(sender)
         if boxes is None:
             return False
-        return boxes[kind].heard >= round_id or max(box.heard for box in boxes.values()) > round_id
+        return (
+            boxes[kind].latest >= round_id or max(box.latest for box in boxes.values()) > round_id
+        )
 
 
 class TakesWhatItWasPushed(Checker):
-    """S11, of gossip rounds: what has arrived from a present life that its plan names goes into the
-    next aggregate, once, beside the own update; nothing else does. A round is closed when all have
-    delivered who can be expected to, or after its grace."""
+    """S11, of gossip rounds: the pushes of present lives that the plan names go into the next
+    aggregate, once, beside the own update; nothing else does. A round is closed when all expected
+    peers have delivered, or after its grace period."""
 
     invariant = "S11"
     needs = "gossip"
@@ -154,14 +158,16 @@ class TakesWhatItWasPushed(Checker):
 
     def make_records(self) -> None:
         # round -> gradient and parameters, of all lives
-        self._said: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = defaultdict(dict)
+        self._contributed: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = defaultdict(dict)
 
     @on_event
     def record_contribution(self, event: Contributed) -> None:
-        said = self._said[self.peer]
+        contributed = self._contributed[self.peer]
         gradient, parameters = event.payloads[0] if event.payloads else None, event.parameters
-        said.setdefault(event.round_id, []).append((_content(gradient), _content(parameters)))
-        keep_latest(said, 64)
+        contributed.setdefault(event.round_id, []).append(
+            (_content(gradient), _content(parameters))
+        )
+        keep_latest(contributed, 64)
         doing, rounds = self._desks.round, self.gossip
         if (
             doing is not None
@@ -193,8 +199,8 @@ class TakesWhatItWasPushed(Checker):
         desk.inboxes[sender][push.what].add(arrived, staleness + 1)
 
     def _is_accepted(self, event: Received) -> bool:
-        """Whether the message is not a stranger's, nor of a life after which another one has spoken
-        or is known to have begun."""
+        """Whether the message is neither a stranger's, nor of a life after which a later one has
+        sent something or is known to have begun."""
         member = self.core.membership.members.get(event.sender)
         if not self.core.settings.may_be(event.sender):
             return False
@@ -203,13 +209,13 @@ class TakesWhatItWasPushed(Checker):
         return not member.spoken and self.clock_s - member.known_since >= LAST_WORDS_S
 
     def _judge_content(self, sender: PeerId, push: Push, payload: Payload) -> None:
-        said = self._said[sender].get(push.round_id)
-        if said is not None:
+        contributed = self._contributed[sender].get(push.round_id)
+        if contributed is not None:
             content, which = _content(payload), 0 if push.what == "gradient" else 1
             self.demand(
-                any(content == each[which] for each in said),
-                f"is pushed a {push.what} of round {push.round_id} by peer {sender} whose trainer "
-                "has never come with it",
+                any(content == each[which] for each in contributed),
+                f"receives from peer {sender} a {push.what} of round {push.round_id} that its "
+                "trainer has never contributed",
             )
 
     @on_effect
@@ -223,26 +229,26 @@ class TakesWhatItWasPushed(Checker):
                 f"plan names {list(named)}",
             )
         elif desk.round.own is None:
-            return  # it is told again, with samples
+            return  # the round is started again, with samples
         desk.round = _ExchangeRound(round_id, rounds.sources)
 
     @on_report("parole")
     def record_release(self, report: Report) -> None:
         doing = self._desks.round
         if doing is not None and doing.expected is None:
-            # with this round: it was locked up while rows were taken
+            # released with this round: the peer was in quarantine while rows were collected
             doing.released.append(report.fields["subject"])
 
     @on_report("late")
     def judge_grace(self, report: Report) -> None:
-        """The grace is over: it was spent on somebody who can be expected to
-        come with something."""
+        """Judge a round that has used its grace period: it waited for a peer that could be expected
+        to push."""
         doing, missing = self._desks.round, report.fields["missing"]
         if doing is None:
             return
         doing.late = True
-        # The round that ends with this may put one in quarantine that it was still
-        # worth waiting for.
+        # The round that ends with this report may quarantine a peer for which it was still right to
+        # wait.
         fresh = {
             asked.fields["subject"]
             for asked in self.swarm.asked
@@ -256,11 +262,11 @@ class TakesWhatItWasPushed(Checker):
         vain = [source for source in missing if source not in worth]
         self.demand(
             bool(missing) and not vain,
-            f"has waited in round {doing.round_id} for peers {vain}, of whom nothing is to come",
+            f"has waited in round {doing.round_id} for peers {vain}, which have nothing to push",
         )
 
     def _closed(self, round_id: int) -> _ExchangeRound | None:
-        """Return the round that the peer is in, which is closed at the latest now."""
+        """Return the round that the peer is in, closed by now at the latest."""
         doing = self._desks.round
         if doing is None or doing.round_id != round_id:
             return None
@@ -278,8 +284,8 @@ class TakesWhatItWasPushed(Checker):
             excused = doing.late or delivered or source in doing.released
             self.demand(
                 excused or not is_worth_waiting(core, rounds, source),
-                f"goes on in round {doing.round_id} without peer {source}, which it hears, before "
-                "its grace is over",
+                f"goes on in round {doing.round_id} without peer {source}, which is reachable, "
+                "before its grace period is over",
             )
         barred, found = {*rounds.trust.quarantined(), *doing.released}, {}
         for kind in kinds:
@@ -317,7 +323,7 @@ class TakesWhatItWasPushed(Checker):
         expected.sort(key=lambda row: row.peer)
         self.demand(
             _are_same(expected, ask.rows),
-            f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; what has come, "
+            f"round {doing.round_id}: the rows of {kind} are {_names(ask.rows)}; what has arrived, "
             f"and is its own, is {_names(expected)}",
         )
 
@@ -330,7 +336,7 @@ class TakesWhatItWasPushed(Checker):
             if senders and not doing.asked.get(kind) and not needs_own:
                 raise self.violated(
                     f"applies round {doing.round_id} without the {kind} of peers {list(senders)}, "
-                    "which has come"
+                    "which has arrived"
                 )
 
 

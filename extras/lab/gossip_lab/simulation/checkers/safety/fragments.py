@@ -1,4 +1,4 @@
-"""S27: which part of the model a round is on."""
+"""S27: the part of the model that a round is on."""
 
 from __future__ import annotations
 
@@ -8,38 +8,40 @@ from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
 
 class TakesTurns(Checker):
-    """S27: fragments of a model take turns by the number of steps in the history of their peer: an
-    aggregate moves the one whose turn it is, and an update is asked for of no other. A collective
+    """S27: fragments of a model take turns by the number of steps in the history of their peer. An
+    aggregate moves the fragment in turn, and an update is requested of no other. A collective
     operation is no step."""
 
     invariant = "S27"
     needs = "rolling"
-    _before = PerLife(dict[int, int])  # a round that is not applied: steps before
+    _before = PerLife(dict[int, int])  # steps before a round that is not applied yet
 
     def make_records(self) -> None:
-        # By the chain behind a round: steps in that history, roster and number of the next round.
+        # By the chain before a round: steps in that history, roster and number of the next round.
         self._steps: dict[bytes, tuple[int, tuple[PeerId, ...], int]] = {}
 
     @on_effect
     def judge_operations(self, start: StartRound) -> None:
         known = self._steps.get(self.rolling.chain)
-        # a liar may tell another of its state
+        # a Byzantine peer may misstate the round of its state
         if known is not None and self.rolling.round_id == start.round_id == known[2]:
             self.demand(
                 start.round_id - start.collectives == known[0],
-                f"round {start.round_id} is told of {start.collectives} collective operations "
-                f"before it, and is behind {known[0]} steps",
+                f"round {start.round_id} is started with {start.collectives} collective operations "
+                f"before it, and comes after {known[0]} steps",
             )
 
     @on_effect
     def follow(self, committed: Committed) -> None:
         commit, settings = committed.commit, self.core.settings
         if commit.shard or getattr(self.trainer, "fragments", 1) == 1:
-            return  # what was collected is said with the first shard
+            return  # collected values are named with the first shard
         beginning = (0, settings.peers, 0) if commit.round_id == 0 else None
         known = self._steps.get(commit.parent, beginning)
         if known is None or known[2] != commit.round_id:
-            return  # of a history whose beginning nobody has applied, or that a liar has renumbered
+            # of a history with a beginning that no peer has applied, or that an attacker has
+            # renumbered
+            return
         before, roster, _ = known
         operation = len(commit.collected) > settings.callers_too_few(len(roster))
         is_step = not (operation or is_further(commit.kind))
@@ -54,5 +56,5 @@ class TakesTurns(Checker):
         self.demand(
             trainer.moved[1] == before % trainer.fragments,
             f"round {event.round_id} has moved fragment {trainer.moved[1]} of {trainer.fragments}, "
-            f"and is behind {before} steps",
+            f"and comes after {before} steps",
         )

@@ -1,7 +1,8 @@
-"""S10, from the other end: what was committed is neither kept back from one who would commit again,
-nor passed over by it.
+"""S10, from the other end: a commit is neither withheld from a peer that would commit again, nor
+ignored by it.
 
-And L5: who asks for the commits that it lacks is given them."""
+And L5: a peer that requests the commits that it lacks gets them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ ROUNDS_KEPT = 64
 
 @dataclass(frozen=True, slots=True)
 class _CommitAsked:
-    """Somebody who has no commit of a shard has come to one who has."""
+    """A peer without a commit of a shard has sent a message to one that holds the commit."""
 
     by: PeerId
     what: str
@@ -40,9 +41,9 @@ class _CommitAsked:
 
 
 class HandsOnWhatItHolds(Checker):
-    """S10: whoever holds a commit hands it, under the attempt in question, to a peer that asks for
-    an update or offers one, in the same breath: to a server of a later attempt, which would
-    aggregate again, and to one that waits for it."""
+    """S10: a peer that holds a commit sends it, under the attempt in question, to a peer that
+    requests an update or offers one, within the same event. The other peer may be the server of a
+    later attempt, which would aggregate again, or one that waits for the commit."""
 
     invariant = "S10"
     needs = "rolling"
@@ -59,12 +60,12 @@ class HandsOnWhatItHolds(Checker):
                 )
 
     @on_effect
-    def judge_handed(self, send: Send, told: Commit) -> None:
+    def judge_handed(self, send: Send, sent: Commit) -> None:
         asked = self._asked
-        if asked is None or send.peer != asked.by or told.attempt < asked.attempt:
+        if asked is None or send.peer != asked.by or sent.attempt < asked.attempt:
             return
         held = asked.held
-        if (told.round_id, told.shard, told.parent, told.digest) == (
+        if (sent.round_id, sent.shard, sent.parent, sent.digest) == (
             held.round_id,
             held.shard,
             held.parent,
@@ -81,23 +82,24 @@ class HandsOnWhatItHolds(Checker):
         held = asked.held
         raise self.violated(
             f"holds a commit of round {held.round_id}, shard {held.shard}, made by peer "
-            f"{held.server} in attempt {held.made_at}, and does not hand it to peer {asked.by}, "
-            f"whose {asked.what} was of attempt {asked.attempt}"
+            f"{held.server} in attempt {held.made_at}, and does not send it to peer {asked.by}, "
+            f"which has sent an {asked.what} of attempt {asked.attempt}"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard:
-    """A sound commit has come to one that had none of its shard."""
+class _ReceivedCommit:
+    """A sound commit has arrived at a peer that had none of its shard."""
 
     commit: Commit
-    attempt: int  # where the receiver was
+    attempt: int  # of the receiver
     serves: bool
-    refusable: str  # why it must not be taken; no more than f have handed it over
+    refusable: str  # why it must be rejected; at most f peers have forwarded it
 
 
 def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | None) -> bool:
-    """Whether a sound commit of a server whose turn it was is the one that its shard lacks."""
+    """Whether the commit is sound, comes from the server in turn, and is the one that its shard
+    lacks."""
     if (commit.round_id, commit.parent) != (rounds.round_id, rounds.chain):
         return False
     if commit.shard >= len(rounds.shards):
@@ -108,25 +110,26 @@ def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | No
 
 
 class TakesWhatWasCommitted(Checker):
-    """S10: whoever hears of a sound commit of its round takes it, unless it has promised not to.
-    The server of a later attempt has not: it spreads that one under its own attempt, and does not
-    make a second, though its rule may be running.
+    """S10: a peer accepts a sound commit of its round, unless it has moved on to a later attempt.
+    The server of a later attempt accepts it, too: it sends the commit under its own attempt, and
+    does not make a second one, though its rule may be running.
 
-    And S13: nobody takes a result that opposes its own update, or claims what it cannot believe of
-    rates and roster, until more than f peers have handed it such in this round. (It may refuse one
-    that is too long, too.)"""
+    And S13: no peer accepts a result that opposes its own update, or has an implausible roster or
+    rates, until more than f peers have forwarded one in this round. (It may reject one that is too
+    long, too.)
+    """
 
     invariant = "S10"
     needs = "rolling"
-    _heard = PerLife[_Heard | None](lambda: None)
-    # by round and shard: who handed it over
+    _received = PerLife[_ReceivedCommit | None](lambda: None)
+    # by round and shard: peers that forwarded a doubtful result
     _doubted = PerLife(dict[tuple[int, int, bytes], set[PeerId]])
-    # likewise, of those of whom it was not taken
+    # by round and shard: peers from which a result was rejected
     _refused = PerLife(dict[tuple[int, int], set[PeerId]])
 
     @on_report("recovering")
     def forget_refusals(self, report: Report) -> None:
-        self._refused.clear()  # in a round that it comes back to it begins anew
+        self._refused.clear()  # in a round to which it returns it begins anew
 
     @on_report("refused_result")
     def record_refusal(self, report: Report) -> None:
@@ -136,7 +139,7 @@ class TakesWhatWasCommitted(Checker):
 
     @on_event
     def record_heard(self, event: Received, commit: Commit) -> None:
-        self._heard = None
+        self._received = None
         core, rounds = self.core, self.rolling
         if not _counts(core, rounds, event, commit):
             return
@@ -144,34 +147,35 @@ class TakesWhatWasCommitted(Checker):
             return
         shard = rounds.shards[commit.shard]
         serves = shard.server_of(shard.attempt) == self.peer
-        # not to take it: but who hands it over is heard all the same
+        # the commit is not accepted, but its sender counts as one that has forwarded it
         promised = commit.attempt < shard.attempt and not serves
         refusable: str | None = ""
         if is_doubtful(core, rounds, commit, event.similarity):
             refusable = self._refusable(event, commit)
         if refusable is not None and not promised:
-            self._heard = _Heard(commit, shard.attempt, serves, refusable)
+            self._received = _ReceivedCommit(commit, shard.attempt, serves, refusable)
 
     def _refusable(self, event: Received, commit: Commit) -> str | None:
-        """Why a doubtful commit must not be taken; "": it must be; None: either will do."""
+        """Return why a doubtful commit must be rejected; "": it must be accepted; None: both are
+        right."""
         core, doubted = self.core, self._doubted
         where = commit.round_id, commit.shard, commit.parent
         by = doubted.setdefault(where, set())
         by.add(event.sender)
         keep_latest(doubted, ROUNDS_KEPT)
-        refused = self._refused.get(where[:2], set())  # for its length, too
+        refused = self._refused.get(where[:2], set())  # because of its length, too
         if len(by | refused) <= core.settings.f:
             return must_be_refused(core, self.rolling, commit, event.similarity) or None
-        # Before its own update was there it may have found nothing wrong with it.
+        # Before its own update existed, it may have found the result plausible.
         return None if len(refused | {event.sender}) <= core.settings.f else ""
 
     @after_event
     def judge(self, event: Received, commit: Commit) -> None:
-        heard, rounds, self._heard = self._heard, self.rolling, None
-        if heard is None or not rounds.shards:
+        received, rounds, self._received = self._received, self.rolling, None
+        if received is None or not rounds.shards:
             return
         where = f"round {commit.round_id}, shard {commit.shard}"
-        if heard.refusable:
+        if received.refusable:
             kept = (
                 rounds.log.get(commit.round_id) if rounds.round_id == commit.round_id + 1 else None
             )
@@ -179,17 +183,17 @@ class TakesWhatWasCommitted(Checker):
                 kept[commit.shard][0] if kept is not None else rounds.shards[commit.shard].commit
             )
             same = taken is not None and replace(taken, attempt=commit.attempt) == commit
-            text = f"takes a result of {where}, made by peer {commit.server}, although "
-            self.demand(not same, text + heard.refusable)
+            text = f"accepts a result of {where}, made by peer {commit.server}, although "
+            self.demand(not same, text + received.refusable)
         elif (rounds.round_id, rounds.chain) == (commit.round_id, commit.parent):
             shard = rounds.shards[commit.shard]
-            if shard.attempt != heard.attempt:
-                return  # it stood still before it heard this, and serves no more
-            does = "serves" if heard.serves else "is at"
+            if shard.attempt != received.attempt:
+                return  # it was paused before it received this, and is no longer the server
+            does = "serves" if received.serves else "is at"
             self.demand(
                 shard.commit is not None,
-                f"does not take a sound commit of {where}, of attempt {commit.attempt}, and {does} "
-                f"attempt {heard.attempt}",
+                f"does not accept a sound commit of {where}, of attempt {commit.attempt}, and "
+                f"{does} attempt {received.attempt}",
             )
         else:
             self.judged += 1
@@ -197,7 +201,7 @@ class TakesWhatWasCommitted(Checker):
 
 @dataclass(slots=True)
 class _Owed:
-    """Messages that a request for commits calls for and that have not been sent yet."""
+    """Messages that are due in reply to a request for commits and that have not been sent yet."""
 
     to: PeerId
     commits: set[tuple[int, int]]  # round and shard
@@ -206,9 +210,9 @@ class _Owed:
 
 
 class GivesWhatIsAskedFor(Checker):
-    """L5: who asks for the commits from a round on is given every one of them, such that it may
-    take them, or told at once that they are not kept any more;
-    a short absence is caught up with by replaying it."""
+    """L5: a peer that requests the commits from a round on gets every one of them, in an acceptable
+    form. If they are not kept any more, it gets that reply at once. It catches up with a short
+    absence by replaying it."""
 
     invariant = "L5"
     needs = "rolling"
@@ -234,14 +238,14 @@ class GivesWhatIsAskedFor(Checker):
             self._owed = _Owed(event.sender, commits, not_serving, asked)
 
     @on_effect
-    def record_sent(self, send: Send, told: Commit | NotServing) -> None:
+    def record_sent(self, send: Send, sent: Commit | NotServing) -> None:
         owed = self._owed
         if owed is None or send.peer != owed.to:
             return
-        if isinstance(told, NotServing):
+        if isinstance(sent, NotServing):
             owed.not_serving = False
-        elif told.round_id != owed.asked.first or told.attempt >= owed.asked.attempt:
-            owed.commits.discard((told.round_id, told.shard))
+        elif sent.round_id != owed.asked.first or sent.attempt >= owed.asked.attempt:
+            owed.commits.discard((sent.round_id, sent.shard))
 
     @after_event
     def judge(self, event: Received, asked: CommitRequest) -> None:
@@ -251,11 +255,11 @@ class GivesWhatIsAskedFor(Checker):
         lacking = (
             f"the commits {sorted(owed.commits)[:3]}"
             if owed.commits
-            else "word that they are not kept any more"
+            else "the reply that they are not kept any more"
         )
         self.demand(
             not owed.commits and not owed.not_serving,
-            f"does not give peer {owed.to}, which asks for commits, {lacking}",
+            f"does not send peer {owed.to}, which requests commits, {lacking}",
         )
 
 
@@ -265,8 +269,8 @@ def _counts(
     event: Received,
     message: UpdateRequest | Update | Commit | CommitRequest,
 ) -> bool:
-    """Whether it is heard: said in its sender's present life, or a commit of a former one, of this
-    lineage, by one who takes part."""
+    """Whether the message counts: it is of its sender's present life (or a commit of a former one),
+    of this lineage, and its sender takes part."""
     member = core.membership.members.get(event.sender)
     if member is None or message.lineage != core.settings.lineage:
         return False
@@ -278,10 +282,11 @@ def _counts(
 
 
 def _held(rounds: RollingInspection, message: UpdateRequest | Update) -> Commit | None:
-    """The commit that the sender of ``message`` lacks. One of a round that is over is on its way to
-    it, unless its attempt is a later one."""
+    """Return the commit that the sender of ``message`` lacks. A commit of a past round is already
+    on its way, unless the message is of a later attempt."""
     if rounds.holds_back:
-        # what it has spread is held before it hears this, and the round may be over by that
+        # the peer stores the commit that it has sent before it receives this message, and the round
+        # may then be over
         return None
     if message.round_id == rounds.round_id:
         known = message.parent == rounds.chain and message.shard < len(rounds.shards)

@@ -1,4 +1,4 @@
-"""S14, S15, S17: no exception out of a core, no flood, no unbounded memory, no timer that fires
+"""S14, S15, S17: no exception leaves a core, no flood, no unbounded memory, no timer that fires
 twice, silence after the end."""
 
 from __future__ import annotations
@@ -31,17 +31,16 @@ from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_e
 from gossip_lab.simulation.world import MANY, AnySwarm
 
 STASH_MAX = 9  # rounds: the present one and eight ahead
-EVERY = 32  # timers of a peer between two looks at all its memory: about a second
-# sends to each peer that one event may cause, beside the commits for one that is behind
+EVERY = 32  # timers of a peer between two checks of all its memory: about a second
+# sends to each peer that one event may cause, beside the commits for a peer that is behind
 PER_TICK = 16
 
 
 class NothingRaises(Checker):
-    """S14: nothing that comes makes a core raise, send a flood,
-    or halt because of what one peer says.
+    """S14: no input makes a core raise, send a flood, or halt because of a single peer's message.
 
-    An exception leaves ``Swarm.step`` by itself; ``blame`` turns it into a violation that
-    names the event.
+    An exception leaves ``Swarm.step`` by itself; ``blame`` turns it into a violation that names the
+    event.
     """
 
     invariant = "S14"
@@ -65,20 +64,22 @@ class NothingRaises(Checker):
             )
 
     def finish(self) -> None:
-        """Every event has been judged."""
+        """Count every event of the run as judged."""
         self.judged += self.swarm.deliveries
 
     @on_effect
     def judge(self, halt: Halt) -> None:
         event = self.swarm.handling
         if self.core.stop_reason == halt.reason:
-            return  # it was asked to leave, and nobody needs it any more
+            return  # it was requested to leave, and no peer needs it any more
         if isinstance(event, Received) and event.sender in self.circumstances.attackers:
-            raise self.violated(f"halts ({halt.reason}) at the word of a liar: {_words(event)}")
+            raise self.violated(
+                f"halts ({halt.reason}) because of a Byzantine peer's message: {_words(event)}"
+            )
 
     def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
-        """The violation that an exception of a run amounts to,
-        with the last event that any core was given."""
+        """Return the violation for an exception of a run, with the last event that any core was
+        given."""
         text = f"{type(error).__name__}: {error}; the last event was {_words(swarm.handling)}"
         return Violation(self.invariant, swarm.handler, swarm.now, text)
 
@@ -88,11 +89,11 @@ def _words(event: Event | None) -> str:
 
 
 class Bounded(Checker):
-    """S15: everything that a core keeps stays within what its settings and the
-    number of peers allow.
+    """S15: everything that a core keeps stays within the bounds of its settings and the number of
+    peers.
 
-    Looked at now and then, and at the end of each life:
-    what has grown too large does not shrink by itself.
+    Checked now and then, and at the end of each life: a store that has grown too large does not
+    shrink by itself.
     """
 
     invariant = "S15"
@@ -111,7 +112,7 @@ class Bounded(Checker):
         self._check_bounds()
 
     def _check_bounds(self) -> None:
-        """Compares all that a core keeps with its bounds."""
+        """Compare all stores of a core with their bounds."""
         host, n = self.host, len(self.swarm.hosts)
         self.judged += 1
         if host.membership is not None:
@@ -120,7 +121,7 @@ class Bounded(Checker):
             self._judge(host.inspection.stores(), core_bounds(host.inspection, n))
 
     def finish(self) -> None:
-        """Looks at everybody once more."""
+        """Check every running peer once more."""
         for peer in self.swarm.up:
             self.select_peer(self.swarm, peer)
             self._check_bounds()
@@ -132,7 +133,7 @@ class Bounded(Checker):
 
 
 def table_bounds(membership: MembershipInspection, n: int) -> dict[str, int]:
-    """How much a membership may keep among ``n`` peers."""
+    """Return the bounds of what a membership may keep among ``n`` peers."""
     return {
         "members in the table": n,
         "rumours waiting": n * membership.accusers_max,
@@ -145,7 +146,7 @@ def table_bounds(membership: MembershipInspection, n: int) -> dict[str, int]:
 
 
 def core_bounds(core: Inspection, n: int) -> dict[str, int]:
-    """Likewise, of what a whole peer keeps beside its membership."""
+    """Return the bounds of what a whole peer may keep beside its membership."""
     rounds, shards = core.rounds, max(1, len(core.rounds.shard_bytes))
     pipeline = core.settings.pipeline
     micro_batches = 0 if pipeline is None else pipeline.micro_batches
@@ -180,7 +181,7 @@ def _rolling_bounds(core: Inspection, n: int, shards: int) -> dict[str, int]:
     return {
         "commits kept, in rounds": max(2, settings.commit_log),
         "commits kept, in bytes": max(settings.commit_log_bytes, 2 * round_bytes),
-        # Each round's updates, queries, commits, and what was measured or is overdue, one of a
+        # Each round's updates, requests, commits, and measured or overdue statistics: one of a
         # kind, sender and shard.
         "messages kept for later rounds": STASH_MAX * 5 * n * shards,
         "rounds with messages kept": STASH_MAX,
@@ -211,8 +212,8 @@ def _gossip_bounds(core: Inspection, n: int) -> dict[str, int]:
 
 
 class TimersAndHalt(Checker):
-    """S17: a timer's token is used once, fires at most once and not after it was cancelled; a core
-    that has halted says nothing any more."""
+    """S17: a timer's token is used once, fires at most once and not after it was cancelled. A
+    halted core returns no more effects."""
 
     invariant = "S17"
     needs = ""
@@ -242,8 +243,9 @@ class TimersAndHalt(Checker):
 
     @on_effect
     def judge_halt(self, halt: Halt) -> None:
-        # It is given nothing more to handle, so these are all that it can still say.
+        # The core is given nothing more to handle, so these are all the effects that it can still
+        # return.
         asked = self.swarm.asked
         later = [other for at, other in enumerate(asked) if halt in asked[:at]]
         if later:
-            raise self.violated(f"asks for {repr(later[0])[:400]} after it halted")
+            raise self.violated(f"returns {repr(later[0])[:400]} after it halted")

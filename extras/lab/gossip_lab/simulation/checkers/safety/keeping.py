@@ -1,4 +1,4 @@
-"""S19: what somebody has learnt is not thrown away without a word."""
+"""S19: trained state is not discarded silently."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from gossip_lab.simulation.checkers.watching import on_report
 
 
 class KeepsWhatWasHeld(Checker):
-    """S19: a state that somebody held is never replaced by a fresh one: who is started when the run
-    has had a round does not begin it with weights of its own, unless it may (``begin_anew``), and
-    says what is lost."""
+    """S19: a trained state is never replaced by a fresh one. A peer that is started when the run
+    has had a round does not begin it with weights of its own, unless it may (``begin_anew``) and
+    reports what is lost."""
 
     invariant = "S19"
 
-    _told = PerLife(int)  # the round that it says is lost
-    # what had been held when its life began
+    _lost = PerLife(int)  # the round that it reports as lost
+    # round and holder of the furthest state when its life began
     _before = PerLife[tuple[int, PeerId]](lambda: (0, -1))
 
     def make_records(self) -> None:
@@ -31,13 +31,13 @@ class KeepsWhatWasHeld(Checker):
 
     @on_report("begun_anew")
     def record_loss(self, report: Report) -> None:
-        self._told = report.fields["lost"]
+        self._lost = report.fields["lost"]
 
     @on_report("ready")
     def judge_beginning(self, report: Report) -> None:
         round_id, holder = self._before
         self.demand(
-            round_id == 0 or self._told > 0,
+            round_id == 0 or self._lost > 0,
             f"it begins with fresh weights: the run had had round {round_id}, by peer {holder}, "
             "when its life began",
         )

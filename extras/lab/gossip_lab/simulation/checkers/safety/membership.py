@@ -1,4 +1,4 @@
-"""S1-S7: what may never be seen in anybody's table of members."""
+"""S1-S7: transitions that must never appear in a table of members."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ GONE = ("dead", "left")
 def is_invented(
     circumstances: RunConditions, swarm: AnySwarm, peer: PeerId, subject: PeerId
 ) -> bool:
-    """Whether a liar may have invented the life of ``subject`` that ``peer`` knows of,
-    and has not heard from."""
+    """Whether an attacker may have invented the life of ``subject`` that ``peer`` has recorded and
+    from which it has received nothing."""
     membership = swarm.hosts[peer].membership if circumstances.invented_lives else None
     return membership is not None and peer != subject and not membership.members[subject].spoken
 
 
 class StandingNeverFalls(TableChecker):
-    """S1: at no observer does a peer's standing fall,
-    and nobody but the peer itself ever raises it."""
+    """S1: at no observer does a peer's standing fall, and only the peer itself ever raises it."""
 
     invariant = "S1"
     _seen = PerLife(dict[PeerId, int])
 
     def make_records(self) -> None:
-        self._highest: dict[PeerId, int] = {}  # that a peer has had itself, in all its lives
+        # highest standing of a peer in its own table, in all its lives
+        self._highest: dict[PeerId, int] = {}
 
     def begin_life(self) -> None:
         super().begin_life()
@@ -69,7 +69,8 @@ class StandingNeverFalls(TableChecker):
         if self.circumstances.invented_lives and incarnation_of(standing) == incarnation_of(
             highest
         ):
-            # how often it has refuted in this life: others may lie about that, and it outbids them
+            # the number of refutations in this life: an attacker may misstate it, and the peer
+            # outbids it
             return
         if standing > highest:
             raise self.violated(
@@ -79,12 +80,12 @@ class StandingNeverFalls(TableChecker):
 
 
 class NoReturnFromTheDead(TableChecker):
-    """S2 (and S4): who is dead or has left with a standing becomes alive again with a higher one
-    only, and suspect never."""
+    """S2 (and S4): a peer that is dead or has left with a standing becomes alive again only with a
+    higher one, and suspect never."""
 
     invariant = "S2"
     forbidden = "alive"
-    # the standing with which a subject went
+    # the standing with which a subject left or died
     _gone = PerLife(dict[PeerId, int])
 
     def judge(self, transition: TableTransition, event: Event | None) -> None:
@@ -99,7 +100,7 @@ class NoReturnFromTheDead(TableChecker):
             return
         life = self.swarm.hosts[subject].incarnation
         if self.circumstances.invented_lives and incarnation_of(went_with) > life:
-            del gone[subject]  # the life that died was a liar's invention, and gives way
+            del gone[subject]  # an attacker invented the life that died, and it is replaced
         elif transition.standing > went_with:
             del gone[subject]
             self.judged += 1
@@ -111,15 +112,15 @@ class NoReturnFromTheDead(TableChecker):
 
 
 class NoSuspicionOfTheDead(NoReturnFromTheDead):
-    """S4: nobody who is dead or has left becomes suspect with the same standing."""
+    """S4: a peer that is dead or has left never becomes suspect with the same standing."""
 
     invariant = "S4"
     forbidden = "suspect"
 
 
 class NotDeadWhileRunning(TableChecker):
-    """S3: no running peer takes itself for dead, whatever others say;
-    only one that halts may say so of itself."""
+    """S3: no running peer records itself as dead, whatever others claim; only a peer that halts may
+    announce its own death."""
 
     invariant = "S3"
 
@@ -130,7 +131,7 @@ class NotDeadWhileRunning(TableChecker):
         phase = getattr(self.host.core, "phase", ends)
         self.demand(
             transition.status == "alive" or (transition.status in GONE and phase == "halted"),
-            f"takes itself for {transition.status} and is {phase}",
+            f"records itself as {transition.status} and is {phase}",
         )
 
 
@@ -157,8 +158,8 @@ class OneAddressALife(TableChecker):
             self._lives[peer][me.control, me.bulk] = host.incarnation
 
     def _is_mended(self, subject: PeerId, control: str) -> bool:
-        """A liar may have named a life before it began, with an address of its own; the true one
-        takes its place."""
+        """Whether the true life replaces an invented one: an attacker may have named a life before
+        it began, with an address of its own."""
         membership = self.swarm.hosts[subject].membership
         own = membership is not None and membership.me.control == control
         return self.circumstances.invented_lives and own
@@ -189,10 +190,11 @@ class OneAddressALife(TableChecker):
 
 
 class NoFalseDeath(TableChecker):
-    """S6: nobody declares a peer dead that runs and was undisturbed for as long as a
-    suspicion can last.
+    """S6: no peer is declared dead that runs and was undisturbed for as long as a suspicion can
+    last.
 
-    Holds for up to 20 % loss and 100 ms of jitter, whoever else crashes, sleeps or is cut off.
+    Holds for up to 20 % loss and 100 ms of jitter, whatever other peers crash, pause or are cut
+    off.
     """
 
     invariant = "S6"
@@ -214,8 +216,8 @@ class NoFalseDeath(TableChecker):
         )
 
     def _is_outbid(self, subject: PeerId) -> bool:
-        """Whether ``subject`` takes what the peer asks for the word of a former life, and answers
-        nothing: a liar has invented a later one before the two had met (seed 923271)."""
+        """Whether ``subject`` takes the peer's probes for those of a former life, and sends no
+        acks: an attacker has invented a later life before the two had met (seed 923271)."""
         theirs = self.swarm.hosts[subject].membership
         known = theirs.members.get(self.peer) if theirs is not None else None
         if not self.circumstances.invented_lives or known is None or known.spoken:
@@ -224,8 +226,8 @@ class NoFalseDeath(TableChecker):
 
 
 class NoDeathByAStalledPeer(TableChecker):
-    """S7: one that stood still gives those it then misses all their time again,
-    before it declares anybody dead."""
+    """S7: after a pause, a peer gives those that it then misses their full time again before it
+    declares any of them dead."""
 
     invariant = "S7"
 
@@ -248,14 +250,14 @@ class NoDeathByAStalledPeer(TableChecker):
 
 
 def memory_s(settings: MembershipSettings, n: int) -> float:
-    """How long a disturbance can have consequences: the last probe of it, by one that doubts itself
-    most, and a suspicion."""
+    """Return how long a disturbance can have consequences: its last probe, by the peer with the
+    lowest local health, and a suspicion."""
     slowest_probe_s = 1.5 * settings.awareness_max * settings.probe_interval_s
     return slowest_probe_s + longest_s(n, settings) + 1.0
 
 
 def _declares_dead_who_lives(swarm: AnySwarm, peer: PeerId, transition: TableTransition) -> bool:
-    """Whether ``peer`` declares another dead whose life of that number runs."""
+    """Whether ``peer`` declares another one dead although the life of that number runs."""
     subject = transition.subject
     if transition.field != "status" or transition.status != "dead" or subject == peer:
         return False
@@ -263,7 +265,7 @@ def _declares_dead_who_lives(swarm: AnySwarm, peer: PeerId, transition: TableTra
 
 
 def is_alive(swarm: AnySwarm, peer: PeerId, incarnation: int) -> bool:
-    """Whether that very life of a peer runs, and takes part."""
+    """Whether exactly this life of a peer runs, and takes part."""
     host = swarm.hosts[peer]
     if not host.running or host.incarnation != incarnation or host.membership is None:
         return False

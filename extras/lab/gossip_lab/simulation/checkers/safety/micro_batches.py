@@ -1,8 +1,11 @@
-"""S20 to S23, S25, S26, S28, S31 and S33, of pipelines: every micro-batch counts once in each
-stage, whoever computes it gets the same, nothing old is computed on, no stage goes on before all
-have committed, audits find liars alone, whose work is done by others from then on, a stage that is
-made anew goes on with the others, members agree on how much of the micro-batches each of them gets,
-nobody begins to compute what another has counted, and nothing is sent to who would drop it."""
+"""S20 to S23, S25, S26, S28, S31 and S33, of pipelines.
+
+Every micro-batch counts once in each stage, and all peers that compute it get the same gradient.
+Nothing old is computed on, and no stage continues before all have committed. Audits find only
+Byzantine peers, and others do their work from then on. A rebuilt stage continues with the others.
+Members agree on the share of the micro-batches of each. No member begins a micro-batch that another
+has counted, and nothing is sent to a peer that would drop it.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +42,7 @@ Members = tuple[tuple[PeerId, ...], ...]
 
 
 class StageChecker(Checker):
-    """``stages``: the members of each stage."""
+    """A checker of a pipeline. ``stages``: the members of each stage."""
 
     needs: ClassVar = ""
     kinds: ClassVar[list[Any]] = []
@@ -51,17 +54,17 @@ class StageChecker(Checker):
 
 
 class ComputesAlike(StageChecker):
-    """S21: whoever computes a micro-batch of a round in a stage gets the same gradient: it had the
-    same parameters, the same activation and the same gradient of its output. That is not so in the
-    round in which a stage was made anew: some of it was computed before."""
+    """S21: all peers that compute a micro-batch of a round in a stage get the same gradient. Their
+    parameters, activation and gradient of the output are the same. The round in which a stage was
+    rebuilt is excepted: parts of it were computed before."""
 
     invariant = "S21"
 
     def make_records(self) -> None:
         # by stage and round, then by micro-batch
         self.gradients: dict[tuple[int, int], dict[int, list[float]]] = defaultdict(dict)
-        self.mixed: set[int] = set()  # rounds in which a stage was made anew
-        # the updates of these: by peer, round and micro-batches
+        self.mixed: set[int] = set()  # rounds in which a stage was rebuilt
+        # their updates: by peer, round and micro-batches
         self.offered: dict[tuple[PeerId, int, tuple[int, ...]], list[list[float]]] = {}
 
     @on_report("stage_rebuilt")
@@ -76,7 +79,7 @@ class ComputesAlike(StageChecker):
     @on_event
     def judge(self, event: BackwardDone) -> None:
         if event.audit or self.circumstances.tampering:
-            return  # who computes it again may have been given something else
+            return  # the auditor may have been given another input
         found = self.trainer.gradients[event.round_id, event.micro_batch]
         stage = self.stage_of[self.peer]
         known = self.gradients[stage, event.round_id]
@@ -91,8 +94,8 @@ class ComputesAlike(StageChecker):
 
 
 class CountsOnce(StageChecker):
-    """S20: a commit that changes something has every micro-batch once, and what is applied is the
-    mean over all of them, as one process would have it."""
+    """S20: a commit that changes something contains every micro-batch once, and the applied result
+    is the mean over all of them, as in a single process."""
 
     invariant = "S20"
 
@@ -104,7 +107,7 @@ class CountsOnce(StageChecker):
     ) -> None:
         super().__init__(computed.stages, circumstances)
         self.computed, self.micro_batches = computed, micro_batches
-        # who had which micro-batches in the last commit of each stage
+        # contributors and their micro-batches in the last commit of each stage
         self._named: dict[int, tuple[Contribution, ...]] = {}
 
     @on_effect
@@ -136,8 +139,9 @@ class CountsOnce(StageChecker):
         )
 
     def _mixed_distance(self, round_id: int, found: list[float]) -> float:
-        """Gradients of one micro-batch may differ, so the mean is that of updates: of each
-        contributor one that it has offered of the micro-batches that the commit names."""
+        """Return the distance from the mean of updates. Gradients of one micro-batch may differ, so
+        each contributor counts with one of the updates that it has offered of the micro-batches
+        that the commit names."""
         named = self._named[self.stage_of[self.peer]]
         offers = [self.computed.offered[each.peer, round_id, each.micro_batches] for each in named]
         weights = [len(each.micro_batches) / self.micro_batches for each in named]
@@ -159,23 +163,23 @@ def _distance(a: list[float], b: list[float]) -> float:
 
 @dataclass(slots=True)
 class _Activations:
-    """Activations that have come to one life.
+    """Activations that one life has received.
 
     Attributes:
-        came: By the id of a payload, which is kept so that no other object gets its id: the
-            payload, its sender, the sender's life and the message.
+        arrived: Id of a payload -> the payload (kept so that no other object gets its id), its
+            sender, the sender's life and the message.
         latest: Sender, round and micro-batch -> life and attempt that the sender named last.
         computed: Rounds and micro-batches that were computed in this round.
     """
 
-    came: dict[int, tuple[Payload, PeerId, int, Activation]] = field(default_factory=dict)
+    arrived: dict[int, tuple[Payload, PeerId, int, Activation]] = field(default_factory=dict)
     latest: dict[tuple[PeerId, int, int], tuple[int, int]] = field(default_factory=dict)
     computed: set[tuple[int, int]] = field(default_factory=set)
 
 
 class UsesNothingOld(StageChecker):
-    """S22: the activation that a member begins to compute on is of the latest attempt that its
-    sender has told it of, and of no life of its sender before the one that it knows as a member."""
+    """S22: a member begins to compute only on an activation of the latest attempt that its sender
+    has announced. The activation comes from no life of the sender before the recorded one."""
 
     invariant = "S22"
     _activations = PerLife(_Activations)
@@ -186,7 +190,7 @@ class UsesNothingOld(StageChecker):
         key = event.sender, message.round_id, message.micro_batch
         known.latest[key] = max(known.latest.get(key, (0, 0)), (event.incarnation, message.attempt))
         if isinstance(message, Activation) and event.payload is not None:
-            known.came[id(event.payload)] = (
+            known.arrived[id(event.payload)] = (
                 event.payload,
                 event.sender,
                 event.incarnation,
@@ -195,39 +199,39 @@ class UsesNothingOld(StageChecker):
 
     @on_report("stage_rebuilt", "restored")
     def forget_attempts(self, report: Report) -> None:
-        # until then it took part in nothing, and refused what came
+        # until then it took part in nothing, and rejected what arrived
         self._activations.latest.clear()
 
     @on_effect
     def begin_round(self, start: StartRound) -> None:
         known = self._activations
         known.computed.clear()
-        for key in [k for k, (*_, m) in known.came.items() if m.round_id < start.round_id]:
-            del known.came[key]
+        for key in [k for k, (*_, m) in known.arrived.items() if m.round_id < start.round_id]:
+            del known.arrived[key]
 
     @on_effect
     def judge(self, run: RunForward) -> None:
         known, place = self._activations, (run.round_id, run.micro_batch)
         if run.payload is None or run.audit or place in known.computed:
-            return  # again, on what it had
+            return  # computed again, on the same input
         known.computed.add(place)
-        _, sender, life, message = known.came.get(id(run.payload), (None, -1, -1, None))
+        _, sender, life, message = known.arrived.get(id(run.payload), (None, -1, -1, None))
         text = f"micro-batch {run.micro_batch} of round {run.round_id} is computed on"
         if message is None or (message.round_id, message.micro_batch) != place:
             raise self.violated(f"{text} what was sent as {message}")
         attempt = known.latest.get((sender, *place), (0, 0))
         self.demand((life, message.attempt) >= attempt, f"{text} attempt {message.attempt}")
         member = self.core.membership.members[sender]
-        self.demand(life >= member.incarnation, f"{text} words of a former life of {sender}")
+        self.demand(life >= member.incarnation, f"{text} a message of a former life of {sender}")
 
 
 class GoesOnTogether(StageChecker):
-    """S23: a stage applies a round when every other one has committed it."""
+    """S23: a stage applies a round only when every other stage has committed it."""
 
     invariant = "S23"
 
     def make_records(self) -> None:
-        # rounds that somebody of the stage held all commits of
+        # number of rounds of which a member of the stage held all commits
         self._committed = [0] * len(self.stages)
 
     @on_effect
@@ -247,11 +251,11 @@ class GoesOnTogether(StageChecker):
 
 
 class FindsLiarsAlone(StageChecker):
-    """S25: audits find nobody who answers truly, while no more members of a stage lie than it
-    bears; and who is in quarantine computes nothing, and has no micro-batch in a commit."""
+    """S25: audits find no honest peer, if no stage has more Byzantine members than it tolerates. A
+    peer in quarantine computes nothing, and has no micro-batch in a commit."""
 
     invariant = "S25"
-    # who is in quarantine as each peer sees it, and what the present commit changes about that
+    # peers in quarantine in each peer's view, and the changes of the present commit
     _locked = PerLife(set[PeerId])
     _changes = PerLife(list[Report])
 
@@ -263,7 +267,7 @@ class FindsLiarsAlone(StageChecker):
     def judge_finding(self, report: Report) -> None:
         subject = report.fields["subject"]
         true = self._bears and subject not in self.circumstances.answering_falsely
-        self.demand(not true, f"{report.event}: peer {subject} has told the truth")
+        self.demand(not true, f"{report.event}: peer {subject} is honest")
 
     @on_report("quarantined", "parole")
     def record_change(self, report: Report) -> None:
@@ -291,8 +295,8 @@ class FindsLiarsAlone(StageChecker):
 
 
 class StageGoesOn(StageChecker):
-    """S26: a stage is made anew only when nobody who is up holds its state, and goes on in the
-    round that the other stages are in."""
+    """S26: a stage is rebuilt only if no running peer holds its state, and continues in the round
+    that the other stages are in."""
 
     invariant = "S26"
 
@@ -302,15 +306,15 @@ class StageGoesOn(StageChecker):
         stage, round_id = self.stage_of[self.peer], report.fields["round"]
         own = self.stages[stage]
         holds = [p for p, of in rounds.items() if p in own and p != self.peer and of.mode != "off"]
-        self.demand(not holds, f"stage {stage} is made anew, and {holds} of it hold its state")
+        self.demand(not holds, f"stage {stage} is rebuilt, and {holds} of it hold its state")
         others = {p: of.round_id for p, of in rounds.items() if p not in own and of.mode != "off"}
         text = f"it goes on in round {round_id}, and the other stages are in {others}"
         self.demand(round_id in others.values(), text)
 
 
 class SharesAlike(StageChecker):
-    """S28: members of a stage that have the same history give each other the same parts of the
-    micro-batches, and nobody more than ``SPEED_RATIO_MAX`` times another's."""
+    """S28: members of a stage with the same history agree on the shares of the micro-batches, and
+    no share is more than ``SPEED_RATIO_MAX`` times another."""
 
     invariant = "S28"
 
@@ -321,7 +325,7 @@ class SharesAlike(StageChecker):
     @on_effect
     def judge(self, start: StartRound) -> None:
         if self.rolling.round_id != start.round_id:
-            return  # it has gone on meanwhile
+            return  # it has gone on to another round
         found = dict(self.core.weights)
         text = f"round {start.round_id}: micro-batches are shared by"
         place = self.stage_of[self.peer], start.round_id, self.rolling.chain
@@ -333,17 +337,17 @@ class SharesAlike(StageChecker):
 
 @dataclass(slots=True)
 class _CountedRound:
-    """The round that a life is in: who has counted which micro-batches, in which life; and those
-    that have been in its own sum."""
+    """The round that a life is in: which peers, in which life, have counted which micro-batches;
+    and the micro-batches that have been in the own sum."""
 
     round_id: int = -1
-    told: dict[PeerId, tuple[int, Counted]] = field(default_factory=dict)
+    reports: dict[PeerId, tuple[int, Counted]] = field(default_factory=dict)
     had: set[int] = field(default_factory=set)
 
 
 class LeavesWhatIsCounted(StageChecker):
-    """S31: a member of the first stage does not begin on a micro-batch that a member within reach
-    has told it to have counted, but for what has been in its own sum."""
+    """S31: a member of the first stage does not begin a micro-batch that a reachable member has
+    announced as counted, except for those that have been in its own sum."""
 
     invariant = "S31"
     _rounds = PerLife(_CountedRound)
@@ -354,28 +358,28 @@ class LeavesWhatIsCounted(StageChecker):
 
     @on_event
     def record_own(self, event: BackwardDone) -> None:
-        here = self._rounds
-        if not event.audit and event.round_id == here.round_id:
-            here.had.add(event.micro_batch)
+        present = self._rounds
+        if not event.audit and event.round_id == present.round_id:
+            present.had.add(event.micro_batch)
 
     @on_event
-    def record_counted(self, event: Received, told: Counted) -> None:
-        here = self._rounds
-        life, before = here.told.get(event.sender, (-1, told))
-        newer = (event.incarnation, told.number) > (life, before.number)
-        if told.round_id == here.round_id and (life < 0 or newer):
-            here.told[event.sender] = event.incarnation, told
+    def record_counted(self, event: Received, counted: Counted) -> None:
+        present = self._rounds
+        life, before = present.reports.get(event.sender, (-1, counted))
+        newer = (event.incarnation, counted.number) > (life, before.number)
+        if counted.round_id == present.round_id and (life < 0 or newer):
+            present.reports[event.sender] = event.incarnation, counted
 
     @on_effect
     def judge(self, run: RunForward) -> None:
-        here, micro_batch = self._rounds, run.micro_batch
-        if self.stage_of[self.peer] or run.audit or micro_batch in here.had:
+        present, micro_batch = self._rounds, run.micro_batch
+        if self.stage_of[self.peer] or run.audit or micro_batch in present.had:
             return
         membership = self.core.membership
         by = [
             other
-            for other, (life, told) in here.told.items()
-            if micro_batch in told.micro_batches
+            for other, (life, counted) in present.reports.items()
+            if micro_batch in counted.micro_batches
             and other in self.core.weights
             and not membership.skip_reason(other)
             and life >= membership.members[other].incarnation
@@ -385,8 +389,8 @@ class LeavesWhatIsCounted(StageChecker):
 
 
 class SendsToWhoHasBegun(StageChecker):
-    """S33: an activation goes to nobody who has begun no round in the life that its sender knows of
-    it: its node would drop the payload, and the sender wait for a gradient."""
+    """S33: an activation is sent only to a peer that has begun a round in the life that its sender
+    has recorded. Otherwise the node would drop the payload, and the sender wait for a gradient."""
 
     invariant = "S33"
 
@@ -409,6 +413,6 @@ class SendsToWhoHasBegun(StageChecker):
         to, host = send.peer, self.swarm.hosts.get(send.peer)
         member = self.core.membership.members.get(to)
         if host is None or member is None or member.incarnation != host.incarnation:
-            return  # it cannot know of that life
+            return  # the sender cannot know that life
         text = f"micro-batch {sent.micro_batch} of round {sent.round_id} is sent to peer {to}"
         self.demand(to in self._begun, f"{text}, which has begun no round")

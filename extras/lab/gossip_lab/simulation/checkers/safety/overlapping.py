@@ -1,4 +1,4 @@
-"""S24: what an update is computed of."""
+"""S24: the state and the samples from which an update is computed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from gossip_lab.simulation.world import ToyTrainer
 
 
 class ComputedInTurn(Checker):
-    """S24: an update is of its peer's parameters as they are or, where a trainer computes beside a
-    round, of those one round older, and in any case of the same history; and of the samples that
-    its peer has in its round. Without any fault all that is computed beside a round is offered."""
+    """S24: an update is computed from its peer's parameters as they are or, if a trainer computes
+    beside a round, from those one round older, in any case of the same history. It uses the samples
+    that its peer has in its round. Without any fault all updates computed beside a round are
+    offered."""
 
     invariant = "S24"
     _given = PerLife[StartRound | None](lambda: None)
@@ -27,7 +28,7 @@ class ComputedInTurn(Checker):
         if given is None or made_of is None or not event.samples:
             return
         if not made_of.round_id == given.round_id == event.round_id:
-            return  # it was told of another round meanwhile, and the core leaves this update out
+            return  # it has started another round, and the core drops this update
         here = f"its update of round {given.round_id} is of"
         self.demand(
             made_of.lacks <= trainer.overlap, f"{here} parameters that lack {made_of.lacks} rounds"

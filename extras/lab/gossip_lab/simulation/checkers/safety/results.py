@@ -1,5 +1,5 @@
-"""S11: what is committed or applied is what the rule made of those rows;
-and how far a peer moves towards others."""
+"""S11: a committed or applied result is what the rule made of those rows; and how far a peer moves
+towards others."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from gossip.core import Aggregate, Aggregated, Apply, Committed, Contributed, Pa
 from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
 from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
-KEPT = 64  # questions of a peer, and rounds of which its updates are known
+KEPT = 64  # requests of a peer, and rounds with known updates
 
 
 @dataclass(slots=True)
 class _Question:
     ask: Aggregate
-    attempt: int | None  # that it was asked for, in rolling rounds
+    attempt: int | None  # of the request, in rolling rounds
     answer: Aggregated | None = None
 
 
 class CommitsWhatTheRuleSaid(Checker):
-    """S11: a server commits what the rule made of the rows that it was given for that attempt, with
-    the weights that it gave; and those rows are what their peers' trainers have come
-    with for this round."""
+    """S11: a server commits the result of the rule for the rows of that attempt, with the weights
+    of the rule. Those rows are what the trainers of their peers have contributed for this round."""
 
     invariant = "S11"
     needs = "rolling"
@@ -31,7 +30,7 @@ class CommitsWhatTheRuleSaid(Checker):
 
     def make_records(self) -> None:
         # round -> shards, of all lives
-        self._said: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = defaultdict(dict)
+        self._contributed: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = defaultdict(dict)
 
     @on_event
     def record_answer(self, event: Aggregated) -> None:
@@ -41,10 +40,10 @@ class CommitsWhatTheRuleSaid(Checker):
 
     @on_event
     def record_contribution(self, event: Contributed) -> None:
-        said = self._said[self.peer]
+        contributed = self._contributed[self.peer]
         content = tuple([payload.data.tobytes() for payload in event.payloads])
-        said.setdefault(event.round_id, []).append(content)
-        keep_latest(said, KEPT)
+        contributed.setdefault(event.round_id, []).append(content)
+        keep_latest(contributed, KEPT)
 
     @on_effect
     def judge_rows(self, ask: Aggregate) -> None:
@@ -58,11 +57,14 @@ class CommitsWhatTheRuleSaid(Checker):
         for row in ask.rows:
             if row.peer in self.circumstances.equivocating and row.peer != self.peer:
                 continue
-            said, content = self._said[row.peer].get(ask.round_id, ()), row.payload.data.tobytes()
+            contributed, content = (
+                self._contributed[row.peer].get(ask.round_id, ()),
+                row.payload.data.tobytes(),
+            )
             self.demand(
-                any(each[ask.shard : ask.shard + 1] == (content,) for each in said),
+                any(each[ask.shard : ask.shard + 1] == (content,) for each in contributed),
                 f"round {ask.round_id}, shard {ask.shard}: peer {row.peer}'s row is not what its "
-                "trainer has come with",
+                "trainer has contributed",
             )
 
     @on_effect
@@ -81,9 +83,10 @@ class CommitsWhatTheRuleSaid(Checker):
             if asked and ask.step != "measure":
                 break
         else:
-            return  # asked and answered in one event: what was asked is not told any more
+            # requested and finished in one event: the inspection no longer shows the request
+            return
         if answer is None:
-            raise self.violated(f"{commits} before its rule has answered")
+            raise self.violated(f"{commits} before its rule has finished")
         digest = answer.payload.digest if answer.payload is not None else b""
         self.demand(
             commit.digest == digest,
@@ -92,20 +95,24 @@ class CommitsWhatTheRuleSaid(Checker):
         )
         if commit.length != (length := answer.length if digest else 0.0):
             raise self.violated(
-                f"{commits} with the length {commit.length:g}; its rule has said {length:g}"
+                f"{commits} with the length {commit.length:g}; its rule has returned {length:g}"
             )
         if ask.step == "combine":
-            return  # it tells what was decided: ``DecidesTogether``
+            return  # it names what was decided: ``DecidesTogether``
         judged = tuple([(c.peer, c.weight, c.outlyingness) for c in commit.contributors])
         peers = ask.peers if ask.step == "decide" else [row.peer for row in ask.rows]
-        said = tuple(zip(peers, answer.weights, answer.outlyingness, strict=True)) if digest else ()
-        if judged != said:
-            raise self.violated(f"{commits} with the verdicts {judged}; its rule has said {said}")
+        output = (
+            tuple(zip(peers, answer.weights, answer.outlyingness, strict=True)) if digest else ()
+        )
+        if judged != output:
+            raise self.violated(
+                f"{commits} with the verdicts {judged}; its rule has returned {output}"
+            )
         outside = [(row.peer, far) for row, far in zip(ask.outside, answer.outside, strict=False)]
         measured = [(r.peer, r.outlyingness) for r in commit.rejected if r.reason == "quarantined"]
         if measured != (outside if digest else []):
             raise self.violated(
-                f"{commits} with of those in quarantine {measured}; its rule has said {outside}"
+                f"{commits} with {measured} of peers in quarantine; its rule has returned {outside}"
             )
 
 
@@ -114,13 +121,13 @@ class _RuleAsked:
     """Request to the rule in a gossip round, and its reply."""
 
     ask: Aggregate
-    said: Payload | None = None
+    output: Payload | None = None
 
 
 class AppliesWhatTheRuleSaid(Checker):
-    """S11, of gossip rounds: a peer applies what the rule made of the gradients, or its own when it
-    is alone or the rule could not; and moves towards the others as the rule says, by a part that
-    leaves something of it: at most k/(k+1) beside k others."""
+    """S11, of gossip rounds: a peer applies what the rule made of the gradients, or its own
+    gradient if it is alone or the rule failed. It moves towards the others as the rule determines,
+    by a part that leaves something of its own: at most k/(k+1) beside k others."""
 
     invariant = "S11"
     needs = "gossip"
@@ -137,7 +144,7 @@ class AppliesWhatTheRuleSaid(Checker):
     def record_answer(self, event: Aggregated) -> None:
         asked = self._asked.get(event.ticket)
         if asked is not None:
-            asked.said = event.payload
+            asked.output = event.payload
 
     @on_effect
     def record_question(self, ask: Aggregate) -> None:
@@ -149,7 +156,7 @@ class AppliesWhatTheRuleSaid(Checker):
         own = self._own
         if own is None or own.round_id != apply.round_id:
             raise self.violated(
-                f"applies round {apply.round_id}, of which its trainer has come with nothing"
+                f"applies round {apply.round_id}, to which its trainer has contributed nothing"
             )
         gradients = [each for each in asked.values() if not each.ask.mix]
         self._judge_gradient(apply, own, gradients)
@@ -159,13 +166,13 @@ class AppliesWhatTheRuleSaid(Checker):
 
     def _judge_gradient(self, apply: Apply, own: Contributed, asked: list[_RuleAsked]) -> None:
         mine = (own.own or own.payloads[0]) if own.samples and own.payloads else None
-        said = asked[-1].said if asked else None
-        expected = (said,) if said is not None else (mine,) if mine is not None else ()
-        whose = "what its rule has made" if said is not None else "its own update"
+        output = asked[-1].output if asked else None
+        expected = (output,) if output is not None else (mine,) if mine is not None else ()
+        whose = "what its rule has made" if output is not None else "its own update"
         self.demand(
             len(apply.payloads) == len(expected)
             and all(a is b for a, b in zip(apply.payloads, expected, strict=True)),
-            f"applies in round {apply.round_id} something else than {whose}",
+            f"applies in round {apply.round_id} something other than {whose}",
         )
 
     def _judge_own_share(self, ask: Aggregate) -> None:
@@ -174,20 +181,20 @@ class AppliesWhatTheRuleSaid(Checker):
         self.demand(
             ask.own_share == right,
             f"gives its own update of round {ask.round_id} {ask.own_share:.3f} beside the rule's "
-            f"word on {others} others; {right:.3f} is right",
+            f"result of {others} others;  {right:.3f} is right",
         )
 
     def _judge_mix(self, apply: Apply, asked: list[_RuleAsked]) -> None:
-        said = asked[-1].said if asked else None
+        output = asked[-1].output if asked else None
         moves = f"moves in round {apply.round_id}"
-        if said is None:
+        if output is None:
             if apply.mix is not None and apply.mix_scale:
-                raise self.violated(f"{moves} where no rule has said so")
+                raise self.violated(f"{moves} without a result of a rule")
             return
         others = len(asked[-1].ask.rows) - 1
         most = others / (others + 1)
         least = min(self.core.settings.gossip.mixing, most)
-        self.demand(apply.mix is said, f"{moves} elsewhere than its rule has said")
+        self.demand(apply.mix is output, f"{moves} elsewhere than to its rule's result")
         if not least <= apply.mix_scale <= most:
             raise self.violated(
                 f"{moves} by {apply.mix_scale:.3f} of the way towards {others} others; "

@@ -1,4 +1,4 @@
-"""S8-S10: what is applied, and that everybody applies the same."""
+"""S8-S10: the rounds that are applied, and that all peers apply the same."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 
 RECENT_PUSHES = 512
 FORKS_AFTER_S = 6.5
-"""Two round timeouts and the messages between: later than that after the network was uneven no
-second commit of a round comes. Who slept through it goes from attempt to attempt until a server
-gives it the commit again (seed 1980: 6.02 s)."""
+"""Two round timeouts and the messages between them. After this time since the network was uneven,
+no second commit of a round appears. A peer that was paused goes from attempt to attempt until a
+server sends it the commit again (seed 1980: 6.02 s)."""
 
 
 def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
-    """Whether the rule can make something of the updates of those who are ``here``; if not, a
-    quorum of ``majority`` waits."""
+    """Whether the rule can make something of the updates of the peers in ``here``; if not, a quorum
+    of ``majority`` waits."""
     rounds = core.rolling
     if rounds is None or core.settings.rounds.quorum == "available":
         return True
@@ -69,15 +69,15 @@ class _Place:
 
 class AppliedOnce(Checker):
     """S8: a life applies every round of its lineage once and in order, each chained to the one
-    before, and is told to compute each round once.
+    before, and is requested to compute each round once.
 
-    In gossip rounds, which may be passed over, the rounds that a life applies ascend.
+    In gossip rounds, which may be skipped, the rounds that a life applies ascend.
     """
 
     invariant = "S8"
     _places = PerLife(_Place)
     _pending = PerLife(list[Committed])
-    _told = PerLife[StartRound | None](lambda: None)
+    _started = PerLife[StartRound | None](lambda: None)
 
     def make_records(self) -> None:
         self._chains: dict[bytes, tuple[Commit, ...]] = {}
@@ -93,8 +93,8 @@ class AppliedOnce(Checker):
 
     @on_report("restored")
     def settle(self, report: Report) -> None:
-        """The state that was loaded is adopted. What was kept for its next rounds may be applied
-        with the same event."""
+        """Record the adoption of a loaded state. Commits kept for its next rounds may be applied
+        within the same event."""
         place = self._places
         if place.restored is None:
             return
@@ -118,17 +118,17 @@ class AppliedOnce(Checker):
 
     @on_effect
     def forget_round(self, effect: Restore) -> None:
-        self._told = None  # from another state the same round is another one
+        self._started = None  # computed from another state, the same round is another one
 
     @on_effect
-    def judge_start(self, told: StartRound) -> None:
-        before, self._told = self._told, told
-        # It may be told again when it becomes known which samples the round has.
+    def judge_start(self, start: StartRound) -> None:
+        before, self._started = self._started, start
+        # It may be started again when the samples of the round become known.
         self.demand(
             before is None
-            or told.round_id > before.round_id
-            or (before.samples is None) > (told.samples is None),
-            f"tells its trainer to compute round {told.round_id} again",
+            or start.round_id > before.round_id
+            or (before.samples is None) > (start.samples is None),
+            f"has its trainer compute round {start.round_id} again",
         )
 
     @on_effect
@@ -170,37 +170,37 @@ class AppliedOnce(Checker):
 
 
 def _is_same(a: Commit, b: Commit) -> bool:
-    """Whether they differ in nothing but the attempt that they were sent under."""
+    """Whether the commits differ in nothing but the attempt under which they were sent."""
     return a is b or replace(a, attempt=b.attempt) == b
 
 
 class UsedOnce(Checker):
-    """S8, of gossip rounds: no push goes into two aggregates of one life,
-    however often it arrives."""
+    """S8, of gossip rounds: no push goes into two aggregates of one life, however often it
+    arrives."""
 
     invariant = "S8"
     needs = "gossip"
-    _came = PerLife(dict[int, tuple[Payload, tuple[PeerId, int, str, int]]])
+    _arrived = PerLife(dict[int, tuple[Payload, tuple[PeerId, int, str, int]]])
     _used = PerLife(dict[tuple[PeerId, int, str, int], int])
 
     @on_event
     def record_push(self, event: Received, push: Push) -> None:
         if event.payload is not None:
-            came = self._came
+            arrived = self._arrived
             # The payload is kept too, or another one could get its id.
-            came[id(event.payload)] = (
+            arrived[id(event.payload)] = (
                 event.payload,
                 (event.sender, event.incarnation, push.what, push.round_id),
             )
-            keep_latest(came, RECENT_PUSHES)
+            keep_latest(arrived, RECENT_PUSHES)
 
     @on_effect
     def judge_rows(self, ask: Aggregate) -> None:
         used = self._used
         for row in ask.rows:
-            _, push = self._came.get(id(row.payload), (None, None))
+            _, push = self._arrived.get(id(row.payload), (None, None))
             if push is None:
-                continue  # its own
+                continue  # the own row
             sender, _, what, round_id = push
             self.demand(
                 push not in used,
@@ -215,15 +215,15 @@ PARAMETERS, AGREED = "parameters", "roster, trust or data cursor"
 
 
 class IdenticalReplicas(Checker):
-    """S9: whoever holds the same round with the same history holds the same parameters, roster,
-    trust and data cursor, to the last bit."""
+    """S9: peers in the same round with the same history hold the same parameters, roster, trust and
+    data cursor, to the last bit."""
 
     invariant = "S9"
     needs = "rolling"
 
     def make_records(self) -> None:
         self._misled = TaintedStates(self.circumstances)
-        # what it is -> round and history -> it, and who held it first
+        # what it is -> round and history -> its value, and the peer that held it first
         self._known: dict[str, dict[tuple[int, bytes], tuple[Any, PeerId]]] = {
             PARAMETERS: {},
             AGREED: {},
@@ -233,8 +233,9 @@ class IdenticalReplicas(Checker):
         self._misled.forget(self.peer)
 
     def end_life(self) -> None:
-        """The last who had what the run began with may be dying before any round was over: who is
-        left begins with something else."""
+        """Drop initial states that no peer holds any more. The last holder of the state that the
+        run began with may die before any round is over; the remaining peers then begin with another
+        one."""
         others = [other for other in self.swarm.up if other != self.peer]
         cores = [self.swarm.inspections[p] for p in others if p in self.swarm.inspections]
         if any(core.rounds.round_id > 0 for core in cores):
@@ -246,7 +247,7 @@ class IdenticalReplicas(Checker):
 
     @on_effect
     def compare_before(self, effect: Apply) -> None:
-        self._compare()  # what the rounds before have made
+        self._compare()  # the result of the rounds before
 
     @on_effect
     def record_restore(self, effect: Restore) -> None:
@@ -257,7 +258,7 @@ class IdenticalReplicas(Checker):
         self._compare()
 
     def finish(self) -> None:
-        """Compares what every running peer holds at the end."""
+        """Compare the states of all running peers at the end."""
         for peer in self.swarm.up:
             core = self.swarm.inspections.get(peer)
             if core is not None and core.rolling is not None:
@@ -301,12 +302,12 @@ class _Promise:
     shard: int
     attempt: int
     offered: int
-    may_reissue: bool  # it serves that attempt
+    may_reissue: bool  # the peer is the server of that attempt
 
 
 def _with_newcomers(swarm: AnySwarm, core: Inspection, rounds: RollingInspection, need: int) -> int:
-    """How many must answer where newcomers stand in for those of the roster who have ended:
-    all who have not."""
+    """Return the number of answers that must arrive if newcomers replace members of the roster that
+    have ended: those of all members that have not ended."""
     left = [
         p
         for p in rounds.roster
@@ -323,30 +324,35 @@ def _with_newcomers(swarm: AnySwarm, core: Inspection, rounds: RollingInspection
 class OneHistory(Checker):
     """S10: at most one digest of a round is committed.
 
-    Wherever commits can get lost between the living, two may come to be and be healed. What then
-    still holds, always: a server makes one commit an attempt, in its turn, with the answers of a
-    quorum and of as many as the rule needs, unless it lets somebody in or out, or some of a quorum
-    keep to a result that it has refused, and nobody else can come; and nobody who has promised a
-    later attempt takes a commit of an earlier one, be it its own. Of those who have said that they
-    leave no majority is needed: so none of them has answered in a round from that one on.
+    If commits can get lost between running peers, two digests may be committed and healed later.
+    The following always holds:
+
+    - A server makes one commit an attempt, in its turn, with the answers of a quorum and of as many
+      peers as the rule needs. Exceptions: it lets a peer join or leave, or some of a quorum keep a
+      result that it has rejected and no other peer can arrive.
+    - No peer that has moved on to a later attempt accepts a commit of an earlier one, not even its
+      own.
+    - Peers that have announced their departure do not count towards the majority: so none of them
+      has answered in a round from that one on.
     """
 
     invariant = "S10"
     needs = "rolling"
     _promised = PerLife[_Promise | None](lambda: None)
     _offered = PerLife(dict[tuple[int, int, bytes], int])
-    # in which round and shard, by whom handed over
+    # by round and shard: the peers that forwarded a rejected result
     _refused = PerLife(dict[tuple[int, int], set[PeerId]])
 
     def make_records(self) -> None:
         self._calm_at: float | None = None
-        self._leaves: dict[PeerId, int] = self.per_life()  # before which round each said it did
+        # the round before which each peer has announced to leave
+        self._leaves: dict[PeerId, int] = self.per_life()
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
-        ] = {}  # parent, round, shard -> digest -> who had it first
+        ] = {}  # parent, round, shard -> digest -> the peer that had it first
         self._orders: dict[tuple[int, bytes], tuple[tuple[PeerId, ...], ...]] = {}
-        self._began_at: dict[tuple[int, bytes], float] = {}  # with the first who was in it
+        self._began_at: dict[tuple[int, bytes], float] = {}  # when the first peer was in it
 
     def begin_calm(self) -> None:
         self._calm_at = self.now
@@ -372,14 +378,14 @@ class OneHistory(Checker):
         if rounds.round_id > promise.round_id or rounds.shards[promise.shard].commit is not None:
             self.demand(
                 promise.offered >= promise.attempt or promise.may_reissue,
-                f"takes a commit of attempt {promise.offered} in round {promise.round_id}, shard "
+                f"accepts a commit of attempt {promise.offered} in round {promise.round_id}, shard "
                 f"{promise.shard}, although it has moved on to attempt {promise.attempt}",
             )
 
     @on_report("attempt")
     def record_attempt(self, report: Report) -> None:
-        """A peer that stood still moves on before it looks at the commit: as the server of that
-        attempt it may re-issue it."""
+        """Record an attempt. A peer that was paused moves on before it handles the commit: as the
+        server of that attempt it may re-issue it."""
         promise = self._promised
         moved = report.fields["round"], report.fields["shard"]
         serves = report.fields["server"] == self.peer
@@ -388,7 +394,7 @@ class OneHistory(Checker):
 
     @on_report("recovering")
     def forget_refusals(self, report: Report) -> None:
-        self._refused.clear()  # should it come back to its round, it has forgotten
+        self._refused.clear()  # if it returns to its round, it has no record of them
 
     @on_report(*REFUSALS)
     def record_refusal(self, report: Report) -> None:
@@ -415,7 +421,7 @@ class OneHistory(Checker):
             answered = max((round_id for round_id, _, _ in self._offered), default=-1)
             self.demand(
                 answered < hello.round_id,
-                f"says that it leaves before round {hello.round_id}, and has answered in round "
+                f"announces to leave before round {hello.round_id}, and has answered in round "
                 f"{answered}",
             )
 
@@ -426,7 +432,7 @@ class OneHistory(Checker):
             return
         shard = rounds.shards[ask.shard]
         if shard.commit is not None or shard.served.ticket != ask.ticket:
-            return  # answered within the same event
+            return  # finished within the same event
         answers = shard.served.answers
         closes = f"closes round {ask.round_id}, shard {ask.shard}, attempt {shard.served.attempt}"
         gone = [
@@ -493,7 +499,7 @@ class OneHistory(Checker):
     def _compare(self, commit: Commit) -> None:
         known = self._applied.setdefault((commit.parent, commit.round_id, commit.shard), {})
         self.judged += 1
-        # a second one that was excused when it came out may be taken by others later
+        # other peers may later accept a second digest that was excused when it appeared
         if commit.digest not in known:
             if known and not self._may_fork():
                 digest, holder = next(iter(known.items()))
@@ -504,13 +510,13 @@ class OneHistory(Checker):
             known[commit.digest] = self.peer
 
     def _may_fork(self) -> bool:
-        """Whether commits could get lost between the living just now, or so little ago that one of
-        them may come out yet."""
+        """Whether commits could get lost between running peers now, or so recently that one of them
+        may still appear."""
         if not self.circumstances.forks:
             return False
         if self.circumstances.forking_lies and not self._is_calm():
-            # a lie may come out long after it was told,
-            # but not after all have compared what they hold
+            # an attack may show long after it happened, but not after all have compared their
+            # results
             return True
         return self.now - self.disturbances.uneven_until <= FORKS_AFTER_S
 
@@ -518,8 +524,8 @@ class OneHistory(Checker):
         return self._calm_at is not None and self.now - self._calm_at > FORKS_AFTER_S
 
     def _slept_through(self, commit: Commit) -> bool:
-        """Whether the peer stood still while the others refused this result of a liar, which shows
-        it as it is to whoever comes back into that round (seed 20340163)."""
+        """Whether the peer was paused while the others rejected this result of a Byzantine server,
+        which sends it unchanged to any peer that returns into that round (seed 20340163)."""
         lies = commit.server in self.circumstances.equivocating
         if not lies or not self.circumstances.splitting_lies or self._is_calm():
             return False

@@ -1,5 +1,5 @@
-"""S10, of rounds whose shards decide together: one decision a round, made on what was measured, and
-followed by all."""
+"""S10, of rounds with shards that decide together: one decision a round, based on measured
+statistics, and followed by all."""
 
 from __future__ import annotations
 
@@ -17,24 +17,27 @@ from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
 from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event
 
 KEPT = 1024
-"""Rounds and shards: more than anybody is behind by."""
+"""Rounds and shards: more than any peer is behind."""
 
 
 class DecidesTogether(Checker):
-    """S10: of a round whose shards decide together the commits of all shards that changed anything
-    tell of the same updates with the same weights, as a commit of the first did; the decision was
-    made on what the shards' servers have measured, by one that holds no other shard's result, which
-    was made by an earlier decision; and a server combines by it, and only what it has measured
-    itself. (That there is one commit of the first is for ``OneHistory`` to say.)"""
+    """S10, of a round with shards that decide together.
+
+    The commits of all shards that changed anything name the same updates with the same weights, as
+    a commit of the first shard did. The decision is based on the statistics of the shards' servers.
+    Its server holds no other shard's result, as an earlier decision made that one. A server
+    combines by the decision, and only what it has measured itself. (``OneHistory`` checks that
+    there is one commit of the first shard.)
+    """
 
     invariant = "S10"
     needs = "rolling"
-    # ticket -> round and shard that are being measured
+    # ticket -> round and shard that is measured
     _asked = PerLife(dict[int, tuple[int, int]])
     _own = PerLife(dict[tuple[int, int], bytes])
 
     def make_records(self) -> None:
-        # round and shard -> what anybody has measured of it
+        # round and shard -> statistics that any peer has measured
         self._measured: dict[tuple[int, int], set[bytes]] = {}
         # by round and parent
         self._decided: dict[tuple[int, bytes], set[tuple[Contribution, ...]]] = {}
@@ -63,7 +66,7 @@ class DecidesTogether(Checker):
         elif ask.step == "decide":
             self._judge_parts(ask)
         elif ask.step == "combine" and self.rolling.round_id == ask.round_id:
-            self._judge_weights(ask)  # else it has gone on within the same event
+            self._judge_weights(ask)  # else it has gone on to another round within the same event
 
     def _judge_parts(self, ask: Aggregate) -> None:
         common = set.intersection(*[set(part.peers) for part in ask.parts])
@@ -78,14 +81,15 @@ class DecidesTogether(Checker):
         for shard, part in enumerate(ask.parts):
             self.demand(
                 digest_of(part.statistics) in self._measured.get((ask.round_id, shard), ()),
-                f"decides in round {ask.round_id} on what nobody has measured of shard {shard}",
+                f"decides in round {ask.round_id} on statistics of shard {shard} that no peer has "
+                "measured",
             )
 
     def _judge_weights(self, ask: Aggregate) -> None:
         combines = f"combines round {ask.round_id}, shard {ask.shard}"
         first = self.rolling.shards[0].commit
         if first is None:
-            raise self.violated(f"{combines}, and knows of no decision")
+            raise self.violated(f"{combines} without a decision")
         meant = self._own.get((ask.round_id, ask.shard)) == first.measured[ask.shard]
         self.demand(meant, f"{combines} by a decision that was made on something else")
         decided = {
@@ -110,7 +114,7 @@ class DecidesTogether(Checker):
         if first.commit is None and committed and progress is not None and fresh:
             self.demand(
                 progress.step not in ("measured", "decide"),
-                f"would decide in round {rounds.round_id} anew, though it holds the results of "
+                f"would decide in round {rounds.round_id} again, though it holds the results of "
                 f"shards {committed}",
             )
 
@@ -120,7 +124,7 @@ class DecidesTogether(Checker):
         if not self.core.settings.cross_shard or commit.shard == 0 or not commit.digest:
             return
         if self.peer in liars or commit.server in liars:
-            return  # a liar holds what it has made, and the others what they could take
+            return  # a Byzantine peer holds what it has made, and the others what they could accept
         decided = self._decided.get((commit.round_id, commit.parent), set())
         self.demand(
             commit.contributors in decided,

@@ -1,5 +1,5 @@
-"""S15: what is said because of something is said once for it: an answer for each question, a commit
-for each reason to."""
+"""S15: a message with a cause is sent once for it: one reply for each request, and one commit for
+each reason to send it."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ _ANSWERED_BY: dict[type, str] = {
     CommitRequest: "refusals",
     StateRequest: "states",
 }
-"""Kind of answer that a request calls for, once. A request to probe another peer ends in an ack or
-a nack."""
+"""Kind of reply that a request calls for, once. A request to probe another peer ends in an ack or a
+nack."""
 
 
 class AnswersOnce(Checker):
-    """S15: nobody answers a peer more often than that has asked. Who has offered an update may take
-    it back, once, with the answer that it does not serve that attempt."""
+    """S15: no peer gets more replies than it has sent requests. A peer that has offered an update
+    may withdraw it, once, with the reply that it does not serve that attempt."""
 
     invariant = "S15"
     needs = ""
     _owed = PerLife(Counter[tuple[PeerId, str]])
-    # to whom, of which round, shard and attempt
+    # receiver, round, shard and attempt
     _offered = PerLife(set[tuple[PeerId, int, int, int]])
 
     @on_event
@@ -105,20 +105,22 @@ class AnswersOnce(Checker):
         owed = self._owed
         owed[to, what] -= 1
         name = type(answer).__name__
-        text = f"sends peer {to} an answer, {name}, that it has not asked for"
+        text = f"sends peer {to} a reply, {name}, that it has not requested"
         self.demand(owed[to, what] >= 0, text)
 
 
 class CommitsForAReason(Checker):
-    """S15: a peer is sent a commit of a shard when it has been made, when one who serves hears of
-    it, when who hears of it is at a later attempt than the one that made it, and for each update,
-    query or request that comes when it is held, in a pipeline for each repeated word of what was
-    counted, too; never more often than that."""
+    """S15: a peer is sent a commit of a shard no more often than there are reasons.
+
+    Reasons are: the commit has been made; a server receives it; a peer at a later attempt than the
+    one that made it receives it. An update, query or request that arrives when the commit is held
+    is a reason, too. In a pipeline, so is a repeated report of counted micro-batches.
+    """
 
     invariant = "S15"
     _spread = PerLife(Counter[tuple[int, int]])
     _asked = PerLife(Counter[tuple[PeerId, int, int]])
-    # who has asked for all from which rounds on, ascending
+    # first rounds of each peer's requests for all commits, ascending
     _wanted = PerLife(dict[PeerId, list[int]])
     _sent = PerLife(Counter[tuple[PeerId, int, int]])
 
@@ -164,11 +166,11 @@ class CommitsForAReason(Checker):
 def _calls_for_a_commit(
     rounds: RollingInspection, message: Commit | Update | UpdateRequest
 ) -> bool:
-    """Whether a message is a reason to send the commit of its shard to somebody."""
+    """Whether a message is a reason to send the commit of its shard."""
     if message.round_id != rounds.round_id or message.shard >= len(rounds.shards):
-        return True  # it may be, when its round has come
+        return True  # it may be one, once its round begins
     shard = rounds.shards[message.shard]
-    if not isinstance(message, Commit):  # else it is waited for
+    if not isinstance(message, Commit):  # else the update is waited for
         return shard.commit is not None or rounds.holds_back
     return shard.commit is None and (
         shard.server_of(shard.attempt) == rounds.local or message.made_at < shard.attempt
@@ -176,18 +178,21 @@ def _calls_for_a_commit(
 
 
 class OffersOnce(Checker):
-    """S15: an update is offered to the server of an attempt once, again when that asks for it, and
-    by one that has taken over a state or gone back to its own, or (in a pipeline) is asked for
-    another sum; the server of an attempt asks each
-    of the others once, and again when it is told that others wait for what it is to measure, when
-    the link to the other broke, and when the other has answered that it takes part in no round."""
+    """S15: an update is offered to the server of an attempt once; again if the server requests it.
+    A peer offers it again, too, if it has restored a state or returned to its own, or (in a
+    pipeline) if another sum is requested.
+
+    The server of an attempt requests the update of each other peer once. It requests it again if
+    others report waiting for its measurements, if the link to the other peer broke, or if that peer
+    has replied that it takes part in no round.
+    """
 
     invariant = "S15"
-    _said = PerLife(Counter[tuple[PeerId, type, int, int, int, bytes]])
+    _times_sent = PerLife(Counter[tuple[PeerId, type, int, int, int, bytes]])
     _resumed = PerLife(int)
-    # how often it was told that of a round and shard
+    # reports by round and shard
     _overdue = PerLife(Counter[tuple[int, int]])
-    _sums = PerLife(Counter[int])  # that were asked for, by round
+    _sums = PerLife(Counter[int])  # requested sums, by round
 
     @on_event
     def record_restored(self, event: Restored) -> None:
@@ -203,7 +208,7 @@ class OffersOnce(Checker):
 
     @on_event
     def record_request(self, event: Received, asked: UpdateRequest) -> None:
-        self._said[_update(event.sender, Update, asked)] -= 1
+        self._times_sent[_update(event.sender, Update, asked)] -= 1
 
     @on_event
     def record_overdue(self, event: Received, overdue: PartialOverdue) -> None:
@@ -214,30 +219,31 @@ class OffersOnce(Checker):
         self._forget(event.peer, lambda place: True)
 
     @on_event
-    def forget_request(self, event: Received, told: NotServing) -> None:
-        which = told.asked_round, told.shard, told.attempt
+    def forget_request(self, event: Received, reply: NotServing) -> None:
+        which = reply.asked_round, reply.shard, reply.attempt
         self._forget(event.sender, lambda place: place == which)
 
     def _forget(self, other: PeerId, chosen: Callable[[tuple[int, int, int]], bool]) -> None:
-        """``other`` may be asked again for its update of the chosen rounds, shards, attempts."""
-        said = self._said
-        for key in [key for key in said if key[:2] == (other, UpdateRequest) and chosen(key[2:5])]:
-            del said[key]
+        """Allow another request to ``other`` for its update of the chosen rounds, shards,
+        attempts."""
+        times = self._times_sent
+        for key in [key for key in times if key[:2] == (other, UpdateRequest) and chosen(key[2:5])]:
+            del times[key]
 
     @on_effect
     def judge(self, send: Send, message: Update | UpdateRequest) -> None:
         kind = type(message)
-        key, said = _update(send.peer, kind, message), self._said
-        said[key] += 1
+        key, times = _update(send.peer, kind, message), self._times_sent
+        times[key] += 1
         again = (
             self._overdue[message.round_id, message.shard]
             if kind is UpdateRequest
             else max(0, self._sums[message.round_id] - 1)
         )
         self.demand(
-            said[key] <= 1 + self._resumed + again,
+            times[key] <= 1 + self._resumed + again,
             f"sends peer {send.peer} its {kind.__name__} of round {message.round_id}, shard "
-            f"{message.shard}, attempt {message.attempt} {said[key]} times",
+            f"{message.shard}, attempt {message.attempt} {times[key]} times",
         )
 
 

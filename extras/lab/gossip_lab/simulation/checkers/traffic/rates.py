@@ -1,5 +1,5 @@
-"""S15: how often a peer speaks up by itself: of each kind of message about twice what the protocol
-needs at most, and when all has settled hardly anything beside its probes."""
+"""S15: how often a peer sends something unprompted: of each kind of message at most about twice
+what the protocol needs, and when all has settled hardly anything beside its probes."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ TIMES = 2.0
 """Tolerated multiple of the protocol's need, which is an estimate."""
 
 SETTLES_S = 1.0
-"""Seconds after all has settled in which the last news still spreads: all peers agree by then, and
-not all of them have the news that they do."""
+"""Seconds after all has settled in which the last news still spreads: all peers agree by then, but
+not all have received the news of it."""
 
 FAR_S = 0.005
-"""One way: so far apart are hosts that are not in one building."""
+"""One way: hosts in different buildings are farther apart."""
 
 PAUSE_S = 0.2
 """Seconds without a message after which a peer has fallen silent."""
 
 LISTENERS = 3
-"""Nobody is told news about itself: with fewer there may be nobody to tell them to."""
+"""No peer is sent news about itself: with fewer there may be no peer to send them to."""
 
 RUMORS_KINDS = (Ping, PingRequest, Gossip)
-"""Messages that a peer which defames others may cause in any number, by accusing faster than it is
-answered."""
+"""Messages that a Byzantine peer may cause in any number, by accusing others faster than they can
+reply."""
 
 
 def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, float]:
@@ -66,9 +66,9 @@ def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, floa
         Ping: settings.probe_tries * probes + turns / STRAY_EVERY,
         PingRequest: settings.indirect_probes * probes,
         Gossip: settings.gossip_fanout / settings.gossip_interval_s + others,
-        # one with the first linked peer, and one after a standstill
+        # one with the first linked peer, and one after a pause
         PushPull: 1.0 / settings.push_pull_interval_s + 2.0,
-        # when it comes back; a new link, a new member
+        # after its return; a new link, a new member
         Hello: 1.0 / (RETURN_HELLO_EVERY * RETURN_INTERVAL_S) + 2.0,
         CommitRequest: 1.0 / RETURN_INTERVAL_S,
         # requests go to all peers: for the state that they hold, or will hold before a round
@@ -85,29 +85,29 @@ def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, f
     nothing = dict.fromkeys((Hello, CommitRequest, StateRequest), 0.0)
     # for a peer that is just leaving
     probe = dict.fromkeys((PingRequest, Nack), float(settings.indirect_probes))
-    told = {
+    news = {
         Gossip: float(retransmit_limit(n, settings)),
         PushPull: 1.0 / settings.push_pull_interval_s,
     }
-    return {**nothing, **probe, **told, Ping: turns * (1 + 1 / STRAY_EVERY)}
+    return {**nothing, **probe, **news, Ping: turns * (1 + 1 / STRAY_EVERY)}
 
 
 class SpeaksInMeasure(Checker):
-    """S15: in no second does a peer say more than twice what the protocol needs, of each kind of
-    message that is no answer."""
+    """S15: in no second does a peer send more than twice what the protocol needs, of each kind of
+    message that is no reply."""
 
     invariant = "S15"
     needs = ""
 
     def make_records(self) -> None:
-        self._said = self.per_life(dict[tuple[type, PeerId], deque[float]])
+        self._sent_at = self.per_life(dict[tuple[type, PeerId], deque[float]])
         self._most: dict[PeerId, dict[type, int]] = self.per_life()
         self._quiet_from = float("inf")
-        self._n = 0  # peers that there were when the bounds were made
+        self._n = 0  # number of peers when the bounds were made
 
     def begin_life(self) -> None:
         super().begin_life()
-        if len(self.swarm.hosts) != self._n:  # a newcomer is one more for each to talk to
+        if len(self.swarm.hosts) != self._n:  # a newcomer is one more receiver for each peer
             self._n = len(self.swarm.hosts)
             self._begin_anew()
 
@@ -116,15 +116,15 @@ class SpeaksInMeasure(Checker):
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        for said in self._said.values():
-            said.clear()
+        for sent_at in self._sent_at.values():
+            sent_at.clear()
         self._most.clear()
 
     @on_effect
     def excuse(self, restore: Restore) -> None:
         if self.circumstances.equivocating:
-            # each result that a server tells differently costs another state
-            self._said[self.peer].pop((StateRequest, -1), None)
+            # each result that a server sends in two versions costs another state
+            self._sent_at[self.peer].pop((StateRequest, -1), None)
 
     @on_effect
     def judge(
@@ -153,28 +153,29 @@ class SpeaksInMeasure(Checker):
             return
         self.judged += 1
         key = kind, send.peer if kind is Hello else -1
-        said = self._said[self.peer].setdefault(key, deque(maxlen=most))
-        if len(said) == most and now - said[0] < 1.0:
+        sent_at = self._sent_at[self.peer].setdefault(key, deque(maxlen=most))
+        if len(sent_at) == most and now - sent_at[0] < 1.0:
             when = "when all has settled" if calm else "in a second"
             raise self.violated(
-                f"says more than {most} times a {kind.__name__} {when}; {most // TIMES:g} are "
+                f"sends more than {most} times a {kind.__name__} {when}; {most // TIMES:g} are "
                 "needed"
             )
-        said.append(now)
+        sent_at.append(now)
 
     def _is_accused(self) -> bool:
-        """Whether somebody defames others, or starves and answers so late that all ask about it."""
+        """Whether an attacker accuses others, or an overloaded peer replies so late that all ask
+        about it."""
         starves = any(machine.slowness > 1.0 for machine in self.swarm.machines.values())
         return starves or bool(self.circumstances.lies and self.circumstances.defaming)
 
     def _is_called_for(self, send: Send) -> bool:
-        """Whether something else than the clock decides how often it is said."""
+        """Whether another cause than the clock decides how often the message is sent."""
         kind, message, cause = type(send.message), send.message, self.swarm.handling
         if isinstance(message, PushPull):
             return message.reply
         if isinstance(message, StateRequest):
-            # A piece: see FetchesInMeasure. Who equivocates holds what it has lied about, and
-            # nobody else does: after each of its turns it needs the others' state.
+            # A piece: see FetchesInMeasure. An equivocating peer holds a false result that no other
+            # peer has: after each of its turns it needs the others' state.
             return bool(message.piece) or self.peer in self.circumstances.equivocating
         if kind in (Hello, Ping) and type(cause) is LinkUp and cause.peer == send.peer:
             # a link comes up as often as the network resets it
@@ -183,15 +184,16 @@ class SpeaksInMeasure(Checker):
             return False
         asked = cause.message
         if kind is Ping and type(asked) is PingRequest and asked.target == send.peer:
-            return _is_sent_once(self.swarm, kind, send.peer)  # for one who has asked for it
-        # a denial, to one that accuses it
+            # for a peer that has requested the probe
+            return _is_sent_once(self.swarm, kind, send.peer)
+        # a refutation, to a peer that accuses it
         return kind is Gossip and cause.sender == send.peer
 
     def _bounds(self, calm: bool) -> dict[type, int]:
         swarm = self.swarm
-        # Where payloads fill queues, answers go on being late, and others are asked about who is
-        # late. Where nodes need time to copy them, or hosts are far apart, who was told of a
-        # result asks for it.
+        # If payloads fill queues, replies are late, and others are asked about late peers. If nodes
+        # need time to copy payloads, or hosts are far apart, a peer requests a result that was
+        # announced to it.
         links = swarm.network.default
         is_far = links.delay_s[1] > FAR_S
         calm = calm and not (links.queue_s or swarm.copies_per_s or is_far)
@@ -202,13 +204,13 @@ class SpeaksInMeasure(Checker):
 
 
 class FallsSilent(Checker):
-    """S15: who has had no news for as long as it takes to tell them stops talking; while it has
-    somebody to tell them to. A message that is for rumours alone has one."""
+    """S15: a peer stops gossiping once its last news is older than their spread takes, as long as
+    it has receivers for them. A message that is for rumours alone contains one."""
 
     invariant = "S15"
     needs = ""
 
-    # how many it has had, since when it tells the last, when it did
+    # number of news, since when the last ones are sent, time of the last message
     _news = PerLife[tuple[int, float, float]](lambda: (-1, 0.0, 0.0))
 
     @on_effect
@@ -217,7 +219,7 @@ class FallsSilent(Checker):
             return
         membership, now = self.membership, self.now
         if not gossip.rumors:
-            raise self.violated(f"tells peer {send.peer} no rumour at all")
+            raise self.violated(f"sends peer {send.peer} no rumour at all")
         news, settings = membership.news, membership.settings
         known, since, told_at = self._news
         listeners = sum(member.linked and not member.gone for member in membership.others())
@@ -227,8 +229,8 @@ class FallsSilent(Checker):
         needed_s = retransmit_limit(len(self.swarm.hosts), settings) * settings.gossip_interval_s
         self.demand(
             now - since <= TIMES * needed_s,
-            f"goes on saying {gossip} {now - since:.2f} s after its last news, which take "
-            f"{needed_s:.2f} s to tell",
+            f"still sends {gossip} {now - since:.2f} s after its last news, which take "
+            f"{needed_s:.2f} s to spread",
         )
 
 

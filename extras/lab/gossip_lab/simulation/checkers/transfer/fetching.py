@@ -1,5 +1,5 @@
-"""S12 and S15: of whom a peer asks which pieces of a state, how often,
-and how often it gives them."""
+"""S12 and S15: which pieces of a state a peer requests from which donors, how often, and how often
+donors send them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CREDIT_MAX = 2
 GIVEN_MAX = 4
 
 TIMES = 2.0
-"""How often who fails may be asked again is an estimate: so much more of it is too much."""
+"""Tolerated multiple of the estimate of how often a failing donor may be asked again."""
 
 
 def _right_piece(core: Inspection, event: Received, offer: StateOffer) -> bytes | None:
-    """Digest of what has come when the peer has asked for it as a piece, b"" when that is another
-    one; None: it has not, or nothing has come."""
+    """Return the digest of the received piece, if the peer has requested it; b"" if it is another
+    one; None: it was not requested, or nothing was received."""
     recovery, pieces = core.recovery, core.recovery.pieces
     if event.payload is None or not offer.digest or pieces is None:
         return None
@@ -44,12 +44,12 @@ def _right_piece(core: Inspection, event: Received, offer: StateOffer) -> bytes 
 
 
 class AsksForWhatIsMissing(Checker):
-    """S12: of a state in pieces nobody is asked for one that is here, nor who has sent a wrong one,
-    nor one donor for more than two at a time."""
+    """S12: a peer requests no piece of a state that it has, and nothing from a donor that has sent
+    a wrong piece. It requests no more than two pieces at a time from one donor."""
 
     invariant = "S12"
     _here = PerLife(set[bytes])  # digests of pieces
-    _false = PerLife(set[PeerId])  # who have sent a wrong one
+    _false = PerLife(set[PeerId])  # donors that have sent a wrong one
 
     @on_event
     def record_piece(self, event: Received, offer: StateOffer) -> None:
@@ -68,23 +68,23 @@ class AsksForWhatIsMissing(Checker):
         recovery, pieces, piece = self.core.recovery, self.core.recovery.pieces, ask.piece
         here, false = self._here, self._false
         if ask.what == "state" and not piece and recovery.attestation is None:
-            false.discard(send.peer)  # nobody has vouched: each has its turn again
+            false.discard(send.peer)  # nothing is attested: each donor has its turn again
         if not piece or pieces is None:
             return
         here &= {*pieces.outline.digests}
         under_way = sum([donor == send.peer for donor, _ in pieces.asked])
-        what = f"asks peer {send.peer} for piece {piece} of a state"
-        self.demand(pieces.outline.digests[piece - 1] not in here, f"{what}, which is here")
+        what = f"requests piece {piece} of a state from peer {send.peer}"
+        self.demand(pieces.outline.digests[piece - 1] not in here, f"{what}, which it has")
         if send.peer in false:
-            raise self.violated(f"{what}, having had a wrong one of it")
+            raise self.violated(f"{what}, which has sent a wrong one")
         if under_way > CREDIT_MAX:
             raise self.violated(f"{what}, and it has to send {under_way} then")
 
 
 class FetchesInMeasure(Checker):
-    """S15: in no second is a donor asked for more pieces than have come from it and been right, and
-    its credit for each time that one who fails may be asked again. So however soon an answer comes
-    that is of no use, it is not worth a question at once."""
+    """S15: in no second does a peer request more pieces of a donor than it has received right ones
+    from it, plus a credit. The donor has this credit for each time that a failing donor may be
+    asked again. However soon a useless reply arrives, it does not cause another request at once."""
 
     invariant = "S15"
     _asked = PerLife(lambda: defaultdict[PeerId, deque[float]](deque))
@@ -108,24 +108,24 @@ class FetchesInMeasure(Checker):
         most = ceil(TIMES * CREDIT_MAX * (1.0 + turns))
         self.demand(
             len(asked) <= len(right) + most,
-            f"asks peer {send.peer} for {len(asked)} pieces in a second, of which {len(right)} "
-            f"have come; {most} more are enough",
+            f"requests {len(asked)} pieces in a second from peer {send.peer}, of which "
+            f"{len(right)} have arrived; {most} more are enough",
         )
 
 
 class GivesInMeasure(Checker):
-    """S15: nobody is given the same piece of the same copy of a state, or the same whole, more than
-    four times, however often it asks: who does not lose what it is sent has no use for it."""
+    """S15: no peer is sent the same piece of the same copy of a state, or the same whole, more than
+    four times, however often it requests it. A peer that does not lose it has no need of it."""
 
     invariant = "S15"
-    # by round: the copy, to whom what
+    # by round: the copy, and the number of times for each receiver and piece
     _given = PerLife(dict[int, tuple[Payload, Counter[tuple[PeerId, int]]]])
 
     @on_effect
     def judge(self, send: Send, offer: StateOffer) -> None:
         copy = self.core.recovery.copies.get(offer.round_id)
         if copy is None or not offer.digest:
-            return  # it is not kept for anybody to ask again
+            return  # it is not kept for another request
         payload = copy.taken.payload
         known = self._given.get(offer.round_id)
         if known is None or known[0] is not payload:
@@ -134,6 +134,6 @@ class GivesInMeasure(Checker):
         known[1][what] += 1
         self.demand(
             known[1][what] <= GIVEN_MAX,
-            f"gives peer {send.peer} piece {offer.piece} of its state before round "
+            f"sends peer {send.peer} piece {offer.piece} of its state before round "
             f"{offer.round_id} for the {known[1][what]}th time",
         )

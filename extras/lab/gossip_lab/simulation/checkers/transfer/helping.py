@@ -1,8 +1,7 @@
-"""L4, L7: what those who take over a state can count on of those who have it,
-however near the end is.
+"""L4, L7: the help that peers that restore a state can count on, however near the end is.
 
-A question or an answer may be lost; the round that is asked about may never come; and who has
-finished leaves, but not from one that is at it.
+A request or a reply may be lost; the requested round may never come; and a peer that has finished
+leaves, but not while another one restores its state.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
 
 LATE_S = 0.25
-"""By which a peer that is well may do what it is to do at a time."""
+"""Delay with which a healthy peer may do what is due."""
 
 
 class RemindsTheSilent(Checker):
-    """L4: whoever was asked to vouch, and neither answers nor is out of reach, is asked again every
-    second, for as long as its word is waited for: a question or an answer may be lost, and those
-    who have finished do not wait for a third."""
+    """L4: a peer that was asked for an attestation, and neither replies nor is unreachable, is
+    asked again every second, for as long as its attestation is needed. A request or a reply may be
+    lost, and peers that have finished do not wait for a third one."""
 
     invariant = "L4"
     _nonce = PerLife[int](lambda: -1)
-    # when whom was asked last, or is seen to be within reach again
+    # last request to each peer, or time when it was seen to be reachable again
     _since = PerLife(dict[PeerId, float])
 
     @on_effect
@@ -62,17 +61,17 @@ class RemindsTheSilent(Checker):
             self.judged += now_s > since_s + 0.5 * REMIND_S
             if now_s > since_s + REMIND_S + LATE_S:
                 raise self.violated(
-                    f"has asked peer {other} to vouch for a state, waits for its word, and has not "
-                    f"asked it again for {now_s - since_s:.2f} s"
+                    f"has asked peer {other} for an attestation, waits for it, and has not "
+                    f"asked again for {now_s - since_s:.2f} s"
                 )
 
 
 class SaysThatNoRoundComes(Checker):
-    """L7: who has had its last round, or leaves, tells everybody who asks for its state before a
-    round to come that there will be none: nobody waits for that in vain."""
+    """L7: a peer that has had its last round, or leaves, replies to each request for its state
+    before a round to come that there will be none. No peer waits for that in vain."""
 
     invariant = "L7"
-    _told = PerLife(set[tuple[PeerId, int]])  # whom, under which nonce
+    _told = PerLife(set[tuple[PeerId, int]])  # receiver and nonce
 
     @on_effect
     def record_answer(self, send: Send, answer: StateAttestation | StateOffer) -> None:
@@ -85,20 +84,21 @@ class SaysThatNoRoundComes(Checker):
         if ask.round_id > here and (core.phase == "draining" or had_last):
             self.demand(
                 (event.sender, ask.nonce) in self._told,
-                f"is asked by peer {event.sender} for its state before round {ask.round_id}, and "
-                f"does not say that no round comes after {here} here",
+                f"has a request of peer {event.sender} for its state before round {ask.round_id}, "
+                f"and does not reply that no round comes after {here}",
             )
 
 
 class StaysForTakers(Checker):
-    """L4: who has finished leaves nobody who is about to take its state: each question gives that
-    one the time of a drain anew, though no more than who is expected back has in all."""
+    """L4: a peer that has finished leaves no peer that is about to restore its state. Each request
+    gives the other peer the time of a drain again, though no more than the total for a peer that is
+    expected back."""
 
     invariant = "L4"
     _urged = PerLife(int)
 
     def make_records(self) -> None:
-        # by whom, and when last, by the own clock
+        # by peer: the last request, by the own clock
         self._asked = self.per_life(dict[PeerId, float])
 
     @on_event
@@ -112,7 +112,7 @@ class StaysForTakers(Checker):
 
     @on_report("recovering")
     def forget(self, report: Report) -> None:
-        # what it has asked for before, it has, or has given up
+        # what it has requested before, it has received, or has given up
         for asked in self._asked.values():
             asked.pop(self.peer, None)
 
@@ -126,7 +126,7 @@ class StaysForTakers(Checker):
         for other, asked_s in self._takers():
             if now_s < min(asked_s + rounds.drain_timeout_s, least_s):
                 raise self.violated(
-                    f"leaves peer {other}, which has asked for its state {now_s - asked_s:.2f} s "
+                    f"leaves peer {other}, which has requested its state {now_s - asked_s:.2f} s "
                     "ago and does not have it"
                 )
 
@@ -140,7 +140,7 @@ class StaysForTakers(Checker):
             if taker is None or taker.phase != "recovering" or taker.recovery.stage == "restoring":
                 continue
             mine, theirs = core.rolling, taker.rolling
-            # A peer that was about to restore another's state may already hold what all hold.
+            # A peer that was about to restore another's state may already hold the state of all.
             alike = (
                 mine is not None
                 and theirs is not None

@@ -1,5 +1,5 @@
-"""S12: whose word a peer takes for the state of the swarm, what it asks of whom,
-and what it is told."""
+"""S12: the attestations that a peer needs for the state of the swarm, its requests for them, and
+the replies."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gossip.core import (
 from gossip_lab.simulation.checkers.base import Checker, PerLife, has_unattested_state
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
-KNOWN_S = 1.0  # who has had a state for so long has had the time to say so
+KNOWN_S = 1.0  # a peer with a state has had the time to attest it after so long
 
 
 class TakesNoFewersWord(Checker):
-    """S12: in rolling rounds a peer takes over a state only when f + 1 peers have vouched for one
-    and the same, and just that one, whatever its donor says; at the word of fewer only when fewer
-    can have a state, or no more than 2f of those that have one are within reach for the
+    """S12: in rolling rounds a peer restores a state only when f + 1 peers have attested the same
+    one, and exactly that one, whatever its donor claims. It accepts fewer attestations only if
+    fewer peers can have a state, or if no more than 2f of the peers with one are reachable for the
     time of a round."""
 
     invariant = "S12"
@@ -33,7 +33,7 @@ class TakesNoFewersWord(Checker):
 
     def make_records(self) -> None:
         self._began: dict[PeerId, float] = {}
-        self._able: dict[PeerId, float] = self.per_life()  # since when it has a state
+        self._able: dict[PeerId, float] = self.per_life()  # since when each peer has a state
 
     @on_event
     def record_able(self, event: TimerFired | Received) -> None:
@@ -63,12 +63,12 @@ class TakesNoFewersWord(Checker):
         hurried = len(able) > f and waited_s < 0.9 * settings.rounds.round_timeout_s
         self.demand(
             len(able) <= 2 * f and not hurried,
-            f"takes the word of fewer than {f + 1} for the state, and peers {able} have one; it "
+            f"accepts fewer than {f + 1} attestations of the state, and peers {able} have one; it "
             f"has asked for {waited_s:.2f} s",
         )
 
     def _has_a_state(self, other: PeerId) -> bool:
-        """Whether it can be asked for one, and could when the peer asked last."""
+        """Whether the other peer can be asked for a state, and could when the peer asked last."""
         host = self.swarm.hosts[other]
         able = (
             host.state == "up"
@@ -87,7 +87,7 @@ class TakesNoFewersWord(Checker):
         ]
         self.demand(
             len(alike) >= recovery.need or has_unattested_state(self.swarm, self.peer),
-            f"restores a state of round {restore.round_id} for which {len(alike)} have vouched, "
+            f"restores a state of round {restore.round_id} that {len(alike)} have attested, "
             f"and f is {self.core.settings.f}",
         )
         if agreed is not None:
@@ -107,11 +107,11 @@ class TakesNoFewersWord(Checker):
         found = attested_digest(lineage, offer.round_id, offer.chain, offer.core, state)
         if (offer.round_id, offer.chain, found) != (agreed.round_id, agreed.chain, agreed.digest):
             raise self.violated(
-                f"{restores}, for which {found.hex()} would stand; of round {agreed.round_id} "
-                f"{agreed.digest.hex()} was vouched for"
+                f"{restores}, with the digest {found.hex()}; of round {agreed.round_id} "
+                f"{agreed.digest.hex()} was attested"
             )
         if restore.settings and settings != agreed.settings:
-            raise self.violated(f"{restores} with settings that nobody has vouched for")
+            raise self.violated(f"{restores} with settings that no peer has attested")
 
 
 def _same(attestation: StateAttestation, agreed: StateAttestation) -> bool:
@@ -123,11 +123,11 @@ def _same(attestation: StateAttestation, agreed: StateAttestation) -> bool:
 
 
 class AnswersForTheRoundAsked(Checker):
-    """S12: who is asked for the state before a round that is named vouches for that one, or gives
-    that one, and for no other: two that are in different rounds could never say the same."""
+    """S12: a peer that is asked for the state before a named round attests or sends exactly that
+    one. Two peers in different rounds could otherwise never attest the same state."""
 
     invariant = "S12"
-    # who, under which nonce: of which rounds (0: any)
+    # sender and nonce -> requested rounds (0: any)
     _asked = PerLife(dict[tuple[PeerId, int], set[int]])
 
     @on_event
@@ -137,10 +137,10 @@ class AnswersForTheRoundAsked(Checker):
 
     @on_effect
     def judge(self, send: Send, answer: StateAttestation | StateOffer) -> None:
-        # to nothing: see AnswersOnce
+        # without a request: see AnswersOnce
         rounds = self._asked.get((send.peer, answer.nonce), {0})
         if answer.digest and 0 not in rounds:
-            does = "vouches for" if isinstance(answer, StateAttestation) else "gives"
+            does = "attests" if isinstance(answer, StateAttestation) else "sends"
             self.demand(
                 answer.round_id in rounds,
                 f"{does} its state before round {answer.round_id} to peer {send.peer}, which has "
@@ -149,12 +149,12 @@ class AnswersForTheRoundAsked(Checker):
 
 
 class NamesARoundToCome(Checker):
-    """S12: who has asked others to vouch for what they hold, wherever they are, and has found that
-    they are in different rounds, does not ask them just the same again, but for what they will hold
-    before a round that it names."""
+    """S12: a peer that has asked others to attest their states in whatever round, and has found
+    them in different rounds, does not repeat that request. It asks for the state before a round
+    that it names."""
 
     invariant = "S12"
-    # under which nonce, and before which round (0: any)
+    # nonce and requested round (0: any)
     _asked = PerLife[tuple[int, int] | None](lambda: None)
 
     @on_effect
@@ -163,17 +163,17 @@ class NamesARoundToCome(Checker):
             return
         before = self._asked
         self._asked = ask.nonce, ask.round_id
-        # A pause takes a nonce, too: after one it begins anew, as when nobody has vouched, or has
-        # given what was vouched for.
+        # A pause takes a nonce, too: after one the peer begins again, as when no peer has attested
+        # a state, or none has sent the attested one.
         if before != (ask.nonce - 1, 0):
             return
-        # When it began to ask nobody may have been within reach,
-        # who could have said how far the others are.
+        # When it began to ask, no reachable peer may have been able to report how far the others
+        # are.
         found_somebody = any(
             isinstance(each, Report) and "subject" in each.fields for each in self.swarm.asked
         )
         self.demand(
             ask.round_id > 0 or found_somebody,
-            f"asks peer {send.peer} for its state wherever it is, at once after it has asked so "
+            f"asks peer {send.peer} for its state in any round, at once after it has asked so "
             "in vain",
         )

@@ -1,5 +1,5 @@
-"""Evidence that trust must follow from: which peers stood out in which rounds, as the rules
-reported, and which of them may be in quarantine for it."""
+"""Evidence that trust must follow from: the peers that stood out in each round, as the rules
+reported, and those that may be in quarantine for it."""
 
 from __future__ import annotations
 
@@ -64,19 +64,19 @@ class RoundEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """The records after one round. ``wrong`` says what trust has made of it that
-    does not follow."""
+    """The records after one round. ``wrong`` is a decision of the core that does not follow from
+    them."""
 
     settings: TrustSettings
     f: int
-    updates_for: tuple[int, ...] = (1,)  # what the rule needs to tolerate 0, 1, ... f
+    updates_for: tuple[int, ...] = (1,)  # updates that the rule needs to tolerate 0, 1, ... f
     records: dict[PeerId, Record] = field(default_factory=dict)
-    # peer and round -> who has refused it
+    # peer and round -> peers that have rejected its result
     accusations: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)
     equivocations: dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]] = field(
         default_factory=dict
     )
-    """Peer, round and turn -> content of its result -> who was handed it, as they say."""
+    """Peer, round and turn -> content of its result -> peers that claim to have received it."""
     wrong: tuple[PeerId, str] | None = None
 
     @staticmethod
@@ -91,12 +91,12 @@ class Ledger:
         )
 
     def proven(self) -> tuple[PeerId, ...]:
-        """Return the peers in quarantine that are proven to lie."""
+        """Return the peers in quarantine that are proven Byzantine."""
         return tuple([peer for peer in self.locked() if self.records[peer].twice])
 
     def updates_needed(self, roster: Collection[PeerId]) -> int:
-        """Return how many updates the rule needs. Each peer of ``roster`` that is proven to lie is
-        one less to tolerate."""
+        """Return how many updates the rule needs. Each peer of ``roster`` that is proven Byzantine
+        is one less to tolerate."""
         proven = len([peer for peer in self.proven() if peer in roster])
         most = min(self.f, len(self.updates_for) - 1)
         return self.updates_for[max(0, min(most, self.f - proven))]
@@ -114,7 +114,7 @@ class Ledger:
         )
 
     def most(self, score: float) -> int:
-        """Rounds of standing out that take a score below the threshold."""
+        """Return the number of rounds of standing out that take a score below the threshold."""
         return ceil(log(self.settings.quarantine_below / score) / log(self.settings.memory))
 
     def after(
@@ -141,16 +141,16 @@ class Ledger:
             record = records.get(peer, NOTHING)
             if change == "quarantined":
                 if why := self._lacks_grounds(record):
-                    wrong = peer, f"is locked up with round {round_id} for {why}"
+                    wrong = peer, f"is quarantined with round {round_id} for {why}"
                 records[peer] = replace(record, locked_for=0, ordinary=0, ordinary_in_a_row=0)
             elif change == "parole":
                 trusted = self._may_be_trusted(record)
                 may_go = record.locked_for >= 0 and (trusted or short or bool(others - {peer}))
                 if record.locked_for < self.settings.quarantine_rounds and not may_go:
                     lasted = (
-                        f"was locked up for {record.locked_for} rounds"
+                        f"was in quarantine for {record.locked_for} rounds"
                         if record.locked_for >= 0
-                        else "was not locked up"
+                        else "was not in quarantine"
                     )
                     wrong = peer, f"is released with round {round_id}, and {lasted}"
                 records[peer] = Record(released_for=0)
@@ -177,12 +177,12 @@ class Ledger:
     ) -> dict[tuple[PeerId, int, bytes], dict[bytes, frozenset[PeerId]]]:
         equivocations = dict(self.equivocations)
         for witness, peer, of_round, turn, content in stated:
-            said = equivocations[peer, of_round, turn] = dict(
+            contents = equivocations[peer, of_round, turn] = dict(
                 equivocations.get((peer, of_round, turn), {})
             )
-            twice = self._is_twice(said)
-            said[content] = said.get(content, frozenset()) | {witness}
-            if not twice and self._is_twice(said):
+            twice = self._is_twice(contents)
+            contents[content] = contents.get(content, frozenset()) | {witness}
+            if not twice and self._is_twice(contents):
                 settings = self.settings
                 _refuse(
                     records, peer, ceil(log(settings.twice_memory) / log(settings.served_memory))
@@ -190,9 +190,9 @@ class Ledger:
                 records[peer] = replace(records[peer], twice=records[peer].twice + 1)
         return equivocations
 
-    def _is_twice(self, said: dict[bytes, frozenset[PeerId]]) -> bool:
-        """Whether more than f were handed one result, and more than f another."""
-        return sum(len(by) > self.f for by in said.values()) > 1
+    def _is_twice(self, contents: dict[bytes, frozenset[PeerId]]) -> bool:
+        """Whether more than f have received one result, and more than f another."""
+        return sum(len(by) > self.f for by in contents.values()) > 1
 
     def _may_be_trusted(self, record: Record) -> bool:
         """Whether enough of its updates in quarantine did not stand out clearly: those that take
@@ -220,8 +220,8 @@ class Ledger:
     def _lacks(
         self, round_id: int, records: dict[PeerId, Record], members: Collection[PeerId]
     ) -> tuple[PeerId, str] | None:
-        # Only who stands out as a rule is accused: what a peer sent before may clear it for as long
-        # as that is remembered.
+        # Only a peer that stands out as a rule is accused: earlier updates may clear it as long as
+        # they are remembered.
         locked = [peer for peer, record in records.items() if record.locked_for >= 0]
         if len([peer for peer in locked if not records[peer].twice]) > self.f:
             return locked[0], f"is in quarantine with {locked}, more than f, and without proof"
@@ -245,7 +245,7 @@ class Ledger:
                     peer,
                     (
                         f"has stood out for {record.in_a_row} rounds in a row by round "
-                        f"{round_id}, and is not locked up"
+                        f"{round_id}, and is not in quarantine"
                     ),
                 )
         return None

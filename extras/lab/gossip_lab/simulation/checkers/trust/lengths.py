@@ -1,4 +1,4 @@
-"""S14: what a rule that clips long updates is told of earlier rounds."""
+"""S14: the lengths of earlier rounds that a rule gets if it clips long updates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
 
 class RuleKnowsUsualLengths(Checker):
-    """S14, of rolling rounds: the rule is told the longest length that the commits of the last
-    rounds say, of this kind of step and shard, since the peer took its state. A round that lost a
-    shard says nothing."""
+    """S14, of rolling rounds: the rule gets the longest length in the commits of the last rounds,
+    of this kind of step and shard, since the peer restored its state. A round that lost a shard
+    does not count."""
 
     invariant = "S14"
     needs = "rolling"
@@ -38,6 +38,6 @@ class RuleKnowsUsualLengths(Checker):
         self.judged += bool(recent)
         if ask.usual != (longest := max(recent, default=0.0)):
             raise self.violated(
-                f"round {ask.round_id}: its rule is told that {ask.usual:g} is usual, and it is "
+                f"round {ask.round_id}: its rule gets {ask.usual:g} as the usual length, and it is "
                 f"{longest:g}"
             )

@@ -1,6 +1,8 @@
-"""S14, L6: who is passed over because its results do not come. It takes more than f who say of the
-same rounds that they have waited for them in vain; whoever has says so; and it lasts as long as it
-should, on all peers alike."""
+"""S14, L6: servers that are skipped because their results do not arrive.
+
+More than f peers must claim for the same rounds that they have waited in vain. Every peer that has
+waited makes this claim. The skip lasts as long as it should, on all peers alike.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ from gossip_lab.simulation.checkers.watching import on_effect, on_report
 
 HISTORIES_KEPT = 512
 TURNS = ("passed_over", "serves_again")
-KNOWN_MAX = 32  # of what one has waited for, as many as it surely remembers
+KNOWN_MAX = 32  # of the waits of a peer, as many as it surely remembers
 OPEN_MAX = 16
-"""Rounds of one server of which some have said so, from which on a core may forget the first."""
+"""Rounds of one server with open claims, from which on a core may drop the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,10 @@ class _RoundTurns:
 
     Attributes:
         rounds: As in ``Waits``, including this round.
-        out: Peers that were already passed over, or are in quarantine.
-        again: Peers that were passed over before.
-        due: Peers that have been passed over for long enough.
-        passed_over: Peers that are passed over from now on.
+        out: Peers that were already skipped, or are in quarantine.
+        again: Peers that were skipped before.
+        due: Peers that have been skipped for long enough.
+        passed_over: Peers that are skipped from now on.
         back: Peers that serve again.
     """
 
@@ -58,16 +60,16 @@ class Waits:
     decision of the core that does not follow from this record.
 
     Attributes:
-        said: Server and round -> peers that have waited in vain for its result of that round.
+        claims: Server and round -> peers that have waited in vain for its result of that round.
         rounds: Server -> rounds in which more than f peers have waited for it in vain: since it was
-            passed over last, and since a result of it was accepted.
-        rests: Server -> rounds for which it is still passed over.
-        again: Servers that were passed over before: fewer rounds are enough the next time.
+            skipped last, and since a result of it was accepted.
+        rests: Server -> rounds for which it is still skipped.
+        again: Servers that were skipped before: fewer rounds are enough the next time.
     """
 
     settings: TrustSettings
     f: int
-    said: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)
+    claims: dict[tuple[PeerId, int], frozenset[PeerId]] = field(default_factory=dict)
     rounds: dict[PeerId, tuple[int, int]] = field(default_factory=dict)
     rests: dict[PeerId, int] = field(default_factory=dict)
     again: frozenset[PeerId] = frozenset()
@@ -75,22 +77,23 @@ class Waits:
 
     @property
     def window(self) -> int:
-        """Rounds after which nobody need say so any more."""
+        """Rounds after which no peer needs to make the claim any more."""
         return 64 + 16 * self.f
 
     def enough(self, start: float) -> int:
-        """Rounds that take a server's standing from ``start`` below the threshold."""
+        """Return the number of rounds that take a server's standing from ``start`` below the
+        threshold."""
         return (
             floor(log(self.settings.quarantine_below / start) / log(self.settings.heard_memory)) + 1
         )
 
     def lacks(self, by: PeerId, server: PeerId, of_round: int, round_id: int) -> bool:
-        """Whether it is of use in ``round_id`` that ``by`` says so of that round."""
-        known = self.said.get((server, of_round), frozenset())
-        open_rounds = sum(peer == server for peer, _ in self.said)
-        told = by in known or len(known) > self.f
+        """Whether a claim of ``by`` about that round still counts in ``round_id``."""
+        known = self.claims.get((server, of_round), frozenset())
+        open_rounds = sum(peer == server for peer, _ in self.claims)
+        is_claimed = by in known or len(known) > self.f
         return (
-            not told
+            not is_claimed
             and server not in self.rests
             and of_round >= round_id - self.window
             and open_rounds < OPEN_MAX
@@ -112,22 +115,22 @@ class Waits:
         passed_over, back = ([peer for peer, turn in turns if turn == which] for which in TURNS)
         rests = {peer: left - 1 for peer, left in self.rests.items() if left > 1}
         due = [peer for peer, left in self.rests.items() if left == 1]
-        said, rounds = dict(self.said), dict(self.rounds)
+        claims, rounds = dict(self.claims), dict(self.rounds)
         for commit in commits:
             if commit.digest and commit.server in rounds:
                 rounds[commit.server] = rounds[commit.server][0], 0
         for commit in commits:
             for accusation in commit.accusations:
                 key = accusation.peer, accusation.round_id
-                before = said.get(key, frozenset())
+                before = claims.get(key, frozenset())
                 fresh = (
                     accusation.peer not in rests
                     and accusation.round_id >= round_id - self.window
                     and len(before) <= self.f
                 )
                 if accusation.silent and accusation.peer != commit.server and fresh:
-                    said[key] = before | {commit.server}
-                    if len(said[key]) > self.f:
+                    claims[key] = before | {commit.server}
+                    if len(claims[key]) > self.f:
                         rounds[accusation.peer] = tuple(
                             number + 1 for number in rounds.get(accusation.peer, (0, 0))
                         )  # type: ignore[assignment]
@@ -135,8 +138,8 @@ class Waits:
         wrong = self._why(_RoundTurns(round_id, roster, rounds, out, again, due, passed_over, back))
         for peer in passed_over:
             rests[peer], rounds[peer] = self.settings.quarantine_rounds, (0, 0)
-        said = {key: by for key, by in said.items() if key[1] >= round_id - self.window}
-        return replace(self, said=said, rounds=rounds, rests=rests, again=again, wrong=wrong)
+        claims = {key: by for key, by in claims.items() if key[1] >= round_id - self.window}
+        return replace(self, claims=claims, rounds=rounds, rests=rests, again=again, wrong=wrong)
 
     def _why(self, turn: _RoundTurns) -> tuple[PeerId, str] | None:
         round_id, roster, rounds, out = turn.round_id, turn.roster, turn.rounds, turn.out
@@ -150,7 +153,7 @@ class Waits:
                 return (
                     peer,
                     (
-                        f"is passed over with round {round_id}: more than f have waited in vain "
+                        f"is skipped with round {round_id}: more than f have waited in vain "
                         f"in {number}, of {least}"
                     ),
                 )
@@ -158,7 +161,7 @@ class Waits:
             return (
                 passed_over[0],
                 (
-                    f"is passed over with round {round_id}, and {sorted(out)} are out of {self.f} "
+                    f"is skipped with round {round_id}, and {sorted(out)} are out of {self.f} "
                     "that may be"
                 ),
             )
@@ -179,15 +182,15 @@ class Waits:
 
 
 class OmissionsFollowTheCommits(Checker):
-    """S14: along a history a server is passed over for as long as it should be, when more than f
-    have waited in vain in enough rounds, and not before; meanwhile it makes no result; and whoever
-    has waited itself says so in what it commits next."""
+    """S14: along a history a server is skipped for as long as it should be, once more than f peers
+    have waited in vain in enough rounds, and not before. While it is skipped it makes no result. A
+    peer that has waited itself states this in its next commit."""
 
     invariant = "S14"
     needs = "rolling"
     _turns = PerLife(list[tuple[PeerId, str]])
     _pending = PerLife(list[Committed])
-    # for whose result of which round, in vain
+    # server and round of results that the peer has waited for in vain
     _waited = PerLife(dict[tuple[PeerId, int], None])
 
     def make_records(self) -> None:
@@ -207,8 +210,8 @@ class OmissionsFollowTheCommits(Checker):
         silent, rounds, waited = silent_server(report), self.rolling, self._waited
         if silent is None or report.fields["round"] != rounds.round_id:
             return
-        # Without a majority within its reach, and f more who may keep their updates to themselves,
-        # it could make nothing.
+        # Without a reachable majority, and f more peers that may withhold their updates, it could
+        # make nothing.
         if len(rounds.server.quorum.expected()) - self.core.settings.f < rounds.quorum():
             return
         if silent != self.peer:
@@ -229,8 +232,8 @@ class OmissionsFollowTheCommits(Checker):
             if history.lacks(self.peer, server, of_round, commit.round_id):
                 self.demand(
                     (server, of_round) in told,
-                    f"has waited for peer {server} in round {of_round}, in vain, and does not say "
-                    f"so in its result of round {commit.round_id}",
+                    f"has waited for peer {server} in round {of_round}, in vain, and does not "
+                    f"state this in its result of round {commit.round_id}",
                 )
 
     @on_effect
@@ -248,8 +251,7 @@ class OmissionsFollowTheCommits(Checker):
         commits = [committed.commit for committed in done]
         before = self._histories.get(commits[0].parent)
         if before is None or self.rolling.round_id != commits[0].round_id + 1:
-            # it took over a state of which nobody has seen the history,
-            # or has applied several rounds at once
+            # it has restored a state with an unknown history, or has applied several rounds at once
             return
         trust = self.rolling.replicated.trust
         others = [
@@ -261,7 +263,7 @@ class OmissionsFollowTheCommits(Checker):
             if commit.server in before.rests and len(others) > self.core.settings.f:
                 raise self.violated(
                     f"round {commit.round_id}, shard {commit.shard} was made by peer "
-                    f"{commit.server}, which is passed over"
+                    f"{commit.server}, which is skipped"
                 )
         after = before.after(commits, turns, trust.quarantined())
         self.judged += bool(turns or before.rounds)
@@ -272,6 +274,6 @@ class OmissionsFollowTheCommits(Checker):
 
 
 def silent_server(report: Report) -> PeerId | None:
-    """Return the server whose commit did not come in time, if that is why a peer moves on."""
+    """Return the server that has sent no commit in time, if that is why a peer moves on."""
     words = report.fields["reason"].split()  # no commit from PEER in time
     return int(words[3]) if words[-2:] == ["in", "time"] else None

@@ -1,6 +1,8 @@
-"""S14, S11: whom the rules find standing out is locked up, nobody else is; who is locked up is
-neither aggregated nor serves; and each rule is told how many liars it has to bear. Nobody charges
-another with what it has not seen itself."""
+"""S14, S11: quarantine follows from the rules' measurements alone.
+
+A peer in quarantine is neither aggregated nor serves, and each rule gets the number of Byzantine
+peers that it has to tolerate. No peer makes an accusation without evidence of its own.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ TOLD = ("quarantined", "parole")
 
 class TrustFollowsTheCommits(Checker):
     """S14, of rolling rounds: along a history a peer is in quarantine for standing out, for as long
-    as it should be, and whoever stands out for long is, while more liars can be borne; and who is
-    in quarantine contributes to no commit and makes none."""
+    as it should be. A peer that stands out for long is quarantined, as long as more Byzantine peers
+    can be tolerated. A peer in quarantine contributes to no commit and makes none."""
 
     invariant = "S14"
     needs = "rolling"
@@ -69,7 +71,7 @@ class TrustFollowsTheCommits(Checker):
         commits = [committed.commit for committed in done]
         before = self._ledgers.get(commits[0].parent)
         if before is None:
-            return  # it took over a state of which nobody has seen the history
+            return  # it has restored a state with an unknown history
         for commit in commits:
             self._judge_commit(before, commit)
         told = [(c.server, each) for c in commits for each in c.accusations if not each.silent]
@@ -141,10 +143,11 @@ class TrustFollowsTheCommits(Checker):
         return self.rolling.shards[ask.shard].served
 
     def _judge_f(self, ask: Aggregate, ledger: Ledger) -> None:
-        """Only proof lowers f, or that too few are left when some have sent no numbers; and there
-        are no more liars among the updates than the rule is to tolerate."""
+        """Check the f of the rule and the Byzantine rows that it gets. Only a proof lowers f, or
+        too few updates when some have sent no numbers. No more updates are Byzantine than the rule
+        has to tolerate."""
         settings, answers = self.core.settings, self._served(ask).answers
-        bears = f"round {ask.round_id}: its rule is to bear {ask.f} liars"
+        bears = f"round {ask.round_id}: its rule is to tolerate {ask.f} Byzantine peers"
         proven = [p for p in ledger.proven() if p in self.rolling.roster]
         f = max(0, settings.f - len(proven))
         numbers = {p: (told, update) for p, (told, update) in answers.items() if update}
@@ -154,7 +157,7 @@ class TrustFollowsTheCommits(Checker):
         enough = max([n for n in range(f + 1) if settings.updates_needed(n) <= left], default=0)
         if ask.f != max(0, f - len(faulty), enough):
             raise self.violated(
-                f"{bears}, of {settings.f} with {proven} proven to lie and {faulty} without numbers"
+                f"{bears}, of {settings.f} with {proven} proven and {faulty} without numbers"
             )
         attackers = self.circumstances.attackers
         liars = [row.peer for row in ask.rows if row.peer in attackers]
@@ -171,7 +174,7 @@ def _used_without_need(
     used: Sequence[PeerId], ledger: Ledger, roster: Collection[PeerId]
 ) -> list[PeerId]:
     """Return the used peers that are in quarantine although the others are enough for the rule, and
-    the used peers that are proven to lie."""
+    the used peers that are proven Byzantine."""
     locked, proven = ledger.locked(), ledger.proven()
     others = [peer for peer in used if peer not in locked]
     enough = len(others) >= ledger.updates_needed(roster)
@@ -216,8 +219,9 @@ def _standing_out(
 
 
 class TrustFollowsExperience(Checker):
-    """S14, of gossip rounds: a peer locks up whom its own rule has found standing out, and who has
-    sent it what is not finite, and tells its rule how many liars are left to bear."""
+    """S14, of gossip rounds: a peer quarantines peers that stand out by its own rule's
+    measurements, or have sent it a non-finite update. Its rule gets the number of Byzantine peers
+    that are left to tolerate."""
 
     invariant = "S14"
     needs = "gossip"
@@ -277,27 +281,27 @@ class TrustFollowsExperience(Checker):
             named, (self._ledger or Ledger.begin(self.core.settings)), named
         ):
             raise self.violated(_quarantine_text(ask, used))
-        # Each liar more takes two updates more, and one needs what one needs without any.
+        # Each further Byzantine peer takes two updates more.
         without_any = max(1, settings.updates_min - 2 * settings.f)
         most = max(0, min(settings.f, (len(ask.rows) - without_any) // 2))
         self.demand(
             ask.f == most,
-            f"round {ask.round_id}: its rule is to bear {ask.f} liars among {len(ask.rows)}, and "
-            f"{most} may be",
+            f"round {ask.round_id}: its rule is to tolerate {ask.f} Byzantine peers among "
+            f"{len(ask.rows)}, and {most} may be",
         )
 
 
 class AccusesByExperience(Checker):
-    """S14, of rolling rounds: a commit charges others with nothing but results of their own making,
-    which they have themselves handed to the peer that made the commit, and which that has refused;
-    or for which that has waited in vain; or it states what that was handed. What others say that
-    they have made is no evidence."""
+    """S14, of rolling rounds: a commit accuses peers only of results of their own making. They have
+    themselves sent these to the server of the commit, which has rejected them or waited for them in
+    vain; or the commit states what they have sent to it. Claims of others about their results are
+    no evidence."""
 
     invariant = "S14"
-    # whose results of which rounds, as hashes
+    # peer and round -> hashes of its results
     _handed = PerLife(dict[tuple[PeerId, int], set[bytes]])
-    _refused = PerLife(set[tuple[PeerId, int]])  # whose results of which rounds
-    _waited = PerLife(set[tuple[PeerId, int]])  # likewise, in vain
+    _refused = PerLife(set[tuple[PeerId, int]])  # peer and round of results
+    _waited = PerLife(set[tuple[PeerId, int]])  # peer and round of results, waited for in vain
 
     @on_event
     def record_handed(self, event: Received, commit: Commit) -> None:
@@ -323,14 +327,14 @@ class AccusesByExperience(Checker):
             if each.turn:
                 self.demand(
                     each.content in self._handed.get(whose, ()),
-                    f"states what peer {each.peer} has handed it in round {each.round_id}, and was "
-                    "not handed that",
+                    f"states a result of peer {each.peer} in round {each.round_id} that it has "
+                    "not received",
                 )
                 continue
-            what = "waited for none" if each.silent else "refused none by it"
+            what = "waited for none" if each.silent else "rejected none by it"
             known = self._waited if each.silent else self._refused
             self.demand(
                 whose in known,
-                f"charges peer {each.peer} with a result of round {each.round_id}, of which it has "
+                f"accuses peer {each.peer} of a result of round {each.round_id}, of which it has "
                 f"{what}",
             )
