@@ -146,7 +146,7 @@ def test_a_fault_that_the_simulator_does_not_know_is_refused_by_name() -> None:
             return f"eclipse:{self.peer}"
 
     schedule = replace(WORLD, faults=(Crash(1, at_s=1.0), Eclipse(2)))
-    with pytest.raises(BadFault, match="cannot carry out eclipse:2: it knows no Eclipse") as caught:
+    with pytest.raises(BadFault, match="cannot carry out eclipse:2: it has no Eclipse") as caught:
         run(schedule)
     assert "extras/lab/gossip_lab/simulation/world/nemesis.py" in caught.value.hint
 
@@ -496,7 +496,7 @@ def test_messages_that_beget_messages_end_the_run_with_a_violation_and_not_never
     outcome = run(replace(WORLD, active_s=2.0, duration_s=2.0), [_Echo()])
     assert outcome.violation is not None
     assert outcome.violation.invariant == "S15"
-    assert "TrainerProgress: they beget each other" in outcome.violation.text
+    assert "TrainerProgress: they cause each other for ever" in outcome.violation.text
 
 
 # --- shrinking ------------------------------------------------------------------------------------

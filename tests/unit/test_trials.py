@@ -180,7 +180,7 @@ def test_a_process_that_is_killed_is_told_and_what_was_done_is_kept(tmp_path: Pa
     )
     with pytest.raises(
         LocalError,
-        match=r"a process of the cells was killed, perhaps for want of memory \(1 job\)",
+        match=r"a process of the cells was killed, perhaps for lack of memory \(1 job\)",
     ):
         bench(tmp_path / "runs", rules=f"mean {rule}:keep")
     assert len(list(tmp_path.glob("runs/mean-*.json"))) == 2

@@ -1,5 +1,5 @@
-"""Cells of a table, run side by side. Each is stored in a file of its own: interrupted, the same
-command goes on where it was.
+"""Cells of a table, run side by side. Each is stored in a file of its own: after an interrupt, the
+same command resumes.
 
     store = CellStore(Path("runs/mine"))
     rows = run_cells([MyCell(seed) for seed in range(5)], play, store, jobs=2)
@@ -55,10 +55,10 @@ class CellStore(Generic[Cell, Result]):
     """Folder with the rows of cells, one file each.
 
     Attributes:
-        folder: It is made when it is first written to.
-        facts_of: All that makes a difference to the row of a cell, as JSON has it. Cells with equal
-            facts are the same run.
-        result_of: What a row says of its cell; None if the row lacks something that the cell needs.
+        folder: Created at the first write.
+        facts_of: All facts that affect the row of a cell, as JSON has them. Cells with equal facts
+            are the same run.
+        result_of: Result of a cell in its row; None if the row lacks a value that the cell needs.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class CellStore(Generic[Cell, Result]):
         self.folder, self.facts_of, self.result_of = folder, facts_of, result_of
 
     def path(self, cell: Cell) -> Path:
-        """Return the file of a cell: readable, and another for whatever makes a difference."""
+        """Return the file of a cell: readable, and different for different facts."""
         facts = self.facts_of(cell)
         label = "-".join(str(fact) for fact in facts.values())[:LABEL_CHARS]
         plain = "".join(char if char.isalnum() or char in "-_." else "_" for char in label)
@@ -110,10 +110,12 @@ class CellStore(Generic[Cell, Result]):
             raise ConfigError(f"cannot write {path}: {error.strerror}", WRITABLE) from error
 
     def make_folder(self) -> None:
-        """Raises: ConfigError: The folder cannot be made, or not be written to."""
+        """Create the folder. Raises: ConfigError: The folder cannot be made, or not be written
+        to."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with TemporaryFile(dir=self.folder):  # or the first run is done before it shows
+            # otherwise the error would show after the first run
+            with TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
             raise ConfigError(
@@ -138,15 +140,16 @@ def run_cells(
     *,
     quiet: bool = False,
 ) -> dict[Cell, Result]:
-    """Run what the store does not have yet, and return the results of all cells.
+    """Run the cells that the store does not have yet, and return the results of all cells.
 
     Args:
         play: Runs one cell in a worker process, which has one thread of torch.
         jobs: Worker processes.
+
     Raises:
         ConfigError: The folder cannot be made or written to.
-        LocalError: A process was killed; what is done is stored.
-        KeyboardInterrupt: At once; what is done is stored.
+        LocalError: A process was killed; finished cells are stored.
+        KeyboardInterrupt: At once; finished cells are stored.
     """
     wanted = list(dict.fromkeys(cells))
     found = store.read_all(wanted)
@@ -176,7 +179,7 @@ def run_cells(
             progress.print_stop(store.folder)
             if isinstance(error, BrokenProcessPool):
                 raise LocalError(
-                    "a process of the cells was killed, perhaps for want of memory "
+                    "a process of the cells was killed, perhaps for lack of memory "
                     f"({counted(jobs, 'job')})"
                 ) from error
             raise
@@ -185,13 +188,13 @@ def run_cells(
 
 
 def _begin() -> None:
-    """In a new worker. Ctrl-C is for the parent, which ends its workers."""
+    """Prepare a new worker. Ctrl-C is for the parent, which ends its workers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
 
 class _ProgressLines:
-    """A line now and then on stderr, and how long it may take yet."""
+    """A progress line on stderr now and then, with the remaining time."""
 
     def __init__(self, total: int, known: int, quiet: bool) -> None:
         self.total, self.done, self.quiet = total, 0, quiet

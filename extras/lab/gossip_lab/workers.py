@@ -9,8 +9,8 @@ import threading
 
 
 def end_with_parent() -> None:
-    """For a worker. A parent that is killed cannot shut its pool down,
-    and a pool without a parent waits for ever."""
+    """End this worker with its parent. A killed parent cannot shut its pool down, and a pool
+    without a parent waits for ever."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_await_orphanhood, daemon=True).start()
 

@@ -1,5 +1,5 @@
-"""``gossip simulate``: thousands of fault schedules on a virtual clock; what fails is made small
-and can be replayed."""
+"""``gossip simulate``: thousands of fault schedules on a virtual clock. Failing ones are shrunk and
+can be replayed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gossip_lab.simulation import CampaignTally, Chart, SearchQuery, Shrunk, SimulationResult
 
 SEEDS = 200
-SHRUNK_MAX = 3  # different invariants of which an example is made small
+SHRUNK_MAX = 3  # different invariants with an example that is shrunk
 SHOWN_MAX = 10
 SEEDS_SHOWN = 50
 
@@ -106,7 +106,7 @@ def simulate(
     if pipelines and any(given is not None for given in drawn):
         raise ConfigError("--pipelines draws peers, topology, rule and faults", "leave these out")
     question = SearchQuery(first, count, peers, topology, aggregator, plan, pipelines)
-    question.check_rule(first)  # what is wrong with the options is said before anything starts
+    question.check_rule(first)  # errors in the options are reported before anything starts
     if not out.is_dir():
         raise ConfigError(f"there is no folder {out} to write plans into")
     console = _Console(as_json)
@@ -155,9 +155,9 @@ def _search(
                 if minutes is not None and console.wall_s > 60 * minutes:
                     break
     except KeyboardInterrupt:
-        stopped = True  # an hour of search is not thrown away: what it found is told, as it is
+        stopped = True  # an hour of search is not lost: its findings are printed as they are
         print(
-            "interrupted: what was found so far (Ctrl-C again: nothing)",
+            "interrupted: results so far (Ctrl-C again: none)",
             file=sys.stderr,
             flush=True,
         )
@@ -183,7 +183,7 @@ def _search(
 
 
 def _examples(violations: list[SimulationResult]) -> Iterator[tuple[SimulationResult, Shrunk]]:
-    """One of each invariant that is violated, of the lowest seed, as it was played."""
+    """Yield an example of each violated invariant, that of the lowest seed, as it was played."""
     from gossip_lab.simulation import Shrunk
 
     examples: dict[str, SimulationResult] = {}
@@ -197,7 +197,7 @@ def _examples(violations: list[SimulationResult]) -> Iterator[tuple[SimulationRe
 def _shrink(
     violations: list[SimulationResult], console: _Console
 ) -> Iterator[tuple[SimulationResult, Shrunk]]:
-    """The same, made small."""
+    """Yield these examples, shrunk."""
     from gossip_lab.simulation import play, shrink
 
     for outcome, whole in _examples(violations):
@@ -215,7 +215,7 @@ def _shrink(
 def _conclude(
     outcome: SimulationResult, small: Shrunk, out: Path, console: _Console
 ) -> dict[str, Any]:
-    """Writes the plan of a failing schedule and says how to play it again."""
+    """Write the plan of a failing schedule and print how to replay it."""
     found, seed = small.outcome.violation, outcome.schedule.seed
     assert found is not None
     plan = small.schedule.plan.to_toml()
@@ -414,7 +414,7 @@ class _ProgressBar:
 def _play_one(
     question: SearchQuery, seed: int, console: _Console, trace: bool, picture: Path | None
 ) -> int:
-    """Plays one schedule and tells about it. Returns the exit code."""
+    """Play one schedule and print its result. Return the exit code."""
     from gossip_lab.simulation import CampaignTally, Chart, run
 
     schedule = question.schedule(seed)
@@ -496,8 +496,7 @@ def _draw(outcome: SimulationResult, chart: Chart, path: Path) -> None:
 
 
 def _replay_recording(path: Path, as_json: bool, trace: bool) -> int:
-    """Lives a recorded node's life again. Returns the exit code:
-    1 when the core did something else."""
+    """Replay a recorded node's life. Return the exit code: 1 if the core returned other effects."""
     from gossip_lab.simulation import ReplayDiverged, replay
 
     console = _Console(as_json)
@@ -535,5 +534,5 @@ def _replay_recording(path: Path, as_json: bool, trace: bool) -> int:
         f"{counted(seen.effects, 'effect')} as recorded"
     )
     if seen.cut_off is not None:
-        console.print_line(f"the recording ends in the midst of {type(seen.cut_off).__name__}")
+        console.print_line(f"the recording ends within {type(seen.cut_off).__name__}")
     return 0

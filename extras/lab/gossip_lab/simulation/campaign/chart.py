@@ -41,18 +41,18 @@ LOST = (
     *("no_link", "lost", "cut", "reset", "queue_full", "lost_by_reset", "gone"),
     *("malformed", "foreign_run", "own_name", "unwanted_payload", "withheld"),
 )
-"""Why a message never arrives, as the swarm counts it."""
+"""Reasons why a message never arrives, as the swarm counts them."""
 ALTERED = ("corrupted", "spoiled", "duplicated", "reordered", "spiked", "queued")
 """Other effects on a message. A delay needs no line of its own: it is visible."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChartLine:
-    """One thing that happened at one peer, or (-1, a fault) in the network.
+    """One event at one peer, or (-1, a fault) in the network.
 
-    ``sent`` and ``arrived`` carry the message and the other peer, and so do ``lied`` (what is said
-    instead of what was sent), ``lost`` and ``altered``, whose ``text`` begins with what befell it;
-    of the rest ``text`` says what it was.
+    ``sent`` and ``arrived`` have the message and the other peer. So do ``lied`` (the message that
+    was sent instead), ``lost`` and ``altered``, with a ``text`` that begins with the effect on the
+    message. Of the other kinds ``text`` describes the event.
     """
 
     t: float
@@ -193,11 +193,11 @@ _DETAILS: dict[type, Callable[[Any], str]] = {
     messages.StageDone: lambda done: f"{done.committed} committed",
     messages.ActivationRefused: lambda refused: f"knows attempt {refused.known}",
 }
-"""Words on messages beyond their name, round, shard, stage, micro-batches and attempt."""
+"""Details of messages beyond their name, round, shard, stage, micro-batches and attempt."""
 
 
 def describe_message(message: Message) -> str:
-    """A message in a few words."""
+    """Describe a message in a few words."""
     words = [type(message).__name__, *_place(message)]
     if (details := _DETAILS.get(type(message))) is not None:
         words += [details(message)] if details(message) else []
@@ -209,7 +209,7 @@ def _place(message: Any) -> Iterator[str]:
     found = {name: getattr(message, name) for name in _PLACE if hasattr(message, name)}
     if "round_id" in found:
         yield f"r{found['round_id']}{_shard(found.get('shard', 0))}"
-    if "stage" in found:  # the number of one, or how far a peer has come
+    if "stage" in found:  # the number of one, or the progress of a peer
         yield f"stage {found['stage']}" if isinstance(found["stage"], int) else found["stage"]
     if "micro_batch" in found:
         yield f"b{found['micro_batch']}"

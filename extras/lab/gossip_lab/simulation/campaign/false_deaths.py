@@ -1,11 +1,11 @@
-"""Nobody dies who lives: swarms of memberships in the rain and beside sleepers, and the count of
-those declared dead wrongly.
+"""No live peer is declared dead: swarms of memberships on lossy links and beside paused peers, and
+the count of false deaths.
 
-A *false death* is an entry in anybody's table that says dead, or left, of a peer whose very life
-runs and has not been disturbed. Every change of every table is looked at, not the reports of it, so
-one that is put right in the same event counts as well.
+A *false death* is an entry in any table with the status dead, or left, of a peer with a life that
+runs and has not been disturbed. Every change of every table is checked, not its reports, so an
+entry that is corrected within the same event counts as well.
 
-    seen = rain(Rain(n=8, seed=3))
+    seen = rain(LossySwarm(n=8, seed=3))
     assert not seen.false_deaths, seen.false_deaths
 """
 
@@ -31,16 +31,16 @@ from gossip_lab.simulation.world import (
 )
 
 LOSS, DUPLICATION, JITTER_S = 0.2, 0.2, 0.1
-CHURN_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # how long a sleeper in the rain sleeps, in turn
+CHURN_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)  # pauses of a sleeper on lossy links, in turn
 STARTED_S = 2.0
-CALM_S = 15.0  # in fine weather: a table exchange, two suspicions and the news of them
+CALM_S = 15.0  # without loss: a table exchange, two suspicions and the news of them
 MEET_S = 10.0
-WORST_WITHIN_S = 60.0  # by then one of the observers suspects somebody, or something else is wrong
+WORST_WITHIN_S = 60.0  # by then one of the observers suspects a peer, or something else is wrong
 
 
 @dataclass(frozen=True, slots=True)
 class FalseDeath:
-    """``by`` declared ``peer`` gone at ``at_s`` of virtual time; ``origin`` said so first."""
+    """``by`` declared ``peer`` gone at ``at_s`` of virtual time; ``origin`` claimed it first."""
 
     at_s: float
     by: PeerId
@@ -50,11 +50,11 @@ class FalseDeath:
 
 
 class FalseDeaths(Observer):
-    """Looks at every change of every table.
+    """Checks every change of every table.
 
     Args:
-        excused: peers that are disturbed on purpose; that they are taken for dead is counted as
-            ``excused``, and is no mistake.
+        excused: Peers that are disturbed on purpose. Their deaths are counted as ``excused``, and
+            are no mistakes.
     """
 
     def __init__(self, excused: Collection[PeerId] = ()) -> None:
@@ -104,14 +104,14 @@ class FalseDeathCounts:
 
 @dataclass(frozen=True, slots=True)
 class LossySwarm:
-    """A swarm in bad weather.
+    """A swarm on lossy links.
 
     Attributes:
-        node_seconds: peers times virtual seconds, of all peers together.
-        in_order: links keep the order of what they carry, as TCP does.
-        sleepers: so many peers stand still again and again, each for times of ``CHURN_S``, and are
+        node_seconds: Peers times virtual seconds, of all peers together.
+        in_order: Whether links keep the order of messages, as TCP does.
+        sleepers: Number of peers that pause again and again, each for times of ``CHURN_S``, and are
             restarted now and then. Their own deaths do not count, and neither do their seconds.
-        core: what every peer runs.
+        core: Core of every peer.
     """
 
     n: int
@@ -126,8 +126,11 @@ class LossySwarm:
 
 
 def rain(world: LossySwarm) -> FalseDeathCounts:
-    """Plays it, then lets the sun shine: after that everybody must see everybody again. Raises
-    Stuck when they do not."""
+    """Play a swarm on lossy links, then end the loss: after that all peers must see each other
+    again.
+
+    Raises: SimulationStuck: They do not.
+    """
     model = LinkModel(delay_s=(0.0, world.jitter_s), loss=world.loss, duplicate=world.duplication)
     network = Network(model, fifo=world.in_order)
     swarm = member_swarm(world.n, world.seed, network, make=world.core)
@@ -170,19 +173,19 @@ def _disturb(swarm: Swarm[MemberCore], world: LossySwarm, seconds: float) -> Non
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Observers stand still for ``pause_s``, all at the same time.
+    """Observers pause for ``pause_s``, all at the same time.
 
-    The worst moment is when one of them suspects somebody: what it then hears last before it can
-    judge is the accusation. In the rain such a moment is awaited, in fine weather there is none, so
-    the moment is any.
+    The worst moment is when one of them suspects a peer: the accusation is then the last message
+    that it receives before it can judge. On lossy links the run waits for this moment. Without loss
+    there is none, so the moment is any.
 
     Attributes:
-        observers: how many, of the ``n``; those with the highest names.
-        loss: of messages, all the time: so suspicions are open when the observers fall asleep, and
-            they miss refutations.
-        deaf: what came for them while they slept is lost, refutations too; else they hear it first
-            when they wake, as a process does that was stopped.
-        core: what every peer runs.
+        observers: Number of observers among the ``n`` peers; those with the highest ids.
+        loss: Share of lost messages, all the time: so suspicions are open when the observers pause,
+            and they miss refutations.
+        deaf: Whether messages to them during the pause are lost, refutations too. Otherwise they
+            receive them first when they resume, as a stopped process does.
+        core: Core of every peer.
     """
 
     n: int
@@ -195,10 +198,10 @@ class Pause:
 
 
 def pause(world: Pause) -> FalseDeathCounts:
-    """Plays it. After it everybody must see everybody again. Raises Stuck when they do not.
+    """Play a pause of observers. After it all peers must see each other again.
 
-    That the sleepers are taken for dead is right; that anybody who stayed awake is, by anybody,
-    is a false death.
+    The observers are rightly declared dead. If any peer declares another one dead, that is a false
+    death. Raises: SimulationStuck: The peers do not see each other again.
     """
     assert 0 < world.observers < world.n, (
         f"{world.observers} of {world.n} sleep: nobody is left to be wronged"
@@ -209,7 +212,7 @@ def pause(world: Pause) -> FalseDeathCounts:
     sleepers = range(world.n - world.observers, world.n)
     deaths = FalseDeaths(excused=sleepers)
     swarm.hooks.append(deaths)
-    swarm.run_for(STARTED_S + swarm.rng.uniform(0.0, 1.0))  # at any moment of everybody's probes
+    swarm.run_for(STARTED_S + swarm.rng.uniform(0.0, 1.0))  # at any phase of the peers' probes
     if world.loss:
         swarm.run_until(
             lambda: any(
@@ -224,7 +227,7 @@ def pause(world: Pause) -> FalseDeathCounts:
         if world.deaf:
             swarm.hosts[stalled_peer].inbox.clear()
         swarm.resume(stalled_peer)
-    # what they think of the others when they wake is judged in the weather in which they slept
+    # verdicts of the observers after the pause fall under the loss of the pause
     swarm.run_for(5.0)
     network.default = LinkModel()
     swarm.run_until(lambda: all_fine(swarm), MEET_S)
@@ -234,8 +237,8 @@ def pause(world: Pause) -> FalseDeathCounts:
 def _suspects_one_awake(
     swarm: Swarm[MemberCore], observer: PeerId, sleepers: Collection[PeerId]
 ) -> bool:
-    """Whether a death is only a matter of time for it: there is a case, evidence of its own,
-    and no answer since."""
+    """Whether a death is only a matter of time for the observer: there is a suspicion with evidence
+    of its own, and no ack since."""
     members = swarm.cores[observer].membership.members.values()
     return any(
         m.suspicion is not None and m.suspicion.proven for m in members if m.peer not in sleepers

@@ -1,8 +1,8 @@
-"""The end of a simulated training in gossip rounds: all scripts come to their last round, each in
-its own time.
+"""The end of a simulated training in gossip rounds: all scripts reach their last round, each in its
+own time.
 
-In most ends some peers are slow meanwhile, stand still, hang or are killed and started again, and
-are there when the others are about to leave, or have left.
+In most ends some peers are slow for a while, pause, hang or are killed and restarted. They are
+present again when the others are about to leave, or have left.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ COPY_SHARES = (0.0, 0.1, 0.3)
 HANDLING_S = (0.0, 0.005)
 SLICE_S = 0.5
 FETCHES = 3
-"""Round timeouts that it may take to be given another's state, where one is behind."""
+"""Round timeouts within which a peer that is behind gets another's state."""
 
 
 def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
-    """Lets all who train in gossip rounds come to their end, and judges it."""
+    """Let all peers that train in gossip rounds reach their end, and judge it."""
     running = {peer: host.core for peer, host in swarm.hosts.items() if host.running}
     if not running or not all(isinstance(core.rounds, GossipRounds) for core in running.values()):
         return
@@ -42,7 +42,8 @@ def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
     rng, began = Random(f"last gossip round/{swarm.seed}"), swarm.now
     at = [core.rounds.round_id for core in running.values()]
     if max(at) >= FAR_ROUNDS:
-        return  # A peer took a liar's state: the others would train for days to come there.
+        # A peer restored an attacker's state: the others would need days to reach its round.
+        return
     left = rng.randint(*ROUNDS)
     last, compute_s = max(at) + left, 0.0
     for host in swarm.hosts.values():
@@ -51,12 +52,12 @@ def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
             compute_s = max(compute_s, host.trainer.compute_s[1] * host.trainer.slowness)
     over_s = _disturb(swarm, sorted(running), last, rng)
     settings = next(iter(running.values())).settings.rounds
-    # who is farther behind comes there alone, or takes the state of one that has
+    # a peer that is further behind reaches it alone, or restores the state of one that has
     alone_s = (last - min(at)) * compute_s
     rounds_s = (left + FETCHES) * (settings.round_timeout_s + compute_s)
     leaves_s = settings.drain_timeout_s + settings.linger_s
-    # who comes back last is waited for, and then waits for others itself; or where nobody is left
-    # who has a state, gives up
+    # the last peer to return is waited for, and then waits for others itself; or gives up if no
+    # other peer has a state
     until = began + over_s + alone_s + rounds_s + 2 * leaves_s + settings.quorum_timeout_s
     while swarm.now < until and checker.remaining():
         swarm.run_for(SLICE_S)
@@ -64,7 +65,7 @@ def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
 
 
 def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) -> float:
-    """Disturbs some of them for a while. Returns for how long at most, in seconds."""
+    """Disturb some of the peers for a while. Return the longest duration, in seconds."""
     if rng.random() >= DISTURBED:
         return 0.0
     timeout_s = swarm.hosts[peers[0]].core.settings.rounds.round_timeout_s
@@ -75,7 +76,7 @@ def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) ->
     together_s = rng.uniform(*AWAY_S) if rng.random() < TOGETHER else None
     most_s = 0.0
     for peer in rng.sample(peers, rng.randint(1, len(peers))):
-        # some die while others take their states
+        # some crash while others restore their states
         alone_s, apart_s = rng.uniform(*AWAY_S), rng.uniform(0.0, APART_S)
         for_s = alone_s if together_s is None else together_s + apart_s
         most_s = max(most_s, _disturb_one(swarm, peer, for_s, last, rng))
@@ -83,7 +84,7 @@ def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) ->
 
 
 def _disturb_one(swarm: Swarm[Peer], peer: PeerId, for_s: float, last: int, rng: Random) -> float:
-    """Likewise, of one, by a kind that is drawn."""
+    """Disturb one peer by a drawn kind. Return the duration, in seconds."""
     over = swarm.now + for_s
     match rng.choice(KINDS):
         case "slow":
@@ -106,6 +107,6 @@ def _disturb_one(swarm: Swarm[Peer], peer: PeerId, for_s: float, last: int, rng:
 
 
 def _kill(swarm: Swarm[Peer], peer: PeerId) -> None:
-    """For good, unless it has ended."""
+    """Kill a peer for good, unless it has ended."""
     if swarm.hosts[peer].running:
         swarm.crash(peer)

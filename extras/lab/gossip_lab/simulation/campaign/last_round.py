@@ -1,9 +1,9 @@
-"""The end of a simulated training: all scripts come to their last round,
-and whoever serves that one lies in it.
+"""The end of a simulated training: all scripts reach their last round, and the server of that round
+attacks.
 
-In any other round the hashes of the next one would reveal the lie. The false result is 1 % longer
-than the true one, so nobody refuses it. In some runs one peer is killed shortly before the last
-round, and comes back when the others have finished, or are about to.
+In any other round the hashes of the next one would reveal the attack. The false result is 1 %
+longer than the true one, so no peer rejects it. In some runs one peer is killed shortly before the
+last round, and returns when the others have finished, or are about to.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ ROUNDS = 3  # that are still trained, at least
 LOOKED_AT = 12
 LONGER = np.float32(1.01)
 SLICE_S = 0.25
-LATE_SHARE = 0.6  # of the ends, where enough are there without one
+LATE_SHARE = 0.6  # of the ends, if enough peers are present without one
 AWAY_S = (0.05, 3.0)
 COPY_SHARES = (0.0, 0.1, 0.2, 0.3)
 """Shares of a round timeout that copying or restoring a state may take. A peer that waits longer
 requests the state from another peer."""
-# words about states from the one that is late to another, or back, one after the other
+# messages about states from the late peer to another, or back, in sequence
 LOST_MOST = 3
 
 
 class FinalRoundAttack:
-    """The first server that sends its result of ``round_id`` sends some peers a different one.
-    It is put in the place of ``Swarm.outgoing``.
+    """The first server that sends its result of ``round_id`` sends some peers a different one. It
+    replaces ``Swarm.outgoing``.
 
     Args:
-        victims: Peers that get the different result. Where the attacker is the only one, another
-            peer does.
-        able: Who may be that server; None: anybody.
-        then: Takes all other messages; None: they are sent as they are.
-        beside: Changes the attacker's other messages once it has lied, and drops those for which it
+        victims: Peers that get the different result. If the attacker is the only one, another peer
+            gets it.
+        able: Peers that may be that server; None: any.
+        then: Handles all other messages; None: they are sent unchanged.
+        beside: Changes the attacker's other messages after the attack, and drops those for which it
             returns None; None: they stay.
     """
 
@@ -73,7 +73,7 @@ class FinalRoundAttack:
             beside,
         )
         self._able = None if able is None else frozenset(able)
-        self.attacker: PeerId = -1  # nobody yet
+        self.attacker: PeerId = -1  # none yet
         self.told = 0
 
     def __call__(
@@ -107,8 +107,8 @@ class FinalRoundAttack:
 
 
 class LateRejoin:
-    """One that is killed in its last rounds, and comes back; what is said first to it and by it
-    about states may be lost. Sets ``Swarm.outgoing``."""
+    """A peer that is killed in its last rounds, and returns. Its first messages about states, to it
+    and from it, may be lost. Sets ``Swarm.outgoing``."""
 
     def __init__(self, swarm: Swarm[Peer], peer: PeerId, last: int, rng: Random) -> None:
         self.peer, self._then = peer, swarm.outgoing
@@ -137,7 +137,8 @@ class LateRejoin:
         asks = isinstance(envelope.message, StateRequest)
         if self.peer in (sender, to) and (asks or isinstance(envelope.message, StateAttestation)):
             words = to if sender == self.peer else sender, asks
-            if (left := self._lost.get(words, 0)) > 0:  # nothing of one that joins at the end
+            # of a peer that joins at the end none is lost
+            if (left := self._lost.get(words, 0)) > 0:
                 self._lost[words] = left - 1
                 return []
         return (
@@ -148,12 +149,12 @@ class LateRejoin:
 
 
 def play_end(swarm: Swarm[Peer], attackers: frozenset[PeerId], checker: EndsAlike) -> int:
-    """Lets all peers come to their last round, and judges it. Does nothing where f is 0, and in
-    gossip rounds.
+    """Let all peers reach their last round, and judge it. Does nothing if f is 0, and in gossip
+    rounds.
 
     Args:
-        attackers: Of the run: one of them is the server that lies, if there are any.
-    Returns: How many peers were given a false result.
+        attackers: Of the run: one of them is the server that attacks, if there are any.
+        Returns: Number of peers that got a false result.
     """
     cores = {peer: host.core for peer, host in swarm.hosts.items() if host.running}
     settings = next((core.settings for core in cores.values()), None)
@@ -206,8 +207,8 @@ def _latecomer(
 
 
 def _last_of(core: Peer, attackers: frozenset[PeerId]) -> int:
-    """How many rounds there are in all: of a few, so many that a liar may serve the last one,
-    if there are any."""
+    """Return the number of all rounds: a few more, such that an attacker may serve the last one, if
+    there are any."""
     rounds, settings = core.rounds, core.settings
     assert isinstance(rounds, RollingRounds)
     for last in range(rounds.round_id + ROUNDS, rounds.round_id + ROUNDS + LOOKED_AT):
@@ -223,7 +224,7 @@ def _last_of(core: Peer, attackers: frozenset[PeerId]) -> int:
 
 
 def _trains(swarm: Swarm[Peer], peer: PeerId) -> bool:
-    """Whether it has not come to its end yet."""
+    """Whether the peer has not reached its end yet."""
     host = swarm.hosts[peer]
     comes = host.running or host.state == "starting"
     return comes and isinstance(host.trainer, ToyTrainer) and host.trainer.confirmed is None

@@ -1,8 +1,8 @@
-"""Rounds of a swarm far larger than real ones have been: what a peer sends and receives in a round,
-and how large the largest message is.
+"""Rounds of a swarm far larger than real ones have been: the traffic of a peer in a round, and the
+size of the largest message.
 
-Everything is what a real peer runs but the sockets and the training. All have met before, so that
-the greetings of a thousand peers that start in one moment are no part of it.
+Everything except sockets and training is that of a real peer. All peers have met before, so that
+the greetings of a thousand peers that start at once are no part of it.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ SAMPLES = 100_003
 
 @dataclass(frozen=True, slots=True)
 class ManyPeers:
-    """``rounds`` rounds of ``n`` peers. On the way one is killed, one joins, and the killed one
-    comes back."""
+    """``rounds`` rounds of ``n`` peers. In between one is killed, one joins, and the killed one
+    returns."""
 
     n: int
     seed: int = 1
@@ -55,19 +55,19 @@ class ManyPeers:
 
 @dataclass(frozen=True, slots=True)
 class ManyPeersResult:
-    """Bytes are those of encoded messages; what ZeroMQ, TCP and IP add is not in them. Payloads are
-    left out: with one server for each of n shards a peer sends and receives twice the update,
-    less an n-th part.
+    """Bytes are those of encoded messages, without those of ZeroMQ, TCP and IP. Payloads are left
+    out: with one server for each of n shards a peer sends and receives twice the update, less an
+    n-th part.
 
     Attributes:
-        rounds: The round that all are in at the end.
-        together: Whether all who run hold the same parameters then, the newcomer and the one that
-            came back among them; in gossip rounds, whether they are as close as is to be, in rounds
-            and in parameters.
-        sent_bytes: By a peer in a round, on average.
-        most_sent_bytes: By whoever sent most in a round: its server.
+        rounds: The round of all peers at the end.
+        together: Whether all running peers, the newcomer and the returned one included, hold the
+            same parameters at the end. In gossip rounds, whether they are as close as required, in
+            rounds and in parameters.
+        sent_bytes: Of a peer in a round, on average.
+        most_sent_bytes: Of the peer that sent most in a round: its server.
         largest: Type of message -> bytes of the largest one.
-        sent: Type of message -> how many were sent.
+        sent: Type of message -> number of sent ones.
     """
 
     n: int
@@ -83,7 +83,7 @@ class ManyPeersResult:
 
 @dataclass(slots=True)
 class Meter:
-    """Encodes what is sent, and reads the largest of each kind as its receiver would."""
+    """Encodes sent messages, and decodes the largest of each kind as its receiver would."""
 
     by_peer: Counter[PeerId] = field(default_factory=Counter)
     largest: dict[str, int] = field(default_factory=dict)
@@ -117,7 +117,8 @@ class Acquaintance:
     hellos: dict[PeerId, Hello] = field(default_factory=dict)
 
     def derive_hellos(self, own: Hello) -> dict[PeerId, Hello]:
-        """All begin with the same model, so one hello tells those of the others."""
+        """Return the hellos of all peers. All begin with the same model, so one hello yields the
+        others."""
         if not self.hellos:
             for peer in self.lives:
                 control, bulk = address(peer)
@@ -126,8 +127,8 @@ class Acquaintance:
 
 
 class AcquaintedPeer(Peer):
-    """Whoever is here from the start has met everybody who is, is connected to them, and has heard
-    what they train, as after an hour of work together. Whoever comes later knows all addresses."""
+    """A peer that has met all initial peers at its start, is connected to them, and has received
+    their hellos, as after an hour of work together. A peer that starts later has all addresses."""
 
     def __init__(self, *arguments: Any, known: Acquaintance, **addresses: Any) -> None:
         super().__init__(*arguments, **addresses)
@@ -147,7 +148,8 @@ class AcquaintedPeer(Peer):
             member.heard_at = now
             view.settle(member)
         effects = [effect for effect in effects if not isinstance(effect, events.Connect)]
-        # over the first of its links, as each does: else it would over the first that comes later
+        # table exchange over the first of its links, as each peer does: else it would use the first
+        # later link
         neighbour = (self.local + 1) % len(self.settings.peers)
         return effects + self.membership.on_link(neighbour, True, "", now)
 
@@ -162,7 +164,7 @@ class AcquaintedPeer(Peer):
 def many_peers(
     world: ManyPeers, tell: Callable[[str], None] = lambda text: None
 ) -> ManyPeersResult:
-    """Plays it. Raises: SimulationStuck: Something does not come about."""
+    """Play the rounds. Raises: SimulationStuck: Something does not happen."""
     known = Acquaintance(dict.fromkeys(range(world.n), 0))
     swarm = _swarm(world, known)
     killed, newcomer = world.n // 2, world.n
@@ -287,7 +289,7 @@ def _are_together(swarm: Swarm[Peer]) -> bool:
 def _advance(
     swarm: Swarm[Peer], predicate: Callable[[], bool], what: str, tell: Callable[[str], None]
 ) -> None:
-    """Runs until then, looking every ``STEP_S``."""
+    """Run until the predicate holds, and test it every ``STEP_S``."""
     limit_s = swarm.now + PATIENCE_S
     while not predicate():
         if swarm.now >= limit_s:

@@ -1,5 +1,5 @@
-"""A tenth of a large swarm of memberships crashes at once: when each survivor knows, and what it
-costs everybody in bytes."""
+"""A tenth of a large swarm of memberships crashes at once: the time until each survivor has
+recorded it, and the traffic of all peers in bytes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ from gossip_lab.simulation.world import (
 )
 
 SILENT = {"closing_s": (1e9, 1e9), "heartbeat_s": None}
-"""The kernel tells nothing, as when a cable is pulled: probes alone must find out."""
+"""The kernel reports nothing, as when a cable is pulled: only probes can detect it."""
 
-# peers: from there on the storm of news with which a swarm begins takes longer than all
-# that is measured
+# peers: in larger swarms the initial storm of news takes longer than the whole measurement
 ACQUAINTED_ABOVE = 128
-# by then everybody has sent its first table, whose time does not depend on n yet
+# by then every peer has sent its first table, at a time that does not depend on n yet
 FIRST_TABLES_S = 6.0
 LIMIT_S = 60.0
 STEP_S = 0.1
@@ -45,8 +44,8 @@ STEP_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class MassCrash:
-    """``connections_close``: the kernels of the crashed close their connections, as after SIGKILL;
-    else nobody is told."""
+    """A mass crash. ``connections_close``: the kernels of the crashed peers close their
+    connections, as after SIGKILL; otherwise no peer gets a report."""
 
     n: int
     seed: int
@@ -59,7 +58,7 @@ class MassCrash:
 
 
 class ConnectedMemberCore(MemberCore):
-    """Has met everybody before it starts, as after an hour of work together."""
+    """A core that has met all peers before it starts, as after an hour of work together."""
 
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
         effects = super()._dispatch(event, now)
@@ -75,12 +74,12 @@ class MassCrashResult:
     ZeroMQ, TCP and IP."""
 
     victims: int
-    suspected_median_s: float  # first suspicion of a victim by anybody, median over victims
+    suspected_median_s: float  # first suspicion of a victim by any peer, median over victims
     suspected_last_s: float
-    dead_first_median_s: float  # first who declares a victim dead
+    dead_first_median_s: float  # first peer that declares a victim dead
     known_median_s: float  # over all pairs of a survivor and a victim
-    known_all_s: float  # the last survivor knows of the last victim
-    converged_s: float  # and nobody suspects or skips anybody who lives
+    known_all_s: float  # the last survivor has recorded the last victim
+    converged_s: float  # and no peer suspects or skips a live one
     false_deaths: int
     false_suspicions: int  # of survivors, by survivors
     # while nothing happens, over one whole interval between table exchanges
@@ -93,7 +92,7 @@ class MassCrashResult:
 
 @dataclass(slots=True)
 class TrafficMeter:
-    """Encodes what is sent and adds it up. What travels are these very bytes."""
+    """Encodes sent messages and counts the bytes. These very bytes travel."""
 
     bytes: int = 0
     tables: int = 0
@@ -115,7 +114,7 @@ class TrafficMeter:
 
 @dataclass(slots=True)
 class Deaths:
-    """When each survivor heard of each victim's death, and whoever else was accused."""
+    """Times at which each survivor recorded each victim's death, and false accusations."""
 
     victims: dict[PeerId, None]
     crashed: bool = False
@@ -140,8 +139,8 @@ class Deaths:
 
 
 def mass_crash(world: MassCrash) -> MassCrashResult:
-    """Plays it. Raises Stuck when the survivors do not all agree within a minute
-    of virtual time."""
+    """Play a mass crash. Raises: SimulationStuck: The survivors do not all agree within a minute of
+    virtual time."""
     deaths = Deaths(dict.fromkeys(world.victims))
     swarm = started(world, deaths)
     meter = TrafficMeter()
@@ -156,18 +155,18 @@ def mass_crash(world: MassCrash) -> MassCrashResult:
         swarm.crash(victim)
     survivors = world.n - len(world.victims)
     pairs = survivors * len(world.victims)
-    _advance(swarm, lambda: len(deaths.dead) == pairs, f"{pairs} deaths are to be heard of", deaths)
+    _advance(swarm, lambda: len(deaths.dead) == pairs, f"{pairs} deaths are to be recorded", deaths)
     known_all_s = max(deaths.dead.values()) - crashed_at
     crash_bytes = meter.bytes / survivors
     until_s = swarm.now - crashed_at
     _advance(
         swarm,
         lambda: all_fine(swarm),
-        "everybody is to see everybody who lives, and nobody else",
+        "every peer is to see all live peers, and no others",
         deaths,
     )
     converged_s = swarm.now - crashed_at
-    # whoever is wrongly accused in the turmoil shall have had the time to die of it
+    # a peer that is wrongly accused in this time could be declared dead by now
     swarm.run_for(2.0)
     first: dict[PeerId, float] = {}
     for (_, victim), at in deaths.dead.items():
@@ -191,7 +190,7 @@ def mass_crash(world: MassCrash) -> MassCrashResult:
 
 
 def started(world: MassCrash, deaths: Deaths) -> Swarm[MemberCore]:
-    """A swarm in which everybody has met everybody and nobody has anything left to tell."""
+    """Return a swarm in which all peers have met and have no news left to send."""
     network = Network() if world.connections_close else Network(**SILENT)  # type: ignore[arg-type]
     make = ConnectedMemberCore if world.n > ACQUAINTED_ABOVE else MemberCore
     swarm = member_swarm(
@@ -206,19 +205,19 @@ def started(world: MassCrash, deaths: Deaths) -> Swarm[MemberCore]:
     )
     if not all_fine(swarm):
         raise SimulationStuck(
-            f"n={world.n}: after {swarm.now:.1f} s not everybody knows everybody\n"
-            f"{swarm.summary()[:2000]}"
+            f"n={world.n}: after {swarm.now:.1f} s not all peers have met\n{swarm.summary()[:2000]}"
         )
     return swarm
 
 
 def _advance(swarm: Swarm[MemberCore], predicate: Any, what: str, deaths: Deaths) -> None:
-    """Runs until then, looking every ``STEP_S``: a look at a thousand tables takes a second."""
+    """Run until the predicate holds, and test it every ``STEP_S``: a test of a thousand tables
+    takes a second."""
     limit_s = swarm.now + LIMIT_S
     while not predicate():
         if swarm.now >= limit_s:
             raise SimulationStuck(
-                f"not so after {LIMIT_S} s: {what}; {len(deaths.dead)} deaths were heard of\n"
+                f"not so after {LIMIT_S} s: {what}; {len(deaths.dead)} deaths were recorded\n"
                 f"{swarm.summary()[:2000]}"
             )
         swarm.run_for(STEP_S)

@@ -1,8 +1,7 @@
-"""Draws the end of a run as a message-sequence chart: a line a peer, time downwards,
-an arrow a message.
+"""Draws the end of a run as a message-sequence chart: a line for each peer, time downwards, an
+arrow for each message.
 
-Every line of the chart has a row of its own, so that nothing is written over anything; the seconds
-are at the left.
+Every line of the chart has a row of its own, so that nothing overlaps; the seconds are at the left.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ _WORDS = {
 
 @dataclass(slots=True)
 class _Arrow:
-    """A message on its way: the row in which it was sent and those in which it arrived;
-    ``fate``: why it did not."""
+    """A message on its way: the row in which it was sent and those in which it arrived; ``fate``:
+    the reason if it did not arrive."""
 
     sent: int | None
     line: ChartLine
@@ -49,8 +48,8 @@ class _Arrow:
 
 
 def relevant(lines: Iterable[ChartLine], invariant: str, rows: int = ROWS) -> list[ChartLine]:
-    """The last lines that bear on the invariant: probes and rumours are left out of what is about
-    rounds, and so on."""
+    """Return the last lines that concern the invariant: without probes and rumours for an invariant
+    of rounds, and so on."""
     about_members = invariant in _MEMBERSHIP
     kept = [line for line in lines if _concerns(line, about_members)]
     return kept[-rows:]
@@ -58,7 +57,7 @@ def relevant(lines: Iterable[ChartLine], invariant: str, rows: int = ROWS) -> li
 
 def _concerns(line: ChartLine, about_members: bool) -> bool:
     if line.what in ("lost", "altered"):
-        return False  # their arrows say so
+        return False  # their arrows show it
     if about_members:
         return line.group == "membership" or line.what in (
             "started",
@@ -71,12 +70,12 @@ def _concerns(line: ChartLine, about_members: bool) -> bool:
 
 
 def draw(outcome: SimulationResult, chart: Chart, rows: int = ROWS) -> str:
-    """The picture of a run's end, as the text of an SVG file.
+    """Return the picture of a run's end, as the text of an SVG file.
 
     Args:
-        outcome: What came of it; a violation decides what is shown, and ends the picture.
-        chart: What happened.
-        rows: So many lines at most.
+        outcome: Result of the run; a violation selects the lines, and ends the picture.
+        chart: Log of the run.
+        rows: Largest number of lines.
     """
     found = outcome.violation
     lines = relevant(chart.lines, found.invariant if found else "", rows)
@@ -109,7 +108,7 @@ def draw(outcome: SimulationResult, chart: Chart, rows: int = ROWS) -> str:
             body += _draw_band(line, width, top, row)
         elif line.message is None and line.other < 0:
             body += _draw_note(line, x[line.peer], top, row)
-    body.sort(key=lambda shape: shape.startswith("<text"))  # words lie above arrows
+    body.sort(key=lambda shape: shape.startswith("<text"))  # text is above arrows
     colour = RED if found else GREEN
     body.append(
         f'<rect x="8" y="{bottom + 8}" width="{width - 16}" height="{14 + 16 * len(ending)}" '
@@ -141,8 +140,8 @@ def _heading(outcome: SimulationResult) -> list[str]:
 
 
 def _arrows(lines: Sequence[ChartLine], lost: Iterable[ChartLine] = ()) -> list[_Arrow]:
-    """Finds for each arrival the sending it belongs to; one that arrives twice has two ends, a
-    forged one no beginning. Of each that does not arrive, ``lost`` says why."""
+    """Return the arrows: each arrival is matched with its sending. A duplicated message has two
+    ends, a forged one no beginning. ``lost`` has the reasons of messages that do not arrive."""
     found: list[_Arrow] = []
     on_the_way: dict[tuple[PeerId, PeerId], list[_Arrow]] = {}
     for row, line in enumerate(lines):
@@ -233,7 +232,7 @@ def _note(line: ChartLine) -> str:
 def _lifelines(
     lines: Sequence[ChartLine], x: dict[PeerId, int], top: int, bottom: int
 ) -> list[str]:
-    """Full while the peer runs, dotted while it does not."""
+    """Return the lines of the peers: full while the peer runs, dotted while it does not."""
     shapes = []
     for peer, at in x.items():
         shapes.append(_text(at - 22, top - 12, f"peer {peer}", style=BOLD))
@@ -280,7 +279,7 @@ def _path(begins: tuple[float, float], ends: tuple[float, float], colour: str, d
 
 def _label(x: float, y: float, words: str, towards: int, colour: str) -> str:
     anchor = "start" if towards > 0 else "end"
-    # A white edge keeps words readable where an arrow passes behind them.
+    # A white edge keeps text readable where an arrow passes behind it.
     edge = 'paint-order="stroke" stroke="white" stroke-width="3"'
     place = f'x="{x + 7 * towards:.0f}" y="{y - 2:.0f}" text-anchor="{anchor}"'
     return f'<text {place} fill="{colour}" font-size="10" {edge}>{escape(words)}</text>'

@@ -1,7 +1,7 @@
-"""Plays one schedule: a swarm, its faults, its checkers; then calm; and says what came of it.
+"""Plays one schedule: a swarm, its faults, its checkers; then the calm phase; and returns the
+result.
 
-outcome = run(generate(17))
-assert outcome.violation is None, outcome.violation
+outcome = run(generate(17)) assert outcome.violation is None, outcome.violation
 """
 
 from __future__ import annotations
@@ -99,10 +99,10 @@ from gossip_pipelines.protocol import StagePeer
 from .last_gossip_round import play_gossip_end
 from .last_round import play_end
 
-HEARTBEAT_S = 0.1  # until a link that is over its time is seen to be
-LONGER = 2.0  # times its duration is the most that a schedule is played for the sake of its rounds
+HEARTBEAT_S = 0.1  # until a link beyond its timeout is detected
+LONGER = 2.0  # largest multiple of its duration for which a schedule is played to reach its rounds
 SLICE_S = 0.25
-EVENTS_LEAST = 100_000  # that a run may have, however short it is
+EVENTS_LEAST = 100_000  # allowed in any run, however short it is
 RATES = (1.0,)  # of every trainer's steps
 SAMPLES = 997  # in an epoch: a prime, so that the last round of one is uneven
 
@@ -111,7 +111,7 @@ TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
 returns, within the rounds of a run."""
 
 AT_THE_END = RemindsTheSilent | SaysThatNoRoundComes | StaysForTakers
-"""Checkers that hold through a lie in the last round, too."""
+"""Checkers that hold through an attack in the last round, too."""
 
 FORKING = (
     Partition
@@ -127,13 +127,13 @@ FORKING = (
     | Trickle
     | Unreadable
 )
-"""Faults by which a commit may reach some and not others."""
+"""Faults by which a commit may reach some peers and not others."""
 FORGETTING = Restart | CrashMidway | CrashBroadcast | HangTrainer
 
 
 @dataclass(frozen=True, slots=True)
 class ViolationRecord:
-    """A violation as plain data, which crosses processes and fits a line of JSON."""
+    """A violation as plain data, which can be pickled between processes and fits a line of JSON."""
 
     invariant: str
     peer: PeerId
@@ -150,14 +150,14 @@ class SimulationResult:
 
     Attributes:
         rounds: Round that half of the peers have reached at the end. Single peers do not count
-            because a liar may send a peer to any round.
+            because an attacker may send a peer to any round.
         struck: Kind of fault -> how often it really took place.
         cuts: Different ways in which the network was cut.
         counts: Messages by fate: sent, delivered, lost, cut, corrupted, malformed, ...; and the
             number of peers that got a false result in the last round.
-        reports: Reports of the peers, by event, before the last round with its lie.
-        judged: Invariant -> how often it was judged.
-        judged_by: Checker -> how often it has judged what could have been wrong.
+        reports: Reports of the peers, by event, before the last round with its attack.
+        judged: Invariant -> number of judgements.
+        judged_by: Checker -> number of judgements that could have failed.
         left: Share of the way to the target that half of the peers have yet to go, at least.
     """
 
@@ -176,13 +176,13 @@ class SimulationResult:
 
 
 Folder = dict[PeerId, tuple[int, str, str]]
-"""Incarnation, control and bulk address of everybody's present life:
-what the run's folder of addresses says."""
+"""Incarnation, control and bulk address of each peer's present life: the content of the run's
+folder of addresses."""
 
 
 class CachedTopology(Topology):
-    """Makes each plan once. A topology is a pure function,
-    and all peers of a swarm ask it for much the same."""
+    """A topology that makes each plan once. A topology is a pure function, and most requests of a
+    swarm's peers are the same."""
 
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology.function, topology.name, topology.rolling, topology.bound)
@@ -212,23 +212,25 @@ class _SeedingPeer(Peer):
 
 
 class _SeedingStagePeer(_SeedingPeer, StagePeer):
-    """Its counterpart in a pipeline."""
+    """Such a peer in a pipeline."""
 
 
 def _begotten(swarm: Swarm[Peer]) -> Violation:
-    """Messages that beget messages never let the clock go on: a violation of S15,
-    however long one waits."""
+    """Return the violation of messages that cause messages for ever, so that the clock never
+    advances: one of S15."""
     event = swarm.handling
     what = type(event.message if isinstance(event, Received) else event).__name__
-    text = f"{swarm.deliveries_max} events so far, this one a {what}: they beget each other"
+    text = (
+        f"{swarm.deliveries_max} events so far, this one a {what}: they cause each other for ever"
+    )
     return Violation("S15", swarm.handler, swarm.now, text)
 
 
 def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationResult:
-    """Plays a schedule to its end or to its first violation.
+    """Play a schedule to its end or to its first violation.
 
     Args:
-        observers: Look on beside the checkers.
+        observers: Observers beside the checkers.
     """
     nemesis, panel = Nemesis(schedule), panel_of(schedule)
     swarm = make_swarm(schedule, nemesis)
@@ -259,7 +261,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         pace.judge(swarm)
         found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
         if isinstance(panel, Panel):
-            swarm.hooks.remove(panel)  # the lie that comes forks the history
+            swarm.hooks.remove(panel)  # the coming attack forks the history
             ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
             everybody = next(each for each in panel.checkers if isinstance(each, EverybodyEnds))
             at_the_end = [each for each in panel.checkers if isinstance(each, AT_THE_END)]
@@ -267,7 +269,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
             lied_to = play_end(swarm, ends.circumstances.attackers, ends)
             play_gossip_end(swarm, everybody)
     except Exception as error:  # noqa: BLE001
-        # whatever leaves a core is a finding, not an end of the search
+        # an exception of a core is a finding, not an end of the search
         blamed = panel.blame(swarm, error)
         violation = ViolationRecord(blamed.invariant, blamed.peer, blamed.now_s, blamed.text)
     now = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
@@ -289,7 +291,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
 
 
 def panel_of(schedule: Schedule) -> Panel | StagePanels:
-    """All checkers of a run."""
+    """Return all checkers of a run."""
     excused = circumstances(schedule)
     if schedule.stages:
         return stage_panels(schedule.members, schedule.micro_batches, excused)
@@ -307,8 +309,8 @@ def _reports(swarm: Swarm[Peer]) -> dict[str, int]:
 
 
 class _Pace:
-    """L2: from when all has settled on, with nothing in their way, peers come on as fast as they
-    compute, and a little more a round: for the rule, some round trips, and the rest of a probe."""
+    """L2: once all has settled, undisturbed peers advance as fast as they compute, with an
+    allowance for each round: for the rule, some round trips, and the rest of a probe."""
 
     def __init__(self, schedule: Schedule, swarm: Swarm[Peer]) -> None:
         self._since = swarm.now
@@ -337,8 +339,9 @@ class _Pace:
 
 
 def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
-    """The round that half of those who run are in, or beyond; of all, when nobody runs. Whom a
-    liar's state has sent far ahead counts only where all are: the others go on without it."""
+    """Return the round that half of the running peers have reached; half of all, if none runs. A
+    peer that a false state has sent far ahead counts only if all are there: the others go on
+    without it."""
     most = swarm.now / compute_s + 1
     running = [host for host in swarm.hosts.values() if host.running]
     rounds = [host.core.rounds.round_id for host in running or swarm.hosts.values()]
@@ -362,8 +365,8 @@ def _left(swarm: Swarm[Peer]) -> float:
 
 
 def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
-    """Return the peers whose payloads trickle or do not arrive, if nothing else is wrong and most
-    peers are not affected."""
+    """Return the peers with payloads that trickle or do not arrive, if nothing else is wrong and
+    most peers are not affected."""
     trickles = [fault for fault in schedule.faults if isinstance(fault, Trickle | Unreadable)]
     peers = {peer for fault in trickles for peer in fault.peers}
     alone = len(trickles) == len(schedule.faults) and not schedule.joins_s
@@ -371,8 +374,8 @@ def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
 
 
 def _may_part(schedule: Schedule) -> bool:
-    """Whether one of two peers may go on alone while a result of the other, which stops, is on its
-    way: a link ends before it has carried a large one, and two peers need no majority."""
+    """Whether one of two peers may go on alone while a result of the other, which pauses, is on its
+    way. A link may end before it has carried a large result, and two peers need no majority."""
     stops = any(isinstance(fault, Hang) for fault in schedule.faults)
     return stops and schedule.bytes_per_s > 0 and schedule.peers < 3
 
@@ -410,7 +413,7 @@ def circumstances(schedule: Schedule) -> RunConditions:
 
 
 def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
-    """The swarm of a schedule, before anything has happened.
+    """Return the swarm of a schedule, before its first event.
 
     Raises: ConfigError: There is no such topology or rule.
     """
@@ -519,8 +522,8 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
 
 
 def had_round(swarm: Swarm[Peer]) -> int:
-    """The furthest round that an honest peer has been in,
-    as far as peers write that down in their run's folder."""
+    """Return the furthest round of an honest peer, as far as peers record it in their run's
+    folder."""
     lives = (*swarm.past, *swarm.hosts.values())
     rounds = [
         report.fields["round"]
@@ -532,8 +535,8 @@ def had_round(swarm: Swarm[Peer]) -> int:
 
 
 def tolerated(schedule: Schedule) -> int:
-    """The f of a schedule: at least one, whether anybody lies or not, but for the mean. Who lies
-    about updates and who lies about states are counted apart: each rule has to bear with either."""
+    """Return the f of a schedule: at least one, with or without attackers, except for the mean.
+    Attackers of updates and of states are counted apart: each rule has to tolerate either."""
     attackers = {
         peer
         for fault in schedule.faults
@@ -552,13 +555,14 @@ def tolerated(schedule: Schedule) -> int:
 
 
 def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
-    """How updates become one, and the least number of updates that takes with 0, 1, ...
-    ``f`` liars among them.
+    """Return the function that aggregates updates, and the least number of updates that it needs
+    with 0, 1, ... ``f`` Byzantine ones among them.
 
-    The plain mean is summed here in a fixed order; every other rule is the very one that real runs
-    use, which needs torch.
-    Raises: ConfigError: There is no such rule, its options cover fewer liars,
-        or it needs the loss of a trainer.
+    The plain mean is summed here in a fixed order; every other rule is the one of real runs, which
+    needs torch.
+
+    Raises: ConfigError: There is no such rule, its options cover fewer Byzantine peers, or it needs
+    the loss of a trainer.
     """
     if aggregator == "mean":
         return weighted_mean, (1,)
@@ -566,8 +570,8 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
 
     from gossip import aggregators
 
-    # eight numbers are nothing to share, and the threads of many searches would
-    # fight for processors
+    # eight numbers cannot be shared among threads, and those of many searches would compete for
+    # processors
     torch.set_num_threads(1)
     rule = aggregators.load(aggregator)
     if rule.needs_trainer:
@@ -605,7 +609,7 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
         except ConfigError as error:
             return RuleRefusal(str(error))
         except Exception as error:  # noqa: BLE001
-            # as in a node: whatever a rule raises costs its round and nothing else
+            # as in a node: an exception of a rule costs its round and nothing else
             return RuleRefusal(f"{rule.name} failed: {type(error).__name__}: {error}"[:200])
         return RuleResult(
             verdict.aggregate.tolist(),
@@ -618,8 +622,8 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
 
 
 def step_of(aggregator: str) -> Step | None:
-    """How the rule takes its steps where the shards of a vector decide together;
-    None: it does not."""
+    """Return the function that runs the rule's steps if the shards of a vector decide together;
+    None: they do not."""
     if aggregator == "mean":
         return None
     import torch

@@ -1,4 +1,4 @@
-"""Lives a recorded node's life again: the same events at the same times into the very core must
+"""Replays a recorded node's life: the same events at the same times, given to the same core, must
 lead to the same effects."""
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ Listener: TypeAlias = Callable[[float, Event, list[Effect]], None]
 
 
 class ReplayDiverged(AssertionError):
-    """The core did something else than when it was recorded: it was changed since, or it depends on
+    """The core returned other effects than in the recording: its code has changed, or it depends on
     more than its events."""
 
     def __init__(
         self, path: Path, number: int, step: Step, effects: list[Effect], changed: bool
     ) -> None:
-        # args mirror the signature: errors cross processes
+        # args mirror the signature: errors are pickled between processes
         super().__init__(path, number, step, effects, changed)
         self.path, self.number, self.step, self.effects, self.changed = (
             path,
@@ -52,20 +52,20 @@ class ReplayDiverged(AssertionError):
 
 @dataclass(slots=True)
 class ReplayResult:
-    """A life that was lived again as recorded."""
+    """A life that was replayed as recorded."""
 
     header: Header
     steps: int = 0
     effects: int = 0
     began_s: float = 0.0  # on the recorded node's clock
     ended_s: float = 0.0
-    rounds: int = 0  # that it ended
+    rounds: int = 0  # that ended
     commits: list[events.Committed] = field(default_factory=list)
     halt: events.Halt | None = None
     cut_off: Event | None = None
-    """The event in whose midst the recording ends: its node was killed, or its core raised."""
+    """The event in which the recording ends: its node was killed, or its core raised."""
     changed: bool = False
-    """The core's code is not what it was; it did the same all the same."""
+    """Whether the core's code has changed since, without a difference in its effects."""
 
     @property
     def peer(self) -> PeerId:
@@ -77,12 +77,13 @@ class ReplayResult:
 
 
 def replay(path: Path, listen: Listener | None = None) -> ReplayResult:
-    """Replays a recording and compares every effect with what the node's core asked for.
+    """Replay a recording and compare every effect with those of the recorded core.
 
     Args:
-        listen: is told of every step.
+        listen: Called for every step.
+
     Raises:
-        Diverged: The core did something else, once.
+        ReplayDiverged: The core returned other effects in one step.
         ConfigError: The file is no recording, or of another version.
     """
     header, steps = recorder.read(path)
@@ -93,7 +94,7 @@ def replay(path: Path, listen: Listener | None = None) -> ReplayResult:
             seen.began_s = step.now
         seen.ended_s = step.now
         if step.effects is None:
-            seen.cut_off = step.event  # replaying it may end as it did then
+            seen.cut_off = step.event  # its replay may end in the same way
             break
         effects = core.handle(step.event, step.now)
         if recorder.digest_of(effects) != step.effects:
@@ -105,7 +106,7 @@ def replay(path: Path, listen: Listener | None = None) -> ReplayResult:
 
 
 def core_of(header: Header) -> Peer:
-    """A newborn core with the recorded one's arguments."""
+    """Return a new core with the recorded one's arguments."""
     return peer_class(header.settings)(
         header.peer,
         header.incarnation,

@@ -1,4 +1,4 @@
-"""Plays many schedules, in several processes, and adds up what came of them."""
+"""Plays many schedules, in several processes, and sums their results."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from . import play
 from .play import SimulationResult
 
 INTERRUPTIBLE_S = 0.2
-BATCH = 2  # schedules that a worker is given at a time: a second's work
-ENOUGH = 8  # schedules in which a kind of fault was drawn, after which it must have struck
+BATCH = 2  # schedules that a worker gets at a time: a second's work
+ENOUGH = 8  # schedules with a drawn kind of fault, after which it must have struck
 CUTS_MIN = 2  # different partitions, in a campaign that draws any
 EXPECTED_REPORTS = ("suspect", "dead", "alive_again", "skip")
 """Reports that a large campaign must contain. Without one of them its faults were too gentle to
 prove anything."""
 LARGE = 200  # schedules
 OF_GOSSIP_ROUNDS = ("L12",)
-"""Promises that are judged in these alone."""
+"""Invariants that are judged in gossip rounds alone."""
 OF_ONE_STAGE = ("L7", "L10", "L11", "S27")
-"""Promises that nothing drawn for pipelines puts to the test: nobody joins there, none is asked to
-leave, no payload trickles, and the model has no fragments."""
-EVERY_CHECKER = 1000  # schedules after which each has had something to judge
+"""Invariants that no drawn schedule of a pipeline tests: no peer joins or is requested to leave, no
+payload trickles, and the model has no fragments."""
+EVERY_CHECKER = 1000  # schedules after which each checker must have judged
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class SearchQuery:
     Attributes:
         count: Number of seeds; None: no end.
         plan: Faults and world in place of the drawn ones.
-        pipelines: Draw a pipeline for each seed; nothing else is given then.
+        pipelines: Whether to draw a pipeline for each seed; nothing else is given then.
     """
 
     first: int = 0
@@ -58,13 +58,13 @@ class SearchQuery:
     pipelines: bool = False
 
     def schedule(self, seed: int) -> Schedule:
-        """The schedule of one seed. Raises: ConfigError: The plan does not fit, or there are no
-        such peers or seeds."""
+        """Return the schedule of one seed. Raises: ConfigError: The plan does not fit, or there are
+        no such peers or seeds."""
         if seed < 0:
             raise ConfigError(f"seed {seed}: seeds are counted from 0")
         if self.pipelines:
             return generate_pipeline(seed)
-        # Before anything is drawn for so many.
+        # Checked before anything is drawn for so many peers.
         if self.plan is not None:
             Schedule(seed).with_plan(replace(self.plan, faults=()))
         if self.peers is not None:
@@ -74,7 +74,7 @@ class SearchQuery:
                 seed, peers=self.peers, topology=self.topology, aggregator=self.aggregator
             ).checked()
         world = self.plan.simulate
-        # A rule is drawn against the liars that are drawn: it has nothing to do with the plan's.
+        # A rule is drawn against the drawn attackers: it has nothing to do with those of the plan.
         aggregator = self.aggregator or world.get("aggregator") or Schedule(seed).aggregator
         drawn = generate(
             seed,
@@ -93,8 +93,8 @@ class SearchQuery:
     def check_rule(self, seed: int) -> None:
         """Check the requested rule, which is the same in all schedules.
 
-        Raises: ConfigError: The rule cannot tolerate the liars of this seed's schedule, or can
-            never get as many updates as it needs.
+        Raises: ConfigError: The rule cannot tolerate the attackers of this seed's schedule, or can
+        never get as many updates as it needs.
         """
         schedule = self.schedule(seed)
         if schedule.aggregator == self.aggregator or self.plan is not None:
@@ -115,11 +115,11 @@ class SearchQuery:
 
 
 def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
-    """Plays the schedules one after the other and yields what came of each, in no particular order.
+    """Play the schedules and yield their results, in no particular order.
 
     Args:
-        jobs: Processes. With one everything happens in this one.
-    Raises: LocalError: A process was killed.
+        jobs: Number of processes. With one all runs in this one.
+        Raises: LocalError: A process was killed.
     """
     if jobs <= 1:
         for seed in question.seeds:
@@ -132,8 +132,8 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
         pool = stack.enter_context(
             ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin_work, initargs=(over,))
         )
-        # Futures in the order of their seeds: what is yielded first must not depend on where
-        # objects lie in memory.
+        # Futures in the order of their seeds: the order of results must not depend on addresses in
+        # memory.
         pending: dict[Future[list[SimulationResult]], bool] = {}
         try:
             while True:
@@ -143,8 +143,8 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
                     pending[future] = True
                 if not pending:
                     return
-                # An end comes between these blocks: within one it could leave a lock of the pool
-                # locked, and nothing would end.
+                # An interrupt comes between these blocks: within one it could leave a lock of the
+                # pool locked, and nothing would end.
                 with _uninterrupted():
                     wait(pending, INTERRUPTIBLE_S, return_when=FIRST_COMPLETED)
                     finished = [future for future in pending if future.done()]
@@ -154,17 +154,17 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
                 yield from outcomes
         except BrokenProcessPool as error:
             raise LocalError(
-                f"a process of the search was killed, perhaps for want of memory ({jobs} jobs)"
+                f"a process of the search was killed, perhaps for lack of memory ({jobs} jobs)"
             ) from error
         finally:
-            over.set()  # what a process has been given already cannot be taken back
+            over.set()  # work that a process has cannot be withdrawn
             pool.shutdown(wait=True, cancel_futures=True)
 
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """For the start of a process, which must not be cut short. It inherits the mask, so Ctrl-C is
-    for the parent alone."""
+    """Block interrupts while a process starts, which must not be cut short. It inherits the mask,
+    so Ctrl-C is for the parent alone."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -181,8 +181,7 @@ class _SearchWorker:
 def _begin_work(over: Event) -> None:
     _SearchWorker.over = over
     end_with_parent()
-    # a run makes a great deal and next to no circles: looking for them meanwhile takes a
-    # twentieth of the time
+    # a run makes many objects and hardly any cycles: collecting them takes a twentieth of the time
     gc.freeze()
     gc.disable()
 
@@ -205,18 +204,18 @@ class CampaignTally:
     simulated_s: float = 0.0
     rounds: list[int] = field(default_factory=list)  # of each schedule that ran to its end
     violations: list[SimulationResult] = field(default_factory=list)
-    # kind of fault -> schedules that were to have it
+    # kind of fault -> schedules that include it
     drawn: Counter[str] = field(default_factory=Counter)
     occurred: Counter[str] = field(default_factory=Counter)  # schedules in which it took place
     struck: Counter[str] = field(default_factory=Counter)  # how often in all
     counts: Counter[str] = field(default_factory=Counter)
     reports: Counter[str] = field(default_factory=Counter)
     judged: Counter[str] = field(default_factory=Counter)
-    judged_by: Counter[str] = field(default_factory=Counter)  # checker -> what it has judged
+    judged_by: Counter[str] = field(default_factory=Counter)  # checker -> number of judgements
     topologies: Counter[str] = field(default_factory=Counter)
-    pipelines: int = 0  # schedules whose peers are in stages
+    pipelines: int = 0  # schedules of pipelines
     aggregators: Counter[str] = field(default_factory=Counter)
-    # of the way to the optimum, of each schedule in which somebody is there
+    # share of the way to the optimum, of each schedule in which a peer runs
     left: list[float] = field(default_factory=list)
     cuts: int = 0
     # kinds of fault that took place -> schedules
@@ -247,7 +246,8 @@ class CampaignTally:
         self.cuts += outcome.cuts
 
     def idle(self, drawn_min: int) -> list[str]:
-        """The kinds of fault that so many schedules had, and that never took place."""
+        """Return the kinds of fault that at least ``drawn_min`` schedules had, and that never took
+        place."""
         return [
             kind
             for kind in sorted(self.drawn)
@@ -256,13 +256,13 @@ class CampaignTally:
 
     @property
     def long_share(self) -> float:
-        """Share of the schedules that reached the round that they are played for, among those that
-        ran to their end."""
+        """Share of the schedules that reached their least number of rounds, among those that ran to
+        their end."""
         return sum(rounds >= ROUNDS_MIN for rounds in self.rounds) / max(1, len(self.rounds))
 
     @property
     def vacuous(self) -> list[str]:
-        """Tests that this campaign was to perform and did not."""
+        """Tests that this campaign should have performed and did not."""
         found = [
             f"{kind} was drawn in {self.drawn[kind]} schedules and never took place"
             for kind in self.idle(ENOUGH)

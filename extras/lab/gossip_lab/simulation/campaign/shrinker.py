@@ -1,5 +1,5 @@
-"""Makes a failing schedule small: fewer faults, fewer peers, a shorter run, and still the same
-invariant is violated."""
+"""Shrinks a failing schedule: fewer faults, fewer peers, a shorter run, and still a violation of
+the same invariant."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .play import RunFunction, SimulationResult, run
 
 RUNS_MAX = 150
 PEERS_MIN = 2
-AFTER_S = 0.1  # that a run goes on after what is wrong, once it is cut short
+AFTER_S = 0.1  # seconds of a shortened run after the violation
 
 
 @dataclass(slots=True)
 class Shrunk:
-    """The smallest failing schedule that was found, and what it cost."""
+    """The smallest failing schedule that was found, and the number of runs that it took."""
 
     outcome: SimulationResult
     runs: int = 0
@@ -33,12 +33,12 @@ class Shrunk:
 
 
 def shrink(failed: SimulationResult, play: RunFunction = run, runs_max: int = RUNS_MAX) -> Shrunk:
-    """Tries smaller schedules until none of them fails, or ``runs_max`` were played.
+    """Try smaller schedules until none of them fails, or ``runs_max`` were played.
 
     Args:
-        failed: What came of a schedule with a violation.
+        failed: Result of a schedule with a violation.
         play: Plays a schedule.
-    Returns: The smallest one, with the same invariant violated; at worst ``failed`` itself.
+        Returns: The smallest one, with the same invariant violated; at worst ``failed`` itself.
     """
     assert failed.violation is not None, "there is nothing to shrink in a run without a violation"
     best = Shrunk(failed)
@@ -51,7 +51,7 @@ def shrink(failed: SimulationResult, play: RunFunction = run, runs_max: int = RU
 
 
 def _exhaust(best: Shrunk, step: Any, play: RunFunction, runs_max: int) -> bool:
-    """Takes one kind of step as often as it goes on failing."""
+    """Take one kind of step as long as the schedule still fails."""
     before = best.outcome
     assert before.violation is not None
     invariant = before.violation.invariant
@@ -70,7 +70,8 @@ def _exhaust(best: Shrunk, step: Any, play: RunFunction, runs_max: int) -> bool:
 
 
 def _fewer_faults(outcome: SimulationResult) -> Iterator[Schedule]:
-    """Without half of them, a quarter, ..., one (Zeller and Hildebrandt's delta debugging)."""
+    """Yield the schedule without half of the faults, a quarter, ..., one (Zeller and Hildebrandt's
+    delta debugging)."""
     schedule, faults = outcome.schedule, outcome.schedule.faults
     size = ceil(len(faults) / 2)
     while size >= 1:
@@ -89,7 +90,8 @@ def _fewer_peers(outcome: SimulationResult) -> Iterator[Schedule]:
 
 
 def _shorter(outcome: SimulationResult) -> Iterator[Schedule]:
-    """Ends soon after what is wrong, or after the last fault; then each fault sooner over."""
+    """Yield schedules that end soon after the violation, or after the last fault; then with each
+    fault shortened."""
     schedule = outcome.schedule
     assert outcome.violation is not None
     seen_s = round(outcome.violation.at_s + AFTER_S, 3)
@@ -116,8 +118,8 @@ def _shorter(outcome: SimulationResult) -> Iterator[Schedule]:
 
 
 def _simpler(outcome: SimulationResult) -> Iterator[Schedule]:
-    """One shard, all alike, and all there, whole tenths of seconds,
-    everybody's links in place of some."""
+    """Yield simpler schedules: one shard, equal weights, all peers present, whole tenths of
+    seconds."""
     schedule = outcome.schedule
     if schedule.server_weights:
         yield replace(schedule, server_weights="")
@@ -137,7 +139,7 @@ def _simpler(outcome: SimulationResult) -> Iterator[Schedule]:
 
 
 def _over_s(fault: Fault) -> float:
-    """When the fault has had its say, as far as it has a time."""
+    """Return when the effect of the fault is over, if it has a time."""
     at_s = getattr(fault, "at_s", None)
     if at_s is None:
         return 0.0 if getattr(fault, "round", None) is None else float("inf")

@@ -24,12 +24,12 @@ from gossip.faults import (
     Ring,
 )
 
-SOME_SERVER, SOME_MAKER = -1, -2  # whoever it will be
+SOME_SERVER, SOME_MAKER = -1, -2  # any server; any server that has made a commit
 
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """Losses that ``n`` peers bear already: ``gone`` peers are lost for good, and ``mortal`` peers
+    """Losses that ``n`` peers already have: ``gone`` peers are lost for good, and ``mortal`` peers
     lose their state, at least for a while."""
 
     n: int
@@ -37,7 +37,7 @@ class _Losses:
     gone: list[PeerId | str] = field(default_factory=list)
 
     def bear(self, fault: Fault) -> bool:
-        """Counts a fault; False: it is one too many."""
+        """Count a fault. Return False if it is one too many."""
         match fault:
             case Crash(peer="server"):
                 return self._lose(SOME_SERVER)
@@ -69,12 +69,12 @@ class _Losses:
 
 
 def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:
-    """Leaves out what the protocol does not promise to survive, and nothing else.
+    """Remove the faults that the protocol does not have to survive, and no others.
 
-    Those who are gone for good are a minority of those who ever come: a crash, a polite leave. And
-    of all who die and come back, one stays up all the time with nobody keeping the others from it,
-    and does not lie about its state: without checkpoints that lives in memory alone. Who is late
-    has none until it is there.
+    Peers that are gone for good (a crash, a polite leave) are a minority of all peers that ever
+    start. Without checkpoints the state is in memory alone. So among the peers that die and return,
+    one stays up all the time, is not cut off from the others, and has no false state. A late peer
+    has no state until it starts.
     """
     mortal: list[PeerId | str] = [
         peer

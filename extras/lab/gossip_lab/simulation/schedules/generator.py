@@ -1,7 +1,7 @@
 """Draws a fault schedule from a seed.
 
 Every kind of fault has a generator of its own and draws everything it could need, whether it is
-used or not: leaving a kind or a peer out leaves the rest of the schedule as it was. Peers are
+used or not. Leaving a kind or a peer out leaves the rest of the schedule unchanged. Peers are
 chosen by lots that every possible peer draws.
 """
 
@@ -61,27 +61,27 @@ from .situations import situated, standing
 from .strains import far, lent, starved, strained
 
 PEERS = {4: 8, 5: 6, 6: 4, 7: 2, 8: 1, 9: 1}
-"""How often a swarm has so many: messages grow with the square of it, and most of what breaks among
-nine breaks among five."""
+"""Relative frequency of each size of a swarm: messages grow with the square of it, and most
+failures among nine peers also happen among five."""
 KINDS_A_SCHEDULE = (4, 6)
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 RULES_S = (0.0001, 0.0001, 0.01, 0.1)
-"""Eight numbers are aggregated at once, a real model is not:
-much can happen to a server meanwhile."""
-# what nodes do by default is the first, and costs most
+"""Seconds. Eight numbers are aggregated at once, a real model is not: in this time a server may
+fail."""
+# the default of nodes is the first, and costs most
 PROBE_INTERVALS_S = (MembershipSettings().probe_interval_s, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0)
 COMPUTE_S = (0.46, 0.58)
-ROUNDS_MIN = 50  # which takes 28 s without faults
-# of those with rolling rounds, and not too many peers:
-# in their calm everybody must have had its turn
+ROUNDS_MIN = 50  # takes 28 s without faults
+# share of the schedules with rolling rounds and few peers: in their calm every peer must have had
+# its turn
 FAST = 1 / 16
 FAST_COMPUTE_S = (0.08, 0.1)
 FAST_PEERS = 6
 COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts
 PREPARES_S = (0.001, 0.001, 0.2, 1.0)
-STABLE = 0.2  # of the schedules: a peer that is started again has its old addresses
-# of those with rolling rounds: they share out the same samples however many they are
+STABLE = 0.2  # share of the schedules in which a restarted peer has its old addresses
+# share of those with rolling rounds: they share the same samples, whatever their number
 FIXED_GLOBAL = 0.25
 LOCAL = 0.2
 LOCAL_STEPS = (2, 5, 20)
@@ -93,8 +93,8 @@ FURTHER_EVERY = (1, 1, 3, 5)
 WEIGHTED = 0.2  # of those with rolling rounds
 WEIGHTS = (1, 1, 1, 2, 4, 10)
 RULES = {"mean": 1, "median": 3, "trimmed_mean": 3, "multi_krum": 5}
-"""One of them where somebody lies about updates, and in a part of the others; and the updates that
-it needs against one liar."""
+"""Rules, with the updates that each needs against one Byzantine peer. One of them is used if
+updates are falsified, and in a part of the other schedules."""
 CROSS_SHARD = {
     "krum": 5,
     "multi_krum": 5,
@@ -102,15 +102,17 @@ CROSS_SHARD = {
     "centered_clipping": 3,
     "suspicion": 3,
 }
-"""Likewise, rules that the servers of shards run together: one of them in some schedules that have
-servers and peers for it."""
+"""Rules that the servers of shards run together, with the updates that each needs. One of them is
+used in some schedules with servers and peers enough."""
 TOGETHER, PEERS_TOGETHER = 0.4, 6
-SHARD_ATTACK_SHARE = 0.5  # of the node lies where shards decide together: about that
-# of the lies of servers where a rule bears a liar: about what a result says beside its numbers
+# share of node attacks that target shards that decide together, if there are any
+SHARD_ATTACK_SHARE = 0.5
+# share of server attacks that falsify claims beside a result's numbers, if a rule tolerates an
+# attacker
 CLAIM_ATTACK_SHARE = 0.5
-# of the schedules in which nobody does: the rule is drawn all the same, of which a mean is one
+# share of the schedules without false updates that use the drawn rule, which may be a mean
 ROBUST = 0.45
-GUARDED = 0.15  # of the schedules with a plain mean
+GUARDED = 0.15  # share of the schedules with a plain mean
 SERVER_ATTACKS = (
     *(
         "wrong_results",
@@ -124,7 +126,7 @@ SERVER_ATTACKS = (
     *("strange_roster", "usurper"),
     *CLAIM_ATTACKS,
 )
-"""About results of rounds that somebody serves: elsewhere nobody can tell them."""
+"""Attacks on results of rounds with servers: in gossip rounds they have no meaning."""
 LIES = (
     ("sign_flip", 1.0),
     ("nan", 1.0),
@@ -134,13 +136,14 @@ LIES = (
     ("bit_flip", 1.0),
 )
 
-IN_PIECES, PIECES_BYTES = 0.5, (4, 8, 20)  # of a state: a small part, or more than half of it
+# share of the schedules; piece sizes: a small part of a state, or more than half of it
+IN_PIECES, PIECES_BYTES = 0.5, (4, 8, 20)
 PIECE_ATTACKER = 0.5
 """Share of the schedules with states in pieces that have an attacker of pieces. They need rolling
 rounds, in which others attest the pieces, and enough peers."""
-PIECES_PEERS = 4  # who asks, and 2f + 1 others
-PIECES_ASKING = 3  # are started again
-PIECES_FROM_S = 2.0  # others have not been killed for good by then
+PIECES_PEERS = 4  # the peer that requests, and 2f + 1 others
+PIECES_ASKING = 3  # peers that are restarted
+PIECES_FROM_S = 2.0  # by then no other peer has been killed for good
 
 
 def generate(
@@ -151,11 +154,11 @@ def generate(
     aggregator: str | None = None,
     world: Schedule | None = None,
 ) -> Schedule:
-    """The schedule of a seed. What is given replaces what would be drawn;
-    everything else stays as it was.
+    """Return the schedule of a seed. Arguments replace drawn values; all other draws stay
+    unchanged.
 
     Args:
-        world: Times and settings beside those drawn; its faults are not looked at.
+        world: Times and settings beside the drawn ones; its faults are not used.
     """
     draw = Random(f"schedule/{seed}")
     drawn_peers, drawn_topology = (
@@ -188,7 +191,7 @@ def generate(
         stable_addresses=stable,
         batch_policy=batch_policy,
         probe_interval_s=probe_interval_s,
-        rule_s=min(rule_s, RULES_S[0]) if fast else rule_s,  # quicker than what it is of
+        rule_s=min(rule_s, RULES_S[0]) if fast else rule_s,  # shorter than the compute time
         commit_log=commit_log,
         prepare_s=prepare_s,
         faults=(),
@@ -277,8 +280,8 @@ def _draw_faults(
 
 
 def _draw_attacker_of_pieces(seed: int, n: int, active_s: float) -> list[Fault]:
-    """One of ``n`` peers who lies about pieces, or asks for each five times; and who asks for some.
-    Empty: nobody does."""
+    """Return, in some schedules, the attack of one of ``n`` peers on pieces, or its repeated
+    requests for each, with restarts of peers that request pieces. Otherwise return no faults."""
     lot = Random(f"schedule/{seed}/liar of pieces")
     if lot.random() >= PIECE_ATTACKER or n < PIECES_PEERS:
         return []
@@ -295,7 +298,8 @@ def _draw_attacker_of_pieces(seed: int, n: int, active_s: float) -> list[Fault]:
 
 
 def _with_claims(base: Schedule, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """Servers may lie about what a result says beside its numbers, where a rule bears a liar."""
+    """Replace server attacks by false claims beside a result's numbers, in some schedules with a
+    rule that tolerates an attacker."""
     lot = Random(f"schedule/{base.seed}/claims")
     if base.aggregator == "mean" or lot.random() >= CLAIM_ATTACK_SHARE:
         return faults
@@ -311,7 +315,7 @@ def _with_claims(base: Schedule, faults: tuple[Fault, ...]) -> tuple[Fault, ...]
 
 
 def _placed(drawn: Schedule) -> Schedule:
-    """The same in a special situation, in some of them: the first for which it is drawn."""
+    """Return the first special situation that is drawn for the schedule, or the schedule itself."""
     need = (RULES | CROSS_SHARD)[drawn.aggregator]
     for make in (
         situated,
@@ -327,8 +331,7 @@ def _placed(drawn: Schedule) -> Schedule:
 
 
 def _weighted(drawn: Schedule) -> Schedule:
-    """The same with some peers serving more often than others,
-    in some of those where somebody serves."""
+    """Let some peers serve more often than others, in some schedules with servers."""
     lot = Random(f"schedule/{drawn.seed}/weights")
     weights = [lot.choice(WEIGHTS) for _ in range(PEERS_MAX)][: drawn.peers]
     if lot.random() >= WEIGHTED or not topologies.load(drawn.topology).rolling:
@@ -337,7 +340,7 @@ def _weighted(drawn: Schedule) -> Schedule:
 
 
 def _with_local_steps(drawn: Schedule) -> Schedule:
-    """The same with updates that are model differences, in some of them."""
+    """Use local steps, so that updates are model differences, in some schedules."""
     lot = Random(f"schedule/{drawn.seed}/local steps")
     if lot.random() >= LOCAL:
         return drawn
@@ -345,7 +348,7 @@ def _with_local_steps(drawn: Schedule) -> Schedule:
 
 
 def _with_overlap(drawn: Schedule) -> Schedule:
-    """The same with trainers that compute beside rounds, in some of those where somebody serves."""
+    """Let trainers compute beside rounds, in some schedules with servers."""
     lot = Random(f"schedule/{drawn.seed}/overlap")
     if lot.random() >= OVERLAP or not topologies.load(drawn.topology).rolling:
         return drawn
@@ -353,9 +356,9 @@ def _with_overlap(drawn: Schedule) -> Schedule:
 
 
 def _with_fragments(drawn: Schedule) -> Schedule:
-    """The same with rounds that are on a part of the model, in some of those with local steps where
-    somebody serves. Not among payloads that trickle: there a round that follows a collective
-    operation may take longer than L11 allows, also without fragments."""
+    """Split the model into fragments, in some schedules with local steps and servers. Trickling
+    payloads are excepted: there a round that follows a collective operation may take longer than
+    L11 allows, also without fragments."""
     lot = Random(f"schedule/{drawn.seed}/split model")
     cuts = [cut for cut in FRAGMENTS if drawn.local_steps % cut == 0]
     if lot.random() >= FRAGMENTED or not cuts:
@@ -367,7 +370,7 @@ def _with_fragments(drawn: Schedule) -> Schedule:
 
 
 def _with_further(drawn: Schedule) -> Schedule:
-    """The same with two optimizers, in some of those that have plain rounds with servers."""
+    """Use two optimizers, in some schedules with plain rounds and servers."""
     lot = Random(f"schedule/{drawn.seed}/further")
     plain = drawn.overlap == 0 and drawn.local_steps == 1 and not drawn.stages
     rolling = topologies.load(drawn.topology).rolling
@@ -377,8 +380,8 @@ def _with_further(drawn: Schedule) -> Schedule:
 
 
 def _guarded(drawn: Schedule) -> Schedule:
-    """The same under the rule that real runs have by default, in some of those that average the
-    updates of honest servers. One peer may send updates that are far too long."""
+    """Use the default rule of real runs, in some schedules that average the updates of honest
+    servers. One peer may send updates that are far too long."""
     lot = Random(f"schedule/{drawn.seed}/guarded")
     gone = sum(isinstance(fault, Crash | Leave) for fault in drawn.faults)
     lies = ByzantineFault | NodeAttack | Rewritten | Unreadable
@@ -393,7 +396,7 @@ def _guarded(drawn: Schedule) -> Schedule:
 
 
 def _is_of_an_attacker(fault: Fault) -> bool:
-    """Whether it is a lie that the run's f counts."""
+    """Whether the fault is an attack that the run's f counts."""
     return isinstance(fault, ByzantineFault) or (
         isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
     )
@@ -401,8 +404,8 @@ def _is_of_an_attacker(fault: Fault) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FaultGenerator:
-    """How often a kind of fault is chosen, and how it is drawn. Draws the same number of lots
-    whatever comes out."""
+    """Frequency of a kind of fault, and the function that draws it. The function draws the same
+    number of lots whatever the outcome."""
 
     name: str
     weight: float
@@ -425,7 +428,7 @@ def _restart(lots: FaultSampler) -> list[Fault]:
 
 
 def _restart_loop(lots: FaultSampler) -> list[Fault]:
-    """The same peer again and again, sooner than anybody has noticed."""
+    """Restart one peer again and again, sooner than any peer detects it."""
     victim, began, every_s, after_s = (
         lots.peers()[0],
         lots.ms(1.0, 6.0),
@@ -436,7 +439,7 @@ def _restart_loop(lots: FaultSampler) -> list[Fault]:
 
 
 def _massacre(lots: FaultSampler) -> list[Fault]:
-    """All but one within a fifth of a second, back within two."""
+    """Kill all peers but one within a fifth of a second, and restart them within two."""
     order, at_s = lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
     drawn = [(lots.ms(0.0, 0.2), lots.long(0.05, 2.0)) for _ in range(PEERS_MAX)]
     return [
@@ -496,7 +499,8 @@ def _node_lie(lots: FaultSampler) -> list[Fault]:
 
 
 def _partition(lots: FaultSampler) -> list[Fault]:
-    """One alone, a minority, halves, three parts, or halves with a bridge; one way now and then."""
+    """Cut off one peer, a minority, halves, three parts, or halves with a bridge; sometimes one
+    way."""
     made: list[Fault] = []
     count, order = lots.few(2), lots.peers()
     for number in range(2):
@@ -607,7 +611,7 @@ def _late_timers(lots: FaultSampler) -> list[Fault]:
 
 
 def _slow_node(lots: FaultSampler) -> list[Fault]:
-    """Hardly noticed, or with more to do than it has time for."""
+    """Slow a node down, hardly noticeably or so that it is overloaded."""
     return [SlowNode(lots.peers()[0], lots.long(0.0005, 0.03), lots.when(0.2), lots.long(0.5, 6.0))]
 
 
@@ -616,8 +620,8 @@ def _hang_trainer(lots: FaultSampler) -> list[Fault]:
 
 
 def _kill_trainer(lots: FaultSampler) -> list[Fault]:
-    """Once, or again and again soon after each start: then its peer announces its end while others
-    still spread that it came."""
+    """Kill a trainer once, or again and again soon after each start. Then its peer announces its
+    end while others still spread the news of its start."""
     victim, at_s, after_s = lots.peers()[0], lots.when(), lots.long(0.02, 3.0)
     looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
     if not looping:
@@ -663,7 +667,7 @@ KINDS: tuple[FaultGenerator, ...] = (
 
 
 def needs_a_server(fault: Fault) -> bool:
-    """Whether it means nothing in gossip rounds."""
+    """Whether the fault means nothing in gossip rounds."""
     return isinstance(fault, ServerFault) or (
         isinstance(fault, NodeAttack) and fault.lie in SERVER_ATTACKS
     )

@@ -1,8 +1,8 @@
-"""Starts at which not everybody is there, or does not stay there.
+"""Starts at which some peers are absent, or do not stay.
 
 A machine boots late or never, a job waits in its queue, a trainer reads its data for longer than
-the others do: these begin with ``--min-peers``. Or just the peer with whose weights all are to
-begin dies, hangs or is cut off before anybody has them.
+the others: these begin with ``--min-peers``. Or the peer with the initial weights dies, hangs or is
+cut off before another peer has them.
 """
 
 from __future__ import annotations
@@ -34,28 +34,28 @@ from .schedule import KINDS_MIN, Schedule
 
 SHARE = 0.2
 """Share of late starts among the random schedules that are no situation."""
-TWO = 0.3  # of those, where there are enough peers: two are late
-APART = 0.5  # likewise: scripts without a seed, whose weights differ until they begin
-# of those with a mean: a median, where it has updates enough against one liar
+TWO = 0.3  # share of those with enough peers: two peers are late
+APART = 0.5  # share of those with scripts without a seed, so that weights differ until they begin
+# share of those with a mean that use a median, if it has updates enough against one attacker
 ROBUST, MEDIAN_OF = 0.5, 3
 WAYS = ("boots late", "prepares long", "prepares long", "never")
 PATIENCE_S = (0.2, 1.5)
 LATE_S = (1.0, 15.0)
 FIRST_SHARE = 0.06
 """Share of the schedules without late peers in which a fault strikes in the first moments."""
-FIRST_S = (0.03, 0.4)  # all have been heard of, and one is about to give its weights to the others
-LOWEST = 0.6  # the share of them in which it happens to peer 0, whose weights they are
+FIRST_S = (0.03, 0.4)  # all peers are known, and one is about to send its weights to the others
+LOWEST = 0.6  # the share of them in which the fault strikes peer 0, which has these weights
 AWAY_S = (0.3, 4.0)
 BEGUN_S = 3.0
-"""After the patience: whoever is there has begun by then,
-and who is gone before is one too many to be missing."""
+"""Seconds after the patience. By then all present peers have begun; a peer that is lost before is
+one too many."""
 
 
 def begun_late(drawn: Schedule, need: int) -> Schedule:
-    """The schedule with one peer late, or two; or just as it was drawn.
+    """Return the schedule with one peer late, or two; or as it was drawn.
 
     Args:
-        need: Updates that the rule needs against the liars there are.
+        need: Updates that the rule needs against the attackers of the schedule.
     """
     n, made, lots = (
         drawn.peers,
@@ -104,11 +104,11 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
 
 
 def disturbed(drawn: Schedule, need: int) -> Schedule:
-    """The schedule with weights of its own for each peer, and one peer that dies, hangs or is cut
-    off while they begin; or just as it was drawn.
+    """Return the schedule with weights of its own for each peer, and one peer that dies, hangs or
+    is cut off while they begin; or as it was drawn.
 
     Args:
-        need: Updates that the rule needs against the liars there are.
+        need: Updates that the rule needs against the attackers of the schedule.
     """
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/first moments"), drawn.peers, drawn.active_s)
     lot, lowest, order = lots.random.random(), lots.random.random() < LOWEST, lots.peers()
@@ -139,7 +139,7 @@ FIRST: tuple[Callable[[int, tuple[int, ...], float, float], Fault], ...] = (
 
 
 def _needs_two_honest(fault: Fault) -> bool:
-    """Whether it is a lie that there need to be two honest peers against, who say the same."""
+    """Whether the fault is an attack that needs two honest peers with the same claim against it."""
     return isinstance(fault, ByzantineFault) or (
         isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
     )
@@ -152,12 +152,12 @@ def _start(way: str, peer: int, at_s: float) -> StartFault:
 
 
 def _is_of(peers: set[int], fault: Fault) -> bool:
-    """Whether it is what one of them does, or what befalls it alone."""
+    """Whether the fault is an attack of one of these peers, or strikes it alone."""
     if isinstance(fault, ByzantineFault | NodeAttack):
         return not peers.isdisjoint(fault.peers)
     return getattr(fault, "peer", None) in peers
 
 
 def _goes_before(at_s: float, fault: Fault) -> bool:
-    """For good."""
+    """Whether the fault removes a peer for good before this time."""
     return isinstance(fault, Crash | Leave) and fault.at_s is not None and fault.at_s < at_s

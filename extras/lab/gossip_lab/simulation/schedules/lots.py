@@ -19,7 +19,7 @@ class FaultSampler:
     active_s: float
 
     def peers(self) -> list[int]:
-        """All peers in an order that does not change when there are fewer or more."""
+        """Return all peers in an order that does not change if there are fewer or more."""
         lots = [self.random.random() for _ in range(PEERS_MAX)]
         return sorted(range(self.n), key=lambda peer: lots[peer])
 
@@ -27,11 +27,11 @@ class FaultSampler:
         return self.ms(least_s, max(least_s, self.active_s - 0.5))
 
     def ms(self, least_s: float, most_s: float) -> float:
-        """Whole milliseconds: they look the same in a plan file, in a word and in a trace."""
+        """Draw whole milliseconds, which look the same in a plan file, a message and a trace."""
         return round(self.random.uniform(least_s, most_s), 3)
 
     def long(self, least_s: float, most_s: float) -> float:
-        """Short ones as often as long ones."""
+        """Draw a duration: short ones are as frequent as long ones."""
         stretched: float = least_s * (most_s / least_s) ** self.random.random()
         return round(stretched, 3)
 

@@ -1,4 +1,4 @@
-"""Draws schedules of pipelines: what is drawn for a swarm, as far as stages can bear it."""
+"""Draws schedules of pipelines: those faults of a swarm's schedule that stages can survive."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from .generator import generate
 from .schedule import Schedule
 
 SIZES = ((2, 2), (3, 3), (2, 3, 1), (2, 2, 2), (3, 3, 3), (1, 2, 2), (3, 4), (3, 3, 3))
-"""Members of each stage, as often as they are here."""
+"""Members of each stage; each entry is equally likely."""
 MICRO_BATCHES = (2, 4, 6, 8)
 LARGE_ENOUGH = 3
-"""Members without whom a stage has no majority: of fewer each goes on alone, where a network parts
-them, and two branches come to be, as in a swarm of two."""
+"""Members that a stage needs for a majority. Fewer members each go on alone if a partition
+separates them, and two branches form, as in a swarm of two."""
 ROUNDS_MIN = 20
 AUDITS = (0.1, 0.3, 0.6)
-"""With which probability a micro-batch is audited, where any is."""
+"""Probabilities that a micro-batch is audited, if any is."""
 LIES = (NegatedActivations, NegatedGradients, ScaledGradients, FalseAudits)
 SHARES = (None, 0.5, 0.2)
-LOST_EVERY = 5  # in one of so many schedules a stage loses all its peers
+LOST_EVERY = 5  # a stage loses all its peers in one of this many schedules
 LATE_SHARE = 0.15
 """Share of the other schedules in which a peer has its layers only after other stages have
 begun."""
@@ -61,7 +61,7 @@ DEADLY = (Crash, Restart, CrashMidway, KillTrainer)
 
 
 def generate_pipeline(seed: int) -> Schedule:
-    """The schedule of a seed with a pipeline in it."""
+    """Return the schedule of a seed with a pipeline in it."""
     draw = Random(f"pipeline/{seed}")
     sizes, micro_batches = draw.choice(SIZES), draw.choice(MICRO_BATCHES)
     peers = sum(sizes)
@@ -92,8 +92,8 @@ def generate_pipeline(seed: int) -> Schedule:
 
 
 def _with_late_trainer(schedule: Schedule, survivors: set[int], draw: Random) -> Schedule:
-    """In some a trainer takes long until it has built its layers: what the stage before sends it
-    until then is dropped."""
+    """Delay, in some schedules, a trainer that builds its layers: until then it drops the
+    activations of the stage before."""
     peer, at_s = draw.choice(sorted(survivors)), draw.uniform(*LATE_S)
     if draw.random() >= LATE_SHARE:
         return schedule
@@ -101,8 +101,8 @@ def _with_late_trainer(schedule: Schedule, survivors: set[int], draw: Random) ->
 
 
 def _with_audits(schedule: Schedule, draw: Random) -> Schedule:
-    """Half of those whose stages are large enough have audits; in most of these one member of a
-    stage, or of several, lies."""
+    """Add audits to half of the schedules with large enough stages. In most of these one member of
+    a stage, or of several, is Byzantine."""
     if min(schedule.stages) < LARGE_ENOUGH or draw.random() < 0.5:
         return schedule
     lies: list[ActivationFault] = []
@@ -115,8 +115,8 @@ def _with_audits(schedule: Schedule, draw: Random) -> Schedule:
 def _with_lost_stage(
     faults: tuple[Fault, ...], schedule: Schedule, draw: Random
 ) -> tuple[Fault, ...]:
-    """All peers of one stage are killed at about the same time. Of two one may stay away; of more,
-    so many that the others are a majority."""
+    """Kill all peers of one stage at about the same time. Of two peers one may stay away; of more,
+    as many as leave a majority."""
     members = draw.choice(schedule.members)
     at_s = draw.uniform(0.3, 0.7) * schedule.active_s
     most = 1 if len(members) == 2 else (len(members) - 1) // 2
@@ -138,8 +138,8 @@ def _with_lost_stage(
 def _bearable(
     faults: tuple[Fault, ...], schedule: Schedule, survivors: set[int]
 ) -> tuple[Fault, ...]:
-    """Those that leave in each stage one member which keeps its state, and of whom it takes a
-    majority enough that are not gone for good."""
+    """Return the faults after which each stage has one member that keeps its state, and a majority
+    of members that are not gone for good."""
     kinds: tuple[type[Fault], ...] = OF_MACHINES + SLOWING
     if min(schedule.stages) >= LARGE_ENOUGH:
         kinds += OF_NETWORKS

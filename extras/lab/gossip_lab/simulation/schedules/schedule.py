@@ -1,4 +1,4 @@
-"""One simulated run as frozen data: who is in it, what the world is like, what goes wrong and when.
+"""One simulated run as frozen data: its peers, its world, and its faults with their times.
 ``play.run`` plays it."""
 
 from __future__ import annotations
@@ -17,63 +17,60 @@ from gossip.topologies import read_weights, write_weights
 
 PROBE_INTERVAL_S = (0.05, 10.0)
 COMMIT_LOG_MAX = 4096
-WAYS = 4  # one behind the other in a round: update, what servers of shards ask each other, result
+WAYS = 4  # in sequence in a round: update, requests between servers of shards, result
 KINDS_MIN = 3  # of fault, in a random schedule
-PEERS_MAX = 64  # larger swarms are simulated by themselves, not by the thousand
+PEERS_MAX = 64  # larger swarms are simulated one by one, not by the thousand
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Everything that a run depends on: equal schedules have equal traces.
+    """All inputs of a run: equal schedules have equal traces.
 
     Attributes:
-        seed: Of everything random that is left: delays, losses, who probes whom, who serves.
-        active_s: Seconds in which faults happen. Then they end, who was killed is started again,
-            and calm must return.
-        duration_s: All of it, at least; longer when the calm phase has to wait for a deadline.
-        rounds_min: So far half of the peers must come before it ends,
-            unless that takes twice ``duration_s``.
-        f: Byzantine peers that are said to be tolerated, at least: a mean bears none of them.
-        compute_s: Bounds of the time that a trainer takes for a round.
-        rule_s: Time that a server's rule takes; 0: it answers at once.
+        seed: Of all remaining randomness: delays, losses, targets of probes, servers.
+        active_s: Seconds in which faults happen. Then they end, killed peers are restarted, and
+            calm must return.
+        duration_s: Least duration of the run; longer if the calm phase has to wait for a deadline.
+        rounds_min: Round that half of the peers must reach before the run ends, unless that takes
+            twice ``duration_s``.
+        f: Least number of tolerated Byzantine peers: a mean tolerates none of them.
+        compute_s: Bounds of a trainer's time for a round.
+        rule_s: Time of a server's rule; 0: it finishes at once.
         delay_s: Bounds of a message's time on an undisturbed link.
         shards: Elements of each shard of the toy model.
         probe_interval_s: ``MembershipSettings.probe_interval_s``.
         round_timeout_s: ``RoundSettings.round_timeout_s``.
         start_timeout_s: ``RoundSettings.start_timeout_s``.
-        min_peers: ``RoundSettings.min_peers``: so many begin without the others; 0:
-            all are waited for.
-        patience_s: ``RoundSettings.patience_s``: how long the others are waited for,
-            once those are here.
-        apart: Each peer's weights are its own, as those of scripts without a seed: all begin with
+        min_peers: ``RoundSettings.min_peers``: this many peers begin without the others; 0: all are
+            waited for.
+        patience_s: ``RoundSettings.patience_s``: wait for the others once those are present.
+        apart: Whether each peer's weights are its own, as in scripts without a seed: all begin with
             those of one of them.
-        commit_log: ``RoundSettings.commit_log``: who is further behind needs a state.
+        commit_log: ``RoundSettings.commit_log``: a peer that is further behind needs a state.
         batch_policy: ``CoreSettings.batch_policy``.
-        stable_addresses: Who is started again has the addresses that it had.
-        prepare_s: Time that the trainer of one who is started again takes until it has a model; its
-            node is there at once.
+        stable_addresses: Whether a restarted peer keeps its addresses.
+        prepare_s: Time until the trainer of a restarted peer has a model; its node is up at once.
         server_weights: How often peers serve, as in the settings of a run: ``0:4,2:2``.
-        bytes_per_s: What each link carries of payloads, each way; 0: they take no time. A number of
-            the toy model has 4 bytes.
-        link_timeout_s: ``MembershipSettings.link_timeout_s``:
-            between hosts links stay up for longer.
-        queue_s: While payloads move, other messages take up to so much longer:
-            links share their cables.
-        copies_per_s: Bytes of payloads that a node takes in in a second, one after the other; 0:
-            they take no time.
-        joins_s: When newcomers are started, whose ids come behind those of ``peers``: each finds
-            the others by way of the folder of addresses.
-        told: Launchers say who has ended for good, and who is on its way.
-        piece_bytes: Of a piece of the toy model's state. A float32 element has 4.
+        bytes_per_s: Bandwidth of each link for payloads, each way; 0: they take no time. A number
+            of the toy model has 4 bytes.
+        link_timeout_s: ``MembershipSettings.link_timeout_s``: longer between hosts.
+        queue_s: Extra delay of other messages while payloads move, at most: links share their
+            cables.
+        copies_per_s: Bytes of payloads that a node copies in a second, one payload after the other;
+            0: copying takes no time.
+        joins_s: Start times of newcomers. Their ids follow those of ``peers``, and each finds the
+            others through the folder of addresses.
+        told: Whether launchers report peers that have ended for good, and expected ones.
+        piece_bytes: Size of a piece of the toy model's state. A float32 element has 4 bytes.
         quorum: ``RoundSettings.quorum``.
-        local_steps: That make an update of the toy model. With more than one an outer step with
+        local_steps: Steps of an update of the toy model. With more than one an outer step with
             momentum applies the aggregate.
         fragments: Of the toy model, each as large as an update: a round is on one of them.
-        further_every: Behind so many steps of a toy model's optimizer another one steps, in a round
+        further_every: Steps of a toy model's optimizer before each step of another one, in a round
             that is no step of the run; 0: there is one optimizer.
         overlap: 1: trainers compute the next update beside the round of the last one.
-        stages: Of a pipeline: how many of the peers, in order of their ids, are in each stage.
-            Empty: each peer has the whole model.
+        stages: Number of peers in each stage of a pipeline, in order of their ids. Empty: each peer
+            has the whole model.
         micro_batches: Of a step of the pipeline.
         audit: ``PipelineSettings.audit``.
     """
@@ -120,13 +117,13 @@ class Schedule:
 
     @property
     def members(self) -> tuple[tuple[int, ...], ...]:
-        """The peers of each stage; of one, where there is no pipeline."""
+        """The peers of each stage; without a pipeline those of one."""
         edges = accumulate(self.stages or (self.peers,), initial=0)
         return tuple([tuple(range(*edge)) for edge in pairwise(edges)])
 
     @property
     def everybody(self) -> int:
-        """How many peers there will have been."""
+        """Number of all peers, newcomers included."""
         return self.peers + len(self.joins_s)
 
     @property
@@ -140,7 +137,7 @@ class Schedule:
 
     @property
     def travel_s(self) -> float:
-        """Return the seconds, at most, until the updates and results of a round are read."""
+        """Longest time until the updates and results of a round are read, in seconds."""
         nbytes = 4 * sum(self.shards)
         on_link_s = nbytes / self.bytes_per_s if self.bytes_per_s else 0.0
         taken_in_s = self.everybody * nbytes / self.copies_per_s if self.copies_per_s else 0.0
@@ -156,24 +153,25 @@ class Schedule:
 
     @property
     def plan(self) -> FaultPlan:
-        """The faults with the world in a ``[simulate]`` table:
-        its TOML replays this very schedule."""
+        """The faults with the world in a ``[simulate]`` table: its TOML replays exactly this
+        schedule."""
         world = {
             f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "faults"
         }
         return FaultPlan(self.faults, world)
 
     def with_plan(self, plan: FaultPlan) -> Schedule:
-        """The same with the plan's faults, and with what its ``[simulate]`` table says.
+        """Return the schedule with the plan's faults, and with the settings of its ``[simulate]``
+        table.
 
-        Raises: ConfigError: The table has an unknown key or a value that cannot be, or a fault
-            names a peer that is not there.
+        Raises: ConfigError: The table has an unknown key or an invalid value, or a fault names an
+        unknown peer.
         """
         _check_world(plan.simulate)
         return dataclasses.replace(self, **plan.simulate, faults=plan.faults).checked()
 
     def checked(self) -> Schedule:
-        """The schedule itself. Raises: ConfigError: It cannot be played."""
+        """Return the schedule itself. Raises: ConfigError: It cannot be played."""
         for holds, *text in self._demands():
             if not holds:
                 raise ConfigError(*text)
@@ -184,8 +182,8 @@ class Schedule:
         return self
 
     def _demands(self) -> Iterator[tuple[bool, *tuple[str, ...]]]:
-        """Yield each demand on the schedule in turn: whether it holds, the error text if it does
-        not, and a hint."""
+        """Yield each requirement of the schedule in turn: whether it holds, the error text if it
+        does not, and a hint."""
         yield (
             1 <= self.peers <= PEERS_MAX,
             f"peers = {self.peers}: a simulated swarm has 1 to {PEERS_MAX} peers",
@@ -334,11 +332,12 @@ def _alike(value: object, example: object) -> bool:
 
 
 PEERS_NEEDED: Mapping[type, int] = {Flap: 2, Ring: 4}
-"""Without so many a fault means nothing: among three in a ring each stands beside both."""
+"""Peers without which a fault means nothing: in a ring of three each is next to both others."""
 
 
 def without_peer(schedule: Schedule, gone: int) -> Schedule:
-    """The same swarm without one peer: those after it move down by one, faults that need it go."""
+    """Return the swarm without one peer: later ids decrease by one, and faults that need the peer
+    go."""
     faults = tuple(kept for fault in schedule.faults if (kept := _without(fault, gone)) is not None)
     weights = {
         _moved(peer, gone): weight
@@ -354,7 +353,7 @@ def without_peer(schedule: Schedule, gone: int) -> Schedule:
             [sum(p != gone for p in members) for members in schedule.members if members != (gone,)]
         )
         schedule = dataclasses.replace(schedule, stages=stages if schedule.stages else ())
-        # so that as many as before are waited for
+        # as many as before are waited for
         least = max(0, min(schedule.min_peers - (not late), schedule.peers - 1))
         return dataclasses.replace(
             schedule, peers=schedule.peers - 1, min_peers=least, faults=faults

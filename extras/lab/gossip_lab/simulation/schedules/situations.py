@@ -1,10 +1,10 @@
-"""Situations that faults which are drawn one by one hardly ever make: some rules of the protocol
-exist for nothing else.
+"""Situations that randomly drawn faults hardly ever cause. Some rules of the protocol exist only
+for them.
 
-Most of a swarm leaves in one moment; a server that lies is asked to serve again and again, by peers
-that come and go; a link is so slow that commits are late for seconds; a node has more to do than it
-has time for, and nothing else is wrong. A share of the random schedules is of one of these: its
-seed, its times and the size of its swarm stay as they were drawn, where they can.
+Most of a swarm leaves at once. A Byzantine server gets state requests again and again, from peers
+that leave and return. A link is so slow that commits are late for seconds. A node is overloaded,
+and nothing else is wrong. A share of the random schedules is one of these situations: its seed, its
+times and the size of its swarm stay as drawn, if possible.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ from .schedule import Schedule
 SHARE = 0.2
 """Share of the random schedules that are a situation."""
 STEADY_S, QUICK_S = (0.46, 0.58), (0.08, 0.11)
-"""Seconds that a trainer needs for a round. Many short rounds pass while one peer is away."""
+"""Seconds of a trainer for a round. Many short rounds pass while one peer is away."""
 OFTEN_S = 0.2  # between two probes
-RULES_UNDER_ATTACK = ("geometric_median", "median", "trimmed_mean")  # that bear one of three
+# that tolerate one Byzantine peer of three
+RULES_UNDER_ATTACK = ("geometric_median", "median", "trimmed_mean")
 STANDING = 0.08
 """Share of standstills among the random schedules that are none of these situations and begin with
 all peers. In a standstill, results are rejected while few peers are left."""
-# lies that whoever has an update of its own finds out
+# attacks that every peer with an update of its own detects
 REFUSED = ("wrong_results", "scaled_results", "nan_results")
 BRIEF_S = (12.0, 17.0)
-"""Active and total seconds of a standstill. Its rounds are quick: more than a hundred pass."""
-STAY_LEAST = 3  # of those of whom most leave
-RATHER = ("two_results", "kept_results")  # lies that take several turns to be found out
+"""Active and total seconds of a standstill. Its rounds are short: more than a hundred pass."""
+STAY_LEAST = 3  # peers that stay in an exodus
+RATHER = ("two_results", "kept_results")  # attacks that are detected only after several turns
 
 
 def situated(drawn: Schedule) -> Schedule:
-    """A situation in place of what was drawn for the seed; or just that."""
+    """Return a situation in place of the drawn schedule, or the drawn schedule."""
     lot = Random(f"schedule/{drawn.seed}/situation")
     if lot.random() >= SHARE:
         return drawn
@@ -64,14 +65,14 @@ def situated(drawn: Schedule) -> Schedule:
 
 
 def standing(drawn: Schedule) -> Schedule:
-    """A standstill in place of what was drawn for the seed; or just that."""
+    """Return a standstill in place of the drawn schedule, or the drawn schedule."""
     lot = Random(f"schedule/{drawn.seed}/standing")
     return STANDSTILL.make(drawn) if lot.random() < STANDING else drawn
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """``least``, ``most``: peers that it takes, and may have."""
+    """``least``, ``most``: bounds of the number of peers."""
 
     name: str
     weight: float
@@ -86,8 +87,8 @@ class Scenario:
 
 
 def _harmless(lots: FaultSampler, peers: Sequence[int] = ()) -> list[Fault]:
-    """By which no message is lost and nobody is taken for another than it is:
-    to some of ``peers``, or of all."""
+    """Draw faults that lose no message and give no peer a wrong identity: for some of ``peers``, or
+    all."""
     order, at_s, for_s = (
         peers or lots.peers(),
         [lots.when(0.2) for _ in range(3)],
@@ -105,24 +106,24 @@ def _harmless(lots: FaultSampler, peers: Sequence[int] = ()) -> list[Fault]:
 
 
 def _rolling(drawn: Schedule) -> Schedule:
-    """In rounds that somebody serves, with a rule that takes whatever comes."""
+    """Use rounds with servers, and a rule that accepts any update."""
     if drawn.topology == "rolling":
         return replace(drawn, aggregator="mean")
     return replace(drawn, topology="rolling", aggregator="mean", batch_policy="fixed_local")
 
 
 def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Most of the swarm leaves in one moment, some of them amid a round that others count on them
-    in; maybe whoever makes the result of that round dies when it has told them and nobody else, in
-    a network that loses messages."""
+    """Remove most of the swarm at once, some peers within a round that counts on them. The server
+    of that round may die when it has sent the result to these peers alone, in a network that loses
+    messages."""
     more, order, at_s = lots.few(2), lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
     count = min(drawn.peers // 2 + more, drawn.peers - STAY_LEAST)
     apart_s, rule_s = lots.random.choice((0.0, 0.01, 0.3)), lots.random.choice((0.0001, 0.1, 0.3))
     after_s = [round(at_s + lots.ms(0.0, apart_s), 3) for _ in range(drawn.peers)]
     dies, back_s = lots.random.random() < 0.6, lots.long(0.05, 4.0)
     lossy, share = lots.random.random() < 0.6, round(lots.random.uniform(0.2, 0.45), 3)
-    # Results are spread in the order of the peers, so those who leave are told first; and amid a
-    # round it is while its rule runs.
+    # Results are sent in the order of the peers, so the peers that leave get them first. They
+    # leave within a round, as its rule takes long.
     leavers, rule_s = (sorted(order)[:count], 0.3) if dies else (order[:count], rule_s)
     faults: list[Fault] = [Leave(peer, when) for peer, when in zip(leavers, after_s, strict=False)]
     if dies:
@@ -134,8 +135,8 @@ def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _overload(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """A node or two have more to do than they have time for, for seconds; nothing is lost, and
-    everybody else is well."""
+    """Overload one node or two for seconds; nothing is lost, and all other peers are
+    undisturbed."""
     order, count = lots.peers(), lots.few(2)
     slow = [
         SlowNode(peer, lots.long(0.02, 0.1), lots.ms(2.0, 8.0), lots.long(1.5, 6.0))
@@ -149,13 +150,13 @@ def _overload(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _byzantine_server(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """A server lies, under a rule that bears it; others are cut off, killed and started again
-    meanwhile, and catch up."""
+    """Draw a Byzantine server under a rule that tolerates it. Others are cut off, killed and
+    restarted, and catch up."""
     attacker, *others = lots.peers()
     lie = lots.random.choice((*RESULT_ATTACKS, *RATHER, *RATHER))
     rule = lots.random.choice(RULES_UNDER_ATTACK)
     at_s, away_s = lots.ms(2.0, lots.active_s - 7.0), lots.long(1.0, 6.0)
-    # Who died and is back before the other is there again was of no roster meanwhile.
+    # A peer that died and returns before the other one was in no roster in between.
     died_s, back_s, often = (
         lots.ms(0.0, 1.0),
         round(away_s * lots.random.uniform(0.1, 0.8), 3),
@@ -192,8 +193,8 @@ def _slow_link(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Somebody stands out and is locked up for some rounds; others sleep for as many, and go on
-    from where the rest is then."""
+    """Quarantine a peer that stands out for some rounds. Others pause for as many rounds, and go on
+    from the round of the rest."""
     attacker, *others = lots.peers()
     topology = (
         drawn.topology if drawn.topology != "rolling" else lots.random.choice(("random-k", "full"))
@@ -222,7 +223,7 @@ def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """The connections of one peer break as soon as they stand, again and again."""
+    """Break the connections of one peer as soon as they are up, again and again."""
     order, share = lots.peers(), round(lots.random.uniform(0.2, 0.7), 2)
     broken = Reset(share, lots.ms(2.0, 8.0), lots.long(1.0, 6.0), (order[0],))
     return replace(
@@ -231,14 +232,14 @@ def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """A server's results are refused, and so many others are dead, or their trainers hang, that who
-    is left is no majority without it. Rounds are quick, or the dead would have left the roster
-    before the liar's next turn."""
+    """Reject a server's results while so many others are dead, or their trainers hang, that the
+    remaining peers are no majority without it. Rounds are short, or the dead peers would have left
+    the roster before the attacker's next turn."""
     attacker, *others = lots.peers()
     n, lots.active_s, at_s = drawn.peers, BRIEF_S[0], lots.ms(1.0, 4.0)
     rule, lie = lots.random.choice(RULES_UNDER_ATTACK), lots.random.choice(REFUSED)
     away: list[Fault] = []
-    for peer in others[: n - n // 2 - 1]:  # who is left is a majority with the liar
+    for peer in others[: n - n // 2 - 1]:  # the remaining peers are a majority with the attacker
         how, when, for_s = (
             lots.random.random(),
             round(at_s + lots.ms(0.0, 1.0), 3),
@@ -262,7 +263,7 @@ def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 STANDSTILL = Scenario("standstill", 1.0, 4, 6, _standstill)
-"""Drawn by itself: ``standing``."""
+"""Drawn separately: ``standing``."""
 SITUATIONS: tuple[Scenario, ...] = (
     Scenario("lying server", 3.0, 5, 7, _byzantine_server),
     Scenario("exodus", 2.0, 7, 9, _exodus),

@@ -1,10 +1,9 @@
-"""Schedules in which hardly anything goes wrong, and what there is is strained: payloads that take
-time, peers that stand still.
+"""Schedules with hardly any faults but much strain: payloads that take time, peers that pause.
 
-A swarm of one; all peers stopped at once; links and processors for which updates and states are
-large, without a fault or with peers that stop; a newcomer whose link carries less than the rounds
-need; payloads that trickle; the last holder of the state, to whom newcomers come. A share of the
-random schedules is of one of these.
+A swarm of one; all peers paused at once; links and processors for which updates and states are
+large, without a fault or with peers that pause; a newcomer with a link that carries less than the
+rounds need; payloads that trickle; the last holder of the state, joined by newcomers. A share of
+the random schedules is one of these.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ share of lent memory among those that are left."""
 STARVED_SHARE, FIRST_S = 0.04, 0.06
 """Share of all schedules, and the time by which all processes have just begun."""
 FAR_SHARE, FAR_S, JITTERS = 0.04, (0.01, 0.2), (0.0, 0.3)
-"""Share of all schedules, time of a message one way, and by how much of that it varies."""
+"""Share of all schedules, time of a message one way, and its relative variation."""
 FAR_PEERS = 3
-"""Two have no majority: what one says is known to the other a moment later, and both go on alone.
-"""
+"""Two peers have no majority: each receives the other's commit a moment later, and both go on
+alone."""
 COMPUTE_S = (0.1, 0.2)
 QUEUE_S = 0.6
 """A queue of 0.1 s, and a segment that is sent again after 0.2 s or after 0.4 s more."""
 QUEUED_BELOW = 5.0
-"""Payloads a second: those that are there sooner fill no queue for so long."""
+"""Payloads a second: faster links fill no queue for so long."""
 STOPPED_SHARE = 0.5
-"""Share of the schedules with large payloads in which peers stop."""
+"""Share of the schedules with large payloads in which peers pause."""
 ROUND_TIMEOUT_S = 10.0
-"""Large payloads want a longer one: so do those who train large models."""
+"""Large payloads need a longer timeout, as in runs with large models."""
 
 
 def strained(drawn: Schedule) -> Schedule:
-    """A strain in place of what was drawn for the seed; or just that."""
+    """Return a strain in place of the drawn schedule, or the drawn schedule."""
     lot = Random(f"schedule/{drawn.seed}/strain")
     if lot.random() >= SHARE:
         return drawn
@@ -60,15 +59,15 @@ def strained(drawn: Schedule) -> Schedule:
 
 
 def lent(drawn: Schedule) -> Schedule:
-    """One with memory that is lent in its place; or just that. To be asked last: it leaves the
-    other schedules as they are."""
+    """Return a schedule with lent memory in place of the drawn one, or the drawn one. To be called
+    last: it leaves the other schedules unchanged."""
     chance = Random(f"schedule/{drawn.seed}/lent").random()
     return _arranged(drawn, LENT_MEMORY) if chance < LENT_SHARE else drawn
 
 
 def starved(drawn: Schedule) -> Schedule:
     """Give some or all peers a tenth of a processor, from their first moments on or later. A share
-    of the schedules gets this fault beside the others, which stay as they are."""
+    of the schedules gets this fault beside the others, which stay unchanged."""
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/starved"), drawn.peers, drawn.active_s)
     if lots.random.random() >= STARVED_SHARE:
         return drawn
@@ -80,7 +79,7 @@ def starved(drawn: Schedule) -> Schedule:
 
 def far(drawn: Schedule) -> Schedule:
     """Put the hosts as far apart as continents. A share of the schedules has such links, and is
-    otherwise as it was. Narrow ones stay near: their payloads take seconds as it is, about as long
+    otherwise unchanged. Narrow links stay near: their payloads take seconds already, about as long
     as peers that have finished wait for others."""
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/far"), drawn.peers, drawn.active_s)
     leaves = drawn.peers < FAR_PEERS or drawn.bytes_per_s > 0
@@ -101,7 +100,7 @@ def _arranged(drawn: Schedule, chosen: StressScenario) -> Schedule:
 
 @dataclass(frozen=True, slots=True)
 class StressScenario:
-    """``least``, ``most``: peers that it takes, and may have."""
+    """``least``, ``most``: bounds of the number of peers."""
 
     name: str
     weight: float
@@ -111,8 +110,8 @@ class StressScenario:
 
 
 def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """One peer, from the start or because the other is gone, which is stopped, or slow,
-    and maybe gets company."""
+    """Run one peer alone, from the start or because the other is gone. It is paused, or slow, and a
+    newcomer may join."""
     begins_alone, for_s, at_s, joins = (
         lots.random.random() < 0.6,
         lots.long(0.3, 4.0),
@@ -139,8 +138,8 @@ def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _all_stop(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """A laptop's lid, a host of virtual machines that stands still:
-    all peers at nearly the same moment."""
+    """Pause all peers at nearly the same moment, as a closed laptop or a suspended host of virtual
+    machines does."""
     at_s, for_s, apart_s = (
         lots.ms(2.0, 8.0),
         lots.long(0.3, 8.0),
@@ -154,8 +153,8 @@ def _all_stop(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _large(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Links, or nodes, need seconds for the payloads of a round. Nothing else is wrong, or one or
-    two peers stop for a moment, while payloads are on their way to and from them."""
+    """Use links, or nodes, that need seconds for the payloads of a round. Nothing else is wrong, or
+    one or two peers pause for a moment, while payloads are on their way to and from them."""
     nbytes = 4.0 * max(drawn.shards)
     link, copies = lots.long(0.2, 40.0), lots.long(0.5, 60.0)  # payloads a second
     which = lots.random.choice(("link", "copies", "both"))
@@ -176,8 +175,8 @@ def _large(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _slow_newcomers(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """One or two come, over a link that may carry less than state and rounds need; once all is over
-    it carries them."""
+    """Start one or two newcomers over a link that may carry less than state and rounds need; after
+    the faults it carries them."""
     count, at_s, apart_s = lots.few(2), lots.ms(2.0, 6.0), lots.long(0.05, 2.0)
     rate = lots.long(20.0, 2000.0)
     joins_s = tuple(round(at_s + apart_s * number, 3) for number in range(count))
@@ -193,7 +192,7 @@ def _slow_newcomers(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _trickle(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Payloads of one trickle for a while, all else that it says gets through."""
+    """Let the payloads of one peer trickle for a while; all its other messages get through."""
     peer, rate, at_s, for_s = (
         lots.peers()[0],
         lots.long(1.0, 40.0),
@@ -204,8 +203,8 @@ def _trickle(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _last_holder(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """All but one end for good in one moment, and their launchers say so; as many newcomers as
-    there were are being started, or too few, now and then."""
+    """End all peers but one for good at once, which their launchers report. As many newcomers are
+    starting as there were peers, or sometimes too few."""
     at_s, later_s, (_, *gone) = lots.ms(3.0, 6.0), lots.long(0.1, 2.5), lots.peers()
     crashes = tuple(
         Crash(peer, None, round(at_s + 0.01 * number, 3)) for number, peer in enumerate(gone)
@@ -226,8 +225,8 @@ STRAINS: tuple[StressScenario, ...] = (
 
 
 def _lent(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Memory that a peer lends to the others cannot be read, or others are written over their
-    updates, while one may crash and come back."""
+    """Make memory unreadable that a peer lends to the others, or let peers overwrite their updates
+    in it, while one may crash and return."""
     first, second, *_ = lots.peers()
     at_s, for_s = lots.ms(3.0, 6.0), lots.long(4.0, 10.0)
     back_s, rewrites, crashes = lots.long(0.5, 2.0), lots.random.random(), lots.random.random()

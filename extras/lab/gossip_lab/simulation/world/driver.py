@@ -1,7 +1,7 @@
-"""Runs sans-IO cores over a simulated network on a virtual clock: what the node does for one real
-peer, for a whole swarm.
+"""Runs sans-IO cores over a simulated network on a virtual clock: the node's work for one real
+peer, done for a whole swarm.
 
-The same seed gives the same run, to the last bit: ``Swarm.trace_hash`` says so. Messages travel as
+The same seed gives the same run, to the last bit, as ``Swarm.trace_hash`` shows. Messages travel as
 the codec's bytes.
 
     swarm = Swarm(
@@ -14,9 +14,9 @@ the codec's bytes.
     swarm.crash(3)
     swarm.run_for(2.0)
 
-Time inside is whole nanoseconds, so that no sum of delays depends on the order in which it was
-made. Cores are told seconds, by the clock of their machine. ``hooks`` look on (``observer``),
-``outgoing`` lies (``attackers``).
+Time inside is whole nanoseconds, so that no sum of delays depends on the order of its terms. Cores
+get seconds, by the clock of their machine. ``hooks`` observe (``observer``), ``outgoing`` attacks
+(``liars``).
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ from .wire import Outgoing, Wire
 
 __all__ = ["AnySwarm", "SimulationStuck", "Swarm", "address", "node_rng"]
 
-# in one run: a core that answers itself for ever is a bug, not a long test
+# in one run: a core that causes its own events for ever is a bug, not a long test
 DELIVERIES_MAX = 50_000_000
 CRASHED: str = "crashed"
-# a node that stood still for less does not notice: ``StallDetector`` in the node
+# a node does not notice a shorter pause: ``StallDetector`` in the node
 STALLED_AFTER_S = 0.2
 SLICE_S = 0.05
 """Longest time after which the trainer of a slow machine notices that it is fast again."""
 
 
 def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
-    """Control and bulk address of a simulated peer. A restarted one has new ports,
-    as real ones do."""
+    """Return the control and bulk address of a simulated peer. A restarted one has new ports, as in
+    real runs."""
     return (
         f"tcp://10.0.0.{peer}:{10_000 + 2 * incarnation}",
         f"tcp://10.0.0.{peer}:{10_001 + 2 * incarnation}",
@@ -83,7 +83,8 @@ def _not_traced(now_ns: int, peer: PeerId, event: Event, said: bytes | None = No
 
 
 def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received]:
-    """The type that hooks choose it by, and the event with what a node adds to it."""
+    """Return the type by which hooks select the event, and the event with the additions of a
+    node."""
     kind = type(event.message)
     if kind is Commit and host.admit is not None:
         event = compared(event, host.admit)
@@ -91,7 +92,7 @@ def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received
 
 
 def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
-    """The one source of randomness of a node's life."""
+    """Return the only source of randomness of a node's life."""
     return random.Random(f"node/{seed}/{peer}/{incarnation}")
 
 
@@ -99,35 +100,35 @@ class Swarm(Timeline, Generic[C]):
     """n peers, a network and a clock.
 
     Args:
-        make_core: makes the core of a peer's life, ``(peer, incarnation) -> core``;
-            incarnations start at 0.
-        n: peers 0..n-1. They start within ``start_spread_s`` of each other, but for those
-            ``absent``, whom ``join`` starts.
-        seed: of everything random in here.
-        network: links and their faults; may be changed while the swarm runs.
-        make_trainer: of what answers Go, Aggregate, Apply, TakeSnapshot, Restore,
-            ``(peer, incarnation) -> trainer``. Without it such an effect is an error.
-        run: the run's id in every envelope.
-        encoded: whether messages travel as bytes.
-            Turning it off makes long runs several times faster.
-        progress_s: how often the core is told of its trainer's progress.
-        stable_addresses: a restarted peer gets its old address again.
-        traced: whether there is a ``trace_hash``. Without it a message to many peers is not written
+        make_core: Makes the core of a peer's life, ``(peer, incarnation) -> core``; incarnations
+            start at 0.
+        n: Number of peers, 0..n-1. They start within ``start_spread_s`` of each other, except for
+            the ``absent`` ones, which ``join`` starts.
+        seed: Of everything random in the swarm.
+        network: Links and their faults; may be changed while the swarm runs.
+        make_trainer: Makes the trainer that handles StartRound, Aggregate, Apply, TakeSnapshot,
+            Restore, ``(peer, incarnation) -> trainer``. Without it such an effect is an error.
+        run: The run's id in every envelope.
+        encoded: Whether messages travel as bytes. Turning it off makes long runs several times
+            faster.
+        progress_s: Interval at which the core gets its trainer's progress.
+        stable_addresses: Whether a restarted peer gets its old address again.
+        traced: Whether there is a ``trace_hash``. Without it a message to many peers is not written
             down once for each of them.
 
     Attributes:
-        now_ns: virtual time; ``now`` is the same in seconds.
-        counts: what became of messages (sent, delivered, lost, cut, no_link, gone, malformed,
-            duplicated, corrupted, ...) and how often a process was crashed, restarted, paused.
-        inspections: of each present life that is a whole peer. A liar's roster may name some who
-            were never there.
-        machines: of each peer, through all its lives.
-        hooks: observers.
-        deliveries: events that cores were given; beyond ``deliveries_max`` of them what
-            ``too_many`` makes is raised.
-        handling, handler, asked: the last of them, whose it was,
-            and what the core asked for because of it.
-        outgoing: what Byzantine peers make of what their cores want to say; None: all are honest.
+        now_ns: Virtual time; ``now`` is the same in seconds.
+        counts: Messages by fate (sent, delivered, lost, cut, no_link, gone, malformed, duplicated,
+            corrupted, ...) and how often a process was crashed, restarted, paused.
+        inspections: Of each present life that is a whole peer. A Byzantine peer's roster may name
+            peers that never existed.
+        machines: Of each peer, through all its lives.
+        hooks: Observers.
+        deliveries: Events that cores were given. Beyond ``deliveries_max`` of them the exception of
+            ``too_many`` is raised.
+        handling, handler, asked: The last event, the peer that handles it, and the effects that its
+            core has returned.
+        outgoing: Changes the messages of Byzantine peers; None: all are honest.
     """
 
     # A test or a campaign varies one of the world's options, by name.
@@ -158,9 +159,9 @@ class Swarm(Timeline, Generic[C]):
         self.hooks = Hooks()
         self.outgoing: Outgoing | None = None
         self._dice: dict[PeerId, random.Random] = {}  # of a peer in all its lives
-        # bytes of payloads that a node copies in a second; 0.0: that takes no time
+        # bytes of payloads that a node copies in a second; 0.0: copying takes no time
         self.copies_per_s = 0.0
-        self.travel_s = 0.0  # that the payloads of a round need on links and in nodes
+        self.travel_s = 0.0  # time of the payloads of a round on links and in nodes
         self.deliveries = 0
         self.deliveries_max, self.too_many = DELIVERIES_MAX, _too_many
         self.handling: Event | None = None
@@ -200,12 +201,12 @@ class Swarm(Timeline, Generic[C]):
 
     @property
     def up(self) -> tuple[PeerId, ...]:
-        """Peers whose process runs (a paused one counts)."""
+        """Peers with a running process (a paused one counts)."""
         return tuple(peer for peer, host in self.hosts.items() if host.running)
 
     @property
     def trace_hash(self) -> str:
-        """Hash of everything that was delivered so far, and of its times."""
+        """Hash of all deliveries so far, and of their times."""
         assert self._traced, "this run is not traced"
         return self._trace.hexdigest()
 
@@ -232,7 +233,7 @@ class Swarm(Timeline, Generic[C]):
         self._links.heartbeats()
 
     def summary(self) -> str:
-        """One line a peer: its state, its core, what it said last."""
+        """Return one line a peer: its state, its core, its last reports."""
         lines = [
             (
                 f"seed {self.seed}, network: {dict(sorted(self.counts.items()))}, cut: "
@@ -257,8 +258,8 @@ class Swarm(Timeline, Generic[C]):
     # --- faults -----------------------------------------------------------------------------------
 
     def crash(self, peer: PeerId) -> None:
-        """SIGKILL: core and trainer are gone;
-        the others see their connections close a moment later."""
+        """Kill core and trainer, as SIGKILL does. The others see their connections close a moment
+        later."""
         host = self.hosts[peer]
         assert host.running, f"peer {peer} is {host.state}"
         host.state = "crashed"
@@ -268,8 +269,8 @@ class Swarm(Timeline, Generic[C]):
         self._close_process(host)
 
     def restart(self, peer: PeerId, after_s: float = 0.0) -> None:
-        """Starts the peer again, with the next incarnation; crashes it first when it runs. One that
-        is being started is not started twice: a launcher has one process of each peer."""
+        """Start the peer again, with the next incarnation, and crash it first if it runs. A peer
+        that is starting is not started twice: a launcher has one process of each peer."""
         if self.hosts[peer].state == "starting":
             return
         if self.hosts[peer].running:
@@ -279,20 +280,21 @@ class Swarm(Timeline, Generic[C]):
         self._add(peer, self.hosts[peer].incarnation + 1, after_s)
 
     def join(self, peer: PeerId) -> None:
-        """Starts a peer that was never there."""
+        """Start a peer for the first time."""
         assert peer not in self.hosts, f"peer {peer} is {self.hosts[peer].state}"
         self.counts["joined"] += 1
         self._add(peer, 0, 0.0)
 
     def connect_all(self) -> None:
-        """Everybody who is here has connections that stand to all others, before it starts."""
+        """Connect all present peers to each other before they start."""
         for host in self.hosts.values():
             for other in self.hosts.values():
                 if other is not host:
                     self._links.stand(host, other)
 
     def pause(self, peer: PeerId) -> None:
-        """SIGSTOP for core and trainer: what comes is queued; heartbeats over its links fail."""
+        """Pause core and trainer, as SIGSTOP does: events are queued, and heartbeats over its links
+        fail."""
         host = self.hosts[peer]
         assert host.state == "up", f"peer {peer} is {host.state}"
         host.state, host.paused_at_ns = "paused", self.now_ns
@@ -300,14 +302,15 @@ class Swarm(Timeline, Generic[C]):
         self._links.heartbeats()
 
     def resume(self, peer: PeerId) -> None:
-        """SIGCONT: first what was queued, then ``ClockJumped``, then the timers that are late.
-        Short stops go unnoticed."""
+        """Resume core and trainer, as SIGCONT does: first the queued events, then ``ClockJumped``,
+        then the late timers. Short pauses go unnoticed."""
         host = self.hosts[peer]
         assert host.state == "paused", f"peer {peer} is {host.state}"
         host.state = "up"
         for see in self.hooks.resume:
             see(self, peer)
-        host.inbox.extendleft(reversed(host.waiting))  # what it had no time for before
+        # events that it had no time for before the pause
+        host.inbox.extendleft(reversed(host.waiting))
         host.waiting.clear()
         while host.inbox and host.state == "up":
             self._slow_nodes.handle(host, *host.inbox.popleft())
@@ -327,7 +330,7 @@ class Swarm(Timeline, Generic[C]):
         )
 
     def stop_trainer(self, peer: PeerId) -> None:
-        """The trainer hangs, its node does not."""
+        """Hang the trainer, while its node goes on."""
         self.hosts[peer].trainer_stopped = True
 
     def resume_trainer(self, peer: PeerId) -> None:
@@ -341,26 +344,26 @@ class Swarm(Timeline, Generic[C]):
             self._ask_trainer(host, effect)
 
     def lose_trainer(self, peer: PeerId) -> None:
-        """The trainer's process dies, its node does not."""
+        """End the trainer's process, while its node goes on."""
         host = self.hosts[peer]
         host.trainer = None
         self.deliver(host, events.TrainerLost("killed"))
 
     def stop(self, peer: PeerId, reason: str = "asked to") -> None:
-        """SIGTERM: the peer may leave politely."""
+        """Request the peer to stop, as SIGTERM does: it may leave gracefully."""
         self.deliver(self.hosts[peer], events.Stop(reason))
 
     def inject(self, peer: PeerId, event: Event) -> None:
-        """Hands a core any event at once, a forged message say."""
+        """Deliver any event to a core at once, for example a forged message."""
         self.deliver(self.hosts[peer], event)
 
     def let_go(self, sender: PeerId, to: PeerId) -> None:
-        """Deliver at once what a fault has slowed down on this link."""
+        """Deliver at once the messages that a fault has slowed down on this link."""
         self._wire.let_go(sender, to)
 
     def slow_down(self, peer: PeerId, factor: float, handling_s: float = 0.0) -> None:
-        """A slow machine: all that the trainer does takes ``factor`` times as long, and the node
-        ``handling_s`` for an event."""
+        """Slow the machine down: all work of the trainer takes ``factor`` times as long, and the
+        node ``handling_s`` for an event."""
         machine, host = self.machines[peer], self.hosts[peer]
         machine.slowness, machine.handling_ns = factor, to_ns(handling_s)
         if not handling_s:
@@ -376,8 +379,8 @@ class Swarm(Timeline, Generic[C]):
             self._set_alarm(host, token, at_s)
 
     def make_timers_late(self, peer: PeerId, late_s: float) -> None:
-        """Every timer that the peer sets from now on fires ``late_s`` after its time:
-        an overloaded machine."""
+        """Delay every timer that the peer sets from now on by ``late_s``, as on an overloaded
+        machine."""
         self.machines[peer].late_ns = to_ns(late_s)
 
     # --- lives ------------------------------------------------------------------------------------
@@ -415,7 +418,7 @@ class Swarm(Timeline, Generic[C]):
     def _watch_progress(self, host: SimProcess[C]) -> None:
         if host.trainer is None or host.state in ("crashed", "halted"):
             return
-        # read from shared memory by the node, so a hung trainer has some too
+        # the node reads it from shared memory, so a hung trainer has progress, too
         if host.state == "up":
             self.deliver(host, host.trainer.progress(host.machine.clock_s(self.now_ns)))
         self.at_ns(self.now_ns + to_ns(self.progress_s), self._watch_progress, host)
@@ -429,8 +432,8 @@ class Swarm(Timeline, Generic[C]):
     # --- events and effects -----------------------------------------------------------------------
 
     def deliver(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None:
-        """Hands an event to a core; to one that is paused, when it goes on. ``said``: the bytes
-        that it came as."""
+        """Deliver an event to a core; to a paused one when it resumes. ``said``: the bytes of the
+        message."""
         if host.state == "up":
             if not self._slow_nodes.puts_off(host, event, said):
                 self._handle(host, event, said)
@@ -469,7 +472,7 @@ class Swarm(Timeline, Generic[C]):
                 see(self, peer, event)
 
     def _carry_out_all(self, host: SimProcess[C], effects: Sequence[Effect]) -> bool:
-        """False: the process was killed before the last of them."""
+        """Carry out the effects. Return False if the process was killed before the last of them."""
         peer, seeing, carry_out = host.peer, self.hooks.effect, self._carry_out
         for effect in effects:
             asked: type = type(effect)
@@ -486,7 +489,7 @@ class Swarm(Timeline, Generic[C]):
             if host.state != "up":
                 assert host.halt is None, f"peer {peer} asks for {effect} after it halted"
                 if host.state == CRASHED:
-                    return False  # killed by who watches: what was not carried out is lost
+                    return False  # killed by an observer: the remaining effects are lost
             carry_out[asked](host, effect)
         return True
 
@@ -494,7 +497,7 @@ class Swarm(Timeline, Generic[C]):
         host.settling.appendleft(events.SendsDone())
 
     def _set_timer(self, host: SimProcess[C], effect: events.SetTimer) -> None:
-        # A token that names two timers in one life is how stale timers kill the healthy
+        # With one token for two timers in one life, stale timers kill healthy peers
         # (docs/design_notes.md N7).
         assert effect.token not in host.used_tokens, (
             f"peer {host.peer} used timer token {effect.token} twice"
@@ -553,8 +556,8 @@ class Swarm(Timeline, Generic[C]):
             self._answer(host, host.trainer.on_effect(effect, host.machine.clock_s(self.now_ns)))
 
     def _answer(self, host: SimProcess[C], answers: list[tuple[float, Said]]) -> None:
-        """Answers that take no time are settled before the node looks at its timers, as
-        ``Node._settle`` does."""
+        """Schedule the trainer's answers. Those that take no time are settled before the node
+        handles its timers, as in ``Node._settle``."""
         for delay_s, event in answers:
             if not delay_s and isinstance(event, events.Aggregated):
                 host.settling.append(event)
@@ -562,8 +565,8 @@ class Swarm(Timeline, Generic[C]):
             self._work(host, event, delay_s)
 
     def _work(self, host: SimProcess[C], event: Said, left_s: float) -> None:
-        """Let the trainer finish an answer, in slices on a slow machine, which may be fast again
-        before the end."""
+        """Let the trainer finish an answer. A slow machine works in slices, as it may become fast
+        again before the end."""
         slowness = host.machine.slowness
         done_s = left_s if slowness == 1.0 else min(left_s, SLICE_S / slowness)
         act = (self._work, host, event, left_s - done_s)
@@ -581,7 +584,7 @@ class Swarm(Timeline, Generic[C]):
             self._deliver_trainer_event(host, event)
 
     def _deliver_trainer_event(self, host: SimProcess[C], event: Said) -> None:
-        """Let the trainer go on, and deliver its event. In this order: the core may react to the
+        """Let the trainer go on, and deliver its event, in this order. The core may react to the
         event with a command, which comes after those that the trainer has."""
         if host.trainer is not None:
             for effect in host.trainer.put_off(event):
@@ -591,4 +594,4 @@ class Swarm(Timeline, Generic[C]):
 
 
 AnySwarm: TypeAlias = Swarm[Any]
-"""A swarm of cores of whatever type."""
+"""A swarm of cores of any type."""

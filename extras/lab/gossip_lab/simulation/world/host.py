@@ -41,19 +41,19 @@ class Lane:
 
     control: str
     up: bool = False
-    to_incarnation: int = 0  # of the life that it reached
+    to_incarnation: int = 0  # of the receiver, once connected
     tries: int = 0
-    attempt: int = 0  # names the pending try, so that an outdated one does nothing
-    breaks: int = 0  # how often it was reset, so that what was on its way then does not arrive
+    attempt: int = 0  # names the pending attempt, so that an outdated one does nothing
+    breaks: int = 0  # resets, in which messages on their way are lost
     # last arrival, control and bulk: first in, first out
     arrives_ns: list[int] = field(default_factory=lambda: [0, 0])
-    free_at_ns: int = 0  # when the bulk lane has sent what was queued
-    let_go: int = 0  # how often all that was on its way got through at once
-    # what is on its way on a link that a fault makes slow
+    free_at_ns: int = 0  # when the bulk lane has sent the queued payloads
+    let_go: int = 0  # how often all messages on their way got through at once
+    # messages on their way on a link that a fault makes slow
     slowed: list[tuple[Any, ...]] = field(default_factory=list)
 
     def in_order(self, arrives_ns: int, bulk: bool) -> int:
-        """When something arrives that overtakes nothing."""
+        """Return the arrival time at which nothing is overtaken."""
         last = self.arrives_ns
         if arrives_ns > last[bulk]:
             last[bulk] = arrives_ns
@@ -62,28 +62,28 @@ class Lane:
 
 @dataclass(slots=True)
 class SimProcess(Generic[C]):
-    """One process of a peer: a core, its trainer, and what the driver keeps for them. Times in
-    reports and commits: seconds."""
+    """One process of a peer: a core, its trainer, and the driver's state of them. Times in reports
+    and commits: seconds."""
 
     peer: PeerId
     incarnation: int
     core: C
     trainer: Trainer | None
     machine: Machine
-    dice: random.Random  # decides what the network does to what it sends
+    dice: random.Random  # decides the effects of the network on its messages
     state: Literal["starting", "up", "paused", "crashed", "halted"] = "starting"
     lanes: dict[PeerId, Lane] = field(default_factory=dict)
-    # pending: when due (ns), and for when asked (s)
+    # pending: time due (ns), and time requested (s)
     timers: dict[Token, tuple[int, float]] = field(default_factory=dict)
     used_tokens: set[Token] = field(default_factory=set)
-    # what came while it was paused
+    # events that arrived while it was paused
     inbox: deque[tuple[Event, bytes | None]] = field(default_factory=deque)
-    # what a slow node had no time for yet
+    # events that a slow node had no time for yet
     waiting: deque[tuple[Event, bytes | None]] = field(default_factory=deque)
-    settling: deque[Event] = field(default_factory=deque)  # what the node itself answered at once
+    settling: deque[Event] = field(default_factory=deque)  # events that the node itself caused
     late_timers: list[tuple[int, Token]] = field(default_factory=list)
     paused_at_ns: int = 0
-    effects_left: int | None = None  # to live
+    effects_left: int | None = None  # until it crashes
     trainer_stopped: bool = False
     trainer_inbox: list[Said] = field(default_factory=list)
     asked: list[Effect] = field(default_factory=list)  # effects for a stopped trainer

@@ -21,13 +21,13 @@ imports torch."""
 
 
 class Launchers(Observer):
-    """They write it down for everybody, also for who starts later."""
+    """Reports events to all peers, also to those that start later."""
 
     def __init__(self) -> None:
         self._said: dict[PeerId, Event] = {}
 
     def begin(self, swarm: AnySwarm, newcomers: dict[PeerId, float]) -> None:
-        """``newcomers``: when each has an address."""
+        """Announce the newcomers. ``newcomers``: the time at which each has an address."""
         swarm.hooks.append(self)
         for peer, at_s in newcomers.items():
             swarm.at(

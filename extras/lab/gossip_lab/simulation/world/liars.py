@@ -1,6 +1,7 @@
-"""Byzantine peers of a simulation: what their nodes say instead of what their honest cores want to.
+"""Byzantine peers of a simulation: the messages that their nodes send in place of those of their
+honest cores.
 
-swarm.outgoing = Liars(swarm, {3: ("false_deaths", "wrong_results")})
+swarm.outgoing = ByzantinePeers(swarm, {3: ("false_deaths", "wrong_results")})
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ if TYPE_CHECKING:
 
 
 class ByzantinePeers:
-    """Value of ``Swarm.outgoing`` that makes some peers send some lies, each named as in ``LIES``.
-    All of them stop if ``active`` is False.
+    """Value of ``Swarm.outgoing`` that makes some peers perform attacks, each named as in ``LIES``.
+    All attacks stop if ``active`` is False.
 
-    Raises: KeyError: There is no such lie.
+    Raises: KeyError: There is no such attack.
     """
 
     def __init__(self, swarm: AnySwarm, lies: Mapping[PeerId, Iterable[str]]) -> None:
@@ -34,7 +35,7 @@ class ByzantinePeers:
         self.active = True
 
     def count_attacks(self) -> Counter[str]:
-        """How often each lie was told, by anybody."""
+        """Return how often each attack took place, at any peer."""
         total: Counter[str] = Counter()
         for attacker in self.attackers.values():
             total.update(attacker.told)

@@ -1,5 +1,5 @@
-"""The connections between simulated processes: tried until they stand, closed with a process, timed
-out when silent."""
+"""The connections between simulated processes: retried until they are up, closed with a process,
+timed out when silent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .machine import to_ns
 from .network import Network, between
 
 FIRST_TRY_S, HANDSHAKE_WAYS = 0.001, 4
-"""Until a connection stands, at least; and ways to and fro that it takes: TCP, then ZMTP."""
+"""Least time until a connection is up, and one-way trips that it takes: TCP, then ZMTP."""
 
 
 class LinkEnvironment(Protocol[C]):
@@ -40,14 +40,14 @@ class Links(Generic[C]):
         assert to != host.peer, f"peer {to} connects to itself"
         lane = host.lanes.get(to)
         if lane is not None and lane.control == control:
-            return  # it stands, or is being tried already
+            return  # it is up, or is being tried already
         if lane is not None:
             lane.up, lane.attempt = False, lane.attempt + 1
         host.lanes[to] = lane = Lane(control)
         self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
     def stand(self, host: SimProcess[C], to: SimProcess[C]) -> None:
-        """It has been connected for long: it is told nothing of it any more."""
+        """Connect a host as if it had been connected for long: it gets no event."""
         control, _ = self.swarm.address_of(to.peer, to.incarnation)
         host.lanes[to.peer] = Lane(control, up=True, to_incarnation=to.incarnation)
 
@@ -57,8 +57,8 @@ class Links(Generic[C]):
             lane.up, lane.attempt = False, lane.attempt + 1
 
     def reset(self, host: SimProcess[C], to: PeerId, lane: Lane) -> None:
-        """The connection breaks: what is on its way is lost,
-        the one who opened it sees that and opens it again."""
+        """Break the connection: messages on their way are lost, and the peer that opened it gets an
+        event and opens it again."""
         if not lane.up:
             return
         lane.up, lane.breaks, lane.attempt = False, lane.breaks + 1, lane.attempt + 1
@@ -71,7 +71,8 @@ class Links(Generic[C]):
         self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
     def close_process(self, host: SimProcess[C]) -> None:
-        """Its own connections are gone at once; others see theirs to it close a moment later."""
+        """Close the connections of a process at once; others see theirs to it close a moment
+        later."""
         for other in self.swarm.hosts.values():
             lane = other.lanes.get(host.peer)
             if lane is not None and lane.up and lane.to_incarnation == host.incarnation:
@@ -103,7 +104,8 @@ class Links(Generic[C]):
             and other.running
             and self.swarm.address_of(to, other.incarnation)[0] == lane.control
         ):
-            if other.state == "paused":  # its kernel would accept, but no handshake is answered
+            # its kernel would accept, but no process answers the handshake
+            if other.state == "paused":
                 self._try_later(host, to, lane, self.swarm.network.reconnect_s)
                 return
             lane.up, lane.tries, lane.to_incarnation = True, 0, other.incarnation
@@ -144,7 +146,7 @@ class Links(Generic[C]):
         self._try_later(host, to, lane, after_s)
 
     def heartbeats(self) -> None:
-        """Links over which nothing comes any more will time out."""
+        """Schedule the timeouts of links over which nothing arrives any more."""
         if self.swarm.network.heartbeat_s is None:
             return
         for host in self.swarm.hosts.values():

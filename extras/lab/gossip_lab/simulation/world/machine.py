@@ -1,5 +1,4 @@
-"""The machine that a simulated peer runs on: how fast it is, how its clock runs,
-how late its timers are."""
+"""The machine that a simulated peer runs on: its speed, its clock and the delay of its timers."""
 
 from __future__ import annotations
 
@@ -15,21 +14,20 @@ def to_ns(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Machine:
-    """Belongs to a peer, not to one of its lives:
-    a process that is started again finds it as it was.
+    """Machine of a peer, through all its lives: a restarted process finds it unchanged.
 
-    A core sees its machine's clock only. Time in the simulated world is an integer
-    number of nanoseconds.
+    A core sees its machine's clock only. Time in the simulated world is an integer number of
+    nanoseconds.
 
     Attributes:
-        slowness: Factor on the time that everything takes the trainer.
-        handling_ns: What the node needs for one event; meanwhile others wait. 0:
-            events take no time.
-        late_ns: How much later than asked every timer fires.
-        free_at_ns: When the node has handled what it took up last.
-        copied_ns: When the node has taken in the payloads that have come.
-        waited: How many events had to wait for that.
-        true: Its clock shows the world's time, as most do: saves the arithmetic.
+        slowness: Factor on the time of all work of the trainer.
+        handling_ns: Time of the node for one event, in which other events wait. 0: events take no
+            time.
+        late_ns: Delay of every timer.
+        free_at_ns: When the node has handled its present event.
+        copied_ns: When the node has copied the payloads that have arrived.
+        waited: Number of events that had to wait for that.
+        true: Whether its clock shows the world's time, as most do: saves the arithmetic.
     """
 
     slowness: float = 1.0
@@ -40,7 +38,7 @@ class Machine:
     waited: int = 0
     rate: float = 1.0
     _since_ns: int = 0  # when the clock got its present rate
-    _since_s: float = 0.0  # and what it showed then
+    _since_s: float = 0.0  # its time then
     true: bool = True
 
     def clock_s(self, now_ns: int) -> float:
@@ -57,7 +55,7 @@ class Machine:
         self.true = False
 
     def due_ns(self, at_s: float) -> int:
-        """When a timer for ``at_s`` of its clock fires: never before that clock shows it."""
+        """Return when a timer for ``at_s`` of its clock fires: never before that clock shows it."""
         if self.true:
             t_ns = ceil(at_s * NS)
             return (t_ns if t_ns / NS >= at_s else t_ns + 1) + self.late_ns

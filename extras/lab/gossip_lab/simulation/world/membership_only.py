@@ -1,4 +1,4 @@
-"""A swarm of cores that are a membership and nothing else: large swarms and long runs, where rounds
+"""A swarm of cores with nothing but a membership: for large swarms and long runs, in which rounds
 would only cost time."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .driver import Swarm, address, node_rng
 from .network import Network
 
 Listener = Callable[[float, PeerId, Change], None]
-"""``(when, by whom noticed, change)``."""
+"""``(when, peer that noticed it, change)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class MemberSetup:
 
 
 class MemberCore:
-    """Knows everybody's first address from the start, as from a folder of seeds."""
+    """A core that has all first addresses from the start, as from a folder of seeds."""
 
     def __init__(self, peer: PeerId, incarnation: int, setup: MemberSetup) -> None:
         self.peer, self.n, self.listen = peer, setup.n, setup.listen
@@ -118,15 +118,15 @@ def member_swarm(  # noqa: PLR0913
 
 
 class StallBlindCore(MemberCore):
-    """Its driver never notices that it stood still; its own late timers have to tell."""
+    """A core with a driver that reports no pauses; it must detect them by its own late timers."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         return [] if isinstance(event, events.ClockJumped) else super().handle(event, now)
 
 
 def all_fine(swarm: Swarm[MemberCore]) -> bool:
-    """Nobody is still to start, and everybody who runs sees everybody who runs alive and usable,
-    and nobody else."""
+    """Whether no peer is still to start, and all running peers see each other alive and usable, and
+    no other peer."""
     up = set(swarm.up)
     return not any(host.state == "starting" for host in swarm.hosts.values()) and all(
         set(swarm.cores[peer].membership.alive()) == up

@@ -1,5 +1,5 @@
-"""Lies about updates and membership, and about shards that decide together, which only Byzantine
-nodes of the simulator send. Each is a function, known by its name in a fault plan."""
+"""Attacks on updates, on membership, and on shards that decide together, which only Byzantine nodes
+of the simulator perform. Each is a function, named in a fault plan."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from gossip.core import (
 )
 from gossip.inject import ByzantinePeer, Instead, Letter, lie
 
-OFTEN = 0.1  # of the messages that could carry a lie about others, so many do
+OFTEN = 0.1  # share of the messages that carry false claims about others, if they can
 HUGE = np.float32(1e30)
 STATUSES: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
-STRANGERS = 10_000  # from which id on nobody is of the run
+STRANGERS = 10_000  # ids from here on belong to no peer of the run
 
 
 # --- updates --------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def forged_incarnations(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def deaf(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Answer the probes of one peer never, and of all others always: a case for indirect probes."""
+    """Send no acks to one peer, and all acks to the others: a case for indirect probes."""
     return (
         []
         if isinstance(letter.message, Ack)
@@ -278,7 +278,7 @@ def strangers(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def replays(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send again, besides, a message that it sent to a peer a while ago."""
+    """Also send again a message that it sent to a peer a while ago."""
     kind = type(letter.message).__name__
     often, fresh = attacker.rng.random() < OFTEN, attacker.rng.random() < OFTEN
     old = attacker.heard.get(kind)
@@ -289,7 +289,7 @@ def replays(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def garbage(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send random bytes besides."""
+    """Also send random bytes."""
     often, noise = (
         attacker.rng.random() < OFTEN,
         attacker.rng.randbytes(attacker.rng.randint(1, 200)),

@@ -1,8 +1,8 @@
-"""Carries a schedule's faults out in a swarm, ends them for the calm phase, and counts which of
-them really took place.
+"""Carries out a schedule's faults in a swarm, ends them for the calm phase, and counts those that
+really took place.
 
-A fault that finds nothing to strike (the peer is dead already, no message was sent while they were
-to be lost) is not counted.
+A fault without an effect (the peer is dead already, no message was sent while messages were lost)
+is not counted.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ CarriedOut: TypeAlias = (
 )
 """Faults that simulated swarms can carry out."""
 EVENT_S = 0.001
-"""Processor time that a node takes for an event, in which a starved one falls behind."""
+"""Processor time of a node for an event, in which a starved node falls behind."""
 
 
 def name_of(fault: Fault) -> str:
@@ -124,7 +124,7 @@ class Nemesis(Observer):
         for fault in schedule.faults:
             if not isinstance(fault, CarriedOut):
                 raise BadFault(
-                    f"the simulator cannot carry out {fault}: it knows no {type(fault).__name__}",
+                    f"the simulator cannot carry out {fault}: it has no {type(fault).__name__}",
                     "leave it out, or add it to extras/lab/gossip_lab/simulation/world/nemesis.py",
                 )
         self.schedule = schedule
@@ -138,17 +138,17 @@ class Nemesis(Observer):
         }
         self._slow = [fault for fault in schedule.faults if isinstance(fault, Slow)]
         self._slow_now = [fault for fault in self._slow if fault.at_s is None]
-        # waits for its victim, or whoever serves, to come to the round
+        # waits until its victim, or any server, reaches the round
         self._at_round: list[Blow] = []
-        self._midway: dict[PeerId, tuple[int, CrashMidway]] = {}  # effects left to live
-        self._servers: list[ServerFault] = []  # for whoever serves next
-        # of the last commit: who, round, shard, told how many
+        self._midway: dict[PeerId, tuple[int, CrashMidway]] = {}  # effects left before the crash
+        self._servers: list[ServerFault] = []  # for the next server
+        # of the last commit: server, round, shard, number of receivers
         self._told: tuple[PeerId, int, int, int] = (-1, -1, -1, 0)
         self._weather: dict[int, Weather] = {}
         self._cuts: dict[int, tuple[Link, ...]] = {}
         self._on_now: dict[int, bool] = {}
         self._proofs = FaultEffects()
-        # faults that made a node slow, and how many events had waited there before
+        # faults that made a node slow, and the number of events that had waited there before
         self._slow_nodes: list[tuple[SlowNode | Starve, int]] = []
         self._attackers: ByzantinePeers | None = None
         self._launchers = Launchers() if schedule.told else None
@@ -160,32 +160,32 @@ class Nemesis(Observer):
             look(swarm, peer, text)
 
     def slowness(self, peer: PeerId) -> float:
-        """Factor on the peer's compute time."""
+        """Return the factor on the peer's compute time."""
         if self._calm:
             return 1.0
         return prod([fault.factor for fault in self._slow_now if fault.peer == peer])
 
     def activation_lies(self, peer: PeerId) -> tuple[ActivationFault, ...]:
-        """Return the faults by which the peer lies about micro-batches."""
+        """Return the faults by which the peer falsifies micro-batches."""
         return FaultPlan(self.schedule.faults).activation_lies(peer)
 
     def second_reading(self, row: Row, round_id: int, now: float) -> Vector:
-        """The update of a row as it lies in its owner's memory when a server adds up."""
+        """Return the update of a row as it is in its owner's memory when a server aggregates."""
         vector: Vector = row.payload.data
         for fault in self.schedule.faults:
             if isinstance(fault, Rewritten) and row.peer in fault.peers and not self._calm:
                 assert fault.at_s is not None
                 if fault.at_s <= now < fault.at_s + fault.for_s:
                     self._rewritten[fault] = True
-                    # every third one is not finite any more
+                    # every third one is no longer finite
                     return vector * np.float32(3.0 if (round_id + row.peer) % 3 else np.nan)
         return vector
 
     def begin(self, swarm: AnySwarm) -> None:
-        """Takes up its place beside a new swarm: everything that has a time is scheduled.
+        """Schedule all faults with a time in a new swarm.
 
-        It looks on only when it has to wait for a moment, and then as the last: others see the
-        effect that a peer dies before.
+        The nemesis is an observer only if it has to wait for an event, and then the last one:
+        others see the effect before the peer dies.
         """
         self._arm_attackers(swarm)
         if any(
@@ -219,7 +219,7 @@ class Nemesis(Observer):
             swarm.outgoing = PerReceiverAttack(apart, swarm.outgoing)
 
     def _plan(self, swarm: AnySwarm, number: int, fault: Fault) -> None:
-        """Schedules a fault, or lets it wait for its moment. Who is slow or lies is so from the
+        """Schedule a fault, or let it wait for its event. Slow and Byzantine peers are so from the
         first round on, in the trainer."""
         if isinstance(fault, NetworkFault):
             self._later(swarm, fault.at_s, partial(self._on, swarm, number, fault))
@@ -243,7 +243,7 @@ class Nemesis(Observer):
                 self._later(swarm, fault.at_s, partial(self._blow, swarm, fault))
 
     def _slow_down(self, swarm: AnySwarm, fault: Slow, begins: bool) -> None:
-        """A fault of the trainer begins, or is over."""
+        """Begin or end a slowdown of the trainer."""
         (self._slow_now.append if begins else self._slow_now.remove)(fault)
         host = swarm.hosts.get(fault.peer)
         if host is not None and isinstance(host.trainer, ToyTrainer | StageTrainer):
@@ -252,8 +252,8 @@ class Nemesis(Observer):
         self._call_fault_hooks(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
 
     def _come(self, swarm: AnySwarm, fault: StartFault) -> None:
-        """It is there, or was waited for in vain until the calm. Took place if the others have
-        ended a round without it; in a pipeline, where they cannot, if any has begun one."""
+        """Start a late peer, or end the wait for it. The fault took place if the others have ended
+        a round without the peer; in a pipeline, where they cannot, if any has begun one."""
         others = [host.core.rounds for peer, host in swarm.hosts.items() if peer != fault.peer]
         waited_for = self.schedule.stages and any(rounds.mode == "active" for rounds in others)
         if waited_for or any(rounds.round_id > 0 for rounds in others):
@@ -263,14 +263,14 @@ class Nemesis(Observer):
             self._join(swarm, fault.peer)
 
     def _join(self, swarm: AnySwarm, peer: PeerId) -> None:
-        """A newcomer has the same weather as the others."""
+        """Start a newcomer, which has the same link faults as the others."""
         self._call_fault_hooks(swarm, peer, "joins")
         swarm.join(peer)
         self._reshape(swarm)
 
     def end(self, swarm: AnySwarm) -> None:
-        """Ends every fault: the network is whole, who stood still goes on. Those who crashed for
-        good stay away; liars lie."""
+        """End every fault: the network is whole, and paused peers resume. Peers that crashed for
+        good stay away, and Byzantine trainers stay Byzantine."""
         for number, fault in enumerate(self.schedule.faults):
             if number in self._on_now and isinstance(fault, NetworkFault):
                 self._off(swarm, number, fault)
@@ -296,7 +296,7 @@ class Nemesis(Observer):
                 host.trainer.slowness = 1.0
 
     def totals(self, swarm: AnySwarm) -> Counter[str]:
-        """``struck``, with those who lied and those who were slow."""
+        """Return ``struck``, with the attackers and the slow peers."""
         found = Counter(self.struck)
         found.update(name_of(self.schedule.faults[number]) for number in self._proofs.proven)
         found.update(map(name_of, self._rewritten))
@@ -384,13 +384,13 @@ class Nemesis(Observer):
         )
 
     def _blow(self, swarm: AnySwarm, fault: Blow) -> None:
-        """A crash, restart or hang whose time has come."""
+        """Carry out a crash, restart or hang that is due."""
         if fault.peer == "server":
-            self._at_round.append(Crash("server"))  # whoever serves next
+            self._at_round.append(Crash("server"))  # the next server
             return
         host = swarm.hosts.get(fault.peer)
         if host is None:
-            return  # it is not there yet
+            return  # it has not started yet
         match fault:
             case Crash():
                 self._kill(swarm, fault, fault.peer, None)
@@ -413,7 +413,7 @@ class Nemesis(Observer):
         self._call_fault_hooks(swarm, peer, str(fault))
         swarm.crash(peer)
         if again_after_s is not None:
-            # Not from within an event of the life that ends here.
+            # Not within an event of the life that ends here.
             swarm.at(swarm.now, partial(swarm.restart, peer, again_after_s))
         elif self._launchers is not None:
             self._launchers.has_ended(swarm, peer)
@@ -426,7 +426,7 @@ class Nemesis(Observer):
         match fault:
             case CrashMidway():
                 self._midway[fault.peer] = (fault.effect, fault)
-                return  # counted when it dies
+                return  # counted when it crashes
             case HangTrainer():
                 swarm.stop_trainer(fault.peer)
                 swarm.at(
@@ -462,7 +462,7 @@ class Nemesis(Observer):
         self.struck[name_of(fault)] += 1
 
     def _set_clock_right(self, swarm: AnySwarm, host: SimProcess[Any]) -> None:
-        """Makes a peer's clock that of a healthy machine, if this life goes on."""
+        """Set a peer's clock to that of a healthy machine, if this life still runs."""
         if swarm.hosts[host.peer] is host:
             swarm.drift(host.peer, 1.0)
 
@@ -514,7 +514,7 @@ class Nemesis(Observer):
         )
 
     def _cut(self, swarm: AnySwarm) -> None:
-        """Makes the network's cuts those of all faults that are on."""
+        """Set the network's cuts to those of all present faults."""
         wanted = {link: True for links in self._cuts.values() for link in links}
         for link in [link for link in swarm.network.cuts if link not in wanted]:
             del swarm.network.cuts[link]
@@ -525,7 +525,7 @@ class Nemesis(Observer):
             self.cuts_seen[tuple(sorted(wanted))] = True
 
     def _reshape(self, swarm: AnySwarm) -> None:
-        """Makes every link as bad as the faults that are on make it together."""
+        """Make every link as bad as all present faults together make it."""
         peers, network = tuple(swarm.hosts), swarm.network
         network.models.clear()
         for fault in self._weather.values():
@@ -533,7 +533,7 @@ class Nemesis(Observer):
                 network.models[link] = _worse(network.models.get(link, network.default), fault)
 
     def _later(self, swarm: AnySwarm, t: float, act: Callable[[], None]) -> None:
-        """Unless the calm has begun by then."""
+        """Schedule a call, unless the calm has begun by then."""
         swarm.at(t, lambda: act() if not self._calm else None)
 
 

@@ -1,5 +1,5 @@
-"""Network between simulated peers. It delays, loses, repeats or damages a message, or never carries
-it."""
+"""Network between simulated peers. It delays, loses, duplicates or damages messages, or carries
+none at all."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ Link = tuple[PeerId, PeerId]
 
 @dataclass(frozen=True, slots=True)
 class LinkModel:
-    """One direction between two peers. Probabilities are per message,
-    drawn whether they can matter or not.
+    """One direction between two peers. Probabilities are per message, and drawn whether they can
+    matter or not.
 
-    TCP itself loses nothing: what gets lost there goes with its connection (``reset``) or at a full
-    queue (``queue_bytes``). ``loss``, ``duplicate``,
-    ``reorder`` and ``corrupt`` are harsher than that.
+    TCP itself loses nothing: there, messages are lost with their connection (``reset``) or at a
+    full queue (``queue_bytes``). ``loss``, ``duplicate``, ``reorder`` and ``corrupt`` are harsher
+    than that.
     """
 
     delay_s: tuple[float, float] = (0.0002, 0.001)  # uniform between the two
-    spike: float = 0.0  # a message takes longer, by a time uniform up to ``spike_s``
+    spike: float = 0.0  # extra delay of a message, uniform up to ``spike_s``
     spike_s: float = 0.0
     loss: float = 0.0
     duplicate: float = 0.0
-    # a message is held up, uniform up to ``reorder_s``, and those behind it overtake
+    # a message is delayed, uniform up to ``reorder_s``, and later ones overtake it
     reorder: float = 0.0
     reorder_s: float = 0.0
     corrupt: float = 0.0  # one bit of the encoded message flips
     corrupt_payload: float = 0.0  # one bit of the payload flips; the transport's checksum finds it
-    # the connection breaks: all that is on its way is lost, both ends see it, it is opened again
+    # the connection breaks, loses its messages, and is opened again; both ends get an event
     reset: float = 0.0
-    # of the bulk lane; None: payloads take no longer than anything else
+    # of the bulk lane; None: payloads take no longer than other messages
     bytes_per_s: float | None = None
-    # while payloads move, other messages take up to so much longer: queues, and segments sent again
+    # extra delay of other messages while payloads move, at most: queues, and segments sent again
     queue_s: float = 0.0
-    # a payload that finds more than this waiting is dropped: the high-water mark
+    # a payload that finds a longer queue than this is dropped: the high-water mark
     queue_bytes: float | None = None
-    # ``bytes_per_s`` is a fault: what is on its way when that ends gets through at once
+    # ``bytes_per_s`` is a fault: payloads on their way at its end get through at once
     slowed: bool = False
-    unreadable: bool = False  # no payload arrives, and all else does
+    unreadable: bool = False  # no payload arrives, and all other messages do
     disturbs: bool = field(init=False, repr=False, compare=False)
-    """Whether anything but time and bandwidth befalls a message."""
+    """Whether the link affects a message by more than time and bandwidth."""
 
     def __post_init__(self) -> None:
         shares = (
@@ -64,9 +64,9 @@ class LinkModel:
 class Network:
     """All links of a swarm. Change it at any time while the swarm runs.
 
-    A lane is first in, first out, as TCP is, unless ``fifo`` is false. ``closing_s`` is how long it
-    takes until the others see that a process is gone; ``heartbeat_s`` until a link over which
-    nothing comes counts as down (None: never).
+    A lane is first in, first out, as TCP is, unless ``fifo`` is false. ``closing_s`` is the time
+    until the others see that a process has ended. ``heartbeat_s`` is the time until a silent link
+    counts as down (None: never).
     """
 
     default: LinkModel = field(default_factory=LinkModel)
@@ -76,7 +76,7 @@ class Network:
     reconnect_s: float = 0.1
     models: dict[Link, LinkModel] = field(default_factory=dict)
     cuts: dict[Link, bool] = field(default_factory=dict)  # an ordered set
-    # payloads are on their way until then, on links that have a ``queue_s``
+    # payloads are on their way until then, on links with a ``queue_s``
     loaded_until_ns: int = 0
     changed: int = 0  # counts changes of ``cuts``, so that the swarm notices them
 
@@ -84,7 +84,7 @@ class Network:
         return self.models.get(link, self.default)
 
     def shape(self, links: Iterable[Link], **changes: object) -> None:
-        """Changes some links' model, ``loss=0.2`` say, and leaves the rest of it."""
+        """Change some links' model, for example ``loss=0.2``, and leave its other fields."""
         for link in links:
             self.models[link] = replace(self.model(link), **changes)  # type: ignore[arg-type]
 
@@ -92,7 +92,7 @@ class Network:
         return link in self.cuts
 
     def cut(self, a: PeerId, b: PeerId, both_ways: bool = True) -> None:
-        """Nothing gets from a to b any more, nor back if ``both_ways``."""
+        """Cut the link from a to b, and back if ``both_ways``."""
         self.cuts[a, b] = True
         if both_ways:
             self.cuts[b, a] = True
@@ -104,10 +104,10 @@ class Network:
         self.changed += 1
 
     def partition(self, *sides: Iterable[PeerId], one_way: bool = False) -> None:
-        """Cuts every pair of peers that are on different sides. ``one_way``: only what an earlier
-        side says to a later one.
+        """Cut every pair of peers on different sides. ``one_way``: only from an earlier side to a
+        later one.
 
-        Whoever is on no side reaches everybody: a bridge.
+        A peer on no side reaches all peers: a bridge.
         """
         groups = [tuple(side) for side in sides]
         for i, left in enumerate(groups):
@@ -117,7 +117,7 @@ class Network:
                         self.cut(a, b, both_ways=not one_way)
 
     def ring(self, peers: Iterable[PeerId], reach: int = 1) -> None:
-        """Everybody reaches only the ``reach`` next on either side: connected,
+        """Cut links so that every peer reaches only the ``reach`` next on either side: connected,
         and with no two views alike."""
         order = tuple(peers)
         for i, a in enumerate(order):
@@ -126,7 +126,7 @@ class Network:
                     self.cut(a, b)
 
     def heal(self) -> None:
-        """Mends every cut."""
+        """Remove every cut."""
         self.cuts.clear()
         self.changed += 1
 

@@ -1,10 +1,10 @@
-"""Whoever looks on while a swarm runs: checkers, recorders, nemeses that wait for a moment.
+"""Observers of a running swarm: checkers, recorders, nemeses that wait for an event.
 
     swarm.hooks.append(MyObserver())
 
-``swarm`` is the ``Swarm`` that they look at. Hooks are called in the order they were appended.
-They may read everything in the swarm and may call its faults (``crash``, ``pause``, ...); they must
-not change a core.
+``swarm`` is the observed ``Swarm``. Hooks are called in the order in which they were appended. They
+may read everything in the swarm and may call its faults (``crash``, ``pause``, ...); they must not
+change a core.
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ Watcher = Callable[..., None]
 
 
 MANY = 32
-"""Effects of one event from which on they are a flood, or nearly one."""
+"""Effects of one event from which on they count as a flood, or nearly one."""
 
 
 class Observer:
-    """Overrides what it wants to see; the rest does nothing.
+    """Base of observers, which override the methods that they need; the others do nothing.
 
     The core of a peer's present life is ``swarm.hosts[peer].core``, the time ``swarm.now`` in
     seconds (``swarm.now_ns``).
     """
 
     def on_start(self, swarm: Any, peer: PeerId) -> None:
-        """A life begins: the core exists and has handled nothing yet."""
+        """Observe the start of a life: the core exists and has handled nothing yet."""
 
     def on_event(self, swarm: Any, peer: PeerId, event: Event) -> None:
-        """Before the event is handed to the core."""
+        """Observe an event before the core handles it."""
 
     def on_effect(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
-        """Before the effect is carried out. If this crashes the peer,
-        neither it nor a later one of this event is."""
+        """Observe an effect before it is carried out. If this call crashes the peer, neither this
+        effect nor a later one of the event is carried out."""
 
     def on_flood(self, swarm: Any, peer: PeerId, event: Event) -> None:
-        """The core asks for more than ``MANY`` things at once, ``swarm.asked``, none of which has
-        been carried out."""
+        """Observe more than ``MANY`` effects of one event, ``swarm.asked``. None of them has been
+        carried out."""
 
     def after_event(self, swarm: Any, peer: PeerId, event: Event) -> None:
-        """The core handled the event and its effects were carried out. Not called when the peer was
-        crashed on the way."""
+        """Observe an event after the core has handled it and its effects were carried out. Not
+        called if the peer was crashed before."""
 
     def on_resume(self, swarm: Any, peer: PeerId) -> None:
-        """A process that stood still since ``swarm.hosts[peer].paused_at_ns`` goes on; it has
-        handled nothing yet."""
+        """Observe the end of a pause, which began at ``swarm.hosts[peer].paused_at_ns``. The
+        process has handled nothing yet."""
 
     def on_crash(self, swarm: Any, peer: PeerId) -> None:
-        """The process is gone, its core can still be read.
-        A core that halts by itself does not crash."""
+        """Observe a crash: the process has ended, and its core can still be read. A core that halts
+        by itself does not crash."""
 
     def on_fault(self, swarm: Any, peer: PeerId, text: str) -> None:
-        """The nemesis does something: to one peer, or (-1) to the network."""
+        """Observe an action of the nemesis: on one peer, or (-1) on the network."""
 
     def on_mishap(
         self, swarm: Any, peer: PeerId, to: PeerId, what: str, message: Message | None
     ) -> None:
-        """Something befalls a message from ``peer`` to ``to`` (``what``: as it is counted in
-        ``swarm.counts``; lost, cut, lied, queued, ...). None:
-        a liar has sent bytes that mean nothing."""
+        """Observe an effect of the network on a message from ``peer`` to ``to``. ``what``: its name
+        in ``swarm.counts`` (lost, cut, lied, queued, ...). ``message`` is None if a Byzantine peer
+        has sent meaningless bytes."""
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
         """Return the methods to call at a moment (``on_event``, ``on_effect``, ``after_event``) for
@@ -75,7 +75,7 @@ class Observer:
 
 
 class _ByKind(dict[type, tuple[Watcher, ...]]):
-    """The watchers of one moment for each kind, found when it comes up first."""
+    """The watchers of one moment for each kind, found when the kind first occurs."""
 
     def __init__(self, observers: Iterable[Observer], moment: str) -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class _ByKind(dict[type, tuple[Watcher, ...]]):
 
 
 class Hooks:
-    """The observers of a swarm, and for each moment the methods of those alone who look at it."""
+    """The observers of a swarm, and for each moment only the methods that watch it."""
 
     def __init__(self) -> None:
         self._observers: list[Observer] = []

@@ -1,5 +1,5 @@
-"""Proof that faults of the network took place: a message on one of a fault's own links was lost,
-cut, late or kept waiting."""
+"""Proof that faults of the network took place: a message on a link of the fault was lost, cut, late
+or queued."""
 
 from __future__ import annotations
 
@@ -48,30 +48,30 @@ _PROOF: dict[type, str] = {
 """Effect on a message that proves each kind of fault."""
 
 SHORT_QUEUE_BYTES = 64.0
-"""A queue that holds fewer is one to be filled: then a message must have been dropped."""
+"""A shorter queue is meant to be full: then a message must have been dropped."""
 
 
 def drops(fault: Fault) -> bool:
-    """Whether it is a narrow link whose queue is short enough to be full."""
+    """Whether the fault is a narrow link with a queue that is short enough to be full."""
     return isinstance(fault, Narrow) and fault.queue_bytes < SHORT_QUEUE_BYTES
 
 
 class FaultEffects(Observer):
-    """``proven``: the numbers of the faults that took place. Those that are on are watched,
-    each on its own links."""
+    """``proven``: the numbers of the faults that took place. Present faults are watched, each on
+    its own links."""
 
     def __init__(self) -> None:
         self.proven: dict[int, bool] = {}
         self._watched: dict[int, tuple[str, dict[Link, bool]]] = {}
 
     def watch(self, number: int, fault: Fault, links: Iterable[Link]) -> None:
-        """The fault is on from now on, on these links."""
+        """Watch a fault from its start, on these links."""
         if number not in self.proven:
             what = "queue_full" if drops(fault) else _PROOF[type(fault)]
             self._watched[number] = what, dict.fromkeys(links, True)
 
     def rest(self, number: int) -> None:
-        """The fault is off."""
+        """Stop watching a fault at its end."""
         self._watched.pop(number, None)
 
     def on_mishap(

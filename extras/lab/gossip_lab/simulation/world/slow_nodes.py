@@ -1,5 +1,5 @@
-"""Nodes that need time for each event: while one is busy, what comes waits in order, and a timer
-may be cancelled meanwhile."""
+"""Nodes that need time for each event. While a node is busy, events wait in order, and a waiting
+timer may be cancelled."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from .timeline import Timeline
 
 
 class SlowNodes(Generic[C]):
-    """``SimProcess.waiting`` is what a node had no time for yet,
-    ``Machine.free_at_ns`` when it has. ``handle_now`` hands an event to a core."""
+    """Queues of slow nodes. ``SimProcess.waiting`` holds the events that wait,
+    ``Machine.free_at_ns`` is the time when the node is free. ``handle_now`` delivers an event to a
+    core."""
 
     def __init__(
         self,
@@ -24,8 +25,8 @@ class SlowNodes(Generic[C]):
         self.swarm, self.handle_now = swarm, handle_now
 
     def puts_off(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> bool:
-        """Whether the event has to wait, as it does from now on. If not,
-        the node is busy with it."""
+        """Whether the event has to wait, as it does from now on. If not, the node is busy with
+        it."""
         machine, now_ns = host.machine, self.swarm.now_ns
         if not machine.handling_ns:
             return False
@@ -39,10 +40,10 @@ class SlowNodes(Generic[C]):
         return True
 
     def _go_on(self, host: SimProcess[C], free_at_ns: int) -> None:
-        """It has the time for what has waited longest."""
+        """Handle the event that has waited longest."""
         machine = host.machine
         if not host.waiting or host.state != "up" or machine.free_at_ns != free_at_ns:
-            return  # it was stopped meanwhile, or is slow no more
+            return  # it was paused, or is no longer slow
         event, said = host.waiting.popleft()
         machine.free_at_ns = self.swarm.now_ns + machine.handling_ns
         if host.waiting:
@@ -50,12 +51,12 @@ class SlowNodes(Generic[C]):
         self.handle(host, event, said)
 
     def handle(self, host: SimProcess[C], event: Event, said: bytes | None) -> None:
-        """Something that has waited."""
+        """Handle an event that has waited."""
         if type(event) is TimerFired and host.timers.pop(event.token, None) is None:
             return  # cancelled while it waited
         self.handle_now(host, event, said)
 
     def catch_up(self, host: SimProcess[C]) -> None:
-        """It is slow no more: all that waits is handled at once."""
+        """Handle all waiting events at once, as the node is no longer slow."""
         while host.waiting and host.state == "up":
             self.handle(host, *host.waiting.popleft())

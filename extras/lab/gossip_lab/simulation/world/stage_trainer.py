@@ -24,12 +24,12 @@ from .toy_trainer import (
 )
 
 WIDTH = 4  # elements of an activation
-PASSED_ON = 0.5  # of an activation, and of a gradient, by each stage
+PASSED_ON = 0.5  # share of an activation, and of a gradient, that each stage forwards
 SAVED_EVERY = 4  # rounds between two checkpoints of a stage
 REBUILT_OF = ("checkpoint", "neighbours", "fresh")
-"""Sources to rebuild a stage from that has lost its state. The seed selects one."""
-STATE_BYTES = 2**16  # that the state of a stage beside may have
-PULL = 0.05  # of what flows through, on the gradient of the parameters
+"""Sources for rebuilding a stage that has lost its state. The seed selects one."""
+STATE_BYTES = 2**16  # largest state of a neighbouring stage
+PULL = 0.05  # weight of the activations on the gradient of the parameters
 COLLECT_S = 0.0002
 
 
@@ -37,21 +37,21 @@ COLLECT_S = 0.0002
 class StageTrainer(ToyTrainer):
     """A ``ToyTrainer`` of one stage.
 
-    The update of a step is the mean of a vector of each micro-batch, which depends on its
-    activation, its gradient and the parameters: all members of a stage compute the same for the
-    same micro-batch.
+    The update of a step is the mean of a vector of each micro-batch. The vector depends on the
+    micro-batch's activation, its gradient and the parameters: all members of a stage compute the
+    same for the same micro-batch.
 
     Args:
-        stage, stages: which of how many it is.
-        micro_batches: of a step.
-        compute_s: bounds of the time for all micro-batches of a step, forward and backward.
-        lies: what it says of micro-batches in place of the truth.
-        saved: the round and the state of the last checkpoint of each stage; all peers have it.
+        stage, stages: Index of the stage, and number of stages.
+        micro_batches: Of a step.
+        compute_s: Bounds of the time for all micro-batches of a step, forward and backward.
+        lies: Attacks on the results of micro-batches.
+        saved: Round and state of the last checkpoint of each stage; all peers have it.
 
     Attributes:
-        told: how often each kind of lie was told.
+        told: Number of attacks by kind.
         passes: (round, micro-batch) of each backward pass, in order.
-        gradients: what each micro-batch adds to the update, by round and micro-batch.
+        gradients: Contribution of each micro-batch to the update, by round and micro-batch.
     """
 
     _: KW_ONLY
@@ -67,8 +67,9 @@ class StageTrainer(ToyTrainer):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._kept: dict[int, list[float]] = {}  # inputs, until the backward pass
-        self._sum: dict[int, list[float]] = {}  # of each micro-batch that is in it
-        self._audited: list[float] = []  # the input of another's, until its backward pass
+        self._sum: dict[int, list[float]] = {}  # of each included micro-batch
+        # the input of another's micro-batch, until its backward pass
+        self._audited: list[float] = []
         self.audits = 0  # forward passes of others' micro-batches
         self._offered: events.Contributed | None = None
 
@@ -148,7 +149,7 @@ class StageTrainer(ToyTrainer):
                 assert_never(task)
 
     def _timed(self, done: events.ForwardDone | events.BackwardDone) -> tuple[float, Said]:
-        """One of two passes of a micro-batch, and how long it takes."""
+        """Return one of the two passes of a micro-batch, with its duration."""
         took_s = self.rng.uniform(*self.compute_s) * self.slowness / (2 * self.micro_batches)
         return took_s, replace(done, took_us=round(1e6 * took_s))
 
@@ -171,7 +172,7 @@ class StageTrainer(ToyTrainer):
         truth: Payload | None,
     ) -> Payload | None:
         """Return the payload to send in place of ``truth``: ``truth`` itself if the trainer does
-        not lie about it."""
+        not attack it."""
         if truth is None or not self.lies:
             return truth
         about = "audit" if task.audit else about
@@ -213,7 +214,7 @@ class StageTrainer(ToyTrainer):
         )
 
     def _back(self, task: events.RunBackward, gradient: Values) -> Payload | None:
-        """The gradient of the input."""
+        """Return the gradient of the input."""
         moved = zip(gradient, self._here, strict=False)
         values = [PASSED_ON * value + PULL * here for value, here in moved]
         payload = payload_of_values(values, digest=True) if self.stage else None
@@ -222,7 +223,7 @@ class StageTrainer(ToyTrainer):
     def gradient_of(
         self, round_id: int, micro_batch: int, came: Values, gradient: Values
     ) -> list[float]:
-        """Return what a micro-batch adds to the update, from the present parameters."""
+        """Return the contribution of a micro-batch to the update, from the present parameters."""
         noise = noise_of(f"{self.seed}/{round_id}/{micro_batch}", len(self._target))
         flow = PULL * (sum(came) + sum(gradient)) / WIDTH
         return [

@@ -11,11 +11,11 @@ from .machine import NS, to_ns
 
 
 class SimulationStuck(AssertionError):
-    """``run_until`` waited in vain. The message says for how long and what everybody was doing."""
+    """``run_until`` waited in vain. The message has the time and the state of all peers."""
 
 
 class ChangeCounter(Protocol):
-    """Something that is changed from outside, and counts that."""
+    """An object that is changed from outside, and counts its changes."""
 
     @property
     def changed(self) -> int: ...
@@ -26,10 +26,10 @@ class _Still:
 
 
 class Timeline:
-    """The queue of all that is to happen, and the clock that runs along it.
+    """The queue of all future calls, and the clock that runs along it.
 
     Args:
-        stirring: when this has changed, ``_tend`` is called before the next thing happens.
+        stirring: If this has changed, ``_tend`` is called before the next call.
     """
 
     def __init__(self, stirring: ChangeCounter | None = None) -> None:
@@ -45,17 +45,17 @@ class Timeline:
         return self.now_ns / NS
 
     def at(self, t: float, act: Callable[[], None]) -> None:
-        """Calls ``act`` at virtual time ``t``, seconds."""
+        """Call ``act`` at virtual time ``t``, seconds."""
         self.at_ns(to_ns(t), act)
 
     def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None:
-        """Calls ``act(*arguments)`` at virtual time ``t_ns``;
-        as soon as possible when that is past."""
+        """Call ``act(*arguments)`` at virtual time ``t_ns``; as soon as possible if that is
+        past."""
         self._seq = seq = self._seq + 1
         heappush(self._heap, (t_ns if t_ns > self.now_ns else self.now_ns, seq, act, arguments))
 
     def step(self) -> bool:
-        """Lets the next thing happen. False when nothing is left to happen."""
+        """Run the next call. Return False if none is left."""
         self._tend_if_changed()
         if not self._heap:
             return False
@@ -75,8 +75,8 @@ class Timeline:
         self.now_ns = end_ns
 
     def run_until(self, predicate: Callable[[], bool], limit_s: float) -> float:
-        """Runs until ``predicate()``; returns the virtual seconds that took.
-        Raises Stuck after ``limit_s``."""
+        """Run until ``predicate()``, and return the virtual seconds that this took. Raises:
+        SimulationStuck: After ``limit_s``."""
         start_ns = self.now_ns
         end_ns = start_ns + to_ns(limit_s)
         while not predicate():
@@ -88,7 +88,7 @@ class Timeline:
         return (self.now_ns - start_ns) / NS
 
     def summary(self) -> str:
-        """Describe the state of the run, to find out why nothing happens."""
+        """Describe the state of the run, to show why nothing happens."""
         return f"{len(self._heap)} things to happen"
 
     def _tend_if_changed(self) -> None:

@@ -1,5 +1,5 @@
-"""Attacks of the fault plan in the simulator, in place of a peer's updates: those of real runs, on
-toy vectors.
+"""Attacks of the fault plan in the simulator, on a peer's updates: the attacks of real runs, on toy
+vectors.
 
 Simulated attackers compute what real ones can only guess: they share the seed from which every peer
 draws its noise.
@@ -29,18 +29,18 @@ Lie = Callable[[Vector, int], Vector]
 
 PLAIN: dict[str, Callable[[Vector, np.float32], Vector]] = {
     "sign_flip": lambda update, strength: -update * strength,
-    # who learns from wrong labels steps away from the target
+    # a peer that learns from wrong labels steps away from the target
     "label_flip": lambda update, strength: -update,
     "scale": lambda update, strength: update * strength,
     "nan": lambda update, strength: np.full_like(update, np.nan),
     "inf": lambda update, strength: np.copysign(np.float32(np.inf), update),
     "zero": lambda update, strength: np.zeros_like(update),
 }
-"""Attacks whose lie follows from the update alone: ``(update, strength) -> what is said``."""
+"""Attacks that follow from the update alone: ``(update, strength) -> forged update``."""
 
 
 class ToyAttack:
-    """``lie(update, round_id) -> what is said``, and how often it was told."""
+    """``attack(update, round_id) -> forged update``, and the number of forged updates."""
 
     def __init__(self, attacker: ByzantineFault, peer: PeerId, schedule: Schedule) -> None:
         self.attacker, self.peer, self.seed = attacker, peer, schedule.seed
@@ -58,15 +58,15 @@ class ToyAttack:
 
     @property
     def is_per_receiver(self) -> bool:
-        """Whether it tells each neighbour something else (``PerReceiverAttack``),
-        and the trainer the truth."""
+        """Whether it sends each neighbour another update (``PerReceiverAttack``), and the honest
+        one to the trainer."""
         return self.kind.shape == "apart"
 
     def __call__(self, update: Vector, round_id: int) -> Vector:
         if self.is_per_receiver:
             return update
         self.told += 1
-        # None: of an attack of the library, which has its own
+        # None: an attack of the library, which has its own default
         strength = 1.0 if self.attacker.strength is None else self.attacker.strength
         if self.attacker.attack in PLAIN:
             return PLAIN[self.attacker.attack](update, np.float32(strength))
@@ -101,8 +101,8 @@ class ToyAttack:
         return said
 
     def _of_group(self, update: Vector, round_id: int) -> Vector:
-        """Attacks of the library. The update of who stands where we do follows from our own:
-        the noise is known."""
+        """Return the forged update of an attack of the library. The updates of other peers with the
+        same parameters follow from this peer's own: the noise is known."""
         import torch
 
         attack = self._ready()

@@ -25,7 +25,7 @@ Vector = NDArray[np.float32]
 STEP_SIZE = 0.1
 NOISE = 0.05
 PREPARE_S = 0.001
-SNAPSHOT_S = 0.0005  # to copy the state, or to take one over
+SNAPSHOT_S = 0.0005  # to copy or restore the state
 OWN_BYTES = 8  # of a packed state, behind the parameters and the memory of the outer step
 OUTER = outer.OuterStep(outer.NESTEROV, outer.LR, outer.MOMENTUM)
 """Outer step that follows a round of local steps."""
@@ -38,39 +38,40 @@ fragments."""
 CALL = b"called"
 
 FIRST, FURTHER = 2, 5
-"""Kinds of steps, where a script has two optimizers: the second one steps on the same samples."""
+"""Kinds of steps of a script with two optimizers: the second one steps on the same samples."""
 
 DRAINS = 8
-"""Rounds behind which no round is computed beside another, as before a checkpoint."""
+"""Interval of rounds after which no round is computed beside another, as before a checkpoint."""
 
 Values = Sequence[float]
-"""A vector to reckon with. For eight numbers Python is several times as fast as numpy."""
+"""A vector for arithmetic. For eight numbers Python is several times as fast as numpy."""
 
 
 class RuleResult(NamedTuple):
-    """An aggregate ``(d,)``, and what its rule says of each row: how much it counts, how far out it
-    lies (1: typical)."""
+    """An aggregate ``(d,)``, and its rule's verdict on each row: its weight, and its outlyingness
+    (1: typical)."""
 
     aggregate: Values
     weights: tuple[float, ...]
     outlyingness: tuple[float, ...]
-    length: float = 0.0  # of an update, where the rule says it
+    length: float = 0.0  # of an update, if the rule returns it
 
 
 class RuleRefusal(NamedTuple):
-    """A rule made nothing of the updates, in its own words."""
+    """The rule made nothing of the updates; ``reason`` is its own text."""
 
     reason: str
 
 
 Reducer = Callable[..., Values | RuleResult | RuleRefusal]
-"""``(rows of (d,), samples of each, f, previous, round_id) -> (d,)``; a bare vector blames nobody.
-f is what the core says each time: it falls as liars are found out. previous is the last aggregate,
-if there is one. A rule that says lengths is told ``usual=`` of recent rounds."""
+"""``(rows of (d,), samples of each, f, previous, round_id) -> (d,)``; a bare vector has no
+verdicts. f is that of the present request: it falls as Byzantine peers are detected. previous is
+the last aggregate, if there is one. A rule that returns lengths gets ``usual=`` of recent
+rounds."""
 
 Step = Callable[[events.Aggregate], events.Aggregated]
-"""Answers what is asked of a rule whose shards decide together: ``measure``,
-``decide`` and ``combine``."""
+"""Runs the steps ``measure``, ``decide`` and ``combine`` of a rule with shards that decide
+together."""
 
 TRAINER_EFFECTS = (
     events.Aggregate,
@@ -93,14 +94,14 @@ Said: TypeAlias = Event | ComputedAhead
 
 
 class Trainer(Protocol):
-    """Answers the effects that a driver does not carry out itself."""
+    """Handles the effects that a driver does not carry out itself."""
 
     def on_start(self, now: float) -> list[tuple[float, Said]]:
-        """Events for the core and the seconds after which each happens."""
+        """Return events for the core, each with the seconds after which it happens."""
         ...
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
-        """Likewise, for an effect of ``TRAINER_EFFECTS``."""
+        """Return such events for an effect of ``TRAINER_EFFECTS``."""
         ...
 
     def progress(self, now: float) -> events.TrainerProgress:
@@ -108,8 +109,7 @@ class Trainer(Protocol):
         ...
 
     def is_still_valid(self, event: Said) -> bool:
-        """Whether an answer that it gave earlier is still what it has to say,
-        now that the time has come."""
+        """Whether an answer that it gave earlier still holds now that it is due."""
         ...
 
     def put_off(self, said: Said) -> Sequence[Effect]:
@@ -118,15 +118,15 @@ class Trainer(Protocol):
 
 
 def digest_of(*arrays: NDArray[Any]) -> bytes:
-    """blake2b-16 of the arrays' bytes, one after the other."""
+    """Return blake2b-16 of the arrays' bytes, one after the other."""
     return hashlib.blake2b(
         b"".join([array.tobytes() for array in arrays]), digest_size=DIGEST_BYTES
     ).digest()
 
 
 def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
-    """A payload with its facts. The array is made read-only,
-    since peers of one simulation share it."""
+    """Return a payload with its facts. The array is made read-only, as the peers of a simulation
+    share it."""
     array.setflags(write=False)
     finite = bool(np.logical_and.reduce(np.isfinite(array))) if array.dtype.kind == "f" else True
     content = to_bytes(array)
@@ -134,7 +134,7 @@ def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
 
 
 def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
-    """The same of float32 ``values``: what is too large for one becomes infinite."""
+    """Return the payload of float32 ``values``: numbers that are too large become infinite."""
     packed = array("f", values)
     content = to_bytes(np.frombuffer(packed.tobytes(), np.float32))
     # A sum of float32 in float64 stays finite if all are.
@@ -143,19 +143,19 @@ def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
 
 
 def noise_of(name: str, elements: int) -> list[float]:
-    """Numbers with mean 0 and variance 1 that depend on ``name`` alone.
-    Making a generator takes 20 times as long."""
+    """Return numbers with mean 0 and variance 1 that depend on ``name`` alone. Making a generator
+    would take 20 times as long."""
     drawn = struct.unpack(
         f"<{4 * elements}H", hashlib.shake_128(name.encode()).digest(8 * elements)
     )
     fours = zip(*[iter(drawn)] * 4, strict=True)
-    # together they are bell-shaped enough
+    # the sum of four is bell-shaped enough
     return [(a + b + c + d - 131070.0) / 37837.2 for a, b, c, d in fours]
 
 
 def packed_of(parts: Sequence[bytes], piece_bytes: int = PIECE_BYTES) -> Payload:
-    """A packed state in parts, with its facts. ``piece_bytes``: of a piece,
-    where the first is larger."""
+    """Return a packed state in parts, with its facts. ``piece_bytes``: size of a piece, if the
+    first part is larger."""
     content = np.frombuffer(b"".join(parts), np.uint8)
     return Payload(
         content,
@@ -166,7 +166,7 @@ def packed_of(parts: Sequence[bytes], piece_bytes: int = PIECE_BYTES) -> Payload
 
 
 def bytes_of_state(payload: Payload) -> bytes:
-    """A packed state that is to be restored."""
+    """Return the bytes of a packed state for a restore."""
     data = payload.data if isinstance(payload.data, tuple) else (payload.data,)
     return b"".join([part.tobytes() for part in data])
 
@@ -186,8 +186,8 @@ def weighted_mean(
     previous: Values | None = None,
     round_id: int = 0,
 ) -> list[float]:
-    """The sample-weighted mean, summed in the order of ``rows``, so that every peer gets the same
-    bits. It tolerates no liars, remembers nothing, and makes the same of them in every round."""
+    """Return the sample-weighted mean, summed in the order of ``rows``, so that every peer gets the
+    same bits. It tolerates no Byzantine peers, has no memory, and does not depend on the round."""
     total = [0.0] * len(rows[0])
     for row, weight in zip(rows, samples, strict=True):
         total = [sum_so_far + value * weight for sum_so_far, value in zip(total, row, strict=True)]
@@ -200,7 +200,7 @@ class MadeOf(NamedTuple):
 
     round_id: int  # in which it was offered
     lacks: int  # rounds that were applied since then
-    restores: int  # states of others that were taken over since then
+    restores: int  # restores of others' states since then
     samples: events.DataSlice | None  # that it has read
 
 
@@ -213,7 +213,7 @@ class _Draft:
     offered: list[float]
     samples: int
     applied: int  # rounds that its trainer had applied by then
-    restores: int  # likewise, states of others that it had taken over
+    restores: int  # restores of others' states by then
 
 
 @dataclass(eq=False, repr=False)
@@ -222,34 +222,35 @@ class ToyTrainer:
 
     Its update of a round is a step towards a target that all peers share, plus noise that depends
     on (seed, peer, round) alone; applying an aggregate adds it. While it computes it does nothing
-    else. ``applied`` lists (round, digest of the aggregate, b"" when there was none).
+    else. ``applied`` lists (round, digest of the aggregate, b"" if there was none).
 
     Args:
-        sizes: elements of each shard.
-        compute_s: bounds of the time from ``StartRound`` to ``Contributed``.
-        rule_s: from ``Aggregate`` to ``Aggregated``.
-        slowness: factor on the compute time.
-        lie: changes the update before it is offered, ``(update, round) -> update``.
-        samples_total: of an epoch; when given, the trainer reads its data through the core.
-        step: how the rule is run where the shards decide together.
-        by_samples: a round takes ``compute_s`` for a whole batch,
-            and for a smaller one as much less.
-        rates: what its script steps with, as a multiple of its own step size.
-        rounds: that its script trains for; then it comes to its end.
-        second_reading: an update as it lies in its owner's memory when the rule reads it,
-            ``(row, round, now) -> update``.
-        prepare_s: from its start until it has built its model.
-        piece_bytes: of a piece of its state.
-        overlap: 1: computes the next update beside the round of the last one.
-        local_steps: steps that make an update. With more than one ``OUTER`` applies the aggregate,
-            and its memory belongs to the state. Every other update is of fewer steps, on a part of
-            the samples.
-        fragments: of the model, each as large as an update. With more than one its script also
-            calls collective operations, in rounds that are no steps.
-        further_every: behind so many steps, one of the second optimizer of its script; 0: there is
+        sizes: Elements of each shard.
+        compute_s: Bounds of the time from ``StartRound`` to ``Contributed``.
+        rule_s: Time from ``Aggregate`` to ``Aggregated``.
+        slowness: Factor on the compute time.
+        lie: Changes the update before it is offered, ``(update, round) -> update``.
+        samples_total: Samples of an epoch; if given, the trainer reads its data through the core.
+        step: Runs the rule if the shards decide together.
+        by_samples: Whether a round takes ``compute_s`` for a whole batch, and less in proportion
+            for a smaller one.
+        rates: Learning rates of its script, as a multiple of its own step size.
+        rounds: Rounds that its script trains for.
+        second_reading: An update as it is in its owner's memory when the rule reads it, ``(row,
+            round, now) -> update``.
+        prepare_s: Time from its start until it has built its model.
+        piece_bytes: Size of a piece of its state.
+        overlap: 1: it computes the next update beside the round of the last one.
+        local_steps: Steps of an update. With more than one ``OUTER`` applies the aggregate, and its
+            memory belongs to the state. Every other update is of fewer steps, on a part of the
+            samples.
+        fragments: Number of fragments of the model, each as large as an update. With more than one
+            its script also calls collective operations, in rounds that are no steps.
+        further_every: Steps before each step of the second optimizer of its script; 0: there is
             none.
-        compares_every: rounds between two comparisons of its replica; 0: only where the core asks.
-        corrupted_in: rounds after which bits of its parameters flip.
+        compares_every: Rounds between two comparisons of its replica; 0: only if the core requests
+            one.
+        corrupted_in: Rounds after which bits of its parameters flip.
     """
 
     peer: PeerId
@@ -288,27 +289,27 @@ class ToyTrainer:
         self.target = target_of(self.seed, elements)
         self._target: list[float] = self.target.tolist()
         self._here = array("f", bytes(4 * elements))  # the parameters
-        # of the outer step; empty where updates are of one step
+        # memory of the outer step; empty if updates are of one step
         self._momentum = array("f", bytes(4 * elements if self.local_steps > 1 else 0))
-        # a peer begins with weights of its own and has to take over the swarm's
+        # a peer begins with weights of its own and has to restore the swarm's
         if self.initial is not None:
             draw = np.random.default_rng([self.seed, 2, self.initial])
             self.parameters = draw.standard_normal(elements)
         self.next_round = 0
         self.confirmed: events.StateConfirmed | None = None
         self.ledger: events.LedgerReply | None = None
-        self._steps = 0  # behind the last one of the second optimizer
-        self._awaits = False  # a step of the kind that it has begun
-        self._asked = -1  # the round before which it waits for others' word, or has
-        # an update; with overlap also what nobody has asked for yet
+        self._steps = 0  # since the last one of the second optimizer
+        self._awaits = False  # whether a step of the kind that it has begun is pending
+        self._asked = -1  # the last round before which it requested a confirmation
+        # the update in computation; with overlap also one that is not requested yet
         self.computing: events.Contributed | ComputedAhead | None = None
         self.made_of: MadeOf | None = None  # the update offered last
         self.ahead = self.dropped = 0  # updates computed beside a round that were offered, or not
-        self._go: events.StartRound | None = None  # what it has answered last
-        self._guess: events.StartRound | None = None  # what will probably follow that
-        self._draft: _Draft | None = None  # computed beside a round, or being so
-        self._in_flight: list[float] = []  # its own update there
-        self._put_off: list[Effect] = []  # while it computes
+        self._go: events.StartRound | None = None  # the round that it has answered last
+        self._guess: events.StartRound | None = None  # the round that will probably follow
+        self._draft: _Draft | None = None  # finished or unfinished update computed beside a round
+        self._in_flight: list[float] = []  # its own update in that round
+        self._put_off: list[Effect] = []  # effects that wait while it computes
         self.changed_at = 0.0
         self.applied: list[tuple[int, bytes]] = []
         self.moved: tuple[int, int] = (-1, -1)  # the round applied last, and the fragment it moved
@@ -318,7 +319,7 @@ class ToyTrainer:
 
     @property
     def parameters(self) -> Vector:
-        """A copy."""
+        """Copy of the parameters."""
         return np.frombuffer(self._here.tobytes(), np.float32)
 
     @parameters.setter
@@ -375,8 +376,7 @@ class ToyTrainer:
         return waiting
 
     def _following(self) -> events.StartRound | None:
-        """The round that will probably follow the one that was answered last, if it is computed
-        beside it."""
+        """Return the round that will probably follow the last one, if it is computed beside it."""
         go = self._go
         assert go is not None
         following = replace(go, round_id=go.round_id + 1)
@@ -395,13 +395,13 @@ class ToyTrainer:
             return self._compute_ahead()
         if self.rounds is None or effect.round_id < self.rounds:
             return self._compute(effect)
-        # with another state of it
+        # a second time, from another state of the round
         again, self._asked = self._asked == effect.round_id, effect.round_id
         return [] if again else [(0.0002, events.ConfirmState(effect.round_id))]
 
     def _has_to_wait(self, effect: Effect) -> bool:
-        """Until what it computes is there: all but a round that it was told of before, with its
-        samples."""
+        """Whether the effect has to wait until the computation ends: all but a round that is
+        started again, with its samples."""
         again = isinstance(effect, events.StartRound)
         return isinstance(self.computing, ComputedAhead) or (
             self.computing is not None and not again
@@ -420,7 +420,8 @@ class ToyTrainer:
                 self._apply(effect, now)
                 return [(0.0002, events.Applied(effect.round_id))]
             case events.TakeSnapshot():
-                # What all hold alike, what their scripts set, and what is everybody's own.
+                # The state that all peers share, the settings of their scripts, and each peer's
+                # own.
                 packed = [
                     self._shared,
                     struct.pack("<f", self.step_size),
@@ -465,11 +466,11 @@ class ToyTrainer:
                 assert_never(effect)
 
     def update(self, round_id: int, beside: Sequence[float] = ()) -> list[float]:
-        """The honest update for a round, from the parameters as they are, or with what was done
-        ``beside`` the last round on top of them."""
+        """Return the honest update for a round, from the present parameters, or with ``beside``,
+        the update of the last round, on top of them."""
         noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self._target))
         size, blur = self.step_size, self.noise
-        if self.local_steps > 1:  # so many steps towards it come as far as one of this size
+        if self.local_steps > 1:  # together these steps come as far as one of this size
             size = 1.0 - (1.0 - size) ** self.local_steps
         start: Sequence[float] = self._here
         if beside:
@@ -498,7 +499,7 @@ class ToyTrainer:
         return _Draft(go, honest, offered, samples, len(self.applied), len(self.restored))
 
     def _fragment(self, round_id: int, collectives: int) -> slice:
-        """The elements that a round is on."""
+        """Return the elements that a round is on."""
         size = sum(self.sizes)
         start = size * fragment_of(round_id, collectives, self.fragments)
         return slice(start, start + size)
@@ -535,7 +536,7 @@ class ToyTrainer:
         return [(pause_s, contributed)]
 
     def _is_of_use(self, draft: _Draft, go: events.StartRound) -> bool:
-        """Whether what was computed beside the last round can be offered in this one."""
+        """Whether an update computed beside the last round can be offered in this one."""
         mine, theirs = draft.go.samples, go.samples
         in_turn = draft.go.round_id == go.round_id == self.next_round
         in_turn = in_turn and draft.go.collectives == go.collectives  # of the same fragment
@@ -555,7 +556,7 @@ class ToyTrainer:
         assert go is not None
         if self.computing is not None or self.next_round != go.round_id - 1:
             return []
-        # With fragments what was done beside the last round is on another part of the model.
+        # With fragments the update computed beside the last round is on another part of the model.
         whole = self.local_steps > 1 and self.fragments == 1
         beside = self._outer_step(self._in_flight)[0] if whole else ()
         self._draft = self._drafted(go, beside)
@@ -590,7 +591,7 @@ class ToyTrainer:
         return FIRST if self._steps < self.further_every else FURTHER
 
     def _note_step(self, apply: events.Apply) -> None:
-        """Its script goes on behind the step that it awaits."""
+        """Record that the step that its script awaits has been applied."""
         if not self._awaits or self._go is None or apply.round_id < self._go.round_id:
             return
         if apply.kind in (0, self._kind):
@@ -687,7 +688,7 @@ class ToyTrainer:
     def _measure_outside(
         self, ask: events.Aggregate, previous: list[float] | None
     ) -> tuple[float, ...]:
-        """How far out the rows outside lie, as if the rule had got all."""
+        """Return the outlyingness of the rows outside, as if the rule had got all rows."""
         if not ask.outside:
             return ()
         everybody = sorted((*ask.rows, *ask.outside), key=lambda row: row.peer)
@@ -723,9 +724,7 @@ class ToyTrainer:
         self._here = array("f", changed)
         if apply.round_id in self.corrupted_in:
             flipped = bytearray(self._here.tobytes())
-            flipped[2] ^= (
-                1 + self.peer
-            )  # of a number that no step rounds away; on each peer another
+            flipped[2] ^= 1 + self.peer  # of a number that no step rounds away; differs by peer
             self._here = array("f", bytes(flipped))
         said = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
         self.applied.append((apply.round_id, said))
@@ -733,7 +732,7 @@ class ToyTrainer:
         self.next_round, self.changed_at = apply.round_id + 1, now
 
     def _moved(self, content: bytes, part: slice) -> Values:
-        """Return the step for an aggregate. With local steps this is the outer step, whose memory
+        """Return the step for an aggregate. With local steps this is the outer step, and its memory
         is updated."""
         aggregate = memoryview(content).cast("f")
         if self.local_steps == 1:
@@ -769,6 +768,6 @@ class ToyTrainer:
         self._here = array("f", packed[:parameters])
         self._momentum = array("f", packed[parameters:most])
         self.next_round, self.changed_at = restore.round_id, now
-        self._draft = None  # it was of other parameters
+        self._draft = None  # it was computed from other parameters
         self.restored.append((restore.round_id, self.digest))
         return events.Restored(restore.round_id)

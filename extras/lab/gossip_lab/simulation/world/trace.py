@@ -1,5 +1,5 @@
-"""A hash of all that was delivered in a run, and when:
-two runs with the same one are the same run."""
+"""A hash of all deliveries of a run, and of their times: two runs with equal hashes are the same
+run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 from gossip.core import Event, Payload, PeerId, events
 
-PIECES_MAX = 2048  # that wait to be hashed together, which takes a fraction of the time
+PIECES_MAX = 2048  # that are hashed together, which takes a fraction of the time
 
-_HEAD = struct.Struct("<QIB")  # ns, peer, what comes next
+_HEAD = struct.Struct("<QIB")  # ns, peer, kind of the rest
 _NUMBERS = struct.Struct("<QQ")
 _TIMER = struct.Struct("<QIBQ")
 _REAL = struct.Struct("<d")
@@ -26,9 +26,10 @@ class Trace:
         self._pieces: list[bytes] = []
 
     def delivered(self, now_ns: int, peer: PeerId, event: Event, said: bytes | None = None) -> None:
-        """``said`` are the very bytes that a ``Received`` came as, when it came as bytes."""
+        """Add a delivery to the hash. ``said``: the bytes of a ``Received``, if it arrived as
+        bytes."""
         kind, pieces = type(event), self._pieces
-        of_kind: Any = event  # which is looked at by its type, and not by isinstance, to save time
+        of_kind: Any = event  # its type is compared, without isinstance, to save time
         if said is not None:
             pieces += (_HEAD.pack(now_ns, peer, _AS_SENT), said)
             if of_kind.payload is not None:

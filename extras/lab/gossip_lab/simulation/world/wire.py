@@ -1,5 +1,5 @@
-"""Messages on their way between simulated peers: as the codec's bytes,
-through all that a link does to them."""
+"""Messages on their way between simulated peers: as the codec's bytes, with all effects of a link
+on them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TOLD_EVERY_NS = to_ns(TOLD_EVERY_S)
 KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
 
 Outgoing = Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[OutMessage]]
-"""``(sender, to, envelope, payload) -> what is sent instead``."""
+"""``(sender, to, envelope, payload) -> messages to send instead``."""
 
 
 class WireEnvironment(Protocol):
@@ -67,7 +67,7 @@ class Wire:
     def __init__(self, swarm: WireEnvironment, links: Links[Any]) -> None:
         self.swarm, self.links = swarm, links
         self._known: dict[bytes, Envelope] = {}
-        # last; what goes to several peers is one object, and encoded once
+        # the last one: a message to several peers is one object, and encoded once
         self._said: Envelope | None = None
         self._encoded = b""
 
@@ -100,8 +100,8 @@ class Wire:
     def post(
         self, host: SimProcess[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None
     ) -> None:
-        """Puts one message on the link to ``to``. What may befall it follows from two lots, drawn
-        whether they matter or not: switching one fault off leaves the others as they were."""
+        """Put one message on the link to ``to``. The effects of the link follow from two lots,
+        drawn whether they matter or not: switching one fault off leaves the others unchanged."""
         swarm, sender = self.swarm, host.peer
         model = swarm.network.model((sender, to))
         lot, roll = host.dice.getrandbits(64), host.dice.random()
@@ -128,7 +128,8 @@ class Wire:
                 self._put_on_the_way(sending, parcel, leaves_ns)
 
     def _parcel(self, sending: _Sending) -> Envelope | bytes:
-        """Return what travels on the link. A damaged message always travels as bytes."""
+        """Return the message as it travels on the link. A damaged message always travels as
+        bytes."""
         said, damaged = sending.said, sending.fate.damaged
         parcel: Envelope | bytes = said
         if type(said) is Envelope and (self.swarm.encoded or damaged):
@@ -141,7 +142,7 @@ class Wire:
         return parcel
 
     def _leaves_ns(self, sending: _Sending) -> int | None:
-        """When the sender's end of the link is done with it; None: its queue is full."""
+        """Return when the sender's end of the link has sent it; None: its queue is full."""
         swarm, model, lane, payload = self.swarm, sending.model, sending.lane, sending.payload
         leaves_ns, network = swarm.now_ns, swarm.network
         if not sending.needs_bandwidth or payload is None or model.bytes_per_s is None:
@@ -164,7 +165,7 @@ class Wire:
         return leaves_ns
 
     def _delay_s(self, sending: _Sending) -> float:
-        """How long it takes from there on."""
+        """Return its delay from there on."""
         swarm, model, (least, most) = self.swarm, sending.model, sending.model.delay_s
         network = swarm.network
         delay_s = least + (most - least) * sending.roll
@@ -205,14 +206,14 @@ class Wire:
             swarm.at_ns(lane.in_order(arrives_ns, bulk) if fifo else arrives_ns, self._arrive, trip)
 
     def _got_through(self, trip: _Trip) -> None:
-        """A payload is there that a fault has slowed down, unless it got through sooner."""
+        """Deliver a payload that a fault has slowed down, unless it got through sooner."""
         lane = trip.lane
         if any(waiting is trip for waiting in lane.slowed):
             lane.slowed = [waiting for waiting in lane.slowed if waiting is not trip]
             self._arrive(trip)
 
     def let_go(self, sender: PeerId, to: PeerId) -> None:
-        """The link is as fast as it was: what is on its way gets through."""
+        """Restore the speed of the link: messages on their way get through."""
         lane = self.swarm.hosts[sender].lanes.get(to) if sender in self.swarm.hosts else None
         if lane is not None and lane.slowed:
             trips, lane.slowed, lane.free_at_ns = lane.slowed, [], self.swarm.now_ns
@@ -221,7 +222,7 @@ class Wire:
                 self.swarm.at_ns(self.swarm.now_ns, self._arrive, trip)
 
     def _deliver_progress(self, under_way: _InFlight, to: PeerId) -> None:
-        """The receiver's transport says how much of a payload has come, now and then."""
+        """Deliver, at intervals, the receiver's report of the received part of a payload."""
         swarm, said, lane = self.swarm, under_way.said, under_way.lane
         host, now_ns = swarm.hosts[to], swarm.now_ns
         if (
@@ -243,7 +244,7 @@ class Wire:
         swarm.at_ns(now_ns + TOLD_EVERY_NS, self._deliver_progress, under_way, to)
 
     def _note(self, what: str, sender: PeerId, to: PeerId, said: Envelope | bytes) -> None:
-        """Counts what befalls a message, and tells whoever looks on."""
+        """Count an effect on a message, and call the observers."""
         swarm = self.swarm
         swarm.counts[what] += 1
         for see in swarm.hooks.mishap:
@@ -262,7 +263,7 @@ class Wire:
         said: bytes | None = None
         envelope: Envelope | None
         if type(parcel) is bytes:
-            # the same bytes mean the same, so they are parsed once
+            # equal bytes have equal meaning, so they are parsed once
             said, envelope = parcel, self._known.get(parcel)
             if envelope is None:
                 envelope = self._read(parcel)
@@ -298,12 +299,13 @@ class Wire:
         said: bytes | None,
         connection: tuple[Lane, int],
     ) -> None:
-        """The node has copied and hashed a payload, chunk by chunk between other things."""
+        """Deliver a message once its payload is copied and hashed: the node does this chunk by
+        chunk between other work."""
         if connection[0].breaks == connection[1] and host.state in _RUNNING:
             self.swarm.deliver(host, event, said)
 
     def _read(self, data: bytes) -> Envelope | None:
-        """None: malformed."""
+        """Return the decoded message; None: it is malformed."""
         try:
             envelope = decode(data)
         except Malformed:
@@ -315,13 +317,13 @@ class Wire:
 
     @staticmethod
     def _is_accepted(host: SimProcess[Any], envelope: Envelope, payload: Payload) -> bool:
-        """Whether the transports' gate accepts the payload."""
+        """Whether the transport accepts the payload."""
         return _expects(host, envelope, payload.nbytes)
 
 
 def _chance(lot: int, number: int) -> float:
-    """The ``number``-th of many in [0, 1) out of one lot of 64 bits (SplitMix64: Steele,
-    Lea, Flood 2014)."""
+    """Return the ``number``-th of many numbers in [0, 1) from one lot of 64 bits (SplitMix64:
+    Steele, Lea, Flood 2014)."""
     mixed = (lot + number * 0x9E3779B97F4A7C15) & WORD
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & WORD
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & WORD
@@ -329,7 +331,7 @@ def _chance(lot: int, number: int) -> float:
 
 
 class _Sending(NamedTuple):
-    """A message that is put on a link, and what decides what befalls it there."""
+    """A message that is put on a link, and all that decides on its fate there."""
 
     sender: PeerId
     to: PeerId
@@ -361,14 +363,14 @@ class _Trip(NamedTuple):
 
 
 class _InFlight(NamedTuple):
-    """A payload on a link that takes time for it."""
+    """A payload in transfer on a link with limited bandwidth."""
 
     said: Envelope
     nbytes: int
     begins_ns: int
     ends_ns: int
     lane: Lane
-    life: tuple[int, int, int]  # of the receiver, and what has befallen the lane
+    life: tuple[int, int, int]  # of the receiver, and the resets of the lane
 
 
 class _Fate(NamedTuple):
@@ -403,7 +405,7 @@ def _befalls(share: float, lot: int, number: int) -> bool:
 
 
 def flipped_bit(data: bytes, place: float) -> bytes:
-    """The same with one bit turned; ``place`` in [0, 1) says which."""
+    """Return the data with one bit flipped; ``place`` in [0, 1) selects it."""
     changed = bytearray(data)
     changed[int(place * len(changed))] ^= 1 << int(place * 8191) % 8
     return bytes(changed)
@@ -415,8 +417,8 @@ def _flipped(parcel: Envelope | bytes, place: float) -> bytes:
 
 
 def _spoiled(payload: Payload, said: Envelope | bytes, place: float) -> Payload | None:
-    """The payload with one bit turned, as its receiver sees it;
-    None when the receiver's checksum tells."""
+    """Return the payload with one bit flipped, as its receiver sees it; None if the receiver's
+    checksum detects it."""
     whole = to_bytes(np.ascontiguousarray(payload.data))
     damaged = np.frombuffer(flipped_bit(whole.tobytes(), place), np.uint8)
     if checksum(whole) != checksum(damaged):
