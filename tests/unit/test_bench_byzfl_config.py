@@ -317,7 +317,7 @@ def beside(folder: Path, **typed: Any) -> dict[str, Any]:
 def test_numbers_of_workers_are_typed_together_or_not_at_all(tmp_path: Path) -> None:
     """With the file's n an --f alone would leave it fewer honest workers than it has."""
     for typed in ({"f": [3]}, {"n": [9]}, {"declared_f": [3]}, {"n": [9], "declared_f": [3]}):
-        with pytest.raises(ConfigError, match=r"--config, whose numbers of workers go with its"):
+        with pytest.raises(ConfigError, match=r"--config, which has numbers of workers for its"):
             beside(tmp_path, **typed)
     both = beside(tmp_path, n=[9], f=[3])
     assert (both["n"], both["f"], both["declared_f"]) == ([9], [3], None), "the true f is told"

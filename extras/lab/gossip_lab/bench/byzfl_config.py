@@ -2,7 +2,7 @@
 
     options = read(Path("config.json"))  # {"rules": ["nnm+trimmed_mean"], "n": [11], "f": [1], ...}
 
-What it says of the training and cannot be taken over is refused by its name. Values of type ``Any``
+A setting of the training without a counterpart here is rejected by its name. Values of type ``Any``
 that are not read set where to run and what to record, or repeat what the data set determines.
 """
 
@@ -60,7 +60,7 @@ ATTACKS = {
     "Gaussian": "gaussian*{sigma}",
     "LabelFlipping": "label_flip",
 }
-"""ByzFL's ``SignFlipping`` sends the negated mean of the honest, as ``ipm*1`` does."""
+"""ByzFL's ``SignFlipping`` sends the negated mean of the honest updates, as ``ipm*1`` does."""
 STRENGTHS = {
     "InnerProductManipulation": {"tau": 2.0},
     "ALittleIsEnough": {"tau": 1.5},
@@ -72,7 +72,7 @@ SPLITS = {
     "gamma_similarity_niid": "gamma:{}",
     "dirichlet_niid": "dirichlet:{}",
 }
-"""ByzFL's ``iid`` cuts the samples into parts, where ours has everybody draw from all."""
+"""ByzFL's ``iid`` cuts the samples into parts; here every worker draws from all samples."""
 
 
 def _listed(value: Any) -> list[Any]:
@@ -87,13 +87,13 @@ def _single(value: Any) -> Any:
 
 T = TypeVar("T")
 Many = Annotated[list[T], BeforeValidator(_listed), Field(min_length=1)]
-"""One value or more."""
+"""One or more values."""
 One = Annotated[T, BeforeValidator(_single)]
 """A value, or a list of one."""
 
 
 class _Section(BaseModel):
-    """One object of the file, with ByzFL's defaults. Other keys are refused."""
+    """One object of the file, with ByzFL's defaults. Other keys are rejected."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -124,8 +124,8 @@ class _Benchmark(_Section):
 
 
 class _Model(_Section):
-    """Models that there are here, under the same names, and data sets that are learnt as they are:
-    others ByzFL mirrors and cuts at random."""
+    """Models that also exist here, under the same names, and data sets that are trained on
+    unchanged: ByzFL mirrors and crops others at random."""
 
     name: One[Literal["cnn_mnist", "fc_mnist", "logreg_mnist"]] = "cnn_mnist"
     dataset_name: One[Literal["mnist"]] = "mnist"
@@ -160,9 +160,9 @@ class _Config(_Section):
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Options of ``gossip bench robustness`` by name.
+    """Return the options of ``gossip bench robustness`` by name.
 
-    Raises: ConfigError: It cannot be read, or something in it cannot be taken over, which is named.
+    Raises: ConfigError: It cannot be read, or a setting has no counterpart, which is named.
     """
     try:
         given = json.loads(path.read_text("utf-8"))
@@ -205,8 +205,8 @@ def _refused(where: str, value: Any, hint: str) -> ConfigError:
 
 
 def _algorithm(given: dict[str, Any]) -> dict[str, Any]:
-    """Local steps of plain SGD, where it is FedAvg with all clients in each round. Its clients
-    leave out their momentum then."""
+    """Return the options of FedAvg with all clients in each round: local steps of plain SGD,
+    without the momentum of the clients."""
     where = "benchmark_config.training_algorithm"
     name, parameters = _named(where, given, {"DSGD": "", "FedAvg": ""})
     if name == "DSGD":
@@ -219,7 +219,7 @@ def _algorithm(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sizes(benchmark: _Benchmark) -> dict[str, Any]:
-    """``n``, ``f`` and ``declared_f`` of each table."""
+    """Return ``n``, ``f`` and ``declared_f`` of each table."""
     byzantine, declared = benchmark.f, benchmark.tolerated_f
     inclusive = benchmark.set_honest_clients_as_clients
     sizes = [
@@ -262,7 +262,7 @@ def _rules(aggregators: list[dict[str, Any]], before: list[Any]) -> list[str]:
 
 def _rule(where: str, given: Any) -> str:
     name, parameters = _named(where, given, RULES)
-    parameters.pop("f", None)  # it is told the declared one, as here
+    parameters.pop("f", None)  # it gets the declared one, as here
     options = []
     for theirs, (ours, default) in PARAMETERS.get(name, {}).items():
         value = parameters.pop(theirs, default)

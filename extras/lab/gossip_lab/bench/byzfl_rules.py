@@ -1,4 +1,4 @@
-"""byzfl's rules beside ours, for comparison only: nothing of gossip needs it."""
+"""byzfl's rules beside those of gossip, for comparison only: nothing of gossip needs it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @functools.cache
 def module() -> ModuleType | None:
-    """``byzfl.aggregators``, or None. Around the package itself, which would import torchvision and
-    two plotting libraries."""
+    """Return ``byzfl.aggregators``, or None. The package itself is not imported, as it would import
+    torchvision and two plotting libraries."""
     try:
         found = importlib.util.find_spec("byzfl")
     except (ImportError, ValueError):
@@ -36,8 +36,8 @@ def module() -> ModuleType | None:
 
 
 def call(spec: str, updates: Tensor, f: int) -> tuple[Callable[[], Any] | None, str]:
-    """byzfl's form of one of our rules on these updates, as a function to call; or None and why
-    there is none to time."""
+    """Return byzfl's form of one of gossip's rules on these updates, as a function to call; or None
+    and the reason why there is none to time."""
     byzfl = module()
     if byzfl is None:
         return None, ""
@@ -68,7 +68,7 @@ def call(spec: str, updates: Tensor, f: int) -> tuple[Callable[[], Any] | None, 
         import psutil
 
         n, d = updates.shape
-        need = 4 * d * n * (n - f)  # it makes a copy of every row's neighbours
+        need = 4 * d * n * (n - f)  # it copies every row's neighbours
         if need * 1.5 > psutil.virtual_memory().available:
             return None, f"needs {need / 2**30:.0f} GiB"
     made = makers[name]()

@@ -1,5 +1,5 @@
-"""``gossip bench``: what rules cost, and what they are worth.
-Each measurement is a module of its own."""
+"""``gossip bench``: the cost of rules, and their robustness. Each measurement is a module of its
+own."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 digits              of scikit-learn
 mnist               in the folder data: mnist.npz, or the files of MNIST itself in MNIST/raw
-fashion_mnist       likewise: fashion_mnist.npz, or FashionMNIST/raw
+fashion_mnist       in the folder data: fashion_mnist.npz, or FashionMNIST/raw
 path/to/file.npz    arrays x_train, y_train, x_test and y_test
 path/to/folder      the files of MNIST, or of a set that has its format, gzipped or not
 """
@@ -58,10 +58,10 @@ class TrainingData:
 
 
 def load(name: str) -> TrainingData:
-    """A data set. What ``_range_of`` takes for pixels of 0 to 255 comes as 0 to 1; what is
-    standardised or scaled already stays as it is.
+    """Return a data set. Pixels from 0 to 255, as ``_range_of`` detects them, are scaled to 0 to 1;
+    standardised or scaled data stay as they are.
 
-    Raises: ConfigError: It cannot be had; it says what to give.
+    Raises: ConfigError: It is not available; the hint names the missing files.
     """
     if name == DIGITS:
         from gossip.launch.demo import load_digits
@@ -87,14 +87,15 @@ def load(name: str) -> TrainingData:
 
 
 def _range_of(images: NDArray[Any]) -> int:
-    """By what all images are divided, by those to train on: 255 where none is negative and the
-    largest is above 1 in an integer type, or above 2 in floats, which may be slightly above 1."""
+    """Return the divisor of all images, determined from the training images. It is 255 if none is
+    negative and the largest is above 1 in an integer type, or above 2 in floats, which may be
+    slightly above 1."""
     most = 1 if images.dtype.kind in "biu" else 2
     return 255 if images.min() >= 0 and images.max() > most else 1
 
 
 def find(name: str) -> Path:
-    """The file or folder of a set that does not come with a package.
+    """Return the file or folder of a set that does not come with a package.
 
     Raises: ConfigError: There is none.
     """
@@ -111,7 +112,7 @@ def find(name: str) -> Path:
 
 
 def files(name: str) -> list[Path]:
-    """Those that a set is read from; none where it comes with a package, or is not there."""
+    """Return the files that a set is read from; none if it comes with a package, or is absent."""
     if name == DIGITS:
         return []
     try:
@@ -122,7 +123,7 @@ def files(name: str) -> list[Path]:
 
 
 def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
-    """``ARRAYS`` of an ``.npz`` file, without unpickling anything."""
+    """Return ``ARRAYS`` of an ``.npz`` file, without unpickling anything."""
     try:
         with ZipFile(path) as archive:
             arrays = {}
@@ -138,7 +139,7 @@ def _read_npz(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
-    """``ARRAYS`` from files in the IDX format, in which MNIST is distributed."""
+    """Return ``ARRAYS`` from files in the IDX format, in which MNIST is distributed."""
     arrays = {}
     for name, file in IDX_FILES.items():
         path = next((p for p in (folder / file, folder / f"{file}.gz") if p.is_file()), None)
@@ -152,8 +153,8 @@ def _read_folder(folder: Path) -> dict[str, NDArray[Any]]:
 
 
 def _read_idx(path: Path) -> NDArray[Any]:
-    """Two zero bytes, the type (8: unsigned bytes), the number of dimensions, each dimension in
-    four bytes, the numbers.
+    """Read an IDX file: two zero bytes, the type (8: unsigned bytes), the number of dimensions,
+    each dimension in four bytes, the numbers.
 
     Source: LeCun, Cortes, Burges, "The MNIST database of handwritten digits".
     """
@@ -174,7 +175,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
 
 
 def _wrong_with(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Why nothing can be learnt from these; empty if something can."""
+    """Return why a model cannot be trained on these arrays; empty if it can."""
     for name, array in arrays.items():
         if (
             array.ndim == 0

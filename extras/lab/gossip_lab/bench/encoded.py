@@ -1,4 +1,4 @@
-"""What updates and results are behind an encoding."""
+"""Updates and results as they are after an encoding."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gossip.vectors import WireFormat, load_encoding
 class EncodedLink:
     """Link between the workers of a trial and its rule.
 
-    Honest workers keep what their updates lose; liars send what they like, encoded.
+    Honest workers keep the part that their updates lose; Byzantine workers send anything, encoded.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class EncodedLink:
         self._memory = np.empty(self._wire.update_bytes[0], np.uint8)
 
     def pass_updates(self, updates: Tensor, round_id: int) -> Tensor:
-        """Return what of ``(n, d)`` updates arrives. A malformed update is not finite then."""
+        """Return ``(n, d)`` updates as they arrive. A malformed update is not finite then."""
         passed = updates.numpy().copy()
         for encoder, update in zip(self._encoders[: self._honest], passed, strict=False):
             encoder.encode(update, self._memory, round_id)
@@ -47,6 +47,6 @@ class EncodedLink:
         return torch.from_numpy(self._wire.decode(raw.copy(), "result", round_id, 0))
 
     def settle(self, round_id: int, contributors: Collection[int]) -> None:
-        """Tell each worker whether its update counted: it keeps what was lost of it then."""
+        """Record for each worker whether its update counted: then it keeps the lost part."""
         for worker, encoder in enumerate(self._encoders):
             encoder.settle(round_id, (worker in contributors,))

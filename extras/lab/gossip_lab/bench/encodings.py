@@ -1,7 +1,7 @@
-"""``gossip bench encodings``: what an encoding costs and what it is worth.
+"""``gossip bench encodings``: the cost of an encoding and its effect on training.
 
-Bytes, time, and how well rules learn with it, also under an attack; in one process, as ``learning``
-does it.
+Bytes, time, and the accuracy of rules with it, also under an attack; in one process, as in
+``learning``.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ distributed."""
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean over seeds, and how certain it is. There is at least one value."""
+    """A mean over seeds, and its uncertainty. There is at least one value."""
 
     values: tuple[float, ...]
 
@@ -27,7 +27,7 @@ class Estimate:
 
     @property
     def error(self) -> float:
-        """The standard error of the mean; infinite for one value, which says nothing of it."""
+        """The standard error of the mean; infinite for one value, which gives no estimate of it."""
         count = len(self.values)
         return statistics.stdev(self.values) / math.sqrt(count) if count > 1 else math.inf
 
@@ -41,7 +41,7 @@ class Estimate:
 
     @property
     def p_value(self) -> float:
-        """How often a mean is as far from 0 by chance (Student's t, both sides)."""
+        """Return how often a mean is as far from 0 by chance (Student's t, both sides)."""
         if len(self.values) < 2:
             return 1.0
         t = abs(self.mean) / self.error if self.error else math.inf
@@ -51,7 +51,8 @@ class Estimate:
         return Estimate(tuple(factor * value for value in self.values))
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON, which knows no infinity: of one value there is neither error nor interval."""
+        """Return the estimate for JSON, which has no infinity: one value has neither error nor
+        interval."""
         known = len(self.values) > 1
         return {
             "mean": self.mean,
@@ -62,7 +63,7 @@ class Estimate:
 
 def compare(differences: Estimate, level: float = 1 - CONFIDENCE) -> Comparison:
     """Return ``holds`` if the differences are above 0, ``fails`` if they are below, and
-    ``undecided`` if that may be chance: another few seeds might turn it.
+    ``undecided`` if that may be chance: a few more seeds could reverse it.
 
     Args:
         differences: One for each seed, of two runs with the same draws.
@@ -74,8 +75,8 @@ def compare(differences: Estimate, level: float = 1 - CONFIDENCE) -> Comparison:
 
 
 def false_discovery_level(p_values: Iterable[float], rate: float = 1 - CONFIDENCE) -> float:
-    """Return the largest p-value that is no chance: of those up to it, the share ``rate`` is wrong
-    on average.
+    """Return the largest p-value that is no chance: of the values up to it, the share ``rate`` is
+    wrong on average.
 
     Source: Benjamini, Hochberg 1995, "Controlling the False Discovery Rate".
     """
@@ -86,7 +87,7 @@ def false_discovery_level(p_values: Iterable[float], rate: float = 1 - CONFIDENC
 
 
 def t_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """t with ``P(|T| < t) = confidence`` for Student's T of so many degrees of freedom."""
+    """Return t with ``P(|T| < t) = confidence`` for Student's T with these degrees of freedom."""
     low, high = 0.0, 1.0
     while within(high, freedom) < confidence:
         low, high = high, 2 * high

@@ -1,5 +1,5 @@
-"""``gossip bench exchange`` and ``gossip bench step``: against gloo, in the same processes and in
-turns, with what the machine can do at best beside each figure."""
+"""``gossip bench exchange`` and ``gossip bench step``: comparison with gloo, in the same processes
+and in turns, with the limits of the machine beside each figure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .turns import REPETITIONS, Spread, as_json, describe_alternatives, draw, pr
 
 END_S = 20.0
 TURN_S = 0.3
-"""A turn takes about so long, on each side."""
+"""Duration of a turn on each side, seconds."""
 NUMBER_S = 3e-9
 """Estimated seconds of an exchange for each number of each peer, on two cores."""
 STEPS_MAX = 50
@@ -147,7 +147,7 @@ def step(
 
 
 def _check_device(device: str) -> None:
-    """Raises: ConfigError: There is no such device here."""
+    """Check the device. Raises: ConfigError: There is no such device here."""
     import torch
 
     if device not in ("cpu", "cuda"):
@@ -160,8 +160,8 @@ def _check_device(device: str) -> None:
 
 
 def measure(task: BenchTask, contest: Contest) -> dict[str, Any]:
-    """Seconds a step of each side, turn by turn, and of how many rounds somebody's update was
-    missing. Raises: LocalError: The processes did not come to their end."""
+    """Return the seconds a step of each side, turn by turn, and the number of rounds that lack a
+    peer's update. Raises: LocalError: The processes did not finish."""
     with tempfile.TemporaryDirectory(prefix="gossip-bench-") as folder:
         told_task = BenchTask(**{**asdict(task), "folder": folder})
         run = Path(folder, "run")
@@ -192,7 +192,7 @@ def missing(run: Path, peers: int) -> dict[str, int]:
 
 
 def _followed(command: Sequence[str], title: str, turns: int) -> str:
-    """Runs it, with a line of progress. Returns its last words."""
+    """Run the command, with a line of progress. Return its last output."""
     last: list[str] = []
     with subprocess.Popen(
         command,
@@ -222,7 +222,7 @@ def _followed(command: Sequence[str], title: str, turns: int) -> str:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Ctrl-C and SIGTERM end what was started, and this command with the usual code."""
+    """Make Ctrl-C and SIGTERM end the started processes, and this command with the usual code."""
 
     def ended(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)

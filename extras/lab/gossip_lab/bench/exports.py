@@ -60,7 +60,7 @@ def write_files(
 
 
 def write(path: Path, text: str) -> None:
-    """Raises: ConfigError: It cannot be written."""
+    """Write the file. Raises: ConfigError: It cannot be written."""
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
@@ -68,8 +68,8 @@ def write(path: Path, text: str) -> None:
 
 
 def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:
-    """A row for each run that was made, the first a head: its settings, what came of it, and
-    ``curve``, as ``round:accuracy`` between blanks."""
+    """Return a row for each finished run, after a row with the column names: its settings, its
+    result, and ``curve``, as ``round:accuracy`` separated by blanks."""
     runs = {trial: outcome for table in tables for trial, outcome in table.runs(found)}
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
@@ -91,7 +91,7 @@ def write_records(
 
     Args:
         path: Ends in ``.parquet`` or ``.csv``.
-        folder: Remembers the runs.
+        folder: Store of the runs.
 
     Raises: ConfigError: It cannot be written.
     """
@@ -132,8 +132,8 @@ def write_records(
 
 
 def latex_of(tables: Sequence[RobustnessTable], found: Found, data: str) -> str:
-    """A ``table`` with a ``tabular`` of booktabs for each; a failing cell is bold, an undecided one
-    in italics."""
+    """Return a ``table`` with a ``tabular`` of booktabs for each; a failing cell is bold, an
+    undecided one in italics."""
     return "\n".join(
         [r"% needs \usepackage{booktabs}", *(_latex(table, found, data) for table in tables)]
     )

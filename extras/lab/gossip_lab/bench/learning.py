@@ -1,8 +1,7 @@
-"""How well a rule learns under an attack: some workers, plain SGD, one process, no network; liars
-see what the honest send.
+"""Accuracy of a rule under an attack: some workers, plain SGD, one process, no network; Byzantine
+workers see the updates of the honest ones.
 
-outcome = train(Trial(rule="krum", attack="alie", n=10, f=2), digits)
-print(outcome.accuracy)
+outcome = train(Trial(rule="krum", attack="alie", n=10, f=2), digits) print(outcome.accuracy)
 """
 
 from __future__ import annotations
@@ -27,11 +26,12 @@ from .models import generator_of
 
 NO_ATTACK = "none"
 EVALUATIONS = 5
-"""The accuracy of a run is the mean of so many tests at its end, one every fiftieth of the run."""
+"""The accuracy of a run is the mean of this many tests at its end, one every fiftieth of the
+run."""
 
 
 REFERENCE = 256
-"""Samples by which a rule with a judge judges, as in a run."""
+"""Samples with which a rule with a judge judges, as in a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +40,32 @@ class Trial:
 
     Attributes:
         rule: As ``registry.load`` takes it.
-        attack: ``name``, ``name*strength``, ``label_flip`` or ``none``:
-            then the last f are honest too. One of a user is ``file.py:name``.
-        n: Workers, liars included.
-        f: Liars there are.
+        attack: ``name``, ``name*strength``, ``label_flip`` or ``none``: with ``none`` the last f
+            are honest too. An attack of the user is ``file.py:name``.
+        n: Workers, Byzantine ones included.
+        f: Byzantine workers.
         batch: Samples of a worker in a round.
         hidden: Units of the one hidden layer of the model ``mlp``.
-        sender: What each worker makes of its update, as ``senders.load`` takes it; liars lie about
-            what comes of it.
-        split: How the honest share the samples, as ``splits.split`` takes it;
-            liars draw from all of them.
-        declared_f: The f that the rule and the trust table are told; None: as many as lie.
-        trust: Whether the trust table of a run judges the workers by what the rule says of them:
-            the rule does not get the updates of those in quarantine.
+        sender: How each worker transforms its update, as ``senders.load`` takes it. Attacks use the
+            transformed updates.
+        split: How the honest workers share the samples, as ``splits.split`` takes it; Byzantine
+            workers draw from all of them.
+        declared_f: The f of the rule and the trust table; None: the true one.
+        trust: Whether the trust table of a run judges the workers by the rule's verdicts: the rule
+            does not get the updates of those in quarantine.
         model: As ``models.make`` takes it.
-        weight_decay: Of plain SGD: so much of the parameters is added to the aggregate.
-        reference: Samples by which a rule with a judge judges in a round.
-        validation: Share of the training samples that nobody trains on, for a choice among
-            settings.
-        test_samples: Samples that a test takes, drawn once and the same in all runs; 0: all.
+        weight_decay: Of plain SGD: this multiple of the parameters is added to the aggregate.
+        reference: Samples with which a rule with a judge judges in a round.
+        validation: Share of the training samples that is held out, for a choice among settings.
+        test_samples: Samples of a test, drawn once and the same in all runs; 0: all.
         every: Rounds between the tests that make a curve; 0: none is made.
         local_steps: Steps of plain SGD that each worker takes by itself in a round. Updates are
             model differences then.
-        outer: What follows them, as ``outer.load`` takes it; empty: updates are gradients.
+        outer: The outer step after them, as ``outer.load`` takes it; empty: updates are gradients.
         milestones: Rounds, separated by blanks, from which on the learning rate is multiplied by
             ``lr_decay`` (once more at each).
         split_seed: Seed of the split; None: that of the run.
-        encoding: How updates and results travel, as ``load_encoding`` takes it; empty: as they are.
+        encoding: Encoding of updates and results, as ``load_encoding`` takes it; empty: none.
         record: Whether the result has a record of each worker in each round.
     """
 
@@ -109,7 +108,7 @@ class Trial:
 
     @property
     def tolerated(self) -> int:
-        """The f that the rule is told."""
+        """The f of the rule."""
         return self.f if self.declared_f is None else self.declared_f
 
 
@@ -121,8 +120,8 @@ class TrialResult:
         accuracy: On the test samples, 0 to 1: the mean of the last tests. The accuracy of a model
             that is not finite is 0.
         refused: Why the rule cannot be run at all, even without attack; then the accuracy is None.
-        skipped: Rounds without a step: too few finite updates were left, or the rule raised, or
-            its aggregate was not finite.
+        skipped: Rounds without a step: too few finite updates were left, or the rule raised, or its
+            aggregate was not finite.
         trouble: Why the first of these rounds made no step.
         arithmetic: Software and processor that decide how sums are rounded, see
             ``trials.arithmetic``; empty if they were not recorded.
@@ -130,8 +129,8 @@ class TrialResult:
             tests, as in ``accuracy``.
         honest_quarantined: Honest workers that were ever in quarantine.
         liars_quarantined: Byzantine workers that were ever in quarantine.
-        validation: The accuracy on the held-out samples, as in ``accuracy``; None if no samples
-            are held out.
+        validation: The accuracy on the held-out samples, as in ``accuracy``; None if no samples are
+            held out.
         curve: Rounds made, and the accuracy on the test samples after them.
         records: Columns of the records, if they were requested: names as in ``RECORD`` -> values.
     """
@@ -156,15 +155,15 @@ trust table), and mean loss of the honest samples at the parameters before the s
 
 
 def spelt(attack: str) -> str:
-    """An attack with the name written as it is known; a minus in the strength is one."""
+    """Return an attack in its canonical spelling; a minus in the strength is one."""
     name, star, strength = attack.strip().partition("*")
     plain = name if attacks.place_of(name) else name.replace("-", "_")
     return plain + star + strength
 
 
 def read_attack(text: str) -> tuple[str, float | None]:
-    """Name and strength of ``name*strength``. Raises: ConfigError: There is no such attack, or it
-    is for gossip rounds only."""
+    """Return name and strength of ``name*strength``. Raises: ConfigError: There is no such attack,
+    or it is for gossip rounds only."""
     name, star, strength = spelt(text).partition("*")
     if name in (NO_ATTACK, *attacks.DATA_ATTACKS):
         if star:
@@ -191,23 +190,24 @@ def train(
     data: TrainingData,
     run_of: Callable[[Trial, BoundRule, TrainingData], _Run] | None = None,
 ) -> TrialResult:
-    """Runs it. The same trial gives the same outcome, and all trials of a seed draw the same
+    """Run a trial. The same trial gives the same outcome, and all trials of a seed draw the same
     samples for a worker.
 
-    Args:
-        run_of: What carries it out in place of ``_Run``.
+    If a rule cannot handle so few updates or lacks an input, that is an outcome. So is an exception
+    of the rule under attack, which costs that round.
 
-    Raises: ConfigError: Rule, attack or sender is not known, or the numbers make no sense. That a
-        rule cannot take so few updates or lacks something is an outcome; so is what it raises once
-        liars are at work, which costs that round. What else than an error of ours it raises
-        when nobody lies.
+    Args:
+        run_of: Class that runs the trial in place of ``_Run``.
+
+    Raises: ConfigError: Rule, attack or sender is unknown, or the numbers are invalid. Other
+    exceptions of the rule without attack are raised unchanged.
     """
     f = trial.tolerated
     sizes = trial.rounds, trial.batch, trial.hidden, trial.reference, trial.local_steps
     if not 0 <= trial.f < trial.n or min(sizes) < 1 or f < 0:
         raise ConfigError(
-            f"{trial.f} liars of {trial.n} workers, {f} declared, {trial.rounds} rounds: nothing "
-            "can be learnt so"
+            f"{trial.f} Byzantine of {trial.n} workers, {f} declared, {trial.rounds} rounds: no "
+            "training is possible"
         )
     rule = registry.load(trial.rule)
     if trial.n < rule.at_least(f):
@@ -261,17 +261,17 @@ class _Run:
         self.locked: frozenset[int] = frozenset()  # in quarantine in this round
         self.ever_locked: frozenset[int] = frozenset()
         self.trouble = ""
-        # what a rule with a memory gets: the last result, and the state that it returned with it
+        # inputs of a rule with a memory: the last result, and the state that it returned with it
         self.kept: dict[str, Any] = {}
         self.lengths: deque[float] = deque([0.0], maxlen=LENGTHS_KEPT)
         self.outer = outer.load(trial.outer or outer.NESTEROV) if trial.has_local_steps else None
         self.momentum: Tensor | None = None  # of the outer step
         self.lr = trial.lr
         self.rate = trial.lr if self.outer is None else self.outer.lr
-        self.available: dict[str, Any] = {}  # what the rule could ask for in the last round
+        self.available: dict[str, Any] = {}  # inputs that the rule could use in the last round
         self.measured: list[Rejection] = []  # of those in quarantine, in this round
         self.records: dict[str, list[Any]] = {name: [] for name in RECORD} if trial.record else {}
-        self.loss = 0.0  # of the honest samples of this round, where it is recorded
+        self.loss = 0.0  # of the honest samples of this round, if it is recorded
         self.link = (
             EncodedLink(trial.encoding, self.model.shapes, self.honest, trial.n, trial.seed)
             if trial.encoding
@@ -284,8 +284,8 @@ class _Run:
         return models.make(trial.model, features, data.classes, trial.hidden, trial.seed)
 
     def try_rule(self) -> None:
-        """One call with honest updates, before liars are at work: what is wrong then is wrong with
-        the rule or its options."""
+        """Call the rule once with honest updates, before any attack: an error then is one of the
+        rule or its options."""
         generator = generator_of(f"first/{self.trial.seed}")
         chosen = _draw(len(self.data.labels), self.trial.n * self.trial.batch, generator).view(
             self.trial.n, -1
@@ -334,12 +334,12 @@ class _Run:
         )
 
     def _tested_after(self, made: int) -> range:
-        """The rounds from ``made`` on after which there is a point of the curve."""
+        """Return the rounds from ``made`` on after which there is a point of the curve."""
         every, last = self.trial.every, self.trial.rounds
         return range(made + -made % every, last + 1, every) if every else range(0)
 
     def _result(self, found: TrialResult) -> TrialResult:
-        """``found`` with what is known of the rounds and the quarantine."""
+        """Return ``found`` with the facts of the rounds and the quarantine."""
         liars = sum(worker >= self.honest for worker in self.ever_locked)
         return replace(
             found,
@@ -350,7 +350,7 @@ class _Run:
         )
 
     def _test(self) -> tuple[float, Tensor]:
-        """The accuracy, and that on each class there is a test sample of, ``(classes,)``."""
+        """Return the accuracy, and that on each class with a test sample, ``(classes,)``."""
         labels = self.data.test_labels
         right = self.model.logits(self.data.test_images).argmax(dim=1) == labels
         of_class = labels.bincount()
@@ -358,14 +358,14 @@ class _Run:
         return float(right.float().mean()), by_class[of_class > 0]
 
     def _validated(self) -> float:
-        """The accuracy on what was held out; 0 where nothing was."""
+        """Return the accuracy on the held-out samples; 0 if there are none."""
         if self.held_out is None:
             return 0.0
         images, labels = self.held_out
         return float((self.model.logits(images).argmax(dim=1) == labels).float().mean())
 
     def _round(self, round_id: int) -> bool:
-        """Whether a step was made."""
+        """Run a round. Return whether a step was made."""
         self.lr = self.trial.lr_in(round_id)
         self.rate = self.lr if self.outer is None else self.outer.lr
         updates = self._offered(round_id)
@@ -421,7 +421,8 @@ class _Run:
         return gradient + self.trial.weight_decay * self.model.parameters
 
     def _updates(self, images: Tensor, labels: Tensor) -> Tensor:
-        """``(n, d)``: what each worker has learnt of its samples, ``(n, local_steps * batch)``."""
+        """Return the updates of all workers, ``(n, d)``, from their samples, ``(n, local_steps *
+        batch)``."""
         if self.outer is None:
             return self.model.gradients(images, labels)
         anchor = self.model.parameters
@@ -440,7 +441,7 @@ class _Run:
         return found
 
     def _offered(self, round_id: int) -> Tensor:
-        """``(n, d)``: what all workers send, those in quarantine included."""
+        """Return the updates that all workers send, ``(n, d)``, those in quarantine included."""
         trial, honest = self.trial, self.honest
         chosen = torch.stack(
             [
@@ -470,9 +471,9 @@ class _Run:
         return torch.cat([updates[:honest], lies])
 
     def _tolerated(self, faulty: int = 0, usable: int = 0) -> int:
-        """The f of a round, as in the runtime. Who is in quarantine is only suspected, and may be
-        honest: the rule tolerates as many as before. Who sends no numbers is one of them where the
-        others are too few for more."""
+        """Return the f of a round, as in the runtime. Workers in quarantine are only suspected, and
+        may be honest: the rule tolerates as many as before. A worker that sends no numbers counts
+        as Byzantine if too few others are left to tolerate more."""
         f = self.trial.tolerated
         if not faulty:
             return f
@@ -515,8 +516,8 @@ class _Run:
     def _judge(
         self, round_id: int, taken: list[int], verdict: Verdict | None, faulty: list[int]
     ) -> None:
-        """The trust table learns of a round what the commit of a run would say, and tells who is
-        in quarantine in the next. Of a round that is lost a commit names no contributors."""
+        """Update the trust table as the commit of a run would, and set the quarantine of the next
+        round. The commit of a lost round names no contributors."""
         if self.trust is None:
             return
         contributors = []
@@ -566,8 +567,8 @@ class _Run:
         }
 
     def _seen_by_attackers(self, round_id: int) -> attacks.Aggregator:
-        """The rule as liars can try it out: with samples of their own where it asks for the loss.
-        What it draws, they know, and who is in quarantine."""
+        """Return the rule as attackers can try it out: with samples of their own if it needs the
+        loss. They know its draws, and the workers in quarantine."""
         server = self._server(self.spy)
         taken = [worker for worker in range(self.trial.n) if worker not in self.locked]
 
@@ -588,7 +589,7 @@ class _Run:
 
 
 def _fewer_tests(data: TrainingData, count: int) -> TrainingData:
-    """The data with so many test samples; 0: with all."""
+    """Return the data with this many test samples; 0: with all."""
     if not 0 < count < len(data.test_labels):
         return data
     chosen = torch.randperm(len(data.test_labels), generator=generator_of("tests"))[:count]
@@ -598,7 +599,7 @@ def _fewer_tests(data: TrainingData, count: int) -> TrainingData:
 def _held_out(
     data: TrainingData, trial: Trial
 ) -> tuple[TrainingData, tuple[Tensor, Tensor] | None]:
-    """The data without the share of the training samples that is held out, and that share."""
+    """Return the data without the held-out share of the training samples, and that share."""
     count = int(trial.validation * len(data.labels))
     if not count:
         return data, None

@@ -19,7 +19,7 @@ BLOCK_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """Seconds for so many bytes, medians."""
+    """Seconds for a number of bytes, medians."""
 
     nbytes: int
     copy_s: float
@@ -28,7 +28,7 @@ class MachineLimits:
 
 
 def measure(nbytes: int) -> MachineLimits:
-    """Takes about a second for 100 MB."""
+    """Measure the limits, which takes about a second for 100 MB."""
     source, target = np.ones(nbytes, np.uint8), np.zeros(nbytes, np.uint8)
     return MachineLimits(
         nbytes,
@@ -62,7 +62,7 @@ def _socket_s(source: np.ndarray, family: int) -> float:
     theirs.close()
     try:
         with ours:
-            ours.recv(1)  # the other process is there
+            ours.recv(1)  # the other process has connected
             return _median_s(lambda: _send(ours, source))
     finally:
         other.join(10)
@@ -75,7 +75,7 @@ def _send(ours: socket.socket, source: np.ndarray) -> None:
 
 
 def _drain(theirs: socket.socket, nbytes: int) -> None:
-    """Answers each ``nbytes`` with a byte, until the other side hangs up."""
+    """Reply to each ``nbytes`` with a byte, until the other side hangs up."""
     memory, filled = memoryview(bytearray(min(nbytes, BLOCK_BYTES))), 0
     with theirs:
         theirs.sendall(b".")

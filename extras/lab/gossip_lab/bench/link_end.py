@@ -1,8 +1,8 @@
-"""One end of ``gossip bench links``: a transport for each way that payloads can take, and besides
-a bare TCP connection.
+"""One end of ``gossip bench links``: a transport for each way that payloads can take, and also a
+bare TCP connection.
 
-The command is one end. It starts the other, here or by a command such as ``ssh`` on another host,
-and the two talk about the turns in lines of JSON over its standard input and output.
+The command is one end. It starts the other, here or by a command such as ``ssh`` on another host.
+The two exchange the turns in lines of JSON over its standard input and output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RAW = "bare TCP"
 RUN = b"linksrun"
 SILENCE_S = 30.0
 WINDOW = 4
-"""Payloads under way at a time."""
+"""Payloads in transfer at a time."""
 UPDATE = Update(b"lineage1", 0, 0, 0, b"d" * 16, 32, None)
 
 
@@ -55,7 +55,7 @@ class TwoKeys:
         return {}
 
     def refresh(self) -> None:
-        """Nobody joins."""
+        """Do nothing: no peer joins."""
 
 
 @dataclass(slots=True)
@@ -92,8 +92,8 @@ class Ways:
         return {way: (one.control, one.bulk) for way, one in self.transports.items()}
 
     def connect(self, addresses: Mapping[str, Sequence[str]], within_s: float = 30.0) -> bool:
-        """Until the own links stand. Whoever is let in is looked up by the other end's ``poll``, so
-        each goes on polling until both are done."""
+        """Poll until the own links are up. The other end's ``poll`` admits this one, so both go on
+        polling until both are done."""
         for way, one in self.transports.items():
             one.connect(1 - self.local, *addresses[way])
         up: set[str] = set()
@@ -104,9 +104,9 @@ class Ways:
                     up.add(way)
         return len(up) == len(self.transports)
 
-    def poll_until(self, said: IO[str]) -> None:
-        """Until there is a line, or the end, of what the other end says."""
-        while not select.select([said], [], [], 0)[0]:
+    def poll_until(self, replies: IO[str]) -> None:
+        """Poll until the other end has sent a line, or has ended."""
+        while not select.select([replies], [], [], 0)[0]:
             for one in self.transports.values():
                 one.poll(0.005)
 
@@ -125,7 +125,7 @@ def wire_of(encoding: str, numbers: int) -> WireFormat:
 
 
 class OtherEnd:
-    """Answers each payload, and each ping, with a ping."""
+    """The other process: it replies to each payload, and each ping, with a ping."""
 
     def __init__(self, orders: IO[str], answers: IO[str]) -> None:
         self._orders, self._answers = orders, answers
@@ -137,14 +137,14 @@ class OtherEnd:
         line = self._orders.readline()
         if not line:
             raise SystemExit(0)  # the command has ended
-        heard: dict[str, Any] = json.loads(line)
-        return heard
+        order: dict[str, Any] = json.loads(line)
+        return order
 
     def run(self) -> None:
-        told = self.read_order()
-        ways = Ways(1, told["host"], TwoKeys(KeyPair(*told["pair"]), told["other"], 1))
+        order = self.read_order()
+        ways = Ways(1, order["host"], TwoKeys(KeyPair(*order["pair"]), order["other"], 1))
         ways.open()
-        listener = socket.create_server((told["host"], 0))
+        listener = socket.create_server((order["host"], 0))
         self.send_reply(addresses=ways.addresses, raw=listener.getsockname())
         linked = ways.connect(self.read_order()["addresses"])
         raw, _ = listener.accept()
@@ -167,20 +167,19 @@ class OtherEnd:
         self.send_reply(cpu_s=time.process_time() - began_s)
 
     def _answer(self, one: EncodedTransport, count: int) -> None:
-        # What cannot be answered at once is owed: whoever waits for room would miss what comes
-        # meanwhile.
-        heard = owed = 0
-        while heard < count or owed:
+        # A reply that finds no room is owed: an end that waited for room would miss arrivals.
+        received = owed = 0
+        while received < count or owed:
             arrived = sum(
                 isinstance(arrival, Received) for arrival in one.poll(0.001 if owed else 0.05)
             )
-            heard, owed = heard + arrived, owed + arrived
+            received, owed = received + arrived, owed + arrived
             while owed and one.send(0, Ping(0, 0, ())):
                 owed -= 1
 
 
 def drain(connection: socket.socket, nbytes: int, count: int) -> None:
-    """Takes ``nbytes`` so many times, and answers each with a byte."""
+    """Receive ``nbytes`` ``count`` times, and reply to each with a byte."""
     memory = memoryview(bytearray(nbytes))
     for _ in range(count):
         filled = 0
@@ -193,12 +192,13 @@ def drain(connection: socket.socket, nbytes: int, count: int) -> None:
 
 
 def send_payloads(one: EncodedTransport, wire: WireFormat, vector: np.ndarray, count: int) -> float:
-    """Seconds until ``count`` payloads are answered. Each is encoded anew, as each update is.
+    """Return the seconds until ``count`` payloads have a reply. Each is encoded anew, as each
+    update is.
 
-    Raises: LocalError: Nothing is answered for 30 s, as after a link that broke.
+    Raises: LocalError: No reply arrives for 30 s, as after a broken link.
     """
     sent = answered = 0
-    began = heard = time.perf_counter()
+    began = last_reply = time.perf_counter()
     while answered < count:
         while sent < count and sent - answered < WINDOW:
             raw = wire.encode(vector, "update", 0, 0)
@@ -209,14 +209,14 @@ def send_payloads(one: EncodedTransport, wire: WireFormat, vector: np.ndarray, c
         arrived = sum(isinstance(arrival, Received) for arrival in one.poll(1.0))
         answered, now = answered + arrived, time.perf_counter()
         if arrived:
-            heard = now
-        elif now - heard > SILENCE_S:
-            raise LocalError(f"the other end has answered nothing for {SILENCE_S:.0f} s")
+            last_reply = now
+        elif now - last_reply > SILENCE_S:
+            raise LocalError(f"the other end has sent no reply for {SILENCE_S:.0f} s")
     return time.perf_counter() - began
 
 
 def send_pings(one: EncodedTransport, count: int) -> float:
-    """Seconds a round trip."""
+    """Return the seconds a round trip."""
     began = time.perf_counter()
     for _ in range(count):
         while not one.send(1, Ping(1, 1, ())):

@@ -65,7 +65,8 @@ class LinkTurns:
         return self
 
     def __exit__(self, *about: object) -> None:
-        # Sockets that are left to the collector may keep it, and this process, waiting for ever.
+        # Open sockets that are left to the garbage collector may keep this process waiting for
+        # ever.
         self.ways.close()
         self.other.terminate()
         try:
@@ -79,11 +80,11 @@ class LinkTurns:
         pair = [theirs.public, theirs.secret]
         self._send_order(host=self.other_host, pair=pair, other=self._mine.public)
         self.ways.open()
-        told = self._read_reply()
+        reply = self._read_reply()
         self._send_order(addresses=self.ways.addresses)
-        self.raw = socket.create_connection(tuple(told["raw"]))
+        self.raw = socket.create_connection(tuple(reply["raw"]))
         self.raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        linked = self.ways.connect(told["addresses"])
+        linked = self.ways.connect(reply["addresses"])
         assert self.other.stdout is not None
         self.ways.poll_until(self.other.stdout)
         if not (self._read_reply()["linked"] and linked):
@@ -102,12 +103,12 @@ class LinkTurns:
         line = self.other.stdout.readline()
         if not line:
             raise LocalError("the other end has ended")
-        heard: dict[str, Any] = json.loads(line)
-        return heard
+        reply: dict[str, Any] = json.loads(line)
+        return reply
 
     def one_by_one(self, numbers: int, count: int) -> list[float]:
-        """Seconds of each of ``count`` payloads of so many numbers, until it is answered: over unix
-        sockets on one host, over TCP with keys between two."""
+        """Return the seconds of each of ``count`` payloads of this many numbers, until its reply:
+        over unix sockets on one host, over TCP with keys between two."""
         way = UNIX if UNIX in self.ways.transports else KEYED
         vector = np.zeros(numbers, np.float32)
         self._order(way, PLAIN, numbers, count)
@@ -121,7 +122,7 @@ class LinkTurns:
     def table(
         self, numbers: int, encodings: list[str], repetitions: int, quiet: bool
     ) -> dict[str, Any]:
-        """All ways and encodings with updates of so many numbers."""
+        """Return the table of all ways and encodings with updates of this many numbers."""
         vector = np.random.default_rng(0).standard_normal(numbers).astype(np.float32)
         count = max(4, min(64, TURN_BYTES // vector.nbytes))
         ways = [
@@ -160,7 +161,7 @@ class LinkTurns:
         self._read_reply()
 
     def _turn(self, way: str, encoding: str, vector: np.ndarray, count: int) -> tuple[float, float]:
-        """How long it took, and the processor time of both ends. Seconds."""
+        """Return the duration, and the processor time of both ends, in seconds."""
         self._order(way, encoding, len(vector), count)
         began_s = time.process_time()
         if way == RAW:

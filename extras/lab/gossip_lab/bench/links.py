@@ -43,7 +43,7 @@ def links(
 
     if other_host and not via and not is_loopback(other_host):
         raise ConfigError(
-            f"nobody is there to answer at {other_host}", "--via says how to start a command there"
+            f"no process listens at {other_host}", "--via gives the command that starts one there"
         )
     with ended_by_signals(), LinkTurns(host, other_host or host, via) as bench:
         tables = [bench.table(count, encoding, repetitions, as_json_only) for count in numbers]

@@ -28,7 +28,7 @@ MEAN, DEVIATION = 0.1307, 0.3081
 """Mean and standard deviation of the pixels of MNIST's training images, from 0 to 1."""
 SIDE = 28
 AT_ONCE = 250
-"""Images in a forward pass: more of them leave the cache, and take twice as long each."""
+"""Images in a forward pass: larger passes do not fit the cache, and take twice as long an image."""
 
 
 class Model(Protocol):
@@ -43,23 +43,24 @@ class Model(Protocol):
     shapes: tuple[tuple[int, ...], ...]
 
     def logits(self, images: Tensor) -> Tensor:
-        """``(samples, classes)`` for images ``(samples, features)``."""
+        """Return ``(samples, classes)`` for images ``(samples, features)``."""
 
     def loss(self, images: Tensor, labels: Tensor, step: Tensor) -> float:
-        """At the parameters less ``step``."""
+        """Return the loss at the parameters less ``step``."""
 
     def gradients(self, images: Tensor, labels: Tensor) -> Tensor:
-        """``(n, d)``: of the mean loss of each worker's batch. Images ``(n, batch, features)``,
-        labels ``(n, batch)``."""
+        """Return the gradients of the mean loss of each worker's batch, ``(n, d)``. Images ``(n,
+        batch, features)``, labels ``(n, batch)``."""
 
 
 def names() -> tuple[str, ...]:
-    """All that ``make`` takes."""
+    """Return all names that ``make`` takes."""
     return (MLP, *sorted(_PLANS))
 
 
 def check(name: str, features: int) -> None:
-    """Raises: UnknownName, ConfigError: There is no such model, or not for such images."""
+    """Check a model. Raises: UnknownName, ConfigError: There is no such model, or not for such
+    images."""
     if name not in names():
         raise UnknownName("model", name, names())
     if name != MLP and features != SIDE * SIDE:
@@ -71,7 +72,7 @@ def check(name: str, features: int) -> None:
 
 
 def make(name: str, features: int, classes: int, hidden: int, seed: int) -> Model:
-    """A model with parameters drawn from ``seed``. ``hidden``: units of the hidden layer of
+    """Return a model with parameters drawn from ``seed``. ``hidden``: units of the hidden layer of
     ``mlp``; the others have their own.
 
     Raises: UnknownName, ConfigError: There is no such model, or not for such images.
@@ -174,7 +175,7 @@ def _convolutional(images: Tensor, parts: Sequence[Tensor]) -> Tensor:
 
 
 def _strided(images: Tensor, parts: Sequence[Tensor]) -> Tensor:
-    """Convolutions with a stride of 2 in place of maxima, which take longer than they do."""
+    """Return convolutions with a stride of 2 in place of maxima, which take longer."""
     first, first_bias, second, second_bias, last, last_bias = parts
     maps = conv2d(images.view(-1, 1, SIDE, SIDE), first, first_bias, stride=2).relu()
     maps = conv2d(maps, second, second_bias, stride=2).relu()
@@ -197,8 +198,8 @@ def _cut(parameters: Tensor, shapes: Sequence[tuple[int, ...]]) -> list[Tensor]:
 
 
 def _drawn(shapes: Sequence[tuple[int, ...]], seed: int) -> Tensor:
-    """Uniform up to 1 / sqrt(inputs of a unit), a layer's weights and biases alike, as torch's own
-    layers are."""
+    """Return uniform numbers up to 1 / sqrt(inputs of a unit), for a layer's weights and biases
+    alike, as in torch's own layers."""
     generator = generator_of(f"model/{seed}")
     parts = []
     bound = 0.0
@@ -210,6 +211,6 @@ def _drawn(shapes: Sequence[tuple[int, ...]], seed: int) -> Tensor:
 
 
 def generator_of(name: str) -> torch.Generator:
-    """A generator that depends on ``name`` alone."""
+    """Return a generator that depends on ``name`` alone."""
     seed = int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big")
     return torch.Generator().manual_seed(seed)

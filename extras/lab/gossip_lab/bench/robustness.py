@@ -34,14 +34,14 @@ INSTEAD = {
     "every_second": "every_second*10",
     "random_direction": "random_direction*10",
 }
-"""Stronger forms of attacks than by default."""
+"""Stronger forms of attacks than the defaults."""
 FAILS_BELOW = 0.9
 MAKES_NO_DIFFERENCE = ("context", "jobs", "into", "show", "csv", "latex", "as_json")
-"""To what a page says."""
+"""Options that do not affect a page."""
 SIZES = ("n", "f", "declared_f")
-"""Options that say together who is there: none of them makes sense with the others of a file."""
+"""Options of the numbers of workers: none of them can be combined with those of a file."""
 CHOSEN = ("lr", "sender", "weight_decay")
-"""Options of which each rule gets the best value, where several are given."""
+"""Options of which each rule gets the best value, if several are given."""
 
 
 def robustness(
@@ -290,8 +290,8 @@ def _check_milestones(given: Mapping[str, Any]) -> None:
 
 
 def _steps(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each combination of local steps and of what follows them. A table of gradients, with one
-    step and nothing after it, is made once."""
+    """Return each combination of local steps and outer steps. A table of gradients, with one step
+    and no outer step, is made once."""
     from gossip.aggregators import outer
 
     after = [outer.load(each).spec for each in given["outer"] or [outer.NESTEROV]]
@@ -304,9 +304,9 @@ def _steps(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Each combination of the options of which a rule gets the best.
+    """Return each combination of the options of which a rule gets the best.
 
-    Raises: ConfigError: One makes no sense, or there are several and nothing is held out.
+    Raises: ConfigError: One is invalid, or there are several and nothing is held out.
     """
     for lr in given["lr"]:
         if not 0 < lr < math.inf:
@@ -326,7 +326,8 @@ def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _check_model(model: str, data: str) -> None:
-    """Raises: UnknownName, ConfigError: There is no such model, or not for these data."""
+    """Check the model. Raises: UnknownName, ConfigError: There is no such model, or not for these
+    data."""
     from . import data_sets, models
 
     if model == models.MLP:
@@ -336,11 +337,11 @@ def _check_model(model: str, data: str) -> None:
 
 
 def _with_config(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of ``robustness`` with those that a configuration of ByzFL sets, but for those
-    that were typed.
+    """Return the options of ``robustness`` with those of a configuration of ByzFL, except for typed
+    options.
 
-    Raises: ConfigError: It cannot be taken over, or some numbers of workers are typed and others
-        not.
+    Raises: ConfigError: A setting has no counterpart, or some numbers of workers are typed and
+    others not.
     """
     from . import byzfl_config
 
@@ -350,7 +351,7 @@ def _with_config(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
         if not {"n", "f"}.issubset(sizes):
             words = " and ".join(f"--{name.replace('_', '-')}" for name in sizes)
             raise ConfigError(
-                f"{words} beside --config, whose numbers of workers go with its own f",
+                f"{words} beside --config, which has numbers of workers for its own f",
                 "give --n and --f together (and --declared-f, or the true f is told), or neither",
             )
         typed = [*typed, *SIZES]
@@ -361,18 +362,18 @@ def _with_config(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
 def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int]) -> None:
     if len(n) != len(f):
         raise ConfigError(
-            f"{counted(len(n), 'number')} of workers and {counted(len(f), 'number')} of liars",
+            f"{counted(len(n), 'number')} of workers, {len(f)} of Byzantine ones",
             "give as many --n as --f",
         )
     if len(declared) != len(f):
         raise ConfigError(
-            f"{counted(len(f), 'number')} of liars, of which {len(declared)} are declared",
+            f"{counted(len(f), 'number')} of Byzantine workers, and {len(declared)} declared ones",
             "give as many --declared-f as --f, or none",
         )
     for workers, attackers, told in zip(n, f, declared, strict=True):
         if not 0 <= attackers < workers:
             raise ConfigError(
-                f"{counted(attackers, 'liar')} of {counted(workers, 'worker')}",
+                f"{attackers} Byzantine of {counted(workers, 'worker')}",
                 "give an --f from 0 to less than --n",
             )
         if not 0 <= told < workers:
@@ -395,7 +396,7 @@ def _check_record(path: Path | None) -> None:
 
 
 def _check_reference(table: RobustnessTable, found: Found, into: Path) -> None:
-    """A table needs what averaging the honest alone comes to."""
+    """Check the reference: a table needs the accuracy of averaging the honest workers alone."""
     alone = [found[trial] for trial in table.without_attackers(found) if trial in found]
     if why := next((result.refused for result in alone if result.refused), ""):
         raise ConfigError(
@@ -431,8 +432,8 @@ def _command(given: Mapping[str, Any]) -> str:
 def _check_options(
     rules: Sequence[str], n: Sequence[int], f: Sequence[int], local_steps: bool
 ) -> None:
-    """Raises ConfigError for a rule whose options do not cover the liars, or do not go with local
-    steps. That n is too small for it is told in its cells."""
+    """Check the options. Raises: ConfigError: A rule's options do not cover the Byzantine workers,
+    or do not go with local steps. If n is too small for a rule, its cells show that."""
     from gossip.aggregators import registry
 
     for spec in rules:
@@ -444,7 +445,7 @@ def _check_options(
 
 
 def every_attack() -> list[str]:
-    """No attack, and all that a server can meet."""
+    """Return ``none`` and all attacks that a server can meet."""
     from gossip.aggregators.attacks import DATA_ATTACKS, KINDS, names
 
     plain = [name for name in names() if KINDS[name].shape != "apart"]

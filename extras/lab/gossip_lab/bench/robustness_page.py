@@ -32,8 +32,8 @@ fill = TextWrapper(100, break_on_hyphens=False).fill
 
 
 def check_place(path: Path) -> None:
-    """To be asked before hours of work. Raises: ConfigError: A page cannot be written there, or
-    nothing beside it."""
+    """Check that a page can be written, before hours of work. Raises: ConfigError: A page cannot be
+    written there, or nothing beside it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path.parent):
@@ -47,7 +47,7 @@ def check_place(path: Path) -> None:
 def write(
     path: Path, tables: Sequence[RobustnessTable], found: Found, head: Sequence[str], plot: bool
 ) -> None:
-    """The page, with ``head`` above the tables, and a heat map for each table beside it.
+    """Write the page, with ``head`` above the tables, and a heat map for each table beside it.
 
     Raises: ConfigError: It cannot be written.
     """
@@ -192,8 +192,8 @@ def kind_of(table: RobustnessTable) -> str:
 
 
 def section(table: RobustnessTable, found: Found) -> list[str]:
-    """The table as Markdown: rules down, the hardest to break first; attacks across; then what
-    holds and what cannot be run."""
+    """Return the table as Markdown: rules down, the hardest to break first; attacks across; then
+    the rules that hold and those that cannot be run."""
     reference, cells = table.reference(found), table.cells(found)
     order = by_strength(table, cells)
     limit = table.limit(found)
@@ -242,7 +242,8 @@ def _idle(table: RobustnessTable) -> list[str]:
 
 
 def _quarantined(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
-    """Under which attacks the trust table has locked up honest workers, and how many liars."""
+    """Return the attacks under which the trust table has quarantined honest workers, and the number
+    of Byzantine ones in quarantine."""
     lines = []
     for rule in order:
         told = []
@@ -310,13 +311,13 @@ def text_of(cell: RobustnessCell) -> str:
 
 
 def percent(estimate: Estimate) -> str:
-    """The mean in percent, with its standard error where there is more than one seed."""
+    """Return the mean in percent, with its standard error if there is more than one seed."""
     error = f" ± {100 * estimate.error:.1f}" if len(estimate.values) > 1 else ""
     return f"{100 * estimate.mean:.1f}{error}"
 
 
 def by_strength(table: RobustnessTable, cells: Cells) -> list[str]:
-    """The rules, the hardest to break first."""
+    """Return the rules, the hardest to break first."""
 
     def worst(rule: str) -> tuple[float, str]:
         found_worst = table.worst(rule, cells)
@@ -359,8 +360,8 @@ def _verdict(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list
 
 
 def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
-    """The test accuracy over the rounds: a panel for each attack, in it a line for each rule, the
-    mean over the seeds with its standard error around it."""
+    """Draw the test accuracy over the rounds: a panel for each attack, in it a line for each rule,
+    the mean over the seeds with its standard error around it."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -410,7 +411,7 @@ def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
 def curve_of(
     table: RobustnessTable, rule: str, attack: str, found: Found
 ) -> list[tuple[int, Estimate]]:
-    """Rounds, and the accuracy after them over the seeds that were tested then."""
+    """Return the rounds, and the accuracy after them over the seeds that were tested then."""
     values: dict[int, list[float]] = {}
     for outcome in table.results(rule, attack, found):
         for made, accuracy in outcome.curve:
@@ -419,7 +420,8 @@ def curve_of(
 
 
 def draw(table: RobustnessTable, found: Found, path: Path) -> None:
-    """Rules down, attacks across, the accuracy in each square; red is bad, grey cannot be run."""
+    """Draw rules down, attacks across, the accuracy in each square; red is bad, grey cannot be
+    run."""
     import matplotlib as mpl
 
     mpl.use("Agg")

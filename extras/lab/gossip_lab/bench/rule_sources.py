@@ -17,9 +17,9 @@ TRAINING = (
     *("aggregators", "vectors", "core/ledger", "core/settings.py"),
     *("training/feedback.py", "launch/demo/digits.py"),
 )
-"""Packages and modules of gossip that make a difference to an outcome."""
+"""Packages and modules of gossip that affect an outcome."""
 LEARNING = ("data_sets.py", "encoded.py", "learning.py", "models.py", "splits.py")
-"""Their like in this package."""
+"""Modules of this package that affect an outcome."""
 
 
 def digest(rule: str, attack: str = "") -> str:
@@ -86,6 +86,6 @@ def _files_of(place: str) -> list[Path]:
     try:
         finder.run_script(str(path))
     except (OSError, SyntaxError, ValueError):
-        return [path]  # no Python, or not there: loading it says so
+        return [path]  # no Python, or absent: loading it shows the error
     found = [getattr(module, "__file__", None) for module in finder.modules.values()]
     return [Path(file) for file in found if file]

@@ -1,7 +1,7 @@
-"""One peer of ``gossip bench exchange`` and ``gossip bench step``: the same processes do both
-sides, turn by turn, gloo's and gossip's.
+"""One peer of ``gossip bench exchange`` and ``gossip bench step``: the same processes run both
+sides, gloo's and gossip's, turn by turn.
 
-Started by ``gossip run``, with what is to be done as JSON.
+Started by ``gossip run``, with its task as JSON.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TURN = "turn "
 
 @dataclass(frozen=True, slots=True)
 class BenchTask:
-    """Work of each peer.
+    """Task of each peer.
 
     Attributes:
         model: A name of ``WORKLOADS``, or ``vector``: nothing is computed then.
-        device: Where the model is.
+        device: Device of the model.
         numbers: Length of a vector.
         steps: Steps in a turn of one side.
-        folder: Where the processes of gloo find each other, and rank 0 leaves its figures.
+        folder: Rendezvous of the processes of gloo, and place of the figures of rank 0.
     """
 
     model: str
@@ -60,7 +60,8 @@ class Side:
         self.batches: list[Any] = []
         if task.model == VECTOR:
             self.model: Any = FlatVector(task.numbers).to(task.device)
-            value = 1.0 + rank / task.peers  # of some times the length of others it would be a lie
+            # an update several times as long would be rejected as an attack
+            value = 1.0 + rank / task.peers
             self.gradient: Any = torch.full((task.numbers,), value, device=task.device)
         else:
             work, generator = WORKLOADS[task.model], torch.Generator().manual_seed(rank)
@@ -77,7 +78,7 @@ class Side:
             self.optimizer.zero_grad()
             self.loss(self.model(inputs), targets).backward()
         else:
-            # As a backward pass leaves it: a script that holds the tensor wants the result in it.
+            # As after a backward pass: a script that holds the tensor expects the result in it.
             self.model.numbers.grad, self.gradient = self.gradient, None
         self.exchange()
         self.optimizer.step()
@@ -85,7 +86,7 @@ class Side:
             self.gradient = self.model.numbers.grad
 
     def exchange(self) -> None:
-        """Before the optimizer steps."""
+        """Exchange the gradients before the optimizer steps."""
 
 
 class GlooVector(Side):
@@ -131,7 +132,7 @@ def main() -> None:
     ours = sides[GOSSIP]
     ours.model, ours.optimizer = peer.prepare(ours.model, ours.optimizer)
     took, spent = _measured(task, peer.id, {name: side.step for name, side in sides.items()})
-    # a step is over when the last one has it
+    # a step is over when it is over in the last process
     dist.all_reduce(took, dist.ReduceOp.MAX)
     dist.all_reduce(spent)
     if peer.id == 0:
@@ -142,7 +143,8 @@ def main() -> None:
 
 
 def _processor_s(name: str) -> float:
-    """Seconds of processors that this side of a peer has used so far: the node is gossip's."""
+    """Return the processor seconds that this side of a peer has used so far: the node is
+    gossip's."""
     processes = ["self"]
     if name == GOSSIP:
         for children in Path("/proc/self/task").glob("*/children"):
@@ -150,14 +152,14 @@ def _processor_s(name: str) -> float:
     used_ns = 0
     for process in processes:
         for thread in Path(f"/proc/{process}/task").glob("*/schedstat"):
-            with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+            with contextlib.suppress(FileNotFoundError):  # it has just ended
                 used_ns += int(thread.read_text("ascii").split()[0])
     return used_ns / 1e9
 
 
 def _measured(task: BenchTask, rank: int, steps: dict[str, Callable[[], None]]) -> tuple[Any, Any]:
-    """``(sides, turns)``: seconds a step; and ``(sides,)``: of processors, by this peer. The first
-    turn warms up, and is left out."""
+    """Return the seconds a step, ``(sides, turns)``, and the processor seconds of this peer,
+    ``(sides,)``. The first turn warms up, and is left out."""
     import torch
     import torch.distributed as dist
 

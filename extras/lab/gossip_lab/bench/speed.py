@@ -1,5 +1,5 @@
-"""``gossip bench aggregators``: how long a rule takes,
-in passes over the updates and beside byzfl."""
+"""``gossip bench aggregators``: the time of a rule, in passes (sums) of the updates and beside
+byzfl."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ RULES = (
     "centered_clipping:steps=5",
     "nnm+trimmed_mean",
 )
-SLOW_S = 0.3  # what takes longer is repeated less often
+SLOW_S = 0.3  # slower rules are repeated less often
 SLOW_REPETITIONS = 3
 NOTE_CHARS = 200
 
@@ -93,7 +93,7 @@ def aggregators(
     for rule in loaded:
         for count in n if rules else ():
             attackers = count // 5 if f is None else f
-            # too few updates for it are told in its note
+            # if n is too small for a rule, its note shows that
             rule.check(attackers, max(count, rule.at_least(attackers)))
     if threads is not None:
         torch.set_num_threads(threads)
@@ -149,7 +149,7 @@ class TimingCell:
 
     @property
     def ratio(self) -> float | None:
-        """How many times longer byzfl takes."""
+        """How many times as long byzfl takes."""
         return None if self.ms is None or self.byzfl_ms is None else self.byzfl_ms / self.ms
 
 
@@ -166,8 +166,8 @@ class TimingTable:
 
 @dataclass(slots=True)
 class _Runner:
-    """One thing to time. ``took`` in seconds, ``passes`` what a pass took right before;
-    ``first_pass`` the very first time."""
+    """One function to time. ``took`` in seconds, ``passes`` the time of a pass right before;
+    ``first_pass`` the first of all."""
 
     name: str
     call: Callable[[], Any]
@@ -184,8 +184,8 @@ class _Runner:
 def measure(
     n: int, d: int, f: int, specs: Sequence[str], repetitions: int, byzfl: bool, explain: bool
 ) -> TimingTable:
-    """Times every rule on the same updates.
-    The first call of each is not counted: it may compile."""
+    """Time every rule on the same updates. The first call of each is not counted: it may
+    compile."""
     import torch
 
     from gossip.aggregators import load
@@ -227,7 +227,7 @@ def measure(
                 or (f"byzfl: {other.failed}" if other is not None and other.failed else ""),
             )
         )
-    # Where no rule could be called, passes were timed before they were tried.
+    # If no rule could be called, passes were timed before the attempts.
     passes = [seconds for runner in runners for seconds in runner.passes] or [
         runner.first_pass for runner in runners if runner.first_pass is not None
     ]
@@ -235,8 +235,8 @@ def measure(
 
 
 def _once(runner: _Runner, updates: Tensor, total: Tensor, counts: bool) -> None:
-    """One pass and one call, timed; a rule that cannot be called says why,
-    and is not called again."""
+    """Time one pass and one call. A rule that cannot be called gets the reason as its note, and is
+    not called again."""
     import torch
 
     began = time.perf_counter()
@@ -248,7 +248,7 @@ def _once(runner: _Runner, updates: Tensor, total: Tensor, counts: bool) -> None
         runner.call()
         took = time.perf_counter() - began
     except Exception as error:  # noqa: BLE001
-        # a rule of anybody's: the table says what it raised, and the others are timed
+        # an exception of any rule goes into its note, and the others are timed
         words = " ".join(str(error).split())
         runner.failed = (
             words if isinstance(error, GossipError) else f"{type(error).__name__}: {words}"

@@ -1,8 +1,8 @@
-"""How the honest workers share the training samples: all alike, or each with data of its own.
+"""Splits of the training samples among the honest workers: all alike, or each with data of its own.
 
     shares = split("dirichlet:0.1", labels, workers=8, batch=32, seed=0)
 
-A split is written as its name, with a number behind a colon where it takes one.
+A split is written as its name, with a number after a colon if it takes one.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ NUMBERS = {
     "dirichlet": "an alpha above 0, as dirichlet:0.1",
     "gamma": "a share from 0 to 1, as gamma:0.5",
 }
-"""The splits there are, and the number that each takes."""
+"""All splits, and the number that each takes."""
 
 
 def read_split(text: str) -> tuple[str, float]:
-    """Name and number of a split; 0 where it takes none.
+    """Return name and number of a split; 0 if it takes none.
 
-    Raises: ConfigError: There is no such split, or the number makes no sense for it.
+    Raises: ConfigError: There is no such split, or the number is invalid for it.
     """
     name, colon, number = text.strip().partition(":")
     if name not in NUMBERS:
@@ -51,11 +51,11 @@ def split(text: str, labels: Tensor, workers: int, batch: int, seed: int) -> lis
     """Indices of the samples that each worker draws from. All splits but ``iid`` cut the samples
     into parts without a common one.
 
-    - ``iid``: everybody draws from all samples.
+    - ``iid``: every worker draws from all samples.
     - ``sorted``: the samples are sorted by label and cut into equal parts.
     - ``dirichlet:alpha``: the shares that the workers have of a class are drawn from
       Dirichlet(alpha), for each class anew; the smaller alpha, the fewer classes a worker has. A
-      worker that would have less than a batch gets what it lacks from who has most.
+      worker with less than a batch gets the missing samples from the worker with most.
     - ``gamma:share``: this share of the samples is cut at random into equal parts, the rest as in
       ``sorted``.
 

@@ -13,7 +13,7 @@ from .learning import NO_ATTACK, Trial, TrialResult
 
 Found = Mapping[Trial, TrialResult]
 Choice = Mapping[str, Any]
-"""Settings of a trial among which the best is looked for: lr, sender, weight_decay."""
+"""Settings of a trial among which the best is chosen: lr, sender, weight_decay."""
 
 OF_A_CELL = frozenset({"rule", "attack", "n", "f", "seed", "declared_f", "record"})
 """Fields of a trial that its table sets. All trials of a table share the others, unless a choice
@@ -24,17 +24,17 @@ NOTHING: Choice = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class RobustnessCell:
-    """One rule under one attack: accuracies of the seeds, or why there are none (empty:
-    it was not run yet).
+    """One rule under one attack: accuracies of the seeds, or why there are none (empty: it was not
+    run yet).
 
     Attributes:
-        verdict: Whether the rule learnt as much as it should have, for certain; empty where it
-            was not run.
+        verdict: Whether the rule surely reached the accuracy that it should; empty if it was not
+            run.
         skipped: Rounds without a step, of each seed.
         trouble: Why the first of those had none.
-        worst_classes: Of each seed, the accuracy on the class where it is least.
+        worst_classes: Accuracy on the class with the lowest one, of each seed.
         honest_quarantined: Honest workers that were ever in quarantine, of each seed.
-        liars_quarantined: Liars that were, likewise.
+        liars_quarantined: Byzantine workers that were ever in quarantine, of each seed.
     """
 
     accuracies: tuple[float, ...]
@@ -52,7 +52,7 @@ class RobustnessCell:
 
     @property
     def estimate(self) -> Estimate:
-        """The mean of the accuracies, and how certain it is."""
+        """The mean of the accuracies, and its uncertainty."""
         return Estimate(self.accuracies)
 
     @property
@@ -65,11 +65,11 @@ class RobustnessTable:
     """All rules and attacks at one n and f.
 
     Attributes:
-        f: Liars there are.
-        declared_f: The f that the rules are told.
+        f: Byzantine workers.
+        declared_f: The f of the rules.
         shared: Settings of all its trials.
-        choices: Settings of which each rule gets those with which it learns most under the worst
-            attack, by the samples held out. One: there is nothing to choose.
+        choices: Settings of which each rule gets those with the best accuracy under the worst
+            attack, on the held-out samples. One: there is nothing to choose.
     """
 
     n: int
@@ -91,7 +91,7 @@ class RobustnessTable:
         return {**self.defaults(), **self.shared, **choice}
 
     def trials(self) -> list[Trial]:
-        """Every run that it is made of, and those without liars that it is compared with."""
+        """Return all its runs, and those without attack that it is compared with."""
         cells = [
             trial
             for choice in self.choices
@@ -103,7 +103,7 @@ class RobustnessTable:
         return [*alone, *cells]
 
     def _of(self, rule: str, attack: str, choice: Choice) -> list[Trial]:
-        # A trial that is told the true f is the same whether that was said or left out.
+        # A trial with the true f is the same, whether that was declared or left out.
         told = None if self.declared_f == self.f else self.declared_f
         settings = self.settings(choice)
         return [
@@ -123,12 +123,12 @@ class RobustnessTable:
         return [found[trial] for trial in trials if trial in found]
 
     def runs(self, found: Found) -> list[tuple[Trial, TrialResult]]:
-        """All that were run, in the order of ``trials``."""
+        """Return all finished runs, in the order of ``trials``."""
         return [(trial, found[trial]) for trial in self.trials() if trial in found]
 
     def chosen(self, rule: str, found: Found) -> Choice:
-        """The settings with which a rule has the best mean under its worst attack, on the samples
-        held out; of two as good the first."""
+        """Return the settings with which a rule has the best mean under its worst attack, on the
+        held-out samples; of two as good the first."""
         if len(self.choices) == 1:
             return self.choices[0]
 
@@ -139,13 +139,13 @@ class RobustnessTable:
         return max(self.choices, key=worst)
 
     def without_attackers(self, found: Found = MappingProxyType({})) -> list[Trial]:
-        """Plain averaging of the honest workers alone, whom nobody suspects, with the settings that
-        are best for it."""
+        """Return the trials of plain averaging of the honest workers alone, with the settings that
+        are best for it. None of them is suspected."""
         best = max(self.choices, key=lambda choice: _validated(self._alone(choice), found))
         return self._alone(best)
 
     def reference(self, found: Found) -> Estimate:
-        """The accuracy that averaging the honest alone comes to."""
+        """The accuracy of averaging the honest workers alone."""
         return Estimate(
             tuple(
                 found[trial].accuracy or 0.0
@@ -155,12 +155,13 @@ class RobustnessTable:
         )
 
     def limit(self, found: Found) -> Estimate:
-        """The accuracy below which a rule fails. It is as uncertain as what it is a share of."""
+        """The accuracy below which a rule fails. It is as uncertain as the reference, of which it
+        is a share."""
         return self.reference(found).times(self.fails_below)
 
     def cells(self, found: Found) -> dict[tuple[str, str], RobustnessCell]:
-        """Return all cells: (rule, attack) -> what came of it. Of the verdicts that are decided,
-        5 % are wrong on average."""
+        """Return all cells, by rule and attack. Of the verdicts that are decided, 5 % are wrong on
+        average."""
         margins = {
             (rule, attack): self._margins(rule, attack, found)
             for rule in self.rules
@@ -191,7 +192,8 @@ class RobustnessTable:
         )
 
     def _margins(self, rule: str, attack: str, found: Found) -> Estimate:
-        """By how much accuracies are above the limit, seed by seed; none if one is missing."""
+        """Return the margins of accuracies above the limit, seed by seed; none if one is
+        missing."""
         trials = self._of(rule, attack, self.chosen(rule, found))
         runs = [
             (found[trial].accuracy, found[alone].accuracy or 0.0)
@@ -258,7 +260,7 @@ def _mean(cell: RobustnessCell) -> float:
 
 
 def _validated(trials: list[Trial], found: Found) -> float:
-    """The mean accuracy on what was held out; -1 where nothing was, or was run."""
+    """Return the mean accuracy on the held-out samples; -1 if there are none, or no runs."""
     known = [found[trial].validation for trial in trials if trial in found]
     values = [value for value in known if value is not None]
     return fmean(values) if values else -1.0

@@ -1,4 +1,4 @@
-"""Trials as cells of a table: what makes one another, and how one is run."""
+"""Trials as cells of a table: the facts that distinguish them, and how one is run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 def store_of(folder: Path, data: str) -> CellStore[Trial, TrialResult]:
     """Return the results of trials on these data in a folder. The data and the sources of rules are
-    read once: what changes later counts for another store."""
+    read once: later changes belong to another store."""
     digest = functools.cache(rule_sources.digest)
     contents = [rule_sources.content(path) for path in data_sets.files(data)]
 
     def facts_of(trial: Trial) -> dict[str, Any]:
         sources = [digest(trial.rule, trial.attack), *contents]
         facts = {**dataclasses.asdict(trial), "data": data, "sources": sources}
-        del facts["record"]  # the run is the same
+        del facts["record"]  # has no effect on the run
         return facts
 
     return CellStore(folder, facts_of, _result_of)
@@ -42,7 +42,7 @@ def run_all(
     Raises: ConfigError: The data cannot be read, or the folder not be written to.
     """
     if data != data_sets.DIGITS:
-        data_sets.load(data)  # what is wrong with it is told before a worker starts
+        data_sets.load(data)  # errors in it are reported before a worker starts
     return run_cells(
         trials, functools.partial(_play, data), store_of(folder, data), jobs, quiet=quiet
     )
@@ -81,7 +81,7 @@ def _play(data: str, trial: Trial) -> Row:
     except GossipError as wrong:
         error, result = wrong, TrialResult(None, str(wrong))
     except Exception as wrong:  # noqa: BLE001
-        # a rule of anybody's: the table says that it raised, and goes on
+        # an exception of any rule goes into the table, which is continued
         error, result = wrong, TrialResult(0.0, f"raised {type(wrong).__name__}: {wrong}")
     row = dataclasses.asdict(dataclasses.replace(result, arithmetic=arithmetic()))
     return row if error is None else {**row, ERROR: repr(error)}
@@ -93,8 +93,8 @@ def _load(data: str) -> TrainingData:
 
 
 def arithmetic() -> str:
-    """Return what decides how sums are rounded: the version of torch, its vector instructions,
-    ``MKL_CBWR`` if it is set, and the processor."""
+    """Return the facts that decide how sums are rounded: the version of torch, its vector
+    instructions, ``MKL_CBWR`` if it is set, and the processor."""
     import torch
 
     from .turns import processor

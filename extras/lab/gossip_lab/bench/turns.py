@@ -15,7 +15,8 @@ from typing import Any, TextIO
 from gossip.launch.report import counted
 
 REPETITIONS = 15
-FILE_COLUMNS = 500  # of a table that goes into a file or a pipe: nothing is cut off or broken there
+# of a table that goes into a file or a pipe: no line is cut off or wrapped there
+FILE_COLUMNS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ def describe_alternatives() -> dict[str, str]:
 
 
 def draw(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
-    """A table; the first column is words."""
+    """Draw a table; the first column is text."""
     from rich.console import Console
     from rich.table import Table
 
@@ -68,7 +69,7 @@ def draw(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], out:
 
 
 def environment() -> str:
-    """One line: what was measured with."""
+    """Return one line with the software and machine of the measurement."""
     import platform
 
     import numpy as np
@@ -84,7 +85,7 @@ def environment() -> str:
 
 
 def processor() -> str:
-    """Its model."""
+    """Return the model of the processor."""
     import platform
 
     try:
@@ -103,6 +104,6 @@ def as_json(kind: str, found: Mapping[str, Any]) -> str:
 
 
 def progress(text: str) -> None:
-    """Show a line on stderr in place of the one before; nothing where stderr is no terminal."""
+    """Show a line on stderr in place of the one before; nothing if stderr is no terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

@@ -13,7 +13,7 @@ VECTOR = "vector"
 
 
 class FlatVector(nn.Module):
-    """A model that is one parameter of so many numbers, and computes nothing."""
+    """A model with one parameter of this many numbers, which computes nothing."""
 
     def __init__(self, numbers: int) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class FlatVector(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model, and a batch of so many samples to compute its gradients on."""
+    """A model, and a batch of samples to compute its gradients on."""
 
     model: Callable[[], nn.Module]
     batch: Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
@@ -96,4 +96,4 @@ WORKLOADS: Mapping[str, Workload] = {
     ),
     "char-gpt": Workload(CharacterModel, _texts, "0.8 million parameters, contexts of 64"),
 }
-"""By the name that ``gossip bench step --model`` takes."""
+"""Workloads by the name that ``gossip bench step --model`` takes."""
