@@ -1,19 +1,19 @@
 """Cells of ByzFL's default benchmark, each trained by ByzFL itself and by ``gossip bench
 robustness``, in one table.
 
-    # some minutes: one f and gamma, two rules, two attacks, two seeds, 60 of the 800 steps, a
-    # sixth of the training samples
+    # some minutes: one f and gamma, two rules, two attacks, two seeds;
+    # 60 of the 800 steps, and a sixth of the training samples
     python benchmarks/byzfl_side_by_side.py --data path/to/mnist.npz
 
 Both sides read the same file: ByzFL's default configuration, as its package has it, with fewer
-steps and cells. ByzFL's side is its own ``start_training``, unchanged. It wants torchvision, which
-would download MNIST; it gets a stand-in that reads ``--data``.
+steps and cells. ByzFL's side is its own ``start_training``, unchanged. It needs torchvision, which
+would download MNIST; a stand-in reads ``--data`` instead.
 
 Both train on 80 % of the same samples and are tested after the last step on the same ones. They
-draw other batches: ByzFL goes through a client's samples epoch by epoch, ours draws with
-replacement. Our seeds also change which samples are held out and how the others are split among the
-clients. ByzFL draws both once, by its data_distribution_seed: our errors count that in, and those
-of ByzFL do not.
+draw other batches: ByzFL goes through a client's samples epoch by epoch, gossip draws with
+replacement. gossip's seeds also change which samples are held out and how the others are split
+among the clients. ByzFL draws both once, by its data_distribution_seed: gossip's errors include
+that, and those of ByzFL do not.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def default_config() -> dict[str, Any]:
 
 
 def reduced(options: argparse.Namespace) -> dict[str, Any]:
-    """The default configuration with the cells and steps that are asked for."""
+    """Return the default configuration with the requested cells and steps."""
     config = default_config()
     benchmark, unwanted = config["benchmark_config"], config["evaluation_and_results"]
     benchmark |= {
@@ -86,13 +86,13 @@ def reduced(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def key_of(options: argparse.Namespace) -> str:
-    """How many samples of which file: another for a file of another content."""
+    """Return a key of the number of samples and the content of the file."""
     contents = " ".join(map(content, files(str(options.data))))
     return f"{options.samples}-{blake2b(contents.encode(), digest_size=6).hexdigest()}"
 
 
 def fewer(options: argparse.Namespace) -> Path:
-    """A file with so many of the training samples, which both sides read."""
+    """Write a file with this number of training samples, which both sides read."""
     path: Path = options.into / f"first-{key_of(options)}.npz"
     if not path.exists():
         data = load(str(options.data))
@@ -110,7 +110,7 @@ def fewer(options: argparse.Namespace) -> Path:
 
 
 class _Images:
-    """In place of ``torchvision.datasets.MNIST``."""
+    """Stand-in for ``torchvision.datasets.MNIST``."""
 
     data: TrainingData
     test_samples = 0
@@ -129,13 +129,13 @@ class _Images:
 
 
 def tests(data: TrainingData, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The test samples that ``gossip bench robustness --test-samples`` takes."""
+    """Return the test samples that ``gossip bench robustness --test-samples`` takes."""
     chosen = torch.randperm(len(data.test_labels), generator=generator_of("tests"))[:count]
     return data.test_images[chosen], data.test_labels[chosen]
 
 
 def byzfl_training(data: TrainingData, test_samples: int) -> Any:
-    """Its ``start_training``, with stand-ins for what it imports and does not need here."""
+    """Return ByzFL's ``start_training``, with stand-ins for unneeded imports."""
     _Images.data, _Images.test_samples = data, test_samples
     transforms = ModuleType("torchvision.transforms")
     transforms.Compose = _Standard  # type: ignore[attr-defined]
@@ -156,7 +156,7 @@ def byzfl_training(data: TrainingData, test_samples: int) -> Any:
 
 
 class _Standard:
-    """In place of ``torchvision.transforms.Compose``: what it makes of MNIST's images."""
+    """Stand-in for ``torchvision.transforms.Compose``, with the same result for MNIST's images."""
 
     def __init__(self, steps: Any) -> None:
         pass
@@ -180,7 +180,7 @@ class ByzflCell:
 
 
 def byzfl_cells(config: dict[str, Any], options: argparse.Namespace) -> dict[Any, list[float]]:
-    """Accuracies of the seeds, by f, gamma, rule and attack."""
+    """Return the accuracies of the seeds, by f, gamma, rule and attack."""
     cells = []
     given = product(
         options.f, options.gamma, config["aggregator"], config["attack"], range(options.seeds)
@@ -218,7 +218,8 @@ def train_byzfl(cell: ByzflCell) -> Row:
 def single(
     config: dict[str, Any], f: int, gamma: float, rule: dict[str, Any], attack: dict[str, Any]
 ) -> dict[str, Any]:
-    """The settings of one training, as ByzFL's ``run_benchmark`` makes them of a configuration."""
+    """Return the settings of one training, as ByzFL's ``run_benchmark`` makes them of a
+    configuration."""
     one: dict[str, Any] = json.loads(json.dumps(config))
     honest = one["benchmark_config"]["nb_honest_clients"]
     one["benchmark_config"] |= {
@@ -241,7 +242,8 @@ def single(
 
 
 def gossip_cells(path: Path, options: argparse.Namespace) -> dict[Any, list[float]]:
-    """The same of ``gossip bench robustness --config``."""
+    """Return the accuracies of ``gossip bench robustness --config``, by f, gamma, rule and
+    attack."""
     command = [sys.executable, "-m", "gossip.launch.cli", "bench", "robustness"]
     command += ["--config", str(path), "--data", str(fewer(options)), "--json"]
     command += ["--curves", str(options.rounds), "--test-samples", str(options.test_samples)]

@@ -2,10 +2,11 @@
 
 Runs are paired by seed, on the digits, without a network. The trust table is on, as in a run.
 
-    # five minutes of two processors, and runs of 1,000 rounds
+    # five minutes of two processors
     python benchmarks/default_rule.py --seeds 5
+    # runs of 1,000 rounds
     python benchmarks/default_rule.py --long 20
-    # a convolutional network, in a quarter of an hour
+    # a convolutional network, a quarter of an hour
     python benchmarks/default_rule.py --mnist path/to/mnist.npz --seeds 3
 """
 
@@ -59,7 +60,7 @@ class Cell:
 
 
 class OptimizedRun(_Run):
-    """A run whose aggregates are steps of an optimizer of torch."""
+    """A run that takes its aggregates as gradients for an optimizer of torch."""
 
     kind = "SGD"
     optimizer: torch.optim.Optimizer | None = None

@@ -1,5 +1,5 @@
-"""Failures where nothing is wrong: rounds without a fault, over peers, sizes of the model, links
-and other work. The memory of a peer is measured, too.
+"""Failures without a fault: rounds over peers, sizes of the model, links and other work.
+The memory of a peer is measured, too.
 
     python benchmarks/fault_free.py --peers 4 --numbers 25000000 --rounds 15
     python benchmarks/fault_free.py --peers 2 4 8 --numbers 100000 1000000 --busy 0 4 --rounds 200
@@ -7,11 +7,11 @@ and other work. The memory of a peer is measured, too.
         --hosts 2 --mbit 100 1000 0
 
 Each combination is a run. Counted are commits without all contributors, attempts above 0, late
-updates, suspicions, states taken over and branches: all of them should be 0. Two hosts are network
-namespaces of this machine (root, and ip and tc of iproute2) whose cables carry ``--mbit``, 0 for
-what the machine gives. ``--busy`` processes compute beside the peers. The model is a single vector,
-of which nothing is computed: what is tried is how updates and results travel, and are copied,
-hashed and summed.
+updates, suspicions, restored states and branches: all of them should be 0. Two hosts are network
+namespaces of this machine (root, and ip and tc of iproute2) with cables that carry ``--mbit``, 0
+for no limit. ``--busy`` processes compute beside the peers. The model is a single vector, of which
+nothing is computed: the test is of updates and results as they travel, and are copied, hashed and
+summed.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def others(count: int) -> Iterator[None]:
 
 @contextmanager
 def memory_of_children() -> Iterator[list[int]]:
-    """Bytes that all processes below this one have at a time, what they share counted once; a look
-    every half second for as long as the block lasts."""
+    """Measure the bytes of all processes below this one, shared memory counted once, every half
+    second for as long as the block lasts."""
     seen, over = [0], threading.Event()
     watcher = threading.Thread(target=watch, args=(seen, over), daemon=True)
     watcher.start()
@@ -97,7 +97,7 @@ def watch(seen: list[int], over: threading.Event) -> None:
     while not over.wait(LOOK_S):
         total = 0
         for process in me.children(recursive=True):
-            with suppress(psutil.NoSuchProcess):  # has ended meanwhile
+            with suppress(psutil.NoSuchProcess):  # it has just ended
                 total += process.memory_full_info().pss
         seen.append(total)
 
@@ -110,7 +110,7 @@ def rows(file: Path) -> list[dict[str, Any]]:
 def cell(
     peers: int, numbers: int, mbit: int | None, busy: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """One run. ``mbit``: None for a single host."""
+    """Play one run. ``mbit``: None for a single host."""
     with (
         tempfile.TemporaryDirectory() as name,
         hosts(2) if mbit is not None else nullcontext() as on,
@@ -180,7 +180,7 @@ def cell(
 
 def judge(folder: Path, peers: int, rounds: int) -> dict[str, Any]:
     """Return the counts and times that a run has logged. Events from the round after the last do
-    not count: the first peer that finishes hands that round on, which is no fault."""
+    not count: the first peer that finishes turns that round over, which is no fault."""
     events = [row for row in rows(folder / "events.jsonl") if row.get("round", 0) < rounds]
     commits = rows(folder / "commits.jsonl")
     counts = Counter(row["event"] for row in events)

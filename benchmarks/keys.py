@@ -53,8 +53,7 @@ sys.argv[0] = os.environ["KEYS_SCRIPT"]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 )
-# on a busy machine the others may have their last round before peer 0,
-# which then has nothing to tell
+# on a busy machine the others may have their last round before peer 0, which then has no result
 TRIES = 3
 
 
@@ -64,7 +63,7 @@ def ratio(rows: Sequence[Mapping[str, float]], over: str, under: str) -> float:
 
 
 def payloads(repetitions: int, on: Hosts | None) -> dict[str, list[dict[str, float]]]:
-    """MiB per second with keys and without, of each turn. Raises: Failed."""
+    """Return MiB per second with keys and without, of each turn. Raises: Failed."""
     words = [word for numbers in NUMBERS for word in ("--numbers", str(numbers))]
     inside: list[str] = []
     if on is not None:

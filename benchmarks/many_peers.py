@@ -4,7 +4,7 @@
     python benchmarks/many_peers.py --peers 1000 --topology random-k
 
 One line of JSON for each size. 20 rounds, in which one peer is killed, one joins and the killed one
-comes back. The time goes with the square of the peers.
+returns. The time grows with the square of the number of peers.
 
 Exit codes: 0 all is well, 1 the peers did not end up together.
 """
@@ -29,7 +29,7 @@ def main() -> int:
     parser.add_argument("--topology", default="rolling")
     options = parser.parse_args()
     well = True
-    gc.disable()  # millions of objects that stay, and next to no circles of references
+    gc.disable()  # millions of objects that stay, and hardly any cycles of references
     for n in options.peers:
         found = many_peers(
             ManyPeers(n, options.seed, options.rounds, options.topology),

@@ -1,5 +1,5 @@
-"""Membership, simulated: how fast crashes are known in swarms of 8 to 1,000, what it costs, and
-whether anybody dies who lives.
+"""Membership, simulated: how fast swarms of 8 to 1,000 detect crashes, the traffic that this takes,
+and whether any live peer is declared dead.
 
     python benchmarks/membership_scale.py all  # rain, pauses, scale, page: some hours of processor
                                                # time
@@ -7,13 +7,14 @@ whether anybody dies who lives.
     python benchmarks/membership_scale.py scale --sizes 8 64 512
 
 ``rain``: swarms of 2 to 32 at 20 % loss, 20 % duplication and 100 ms of jitter; in some, members
-sleep and restart all along. Nobody who is well may be declared dead. ``pauses``: some stand still
-for 0.1 s to ten minutes, with and without rain; nobody who did not may be declared dead. ``scale``:
-a tenth of the swarm crashes at once. ``page`` makes docs/results/membership_scale.json and .png of
-what these found. Every run is kept in --into and not run again, so all of it can be interrupted and
-gone on with; runs of other code (of the core, the simulator or the codec) do not count.
+pause and restart all along. No healthy peer may be declared dead. ``pauses``: some peers pause for
+0.1 s to ten minutes, with and without loss; no other peer may be declared dead. ``scale``: a tenth
+of the swarm crashes at once. ``page`` makes docs/results/membership_scale.json and .png of these
+results. Every run is kept in --into and not run again, so all of it can be interrupted and resumed;
+runs of other code (of the core, the simulator or the codec) do not count.
 
-Exit codes: 0 all is well, 1 somebody died who lived or a swarm did not agree again, 130 Ctrl-C.
+Exit codes: 0 all is well, 1 a live peer was declared dead or a swarm did not agree again, 130
+Ctrl-C.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ World = LossySwarm | Pause | MassCrash
 
 
 def rains(node_seconds: float) -> list[World]:
-    """Every second one keeps the order of messages, every fourth one has sleepers,
-    from 5 peers up."""
+    """Return the lossy swarms. Every second one keeps the order of messages; every fourth one has
+    sleepers, from 5 peers up."""
     worlds: list[World] = []
     for n, share in RAIN_SHARES.items():
         for seed in range(max(1, round(node_seconds * share / RAIN_RUN_S))):
@@ -73,8 +74,8 @@ def rains(node_seconds: float) -> list[World]:
 
 
 def pauses(seeds: int) -> list[World]:
-    """One observer, half of the swarm, all but one; told of it by its driver or not;
-    in the dry and in the rain."""
+    """Return pauses of one observer, half of the swarm, and all but one; with and without a report
+    of the driver; with and without loss."""
     worlds: list[World] = []
     for pause_s in (*PAUSES_S, *LONG_PAUSES_S):
         long = pause_s in LONG_PAUSES_S
@@ -106,8 +107,7 @@ def facts_of(world: World) -> Row:
 
 @cache
 def code() -> str:
-    """Digest of all source that a run depends on:
-    what another code found says nothing about this one."""
+    """Return the digest of all source that a run depends on: results of other code do not count."""
     package, lab = Path(gossip.__file__).parent, Path(gossip_lab.__file__).parent
     state = blake2b(digest_size=8)
     for root, path in [
@@ -124,7 +124,7 @@ def codec_of(package: Path) -> list[Path]:
 
 
 def play(world: World) -> Row:
-    """One run, in a worker: what it was and what came of it."""
+    """Play one run, in a worker, and return its settings and results."""
     row: Row = {"world": facts_of(world)}
     try:
         row |= (
@@ -186,7 +186,7 @@ def run_scale(options: argparse.Namespace) -> int:
 
 
 def summed(rows: list[Row], *keys: str) -> list[Row]:
-    """Rows that agree in ``keys`` of their worlds, added up."""
+    """Return the sums of rows with the same ``keys`` of their worlds."""
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         groups[tuple(row["world"][key] for key in keys)].append(row)
@@ -206,7 +206,7 @@ def summed(rows: list[Row], *keys: str) -> list[Row]:
 
 
 def run_page(options: argparse.Namespace) -> int:
-    """Writes what the rows in ``--into`` say."""
+    """Write the page of the rows in ``--into``."""
     rain_rows, pause_rows, crash_rows = (
         [row for row in store_of(kind, options).rows() if row["world"]["code"] == code()]
         for kind in ("rain", "pauses", "scale")
@@ -236,7 +236,7 @@ def run_page(options: argparse.Namespace) -> int:
 
 
 def lines(value: Any) -> str:
-    """JSON with one row a line."""
+    """Return JSON with one row a line."""
     return (
         json.dumps(value)
         if isinstance(value, str)

@@ -22,7 +22,7 @@ are pending."""
 
 
 def below(roots: Collection[int]) -> list[int]:
-    """The processes and their descendants, parents first."""
+    """Return the processes and their descendants, parents first."""
     parents = {int(name): _parent(int(name)) for name in os.listdir("/proc") if name.isdigit()}
     found = [pid for pid in roots if pid in parents]
     for pid in found:  # grows while it is read
@@ -31,7 +31,7 @@ def below(roots: Collection[int]) -> list[int]:
 
 
 def _parent(pid: int) -> int:
-    """-1: it is gone."""
+    """Return the parent of a process; -1: it is gone."""
     said = dict(_status(pid))
     return int(said.get("PPid", -1))
 
@@ -43,7 +43,7 @@ def _status(pid: int) -> Iterator[tuple[str, str]]:
 
 
 def _read(path: str) -> str:
-    """Empty: the process is gone, or is not ours to look into."""
+    """Return the text of the file; empty: the process is gone, or may not be read."""
     try:
         return Path(path).read_text("utf-8", errors="replace")
     except OSError:
@@ -74,12 +74,13 @@ def _tasks(pid: int) -> list[int]:
 
 
 def keep(roots: Collection[int], folder: Path, stacks: Path) -> Path:
-    """Writes ``not_ended.txt`` into ``folder``.
+    """Write ``not_ended.txt`` into ``folder``.
 
     Args:
         roots: The processes that were started.
-        stacks: What ``GOSSIP_STACKS`` has named for them: who has a file there writes to it.
-    Returns: its path.
+        stacks: Folder that ``GOSSIP_STACKS`` has named for them: a process with a file there writes
+            its stacks to it.
+        Returns: Its path.
     """
     pids = below(roots)
     first = "\n".join(map(of_process, pids))

@@ -1,15 +1,15 @@
-"""A pipeline of 3 stages with 2 peers each: is it the training of one process, and what do members
-cost that are killed every 30 s and started again?
+"""A pipeline of 3 stages with 2 peers each: whether it trains as one process does, and the cost of
+members that are killed every 30 s and restarted.
 
     python benchmarks/pipeline_goodput.py                    # about fifteen minutes on two cores
     python benchmarks/pipeline_goodput.py --only timed --json out.json
 
 ``char`` is a transformer over characters, 8 blocks, Adam, 200 steps, once without and once with
-kills; its loss of each step is compared with that of one process on the same batches. ``timed``
-has layers that take a stated time and compute nothing, which stand for six devices: so the time of
-a step does not depend on how many cores the machine has. Goodput is the steps a second between the
-first commit and the last, over that without kills. In each commit of each stage every micro-batch
-must be there once. Exit 1 when it is not so, or a bound does not hold.
+kills; its loss of each step is compared with that of one process on the same batches. ``timed`` has
+layers that take a stated time and compute nothing, in place of six devices: so the time of a step
+does not depend on the number of cores. Goodput is the steps a second between the first commit and
+the last, over that without kills. In each commit of each stage every micro-batch must appear once.
+Exit 1 if it does not, or a bound does not hold.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STAGES = [((0, 3), ("a", "b")), ((4, 6), ("c", "d")), ((7, 9), ("e", "f"))]
 MICRO_BATCHES, SAMPLES = 6, 2
 PEERS = 6
 FIRST_KILL_S = 45.0
-LAST = 20  # steps whose mean loss is the end's
+LAST = 20  # steps at the end, over which the loss is averaged
 DIFFERENCE_MAX, GOODPUT_LEAST, LOSS_OFF_MAX = 1e-4, 0.8, 0.01
 
 
@@ -103,7 +103,7 @@ def write_plan_for(kind: str, into: Path, activations: Activations) -> Path:
 
 def run(kind: str, plan: Path, folder: Path, steps: int, faults: Sequence[str]) -> dict[str, Any]:
     """Play a run, and return its kills, speed, commits and losses. Raises: SystemExit: It did not
-    come to its end."""
+    finish."""
     print(f"{folder.name}: {steps} steps, {len(faults)} kills planned", file=sys.stderr, flush=True)
     struck = [word for fault in faults for word in ("--fault", fault)]
     rows = MICRO_BATCHES * SAMPLES
@@ -126,7 +126,8 @@ def run(kind: str, plan: Path, folder: Path, steps: int, faults: Sequence[str]) 
 
 
 def miscounted(commits: Sequence[dict[str, Any]], steps: int) -> int:
-    """Commits in which a micro-batch is missing or twice, and those that are missing."""
+    """Return the number of commits in which a micro-batch is missing or counted twice, and of
+    missing commits."""
     every, there = list(range(MICRO_BATCHES)), set()
     bad = 0
     for row in commits:
@@ -136,8 +137,8 @@ def miscounted(commits: Sequence[dict[str, Any]], steps: int) -> int:
 
 
 def losses(folder: Path, commits: Sequence[dict[str, Any]]) -> dict[int, float]:
-    """The mean loss of each step: that of each member of the last stage, by its micro-batches.
-    Steps of which somebody was killed before it wrote its loss down are left out."""
+    """Return the mean loss of each step: that of each member of the last stage, by its
+    micro-batches. Steps are left out if a member was killed before it wrote its loss."""
     logged: dict[tuple[int, int], float] = {}
     for peer in range(PEERS):
         for row in read_lines(folder / f"peer-{peer}" / "metrics.jsonl"):
@@ -158,7 +159,7 @@ def losses(folder: Path, commits: Sequence[dict[str, Any]]) -> dict[int, float]:
 
 
 def alone(into: Path, steps: int) -> dict[int, float]:
-    """Losses of one process that knows nothing of gossip."""
+    """Return the losses of one process without gossip."""
     out = into / "alone.json"
     words = ["--steps", str(steps), "--rows", str(MICRO_BATCHES * SAMPLES), "--alone", str(out)]
     subprocess.run([sys.executable, str(TRAIN), "char", *words], env=environment(), check=True)

@@ -1,7 +1,7 @@
 """Plans on five unequal peers, run as real processes: does a step take what was predicted, and what
 is the best plan worth?
 
-    python benchmarks/pipeline_plans.py                 # six plans, ten minutes; nobody computes
+    python benchmarks/pipeline_plans.py                 # six plans, ten minutes, nothing computed
     python benchmarks/pipeline_plans.py --worth         # against equal cuts and data-parallel
 
 Layers take a stated time and compute nothing, so peers of speeds 1 to 8 fit two cores. Each peer's

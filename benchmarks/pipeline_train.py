@@ -2,8 +2,8 @@
 ``pipeline_plans.py``.
 
 ``char``: a transformer over characters, 8 blocks of 128. ``timed``: ten layers that take a stated
-time and compute nothing, which stand for devices. ``unequal``: ten such layers, of which each peer
-has its own speed (``--speeds``). A function of each name is for ``gossip plan profile``.
+time and compute nothing, in place of devices. ``unequal``: ten such layers, with a speed of its own
+for each peer (``--speeds``). A function of each name is for ``gossip plan profile``.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def train_whole(
 
 
 def train_alone(options: argparse.Namespace) -> None:
-    """The same training as anybody would write it for one machine."""
+    """Train as a script for one machine would."""
     made, _ = LAYERS[options.model]()
     model = nn.Sequential(*[make_layer(layer, at, 0) for at, layer in enumerate(made)])
     optimizer, losses = torch.optim.Adam(model.parameters(), lr=RATE), []

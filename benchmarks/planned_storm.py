@@ -4,14 +4,14 @@ run end as planned, and as well as without faults?
     python benchmarks/planned_storm.py --into storm --seed 1       # about half an hour
     python benchmarks/planned_storm.py --into storm --epochs 1 --pause 0.02
 
-Faults come at random times, drawn from the seed: kills with a restart, peers that stand still or
-are slow, cuts in one and in both directions. Besides, peers join, and are asked to leave (SIGTERM)
-a while later. The same script runs once without faults and without pauses.
+Faults come at random times, drawn from the seed: kills with a restart, paused or slow peers, cuts
+in one and in both directions. Peers also join, and are requested to leave (SIGTERM) a while later.
+The same script runs once without faults and without pauses.
 
-Exit 1 when the run did not end in order, did not use each sample exactly once in each planned
-epoch, ended with replicas that differ, or with a loss on held-out samples that is more than 1 %
-above that without faults; or when a process that lived for five minutes grew (its memory by 16
-MiB from the second quarter of its life to the last, or by 20 descriptors or 5 threads).
+Exit 1 if the run did not end in order, did not use each sample exactly once in each planned
+epoch, or ended with replicas that differ. Exit 1 if the loss on held-out samples is more than 1 %
+above that without faults. Exit 1, too, if a process that lived for five minutes grew: its memory by
+16 MiB from the second quarter of its life to the last, or by 20 descriptors or 5 threads.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ LEAK_ROOM = {"bytes": 16 * 2**20, "descriptors": 20, "threads": 5}
 
 
 def train() -> None:
-    """One peer."""
+    """Train as one peer."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -78,7 +78,7 @@ def train() -> None:
 
 
 def draw_storm(seed: int, peers: int, lasts_s: float) -> FaultPlan:
-    """Nobody has two faults within ``APART_S``, and no cut overlaps another."""
+    """Draw the faults: no peer has two within ``APART_S``, and no cut overlaps another."""
     rng = random.Random(f"planned storm/{seed}")
     times = sorted(
         (at_s, kind)
@@ -160,7 +160,7 @@ class Growth:
     def measure(self) -> None:
         with contextlib.suppress(psutil.Error):
             for process in [self._launcher, *self._launcher.children(recursive=True)]:
-                with contextlib.suppress(psutil.Error), process.oneshot():  # it may end meanwhile
+                with contextlib.suppress(psutil.Error), process.oneshot():  # it may have just ended
                     used = process.memory_info().rss, process.num_fds(), process.num_threads()
                     self._seen[process].append((time.monotonic(), *used))
 

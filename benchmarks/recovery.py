@@ -1,14 +1,13 @@
-"""Peers are killed and started again, one after the other, while eight train on digits: what each
-death costs the others.
+"""Recovery time of the others while eight peers train on digits, and are killed and restarted one
+after the other.
 
     python benchmarks/recovery.py  # a random peer every second for three minutes
     python benchmarks/recovery.py --every 3 --seconds 60 --json recovery.json
 
-Three runs of ``gossip demo --only`` with the same settings: a short one tells how many rounds fill
-the time, one has no faults, one has them all. Exit 1 when a sample was used twice, replicas differ,
-somebody did not come to the end, or accuracy fell by more than 0.01. Times are those of the
-machine, which is busy importing torch for whoever starts again: the number of cores matters, and is
-printed.
+Three runs of ``gossip demo --only`` with the same settings: a short one measures how many rounds
+fill the time, one has no faults, one has them all. Exit 1 if a sample was used twice, replicas
+differ, a peer did not finish, or accuracy fell by more than 0.01. The machine is busy importing
+torch for restarted peers: the times depend on the number of cores, which is printed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import whole_runs
 from gossip.run.telemetry import read_lines
 
 PILOT_ROUNDS = 400
-BEFORE = 20  # gaps between commits that say what is usual
+BEFORE = 20  # gaps between commits from which the usual one is computed
 LOOK_S = 2.0  # after a kill
 SLOWER = 1 / 0.95
 ACCURACY_LOSS_MAX = 0.01
@@ -75,7 +74,7 @@ def demo(
 
 
 def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
-    """Return the costs of the deaths in a run, and what is wrong with it."""
+    """Return the costs of the deaths in a run, and its failures."""
     deaths = struck["deaths"]
     known = [death for death in deaths if death["noticed_by"]]
     samples = struck["samples"] or {}
@@ -113,8 +112,8 @@ def numbers_of(struck: dict[str, Any], folder: Path, alone: dict[str, Any]) -> d
 
 
 def stalls(folder: Path, deaths: int) -> dict[str, Any]:
-    """How long no commit came after each kill, beyond what is usual, and how many rounds were
-    slower than usual."""
+    """Return the time without a commit after each kill, beyond the usual gap, and the number of
+    slower rounds."""
     rows = read_lines(folder / "commits.jsonl")
     commits = sorted((row for row in rows if not row.get("shard")), key=lambda row: row["t"])
     made_at = [row["t"] for row in commits]

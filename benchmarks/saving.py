@@ -4,9 +4,9 @@
     python benchmarks/saving.py --model large --pairs 12 --json out.json
 
 A run saves every 100 steps. The 50 steps that begin with a save carry all of its cost, and are
-compared with the 50 before: what else the machine does meets both. Printed are the mean of these
-ratios, less one, and its 95 % interval (Student's t). A save that takes longer than 50 steps makes
-the next one wait, which the script says; then the comparison is of no use, and it fails.
+compared with the 50 before: other work on the machine affects both. Printed are the mean of these
+ratios, less one, and its 95 % interval (Student's t). If a save takes longer than 50 steps, the
+next one waits, which the script reports: the comparison is then invalid, and it fails.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ T_975 = {3: 3.18, 4: 2.78, 5: 2.57, 7: 2.36, 9: 2.26, 11: 2.20, 15: 2.13, 19: 2.
 
 
 class Failed(Exception):
-    """A run gave nothing that can be compared."""
+    """A run without results that can be compared."""
 
 
 def main() -> int:
@@ -85,7 +85,8 @@ def parsed() -> argparse.Namespace:
 
 
 def cost_of(model: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Raises: Failed: The run failed, or a save took longer than a block."""
+    """Return the cost of saving. Raises: Failed: The run failed, or a save took longer than a
+    block."""
     steps = 2 * BLOCK * (arguments.pairs + 1) + BLOCK
     with tempfile.TemporaryDirectory(prefix="gossip-saving-") as name:
         folder = Path(name)

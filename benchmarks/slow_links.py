@@ -1,5 +1,5 @@
-"""Four hosts behind slow links: which part of the time do they compute, with and without local
-steps, and is that what the formula says?
+"""Four hosts behind slow links: the share of the time that they compute, with and without local
+steps, compared with a formula.
 
     sudo python benchmarks/slow_links.py --json links.json        # 20 runs, some twenty minutes
     sudo python benchmarks/slow_links.py --mbit 10 --only 'H=30 int8'
@@ -11,11 +11,11 @@ the time between two commits. Predicted is
 
     H c / (H c + (n - 1) (update + result) / link)
 
-where c is the time of a step, and update and result are the bytes of the longest shard: its server
-takes the updates of the n - 1 others, and then sends each of them its result; other shards have
+where c is the time of a step, and update and result are the bytes of the longest shard. Its server
+receives the updates of the n - 1 others, and then sends each of them its result. Other shards have
 other servers at the same time. Nothing in it is measured but c.
 
-Exit 1 when a run does not end well, or somebody was held for dead.
+Exit 1 if a run does not end well, or a peer was declared dead.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ROUNDS_MIN = 2
 
 @dataclass(frozen=True)
 class Setting:
-    """How peers exchange what they have learnt."""
+    """Settings of the exchange between peers."""
 
     local_steps: int
     encoding: str
@@ -66,7 +66,7 @@ class Setting:
 
     @property
     def steps(self) -> int:
-        """Between two rounds."""
+        """Steps between two rounds."""
         return self.local_steps // self.fragments
 
 
@@ -96,7 +96,7 @@ class Row:
 
 
 def predicted(setting: Setting, mbit: int, peers: int, step_s: float) -> float:
-    """The share of the time that is spent computing."""
+    """Return the predicted share of the time that is spent computing."""
     elements = -(-_elements() // setting.fragments)
     sizes = shard_sizes(elements, peers, False)
     wire = WireFormat(load_encoding(setting.encoding), 0, sizes, elements, peers)
@@ -110,7 +110,7 @@ def _elements() -> int:
 
 
 def play(run: Path, on: Hosts, mbit: int, setting: Setting, options: argparse.Namespace) -> Row:
-    """Raises: SystemExit: The run did not begin, or not end in time."""
+    """Play a run. Raises: SystemExit: The run did not begin, or not end in time."""
     command = [sys.executable, str(HERE / "paced_train.py")]
     command += ["--local-steps", str(setting.steps), "--pause", str(options.pause)]
     command += ["--hidden", str(HIDDEN), "--layers", str(LAYERS), "--batch", str(BATCH)]
@@ -122,7 +122,7 @@ def play(run: Path, on: Hosts, mbit: int, setting: Setting, options: argparse.Na
         "MASTER_PORT": "29500",
         "GOSSIP_RUN_DIR": str(run),
         "GOSSIP_AGGREGATOR": "mean",
-        "GOSSIP_F": "0",  # which is what the mean tolerates: so nobody refuses results
+        "GOSSIP_F": "0",  # as the mean tolerates none: so no peer rejects results
         "GOSSIP_INSECURE": "true",
         "GOSSIP_LOCAL_STEPS": str(setting.local_steps),
         "GOSSIP_FRAGMENTS": str(setting.fragments),
@@ -173,7 +173,7 @@ def end(run: Path) -> None:
 
 
 def _wait(started: Sequence[subprocess.Popen[bytes]], within_s: float, what: Any) -> None:
-    """Until it is so, a peer has ended, or the time is up."""
+    """Wait until the condition holds, a peer has ended, or the time is up."""
     ends = time.monotonic() + within_s
     while (
         not what()

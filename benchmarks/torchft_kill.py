@@ -11,12 +11,12 @@ steps, one drawn at random is killed (in gossip trainer and node together), and 
 until they have made as many again. Measured is the longest time that a survivor had between two
 steps from then on, and, of it, what is beyond the usual step.
 
-``torchft`` runs as it comes: over gloo, operations that wait for 60 s, and a lighthouse that holds
-a replica for dead that said nothing for 5 s. ``torchft-quick`` has that set to 1 s, and the 60 s to
-5 s. How long it stands still depends on the moment: some of the survivors see a connection close,
-some wait for those. torchft's lighthouse must not die; gossip has nothing like it. gossip's rule is
-the mean and its quorum the majority, as theirs.
-No progress in three minutes counts as three minutes.
+``torchft`` runs with its defaults: over gloo, operations that wait for 60 s, and a lighthouse that
+declares a replica dead after 5 s of silence. ``torchft-quick`` sets these to 5 s and 1 s. Its time
+without progress depends on the moment: some of the survivors see a connection close, some wait for
+those. The lighthouse of torchft must not die; gossip has no such process. The rule of gossip is the
+mean and its quorum the majority, as in torchft. No progress in three minutes counts as three
+minutes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ _kept: list[Any] = []
 
 
 def train(side: str, rank: int, into: Path) -> None:
-    """Trains until it is ended, and writes a line a step: the step's number and the time."""
+    """Train until the process is killed, and write a line a step: the step's number and the
+    time."""
     import torch
     from digits_train import digits, mlp, repeated, slices
     from torch.nn.functional import cross_entropy
@@ -158,13 +159,13 @@ def keep_lighthouse(quick: bool) -> None:
 
 
 class StepLog:
-    """Steps that the processes of a run have written down so far."""
+    """Steps that the processes of a run have written so far."""
 
     def __init__(self, into: Path) -> None:
         self._into = into
 
     def of(self, rank: int) -> list[tuple[int, float]]:
-        """(step, when it was over) of each committed step, once."""
+        """Return (step, time of its end) of each committed step, once."""
         rows = [line.split() for line in self._lines(rank)[1:]]
         made: dict[int, float] = {}
         for step, at in rows:
@@ -184,8 +185,8 @@ class StepLog:
 
 
 def measure(side: str, steps: int, victim: int, into: Path) -> dict[str, float]:
-    """Starts a run, kills ``victim``, and says how long the others stood still. Raises:
-    SystemExit: Nothing moved."""
+    """Start a run, kill ``victim``, and return the time without progress of the others. Raises:
+    SystemExit: There was no progress."""
     made = StepLog(into)
     with running(side, into):
         if not moves(lambda: all(len(made.of(rank)) >= steps for rank in range(PEERS))):
@@ -216,8 +217,8 @@ def measure(side: str, steps: int, victim: int, into: Path) -> dict[str, float]:
 
 
 def stall(made: list[tuple[int, float]], killed_at: float) -> tuple[float, float]:
-    """Seconds: the longest between two steps of which the later was over after the kill; and what
-    is usual before it."""
+    """Return the longest time between two steps with the later one after the kill, and the usual
+    time before it, in seconds."""
     times = [at for _, at in made]
     gaps = [(later - earlier, later) for earlier, later in pairwise(times)]
     return max(gap for gap, later in gaps if later > killed_at), statistics.median(
@@ -244,7 +245,7 @@ def moves(what: Callable[[], bool]) -> bool:
 
 @contextlib.contextmanager
 def running(side: str, into: Path) -> Iterator[None]:
-    """All processes of a side; they are killed at the end."""
+    """Run all processes of a side; they are killed at the end."""
     me = [str(HERE), "--side", side, "--into", str(into)]
     environment = {
         name: value
@@ -293,7 +294,7 @@ def running(side: str, into: Path) -> Iterator[None]:
         finally:
             for process in started:
                 with contextlib.suppress(ProcessLookupError):
-                    # gossip's peers see their launcher go, and leave
+                    # gossip's peers detect the end of their launcher, and leave
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
@@ -317,7 +318,7 @@ def main() -> int:
     if options.side:
         train(options.side, options.rank, options.into)
         return 0
-    # what it has started would go on for ever
+    # its children would go on for ever
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     draw = random.Random(options.seed)
     found: dict[str, list[dict[str, float]]] = {side: [] for side in options.sides}

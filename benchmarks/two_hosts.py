@@ -45,8 +45,8 @@ runpy.run_module("gossip_lab.bench.side_by_side", run_name="__main__")
 
 
 def play(on: Hosts, numbers: int, encoding: str, repetitions: int) -> dict[str, Any]:
-    """Seconds a step of each side, turn by turn, and of how many rounds somebody's update was
-    missing. Raises: whole_runs.Failed."""
+    """Return the seconds a step of each side, turn by turn, and the number of rounds that lack a
+    peer's update. Raises: whole_runs.Failed."""
     with scratch() as folder:
         script, run = folder / "peer.py", folder / "run"
         script.write_text(ON_HOSTS)
@@ -86,7 +86,7 @@ def main() -> int:
     )
     print("|---|---|---|---|---|---|---|")
     with hosts(PEERS) as on:
-        for mbit in sorted(options.mbit):  # what is narrow is not widened
+        for mbit in sorted(options.mbit):  # a narrow link is not widened
             for number in range(PEERS if mbit else 0):
                 on.narrow(number, mbit)
             for numbers in options.numbers:

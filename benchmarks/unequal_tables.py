@@ -1,12 +1,13 @@
-"""The tables of ``docs/results/unequal_data.md``: rules with a judge where the data differ.
+"""The tables of ``docs/results/unequal_data.md``: rules with a judge if the data differ.
 
     # digits: two splits, every attack, five seeds; half an hour of a core
     python benchmarks/unequal_tables.py --write docs/results/unequal_data.md
-    # and MNIST with a convolutional network; another half hour, with every attack two hours
+    # MNIST with a convolutional network; another half hour
     python benchmarks/unequal_tables.py --mnist mnist.npz --write docs/results/unequal_data.md
+    # every attack; two hours
     python benchmarks/unequal_tables.py --mnist path/to/mnist.npz --only every
 
-Every run is remembered in ``--into``: interrupted, the same command goes on. Without ``--write``
+Every run is stored in ``--into``: after an interrupt the same command resumes. Without ``--write``
 the tables are printed.
 """
 

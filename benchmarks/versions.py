@@ -36,7 +36,8 @@ def processor_s() -> float:
 
 
 def measured(checkout: Path, rule: str, options: argparse.Namespace) -> dict[str, float]:
-    """Seconds of a round and of the processor, of one run of one version. Raises: Failed."""
+    """Return the seconds of a round and of the processor, of one run of one version. Raises:
+    Failed."""
     with scratch("gossip-versions-") as folder:
         result, log = folder / "result.json", folder / "log"
         command = [sys.executable, "-m", "gossip.launch.cli"]
@@ -45,7 +46,7 @@ def measured(checkout: Path, rule: str, options: argparse.Namespace) -> dict[str
         command += ["--run-dir", str(folder / "run"), str(TRAIN.resolve())]
         command += ["--steps", str(options.steps), "--result", str(result)]
         before_s = processor_s()
-        with contextlib.chdir(folder):  # python -m takes what lies in the working directory first
+        with contextlib.chdir(folder):  # python -m imports from the working directory first
             run_all([(command, environment(PYTHONPATH=str(checkout)))], log)
         if not result.exists():
             raise Failed(f"rank 0 did not come to its end\n{last_words(log)}")
@@ -54,7 +55,8 @@ def measured(checkout: Path, rule: str, options: argparse.Namespace) -> dict[str
 
 
 def ratios_of(rule: str, options: argparse.Namespace) -> dict[str, Estimate]:
-    """Logarithms of the ratios of what was measured, a pair each; the first pair is a warm-up."""
+    """Return the logarithms of the ratios of the figures, one for each pair; the first pair is a
+    warm-up."""
     logarithms: dict[str, list[float]] = {"round": [], "processor": []}
     for pair in range(options.pairs + 1):
         sides = [HERE, options.before.resolve()]

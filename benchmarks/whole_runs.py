@@ -28,7 +28,7 @@ RUN_TIMEOUT_S = 300.0
 END_S = 10.0
 
 _asked_to_end: list[int] = []
-"""The signals that did: not heeded while a process is being started, of which nobody would know."""
+"""Received end signals: deferred while a process is being started, as no list would have it."""
 
 
 def ask_to_end(number: int, frame: FrameType | None) -> None:
@@ -40,7 +40,8 @@ class Failed(Exception):
 
 
 def environment(**extra: str) -> dict[str, str]:
-    """One thread a process, and nothing of an outer gossip run."""
+    """Return an environment with one thread a process, and without variables of an outer gossip
+    run."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GOSSIP_")}
     return {
         **kept,
@@ -55,8 +56,8 @@ def last_words(log: Path) -> str:
 
 
 def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> None:
-    """Runs the commands side by side; ends them all when one fails or the time is up. What those
-    are at that have not ended then is written down beside ``log``. Raises ``Failed``."""
+    """Run the commands side by side; end them all if one fails or the time is up. Then write the
+    state of the remaining processes beside ``log``. Raises ``Failed``."""
     deadline, stacks = time.monotonic() + RUN_TIMEOUT_S, log.parent / "stacks"
     with log.open("w+") as out:
         running: list[subprocess.Popen[bytes]] = []
@@ -102,7 +103,7 @@ def output_of(command: list[str], env: dict[str, str]) -> str:
 
 
 def end_all(running: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Asks first: a `gossip run` ends its peers."""
+    """End all processes with SIGTERM first: a `gossip run` ends its peers."""
     for process in running:
         process.terminate()
     deadline = time.monotonic() + END_S
@@ -115,7 +116,8 @@ def end_all(running: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def parser(doc: str | None, peers: int, seed: str) -> argparse.ArgumentParser:
-    """With ``--peers``, ``--seed``, ``--into`` and ``--json``. ``seed``: of what."""
+    """Return a parser with ``--peers``, ``--seed``, ``--into`` and ``--json``. ``seed``: its
+    purpose."""
     made = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -130,7 +132,8 @@ def parser(doc: str | None, peers: int, seed: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def scratch(prefix: str = "gossip-benchmark-") -> Iterator[Path]:
-    """A temporary folder. It stays, with the records of its runs, when one of them has failed."""
+    """Yield a temporary folder. It stays, with the records of its runs, if one of them has
+    failed."""
     place = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield place
@@ -154,14 +157,14 @@ def folder(into: Path | None) -> Iterator[Path]:
 
 
 def conclude(numbers: dict[str, Any], into: Path | None, is_wrong: object) -> int:
-    """Writes the numbers where ``--json`` says. Returns the exit code."""
+    """Write the numbers to the file of ``--json``. Return the exit code."""
     if into is not None:
         into.write_text(json.dumps(numbers, indent=1) + "\n", "utf-8")
     return 1 if is_wrong else 0
 
 
 def demo(run: Path, peers: int, rounds: int, faults: Sequence[str], *words: str) -> dict[str, Any]:
-    """The summary of one ``gossip demo --only`` with just these faults. Raises:
+    """Return the summary of one ``gossip demo --only`` with exactly these faults. Raises:
     SystemExit: It left none."""
     command = [
         *GOSSIP,

@@ -2,7 +2,7 @@
 is killed and started again, against one process with batches of four times the size.
 
 ``python run_scripts.py CHECKOUTS --work FOLDER`` prints a table.
-``docs/results/public_scripts.md`` says which data FOLDER has to hold. Nothing is downloaded.
+``docs/results/public_scripts.md`` lists the data that FOLDER must have. Nothing is downloaded.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ class PublicScript:
         last: How many of the last losses of a process count, as their mean.
         batch: Batch of a peer.
         steps: Steps planned.
-        edits: Documented lines, by file: a text, and what stands in its place.
+        edits: Documented lines, by file: a text, and its replacement.
         small: Constants of the script that no argument sets, for every run.
         beside: What the script imports, beside it in the checkout.
     """
