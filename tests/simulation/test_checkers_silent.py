@@ -39,11 +39,11 @@ def says_nothing(core: Any) -> None:
 
 
 def believes_anybody(core: Any) -> None:
-    core.rounds.replicated.omissions._pass_over = lambda roster, locked: [(2, "passed_over")]
+    core.rounds.replicated.omissions._suspend_servers = lambda roster, locked: [(2, "passed_over")]
 
 
 def passes_over_nobody(core: Any) -> None:
-    core.rounds.replicated.omissions._pass_over = lambda roster, locked: []
+    core.rounds.replicated.omissions._suspend_servers = lambda roster, locked: []
 
 
 def rests_too_long(core: Any) -> None:

@@ -27,7 +27,7 @@ def test_a_ledger_comes_back_with_the_roster_of_those_who_train_now() -> None:
     ("change", "why"),
     [
         ({"format": 99}, "another version"),
-        ({"chain": "00"}, "no history"),
+        ({"chain": "00"}, "no valid hash"),
         ({"chain": "no hex"}, "fromhex"),
         ({"tables": 3}, "lacks"),
     ],

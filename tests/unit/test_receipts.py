@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gossip.core.ledger.equivocation import (
-    SAID_MAX,
+    ACCUSATIONS_BY_PEER_MAX,
     STATED_MAX,
     TURNS_KEPT,
     EquivocationDetector,
@@ -155,9 +155,9 @@ def test_what_one_peer_says_of_all_servers_is_bounded_and_ages() -> None:
                 )
             ]
         )
-    assert len(table.pack()[0]) == SAID_MAX
+    assert len(table.pack()[0]) == ACCUSATIONS_BY_PEER_MAX
     table.observe_round([replace(TRUE, round_id=9 + table.window, server=30)])
-    assert len(table.pack()[0]) == SAID_MAX
+    assert len(table.pack()[0]) == ACCUSATIONS_BY_PEER_MAX
     table.observe_round([replace(TRUE, round_id=10 + table.window, server=30)])
     assert table.pack()[0] == ()
     late = replace(TRUE, round_id=10 + table.window, server=30, accusations=(receipt(b"a", 9),))
@@ -175,7 +175,7 @@ def test_two_proofs_are_enough_for_quarantine_and_the_reason_is_told() -> None:
     assert [c.change for c in trust.observe_round([commit], [ATTACKER])] == ["suspected"]
     [change] = trust.observe_round([replace(commit, round_id=6)], [ATTACKER])
     assert (change.peer, change.change) == (ATTACKER, "quarantined")
-    assert change.reasons == ("it told different peers different results in 2 of its turns",)
+    assert change.reasons == ("it sent different results to different peers in 2 of its turns",)
 
 
 def test_it_travels_with_the_state_and_what_is_none_is_refused() -> None:
@@ -194,6 +194,6 @@ def test_it_travels_with_the_state_and_what_is_none_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match="receipts"):
             other.unpack(junk)
-    with pytest.raises(ValueError, match="states too much"):
+    with pytest.raises(ValueError, match="too many accusations"):
         other.unpack((tuple((*row[:2], at, *row[3:]) for at in range(STATED_MAX + 1)), ()))
     assert other.pack() == table.pack()

@@ -513,7 +513,7 @@ def test_who_has_one_result_after_the_other_refused_by_more_than_f_is_locked_up(
     assert table.score(5) == 1.0
     assert served(table, 12, 2, (5, 9)) == []  # one may be an accident
     assert table.score(5) == pytest.approx(0.75)
-    assert table.reasons(5) == ("a result of it was refused by more than 2 peers",)
+    assert table.reasons(5) == ("a result of it was rejected by more than 2 peers",)
     assert served(table, 13, 3, (5, 9)) == []  # it is known
     assert table.score(5) == pytest.approx(0.75)
     told = [
@@ -522,7 +522,7 @@ def test_who_has_one_result_after_the_other_refused_by_more_than_f_is_locked_up(
     ]
     assert told == [[], [(5, "suspected")], [], [], [(5, "quarantined")]]
     assert not table.may_serve(5)
-    assert table.reasons(5) == ("6 of its results were refused by more than 2 peers",)
+    assert table.reasons(5) == ("6 of its results were rejected by more than 2 peers",)
 
 
 def test_who_has_a_result_refused_now_and_then_is_not_suspected() -> None:
@@ -585,7 +585,7 @@ def test_charges_travel_with_the_table() -> None:
     [3, ((1,),), ((-1, ()),), ((1, (True,)),), ((1, 2),), tuple((i, ()) for i in range(17))],
 )
 def test_what_are_no_charges_is_refused(accusations: object) -> None:
-    with pytest.raises(ValueError, match="charge"):
+    with pytest.raises(ValueError, match="accus"):
         TrustTable(TrustSettings(), f=2).unpack(
             (((5, 1.0, False, "normal", 0, (), 1.0, 0, 0, accusations),), 0, 0, 0)
         )

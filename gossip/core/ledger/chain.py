@@ -1,8 +1,8 @@
-"""The hash chain of commits: H_r binds everything that was ever committed, so two histories that
-differ show it at once.
+"""The hash chain of commits. H_r binds all commits up to round r, so two different histories have
+different hashes.
 
 ``H_r = blake2b(H_{r-1} || header and payload digest of every shard, in order)``. A header covers
-every field of a commit but ``attempt``, which changes when a later server hands the same commit on.
+every field of a commit except ``attempt``, which changes if a later server forwards the commit.
 """
 
 from __future__ import annotations
@@ -38,14 +38,13 @@ def _text(value: str) -> bytes:
 
 
 def _real(value: float) -> float:
-    # There are many bit patterns that are no number: whoever decodes one may hold another,
-    # so all hash alike.
+    # Decoding a NaN may change its bit pattern, so all NaNs have the same hash.
     return nan if isnan(value) else value
 
 
 def header_bytes(commit: Commit) -> bytes:
-    """The canonical bytes of a commit's header: every field except ``attempt``, each with its
-    length where it varies."""
+    """Return the canonical bytes of the header of a commit: every field except ``attempt``. Fields
+    of variable length are preceded by their length."""
     parts = [
         _blob(commit.lineage),
         _SHARD.pack(commit.round_id, commit.shard, commit.made_at, commit.server),
@@ -83,7 +82,6 @@ def header_bytes(commit: Commit) -> bytes:
     if commit.collected:
         parts += _collected(commit.collected)
     if commit.replica:
-        # likewise
         parts += [_text("replica"), _blob(commit.replica), _named(commit.diverged)]
     if commit.kind or commit.length:
         parts += [_text("kind"), _COUNT.pack(commit.kind), _REAL.pack(_real(commit.length))]
@@ -91,10 +89,11 @@ def header_bytes(commit: Commit) -> bytes:
 
 
 def _pack_accusations_and_votes(commit: Commit) -> list[bytes]:
-    """Charges and votes; nothing where there are none."""
+    """Return the packed accusations and audit votes; empty if there are none."""
     parts: list[bytes] = []
     if commit.accusations:
-        parts.append(_COUNT.pack(-len(commit.accusations)))  # below zero: no weights of a decision
+        # negative, so it is not the number of weights of a decision
+        parts.append(_COUNT.pack(-len(commit.accusations)))
         for c in commit.accusations:
             parts += [
                 _ACCUSATION.pack(c.peer, -1 - c.round_id if c.silent else c.round_id),
@@ -102,7 +101,7 @@ def _pack_accusations_and_votes(commit: Commit) -> list[bytes]:
                 _blob(c.content),
             ]
     if commit.audits:
-        parts.append(_text("audits"))  # as a count it would be larger than any
+        parts.append(_text("audits"))  # read as a count, these bytes exceed every valid count
         for vote in commit.audits:
             sides = [-1 if side is None else side for side in (vote.before, vote.behind)]
             parts.append(_VOTE.pack(vote.peer, vote.round_id, vote.micro_batch, *sides))
@@ -110,25 +109,26 @@ def _pack_accusations_and_votes(commit: Commit) -> list[bytes]:
 
 
 def _collected(values: Sequence[Collected]) -> list[bytes]:
-    parts = [_text("collected")]  # likewise
+    parts = [_text("collected")]  # as with audits, no valid count
     for value in values:
         parts += [_COUNT.pack(value.peer), _blob(value.data)]
     return parts
 
 
 def _named(micro_batches: tuple[int, ...]) -> bytes:
-    """Behind a contribution. As the id of the next one its first bytes would be larger than any."""
+    """Pack numbers that follow a contribution. Read as the next peer's id, the first bytes exceed
+    every valid id."""
     count = len(micro_batches)
     return _text("micro_batches") + struct.pack(f">{count + 1}q", count, *micro_batches)
 
 
 def genesis(run: bytes, lineage: bytes, start: bytes = b"") -> bytes:
-    """H_{-1}: what the commits of round 0 name as their parent.
+    """Return H_{-1}, the parent of the commits of round 0.
 
     Args:
-        start: Digest of the weights that the run begins with. So peers that have begun with
-            different ones are on different branches from the first round on. Empty where every peer
-            has its own, and as long as this one has not begun.
+        start: Digest of the initial weights. Peers with different initial weights are thus on
+            different branches from the first round on. Empty if every peer has its own weights, and
+            until this peer has begun.
     """
     return blake2b(
         _blob(run) + _blob(lineage) + _blob(start),
@@ -140,7 +140,7 @@ def genesis(run: bytes, lineage: bytes, start: bytes = b"") -> bytes:
 def chain_hash(
     parent: bytes, commits: Sequence[Commit], header: Callable[[Commit], bytes] = header_bytes
 ) -> bytes:
-    """H_r from H_{r-1} and the commits of round r, one a shard, in order of their shards."""
+    """Return H_r from H_{r-1} and the commits of round r, one for each shard, in order."""
     chain = blake2b(parent, digest_size=DIGEST_BYTES)
     for commit in commits:
         chain.update(_blob(header(commit)))
@@ -149,30 +149,31 @@ def chain_hash(
 
 
 class Lineage:
-    """The chain as far as this peer has followed it,
-    with the hashes of the last ``HISTORY_ROUNDS`` rounds."""
+    """The chain up to the last round of this peer, with the hashes of the last ``HISTORY_ROUNDS``
+    rounds."""
 
     def __init__(self, run: bytes, lineage: bytes) -> None:
         self.run, self.id = run, lineage
         self.next_round = 0
-        """The round whose commits come next."""
+        """Round of the next commits."""
         self.unbegun = genesis(run, lineage)
-        """Value of ``head`` until this peer has begun: until then it is on no branch."""
+        """Value of ``head`` until this peer has begun. Until then the peer is on no branch."""
         self.head = self.unbegun
-        """H of the round before ``next_round``: the parent of the next commits."""
+        """H of the round before ``next_round``, which is the parent of the next commits."""
         self._history: OrderedDict[int, bytes] = OrderedDict({-1: self.head})
-        self._headers: dict[int, tuple[Commit, bytes]] = {}  # of each shard, the last one asked for
+        self._headers: dict[int, tuple[Commit, bytes]] = {}  # latest commit of each shard
 
     def begin(self, start: bytes) -> None:
-        """Begins with the weights of the digest ``start``."""
+        """Begin the chain with the initial weights of digest ``start``."""
         assert self.next_round == 0, f"a run begins with round 0, not {self.next_round}"
         self.restart(0, genesis(self.run, self.id, start))
 
     def append(self, commits: Sequence[Commit]) -> bytes:
-        """Follows one round: ``commits`` of round ``next_round``, every shard once, in order.
+        """Append the commits of round ``next_round``, one for each shard, in order.
 
-        Returns: the new head H_r. Callers have compared each commit's parent before (``stance``): a
-            wrong one is our bug.
+        The caller has compared the parent of each commit (``stance``).
+
+        Returns: The new head H_r.
         """
         assert commits, "a round has at least one shard"
         for shard, commit in enumerate(commits):
@@ -183,7 +184,7 @@ class Lineage:
             assert commit.shard == shard, f"shard {commit.shard} in place {shard}"
             assert commit.parent == self.head, f"round {commit.round_id} has another parent"
         self.head = chain_hash(self.head, commits, self.header)
-        self._remember(self.next_round, self.head)
+        self._record(self.next_round, self.head)
         self.next_round += 1
         return self.head
 
@@ -196,29 +197,29 @@ class Lineage:
         return header
 
     def restart(self, next_round: int, head: bytes) -> None:
-        """Goes on elsewhere in the chain: after a state transfer, whose offer names H of the round
-        before ``next_round``."""
+        """Continue at another round of the chain, after a state transfer. ``head``: H of the round
+        before ``next_round``, from the offer."""
         self.next_round, self.head = next_round, head
         self._history.clear()
-        self._remember(next_round - 1, head)
+        self._record(next_round - 1, head)
 
     def at(self, round_id: int) -> bytes | None:
-        """H of a round (-1: the genesis), or None when it is not known (any more)."""
+        """Return H of a round (-1: the genesis); None if it is not stored."""
         return self._history.get(round_id)
 
     def before(self, round_id: int) -> bytes:
-        """H of the round before; empty when it is not known (any more)."""
+        """Return H of the round before ``round_id``; empty if it is not stored."""
         return self._history.get(round_id - 1, b"")
 
     def stance(self, round_id: int, parent: bytes) -> Stance:
-        """How somebody stands to us who names ``parent`` as H of the round before ``round_id``. Who
-        has not begun, they or we, may still come to any branch."""
+        """Compare ``parent``, which another peer states as H of the round before ``round_id``, with
+        the local chain. If either peer has not begun, it is on no branch yet: "unknown"."""
         ours = self.at(round_id - 1)
         if ours == parent:
             return "same"
         return "unknown" if ours is None or self.unbegun in (ours, parent) else "fork"
 
-    def _remember(self, round_id: int, chain: bytes) -> None:
+    def _record(self, round_id: int, chain: bytes) -> None:
         self._history[round_id] = chain
         while len(self._history) > HISTORY_ROUNDS:
             self._history.popitem(last=False)

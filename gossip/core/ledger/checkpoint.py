@@ -1,5 +1,4 @@
-"""Part of a checkpoint beside the trainer's state: the hash of the history, and the tables that
-follow from the history."""
+"""The ledger of a checkpoint: the hash of the history, and the tables that follow from it."""
 
 from __future__ import annotations
 
@@ -15,11 +14,12 @@ FORMAT = 3
 
 
 def pack_ledger(round_id: int, chain: bytes, snapshot: tuple[Any, ...], whole: bool) -> bytes:
-    """
+    """Pack the ledger for a checkpoint.
+
     Args:
         round_id: The next round.
         chain: H of the round before.
-        snapshot: Roster, trust, data cursor and what else a peer that joins is given.
+        snapshot: Roster, trust, data cursor and the other tables that a joining peer receives.
         whole: Whether every step of the run had an update of every peer.
     """
     document = {
@@ -33,14 +33,16 @@ def pack_ledger(round_id: int, chain: bytes, snapshot: tuple[Any, ...], whole: b
 
 
 def unpack_ledger(data: bytes, roster: Sequence[PeerId]) -> tuple[bytes, tuple[Any, ...], bool]:
-    """Args:
-        roster: Who trains now, in place of who did then: all of them begin together again.
+    """Unpack the ledger of a checkpoint.
+
+    Args:
+        roster: Present peers, which replace those of the checkpoint.
     Returns: chain, snapshot and whole, as for ``pack_ledger``.
-    Raises: ValueError: It is no ledger of this version.
+    Raises: ValueError: The data is not a ledger of this version.
     """
     document = json.loads(data)
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise ValueError("the ledger of the checkpoint is of another version of gossip")
+        raise ValueError("the ledger of the checkpoint was written by another version of gossip")
     try:
         chain = bytes.fromhex(document["chain"])
         tables = tuple(document["tables"])
@@ -48,16 +50,16 @@ def unpack_ledger(data: bytes, roster: Sequence[PeerId]) -> tuple[bytes, tuple[A
     except (KeyError, TypeError) as error:
         raise ValueError(f"the ledger of the checkpoint lacks {error}") from error
     if len(chain) != DIGEST_BYTES:
-        raise ValueError("the ledger of the checkpoint has no history")
+        raise ValueError("the ledger of the checkpoint has no valid hash of its history")
     # gossip rounds have no tables
     return chain, (list(roster), *tables[1:]) if tables else (), whole
 
 
 def planned_peers(data: bytes) -> int | None:
-    """Return the number of peers that a ledger plans the epochs of its run for. None in gossip
-    rounds, which plan no epoch.
+    """Return the number of peers for which the epochs of a run are planned. None in gossip rounds,
+    which plan no epoch.
 
-    Raises: ValueError: It is no ledger of this version.
+    Raises: ValueError: The data is not a ledger of this version.
     """
     _, tables, _ = unpack_ledger(data, ())
     if not tables:

@@ -1,22 +1,23 @@
-"""Use of samples: every sample of every epoch once, although slices are lost with the peers that
-held them.
+"""Assignment of samples: every sample of every epoch is used once, although peers fail and lose
+their slices.
 
-All epochs lie behind one another on one line: position p is number ``p % samples_total`` of the
-permutation of epoch ``p // samples_total``; the trainer knows the permutations. A round gives each
-of its peers a slice of the line, from the first position on that nobody has used. The commit names
-who contributed, and how many samples of its slice each has used, from the first on; the rest of the
-slices goes back, and is the first that is given out again. All of it is a function of the sequence
-of commits, so every peer knows every slice and none is ever sent.
+All epochs form one sequence of positions. Position p is number ``p % samples_total`` of the
+permutation of epoch ``p // samples_total``; the trainer has the permutations. A round assigns to
+each of its peers a slice of this sequence, from the first unused position on. The commit names the
+contributors, and the number of samples that each has used, from the first of its slice on. The rest
+of the slices is returned, and is assigned again first. All of this is a function of the sequence of
+commits, so every peer computes every slice and none is ever sent.
 
-A batch that the script skips does not go back, as in a loop without gossip: it would come again in
-every round. Samples whose gradient is not finite go back once, as the fault may be the peer's; if
-they had come back before, they are given up.
+A batch that the script skips is not returned, as in a loop without gossip: it would be assigned
+again in every round. Samples with a non-finite gradient are returned once, as the fault may be the
+peer's. If they were returned before, they are given up.
 
-An epoch has as many rounds as it takes when nobody fails, and ends behind them whatever was read.
-So what failures have left lies before the next epoch's own samples, and is read before them.
+An epoch has a fixed number of rounds, which suffices if no peer fails. It ends after them, even if
+samples are left. These lie before the samples of the next epoch, and are read first.
 
-An extended epoch has further rounds for what is left. Samples that are still not used after a
-bounded number of them, such as those on which every peer hangs, are given up, so it ends.
+An extended epoch has further rounds for the samples that are left. Samples that are still unused
+after a bounded number of rounds, such as those on which every peer hangs, are given up, so the
+epoch ends.
 """
 
 from __future__ import annotations
@@ -39,35 +40,36 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 _Peers: TypeAlias = tuple[PeerId, ...]
 
 _Pending: TypeAlias = tuple[int, _Peers, _Peers, tuple[int, ...], _Peers, _Peers]
-"""A round's ``at_least``, roster, contributors, the samples of each of these, who skipped its
-samples, and whose update was not finite."""
+"""``at_least`` of a round, its roster, its contributors, the samples of each of these, the peers
+that skipped their samples, and those with a non-finite update."""
 
 PENDING_ROUNDS = 256
-"""Rounds that may be committed before the size of the data is known."""
+"""Maximum number of rounds before the size of the data is known."""
 
 GIVEN_UP_RANGES_MAX = 256
-"""Ranges of samples given up that are listed; more of an epoch are only counted."""
+"""Maximum number of listed ranges of given up samples of an epoch. Others are only counted."""
 
 SPARE_ROUNDS = 8
-"""Further rounds of an extended epoch that faults of peers may cost, before samples are blamed."""
+"""Further rounds of an extended epoch without progress that count as faults of peers. After more of
+them, the samples are given up."""
 
 
 class DataCursor:
-    """The place of the run in its data.
+    """Position of the run in its data.
 
     Args:
-        peers: That epochs are planned for: who the run begins with.
-        samples_total: Samples in an epoch, 0 while unknown.
-        batch: Samples that each peer gets in a round at most.
-        fixed_global: A round gives out as many samples however many peers share them (the same for
-            all cursors of a run). Else each has a batch of its own.
-        paced: Who is slow gets smaller slices (the same for all cursors of a run).
+        peers: Number of peers at the start of the run, for which epochs are planned.
+        samples_total: Samples in an epoch; 0 if unknown.
+        batch: Maximum number of samples of a peer in a round.
+        fixed_global: Whether the number of samples in a round is independent of the number of peers
+            (the same for all cursors of a run). Otherwise each peer has its own batch.
+        paced: Whether slow peers get smaller slices (the same for all cursors of a run).
 
     Attributes:
-        at_least: Peers that must get samples in a round for its rule to work.
-        epoch: Whose round is next.
-        extended: Of so many epochs what is left unread is read in further rounds of the last one,
-            and nothing behind it; 0: no epoch is longer than planned.
+        at_least: Number of peers that must get samples in a round for its rule to work.
+        epoch: Epoch of the next round.
+        extended: Number of epochs of the run, the last of which has further rounds for unread
+            samples of all of them. No samples follow. 0: no epoch is longer than planned.
     """
 
     def __init__(
@@ -83,18 +85,18 @@ class DataCursor:
         self.pace = Pace()
         self.samples_total = self.batch = self.extended = 0
         self.epoch = 0
-        self._step = 0  # rounds of this epoch that are over
-        self._position = 0  # first one that was never given out
-        self._returned: Ranges = ()  # given out and come back: disjoint, ascending, never adjacent
-        # who is first: a peer that never contributes must not get the same slice again and again
+        self._step = 0  # completed rounds of this epoch
+        self._position = 0  # first unassigned position
+        self._returned: Ranges = ()  # disjoint, ascending, never adjacent
+        # Rotates the peers: one that never contributes must not get the same slice again.
         self._turn = 0
-        self._used = 0  # in this epoch's rounds
-        self._skipped = 0  # by scripts, in this epoch's rounds
-        self._given_up = 0  # in this epoch's rounds
-        self._given_up_ranges: Ranges = ()  # the first of these
-        self._idle = 0  # further rounds that used no sample, since one was used
+        self._used = 0  # in this epoch, as the next two
+        self._skipped = 0  # by scripts
+        self._given_up = 0
+        self._given_up_ranges: Ranges = ()  # the first of the given up samples
+        self._idle = 0  # latest further rounds without a used sample
         self._last: EpochReport | None = None
-        self._pending: list[_Pending] | None = []  # None: too many, too late
+        self._pending: list[_Pending] | None = []  # None: there were too many
         if samples_total:
             self.configure(samples_total, batch)
 
@@ -104,7 +106,7 @@ class DataCursor:
 
     @property
     def remaining(self) -> int:
-        """Positions that no contributor has had, of this epoch and those before."""
+        """Number of unused positions of this epoch and those before."""
         epochs = self.epoch + 1
         end = self.samples_total * (min(epochs, self.extended) if self.extended else epochs)
         fresh = max(0, end - self._position)
@@ -112,16 +114,18 @@ class DataCursor:
 
     @property
     def steps_per_epoch(self) -> int:
-        """Rounds that an epoch takes when nobody fails; 0 while its size is unknown."""
+        """Rounds of an epoch if no peer fails; 0 while its size is unknown."""
         return -(-self.samples_total // (self.batch * self.peers)) if self.samples_total else 0
 
     def configure(self, samples_total: int, batch: int, extended: int = 0) -> None:
-        """Says how much data there is; the rounds committed before count as if it had been known.
+        """Set the size of the data. Rounds that were committed before count as if it had been
+        known.
 
         Args:
-            extended: See the attribute; 0 leaves it as it is.
+            extended: See the attribute; 0 does not change it.
 
-        Raises: ConfigError: not positive, another size than before, or too late.
+        Raises: ConfigError: The size is not positive, differs from the present one, or comes too
+            late.
         """
         if samples_total < 1 or batch < 1 or samples_total > ROUND_MAX or batch > ROUND_MAX:
             raise ConfigError(
@@ -152,7 +156,7 @@ class DataCursor:
     def _extend(self, epochs: int) -> None:
         if epochs and self.extended and epochs != self.extended:
             raise ConfigError(
-                f"data: {epochs} epochs with what is left of them, but the run has {self.extended}"
+                f"data: {epochs} epochs with all their samples, but the run has {self.extended}"
             )
         self.extended = epochs or self.extended
 
@@ -161,15 +165,16 @@ class DataCursor:
         self.at_least = peers
 
     def round_samples(self, n: int) -> int:
-        """How many samples a round of n peers gives out while there are enough, nobody is slow and
-        nothing is left of epochs before."""
+        """Return the number of samples in a round of n peers, if there are enough, no peer is slow
+        and no samples of earlier epochs are left."""
         return self.batch * (self.peers if self.fixed_global else min(n, self.peers))
 
     def assign(self, roster: Sequence[PeerId]) -> dict[PeerId, Ranges]:
-        """Everybody's slice in the next round: returned positions first, then fresh ones.
+        """Return the slice of each peer in the next round: returned positions first, then fresh
+        ones.
 
-        All get alike, but for those who are slow. The order is the roster's, beginning one later
-        every round. Nobody gets anything while the size of the data is unknown.
+        All peers get equal slices, except slow ones. The order is that of the roster, rotated by
+        one each round. All slices are empty while the size of the data is unknown.
         """
         if not self.samples_total or not roster:
             return dict.fromkeys(roster, ())
@@ -199,16 +204,16 @@ class DataCursor:
         took_us: Mapping[PeerId, int] = MappingProxyType({}),
         unused: Mapping[PeerId, str] = MappingProxyType({}),
     ) -> EpochReport | None:
-        """A round was committed: what was not used of its slices goes back, as far as it may still
-        be used.
+        """Record a committed round. Unused samples of its slices are returned if they may be used
+        again.
 
         Args:
-            roster: The same that ``assign`` was asked with.
-            used: Whose updates went into the aggregate, and on how many samples of its slice each
-                is, as it says: more than the slice has is the whole slice.
-            took_us: How long they took, as they say.
-            unused: Who was rejected, and why. Only ``skipped`` and ``non_finite`` matter here.
-        Returns: the report of the epoch when this round completed it.
+            roster: The roster that ``assign`` was called with.
+            used: Contributors to the aggregate, with the reported number of used samples of each. A
+                number above the length of the slice counts as the whole slice.
+            took_us: Reported times of these peers.
+            unused: Reasons of the rejected peers. Only ``skipped`` and ``non_finite`` matter here.
+        Returns: The report of the epoch if this round completes it, else None.
         """
         if not self.samples_total:
             if self._pending is not None:
@@ -224,26 +229,26 @@ class DataCursor:
         given = sum(shares)
         back: list[tuple[int, int]] = []
         out_before = self._skipped + self._given_up
-        # else it does not matter who had what
+        # otherwise the slices of the single peers do not matter
         if any(used.get(peer, 0) < share for peer, share in zip(sharers, shares, strict=True)):
             back = self._reclaim_unused(roster, used, unused)
-        # Who gets a handful of samples takes hardly less time for them than one that is slow.
+        # With only a few samples for each, fast and slow peers take nearly the same time.
         usual = min(self._most(sharers), self.batch * self.peers)
-        telling = len(roster) <= given and 2 * given >= usual
+        is_measure = len(roster) <= given and 2 * given >= usual
         kept, self._position = self._after(given)
         self._returned = _merged([*kept, *back]) if kept or back else ()
         left = _length(back)
         self._used += given - left - (self._skipped + self._given_up - out_before)
         if self._step >= self.steps_per_epoch:
             self._idle = self._idle + 1 if left == given else 0
-            # Each of these samples was handed to every peer in turn.
+            # By now each of these samples was assigned to every peer.
             if self._idle > SPARE_ROUNDS + len(roster):
                 self._idle -= len(roster)
                 self._abandon_ranges(back)
                 self._returned = tuple(kept)
         self._turn += 1
         self._step += 1
-        if self.paced and roster and telling:
+        if self.paced and roster and is_measure:
             self.pace.observe(roster, used.keys(), took_us)
         if self._step < self.steps_per_epoch:
             return None
@@ -257,7 +262,7 @@ class DataCursor:
         used: Mapping[PeerId, int],
         unused: Mapping[PeerId, str],
     ) -> list[tuple[int, int]]:
-        """Return the part of a round's slices that is to be given out again."""
+        """Return the ranges of a round's slices to assign again."""
         back: list[tuple[int, int]] = []
         for peer, ranges in self.assign(roster).items():
             rest = list(_behind(ranges, used.get(peer, 0)))
@@ -274,14 +279,14 @@ class DataCursor:
         return back
 
     def _abandon_ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Note that no round will hand these samples out again."""
+        """Count samples as given up. No round assigns them again."""
         if ranges:
             self._given_up += _length(ranges)
             listed = _merged([*self._given_up_ranges, *ranges])
             self._given_up_ranges = listed[:GIVEN_UP_RANGES_MAX]
 
     def epoch_report(self) -> EpochReport | None:
-        """Return the report of the last completed epoch; None before there is one."""
+        """Return the report of the last completed epoch; None if there is none yet."""
         return self._last
 
     def _in_turn(self, roster: Sequence[PeerId]) -> list[PeerId]:
@@ -289,25 +294,25 @@ class DataCursor:
         return [*roster[first:], *roster[:first]]
 
     def _batches(self, sharers: Sequence[PeerId]) -> list[int]:
-        """Return the samples that each peer can get without ``fixed_global``."""
+        """Return the maximum number of samples of each peer without ``fixed_global``."""
         return [max(1, self.batch >> self.pace.level(peer)) for peer in sharers]
 
     def _most(self, sharers: Sequence[PeerId]) -> int:
-        """How many positions all of them together can get."""
+        """Return the maximum number of positions of all peers together."""
         if self.fixed_global:
             return max(self.batch * self.peers, min(self.at_least, len(sharers)))
         return self.batch * len(sharers) if self.pace.even else sum(self._batches(sharers))
 
     def _plan_round_size(self, sharers: Sequence[PeerId]) -> int:
-        """How many positions their round gives out.
+        """Return the number of positions that the next round assigns.
 
-        Batches are whole as long as that leaves enough for the rounds that the epoch has still, and
-        the last two share alike, so that none is a step on a handful of samples. More than planned
-        is given out when more is left than the plan would read.
+        Batches are whole while enough samples remain for the other rounds of the epoch. The last
+        two rounds halve the rest, so that neither is a step on a few samples. If more samples are
+        left than planned, a round assigns more.
         """
         remaining, most = self.remaining, self._most(sharers)
         rounds = self.steps_per_epoch - self._step
-        if rounds < 1:  # further ones, for what is left
+        if rounds < 1:  # a further round
             rounds = -(-remaining // most) or 1
         size = -(-remaining // rounds)
         if rounds > 2:
@@ -316,7 +321,8 @@ class DataCursor:
         return size if size >= min(self.at_least, len(sharers)) else min(most, remaining)
 
     def _shares(self, sharers: Sequence[PeerId]) -> list[int]:
-        """How many positions each of them gets; of equals the earlier ones not fewer."""
+        """Return the number of positions of each peer. Of equal peers, earlier ones get the
+        remainder."""
         size, n = self._plan_round_size(sharers), len(sharers)
         if self.pace.even:
             each, extra = divmod(size, n)
@@ -327,8 +333,8 @@ class DataCursor:
         return batches if size == sum(batches) else _apportioned(size, batches)
 
     def _after(self, given: int) -> tuple[list[tuple[int, int]], int]:
-        """The returned ranges and the first fresh position once ``given``
-        positions are handed out."""
+        """Return the returned ranges that are left, and the first fresh position, once ``given``
+        positions are assigned."""
         kept = []
         for start, stop in self._returned:
             taken = min(given, stop - start)
@@ -338,7 +344,7 @@ class DataCursor:
         return kept, self._position + given
 
     def _end_epoch(self) -> EpochReport:
-        if self.epoch + 1 == self.extended:  # no round follows that could hand out the rest
+        if self.epoch + 1 == self.extended:  # no round follows that could assign the rest
             end = self.samples_total * self.extended
             fresh = [(self._position, end)] if self._position < end else []
             self._abandon_ranges([*self._returned, *fresh])
@@ -359,14 +365,14 @@ class DataCursor:
         return self._last
 
     def outlook(self) -> tuple[Any, ...]:
-        """All that the next rounds' slices follow from."""
+        """Return the part of the state that determines the slices of the next rounds."""
         where = self.at_least, self.epoch, self._step, self._position, self._turn, self.extended
         return (*where, self._idle, self._returned, self.pace.levels())
 
     # --- as data ----------------------------------------------------------------------------------
 
     def pack(self) -> tuple[Any, ...]:
-        """The whole cursor as plain tuples, for a peer that takes over our state."""
+        """Return the whole cursor as plain tuples, for a state transfer."""
         last = () if self._last is None else _AS_TUPLE(self._last)
         plan = self.samples_total, self.batch, self.peers, self.extended
         where = self.epoch, self._step, self._position, self._turn, self._used, self.at_least
@@ -376,15 +382,15 @@ class DataCursor:
         return (plan, where, unused, last, pending, self.pace.pack())
 
     def unpack(self, packed: Any) -> None:
-        """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing,
-        when it is not that."""
+        """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
+        if the data is something else."""
         plan, where, unused, last, pending, pace = _fields(packed)
         samples_total, batch, peers, extended = plan
         if self.extended and extended not in (0, self.extended):
-            raise ValueError(f"data: the donor reads what is left of {extended} epochs")
+            raise ValueError(f"data: the donor extends the last of {extended} epochs")
         if samples_total == 0 and self.configured:
-            # The donor has not been told yet; what it saw counts as soon as it is known how much
-            # there is, which we do know.
+            # The donor does not have the size of the data yet. The local peer has it, so the
+            # donor's pending rounds count now.
             fresh = DataCursor(peers, fixed_global=self.fixed_global, paced=self.paced)
             fresh.at_least, fresh._pending = where[5], pending
             try:
@@ -422,7 +428,7 @@ def _behind(ranges: Ranges, used: int) -> Iterator[tuple[int, int]]:
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> Ranges:
-    """Ascending, adjacent ones joined."""
+    """Return the ranges in ascending order, with adjacent ones joined."""
     joined: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if joined and joined[-1][1] == start:
@@ -433,11 +439,11 @@ def _merged(ranges: Sequence[tuple[int, int]]) -> Ranges:
 
 
 def _apportioned(total: int, weights: list[int]) -> list[int]:
-    """By weight, in whole numbers, one for everybody at least.
-    What is left over goes to the heaviest.
+    """Return shares of ``total`` by weight, as integers of at least one. The remainder goes to the
+    largest weights.
 
-    Where there are fewer, the first get one each: a rule needs updates of enough peers, however few
-    the samples are.
+    If ``total`` is less than the number of peers, the first peers get one each: a rule needs
+    updates of enough peers, however few the samples are.
     """
     n, whole = len(weights), sum(weights)
     if total < n:
@@ -454,44 +460,44 @@ def _apportioned(total: int, weights: list[int]) -> list[int]:
 _NAMES = [field.name for field in fields(EpochReport)]
 _REPORTED = len(_NAMES) - 1  # all but the ranges
 _AS_TUPLE: Callable[[EpochReport], tuple[Any, ...]] = attrgetter(*_NAMES)
-"""``dataclasses.astuple`` without its copy of each range, as it runs before each round."""
+"""``dataclasses.astuple`` without a copy of each range, as it runs before each round."""
 
 
 def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     if not isinstance(values, tuple | list) or (count is not None and len(values) != count):
-        raise ValueError(f"data cursor: {count} numbers were expected")
+        raise ValueError(f"data cursor: expected {count} numbers")
     for value in values:
         if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= ROUND_MAX:
-            raise ValueError(f"data cursor: {value!r} is no count")
+            raise ValueError(f"data cursor: {value!r} is not a count")
     return tuple(values)
 
 
 _Unused: TypeAlias = tuple[tuple[int, ...], Ranges, Ranges]
-"""Further rounds without progress with how many samples were skipped and given up; samples that
-came back; and samples that were given up."""
+"""Three fields: numbers of further rounds without progress, of skipped and of given up samples;
+returned ranges; given up ranges."""
 
 
 def _fields(
     packed: Any,
 ) -> tuple[tuple[int, ...], tuple[int, ...], _Unused, tuple[Any, ...], Any, Pace]:
     if not isinstance(packed, tuple | list) or len(packed) != 6:
-        raise ValueError("data cursor: six fields were expected")
+        raise ValueError("data cursor: expected six fields")
     plan, where = _wholes(packed[0], 4), _wholes(packed[1], 6)
     samples_total, batch, peers, _ = plan
     epoch, _, position, _, used, at_least = where
     if (samples_total == 0) != (batch == 0) or min(peers, at_least) < 1:
-        raise ValueError("data cursor: it has no plan")
+        raise ValueError("data cursor: the plan is incomplete")
     if position > samples_total * (epoch + 1):
-        raise ValueError("data cursor: it lies outside its data")
+        raise ValueError("data cursor: the position is outside the data")
     if not isinstance(packed[2], tuple | list) or len(packed[2]) != 3:
-        raise ValueError("data cursor: unused samples have three fields")
+        raise ValueError("data cursor: expected three fields for unused samples")
     counts = _wholes(packed[2][0], 3)
     returned, given_up = (_ranges(each, position) for each in packed[2][1:])
     if used + sum(counts[1:]) > position - _length(returned) or _length(given_up) > counts[2]:
-        raise ValueError("data cursor: it has lost count")
+        raise ValueError("data cursor: the counts of samples contradict each other")
     last = packed[3]
     if not isinstance(last, tuple | list):
-        raise ValueError("data cursor: a report was expected")
+        raise ValueError("data cursor: expected a report")
     if last:
         last = (*_wholes(last[:-1], _REPORTED), _ranges(last[-1], position))
     pending = None if packed[4] is None else _pending(packed[4])
@@ -501,12 +507,12 @@ def _fields(
 def _ranges(packed: Any, end: int) -> Ranges:
     """Return the ranges of samples before ``end``, in order."""
     if not isinstance(packed, tuple | list):
-        raise ValueError("data cursor: ranges were expected")
+        raise ValueError("data cursor: expected ranges")
     pairs = [_wholes(pair, 2) for pair in packed]
     before = -1
     for start, stop in pairs:
         if not before < start < stop <= end:
-            raise ValueError("data cursor: returned ranges are disorderly")
+            raise ValueError("data cursor: ranges are not ascending or not in the data")
         before = stop
     return tuple((pair[0], pair[1]) for pair in pairs)
 
@@ -519,7 +525,7 @@ def _pending(packed: Any) -> list[tuple[Any, ...]]:
     pending = []
     for row in packed:
         if not isinstance(row, tuple | list) or len(row) != 6:
-            raise ValueError("data cursor: a pending round has six fields")
+            raise ValueError("data cursor: expected six fields for a pending round")
         contributors = _wholes(row[2])
         samples = _wholes(row[3], len(contributors))
         peers = _wholes(row[1]), contributors, samples, _wholes(row[4]), _wholes(row[5])

@@ -1,8 +1,8 @@
-"""Samples in gossip rounds, where no commit says who has used what:
-every peer has its own share of each epoch.
+"""Shares of the samples in gossip rounds, where no commit records the use of samples: every peer
+has its own share of each epoch.
 
-A weaker promise than the data cursor's: nothing is used twice, but what a crashed peer would have
-read, or a peer that jumped ahead passed over, is not read by anybody.
+The guarantee is weaker than that of the data cursor. No sample is used twice, but the samples of a
+crashed peer, and those that a peer skips as it jumps ahead, are not read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from .prefetch import AHEAD_MAX, bounded
 
 
 def rounds_per_epoch(peers: int, samples_total: int, batch: int) -> int:
-    """The same for every peer: as many as the largest share needs."""
+    """Return the number of rounds in an epoch, which is what the largest share needs. It is the
+    same for all peers."""
     largest = -(-samples_total // peers)
     return -(-largest // batch)
 
@@ -33,8 +34,8 @@ class DataShare:
         """Return the samples of a round: the next part of the share.
 
         The last two rounds of an epoch halve the rest, so that neither is a step on a handful of
-        samples. With batches of one, the last round is empty for peers whose share is smaller than
-        the largest. The result includes the slices of the next ``ahead`` rounds, at most
+        samples. With batches of one, the last round is empty for peers with a smaller
+        share than the largest. The result includes the slices of the next ``ahead`` rounds, at most
         ``AHEAD_MAX``. The peer will read them, unless it jumps ahead.
         """
         coming = range(round_id + 1, round_id + 1 + min(ahead, AHEAD_MAX))
@@ -48,12 +49,12 @@ class DataShare:
         return epoch, ((start, stop),) if start < stop else ()
 
     def _start(self, step: int, rounds: int) -> int:
-        """The first sample of a step; behind the last step, the end of the share."""
+        """Return the first sample of a step; after the last step, the end of the share."""
         first = self.rank * self.samples_total // self.peers
         end = (self.rank + 1) * self.samples_total // self.peers
         if step == rounds:
             return end
         if step < rounds - 1 or not step:
             return first + step * self.batch
-        halved = first + max(0, rounds - 2) * self.batch  # from here on
+        halved = first + max(0, rounds - 2) * self.batch
         return halved + -(-(end - halved) // 2)

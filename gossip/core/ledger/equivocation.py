@@ -1,14 +1,15 @@
-"""A server that tells different peers different results of one turn is found out by what they
-say it handed them.
+"""Equivocation: a server sends different results of one turn to different peers. Accusations in
+commits prove it.
 
-Nobody can prove to another what it was sent, and what is handed on in a server's name may be
-somebody else's lie. So each peer remembers what servers have handed it themselves. Once it hears of
-another result of the same turn it says, when it serves next, what it was given (a ``Accusation``
-with a ``turn``), and so does whoever reads that and was given something else. Who sees that others
-have another history behind a round says it, too: each side of a fork holds what it was told, and
-never hears of the other's. When more than f peers state one content and more than f another, at
-least one of each is honest, so the server has said both: that is proof. A turn is of one life, one
-shard, one attempt and one history: an honest server makes one result in it.
+No peer can prove to another what it was sent, and a Byzantine peer may forward a forged result in
+the name of a server. So each peer stores the results that it received from the servers themselves.
+Once it receives another result of the same turn, it states in its next commit which one it received
+(``Accusation`` with a ``turn``). A peer that reads this accusation and received another result does
+the same. So does a peer that sees another history on other peers after a round: the two sides of a
+fork do not receive each other's results. If more than f peers state one content and more than f
+another, at least one peer of each group is honest. This proves that the server has sent both. A
+turn belongs to one incarnation, one shard, one attempt and one history; in it an honest server
+makes one result.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from gossip.core.messages import DIGEST_BYTES, Accusation, Commit, PeerId
 from .chain import header_bytes
 
 TURNS_KEPT = 64
-"""Turns of one server that a peer remembers what it was handed in, and results that it remembers of
-each who handed them over."""
+"""Maximum number of stored turns of one server, and of stored results from one sender."""
 
 STATED_MAX = 4
-"""Turns of one server of which one peer's word is kept: nobody can push out what others say."""
+"""Maximum number of turns of one server that are stored by accuser. No peer can displace the
+accusations of others."""
 
-SAID_MAX = 8
-"""Most turns, of all servers together, for which the statements of one peer are kept. This bounds
-their size in every state."""
+ACCUSATIONS_BY_PEER_MAX = 8
+"""Maximum number of stored accusations by one peer, for all servers together. It bounds their size
+in every state."""
 
 PROVEN_MAX = 16
 MOST_ROWS = 2**16
@@ -45,29 +46,30 @@ Turn: TypeAlias = tuple[int, bytes]  # round and turn
 
 
 class EquivocationDetector:
-    """Statements of peers in commits: a pure function of the commits, as trust is."""
+    """Accusations in commits. Like trust, a pure function of the commits."""
 
     def __init__(self, f: int) -> None:
-        self.f, self.window = f, 64 + 16 * f  # rounds, as of ``TrustTable``
-        # server and who says so
+        self.f, self.window = f, 64 + 16 * f  # rounds, as in ``TrustTable``
+        # by server and accuser
         self._stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
         self._proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
 
     def wants(self, by: PeerId, accusation: Accusation) -> bool:
-        """Whether it is of use that this peer states that: not known yet, not proven yet, and not
-        older than what is."""
+        """Whether an accusation by this peer adds evidence: it is not stored, its turn is not
+        proven, and it is not older than those that are stored."""
         turn, known = (
             (accusation.round_id, accusation.turn),
             self._stated.get((accusation.peer, by), OrderedDict()),
         )
         late = len(known) >= STATED_MAX and turn < min(known)
         late = late or (
-            len(said := self._accused_by(by)) >= SAID_MAX and (*turn, accusation.peer) < min(said)
+            len(said := self._accused_by(by)) >= ACCUSATIONS_BY_PEER_MAX
+            and (*turn, accusation.peer) < min(said)
         )
         return turn not in known and not late and (accusation.peer, turn) not in self._proven
 
     def contents(self) -> dict[tuple[PeerId, Turn], set[bytes]]:
-        """Return all stated contents, by server and turn."""
+        """Return all stated contents by server and turn."""
         found: dict[tuple[PeerId, Turn], set[bytes]] = {}
         for (server, _), known in self._stated.items():
             for turn, content in known.items():
@@ -75,25 +77,25 @@ class EquivocationDetector:
         return found
 
     def observe_round(self, commits: Sequence[Commit]) -> list[PeerId]:
-        """Learns from the commits of one round. Returns who is proven to have said two things in
-        one turn, once for each."""
+        """Record the accusations in the commits of one round. Return the servers for which they
+        prove two results of one turn, once for each turn."""
         proven = []
         for commit in commits:
             oldest = commit.round_id - self.window
             for accusation in commit.accusations:
-                of_use = (
+                counts = (
                     accusation.turn
                     and accusation.peer != commit.server
                     and accusation.round_id >= oldest
                 )
-                if of_use and self.wants(commit.server, accusation):
+                if counts and self.wants(commit.server, accusation):
                     self._state(commit.server, accusation)
                     if self._is_proof(accusation):
                         self._proven[accusation.peer, (accusation.round_id, accusation.turn)] = None
                         proven.append(accusation.peer)
             for key, known in list(self._stated.items()):
                 if known and min(known)[0] >= oldest:
-                    continue  # nothing of it is too old
+                    continue  # all of it is recent enough
                 kept = OrderedDict(
                     (turn, content) for turn, content in known.items() if turn[0] >= oldest
                 )
@@ -105,7 +107,7 @@ class EquivocationDetector:
         return proven
 
     def _accused_by(self, by: PeerId) -> list[tuple[int, bytes, PeerId]]:
-        """The turns of which that peer's word is kept, and whose they are."""
+        """Return the turns that a peer's stored accusations are about, with their servers."""
         return [
             (*turn, server)
             for (server, peer), known in self._stated.items()
@@ -118,12 +120,12 @@ class EquivocationDetector:
         known[accusation.round_id, accusation.turn] = accusation.content
         while len(known) > STATED_MAX:
             del known[min(known)]
-        if len(said := self._accused_by(by)) > SAID_MAX:
+        if len(said := self._accused_by(by)) > ACCUSATIONS_BY_PEER_MAX:
             at, turn, server = min(said)
             del self._stated[server, by][at, turn]
 
     def _is_proof(self, accusation: Accusation) -> bool:
-        """Whether two contents have more than f voices each."""
+        """Whether two contents are stated by more than f peers each."""
         voices: dict[bytes, int] = {}
         for (server, _), known in self._stated.items():
             content = (
@@ -138,7 +140,7 @@ class EquivocationDetector:
     # --- as data ----------------------------------------------------------------------------------
 
     def pack(self) -> tuple[Any, ...]:
-        """Plain data; digests as hexadecimal text."""
+        """Return the table as plain tuples; digests are hexadecimal text."""
         stated = [
             (server, by, at, turn.hex(), content.hex())
             for (server, by), known in sorted(self._stated.items())
@@ -147,8 +149,8 @@ class EquivocationDetector:
         return tuple(stated), tuple([(peer, at, turn.hex()) for peer, (at, turn) in self._proven])
 
     def unpack(self, packed: Any) -> None:
-        """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing,
-        when it is not that."""
+        """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
+        if the data is something else."""
         if not _are_rows(packed, 2) or not all(
             isinstance(rows, tuple | list) and len(rows) <= MOST_ROWS for rows in packed
         ):
@@ -156,11 +158,11 @@ class EquivocationDetector:
         stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
         for row in packed[0]:
             if not _are_rows(row, 5) or not _are_counts(row[:3]) or not _are_digests(row[3:]):
-                raise ValueError("receipts: not what somebody was handed")
+                raise ValueError("receipts: a row is a server, a peer, a round and two digests")
             known = stated.setdefault((row[0], row[1]), OrderedDict())
             known[row[2], bytes.fromhex(row[3])] = bytes.fromhex(row[4])
             if len(known) > STATED_MAX:
-                raise ValueError("receipts: one peer states too much")
+                raise ValueError("receipts: too many accusations by one peer")
         proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
         for row in packed[1]:
             if (
@@ -169,15 +171,16 @@ class EquivocationDetector:
                 or not _are_digests(row[2:])
                 or len(proven) >= PROVEN_MAX
             ):
-                raise ValueError("receipts: no turn that is proven")
+                raise ValueError(
+                    "receipts: a proven turn is a peer, a round and a digest, or there are too many"
+                )
             proven[row[0], (row[1], bytes.fromhex(row[2]))] = None
         self._stated, self._proven = stated, proven
 
 
 class EquivocationWitness:
-    """Results that this peer received, and their senders. A peer that invents turns displaces only
-    its own entries, oldest rounds first, and never those of another peer. ``header`` returns the
-    canonical bytes of a commit."""
+    """Results that this peer received, by sender. A peer that invents turns displaces only its own
+    entries, oldest rounds first. ``header`` returns the canonical bytes of a commit."""
 
     def __init__(
         self,
@@ -186,14 +189,13 @@ class EquivocationWitness:
         header: Callable[[Commit], bytes] = header_bytes,
     ) -> None:
         self.local, self.equivocations, self.header = local, equivocations, header
-        # by the server itself, the first in its turn
+        # first result of each turn, as received from the server itself
         self._handed: dict[PeerId, dict[Place, Accusation]] = {}
-        # contents, with their rounds, that each has handed over
+        # contents that each peer has sent, with their rounds
         self._heard: dict[PeerId, dict[tuple[Place, bytes], int]] = {}
 
     def saw(self, sender: PeerId, incarnation: int, commit: Commit) -> None:
-        """``sender`` has handed over that commit, in the life ``incarnation``.
-        Taken or not, it was said."""
+        """Record a commit from ``sender`` in its life ``incarnation``, accepted or not."""
         place = commit.server, commit.round_id, commit.shard, commit.made_at, commit.parent
         content = _hash(self.header(commit))
         heard = self._heard.setdefault(sender, {})
@@ -208,9 +210,9 @@ class EquivocationWitness:
                 del handed[min(handed, key=lambda place: place[1])]
 
     def statements(self, round_id: int, forked: Container[int] = ()) -> list[Accusation]:
-        """Return the disputed accusations that this peer has not stated yet, the latest last.
-        ``round_id`` bounds their age. ``forked``: rounds after which other peers were seen with
-        another history, though this peer may not have received their result."""
+        """Return accusations about disputed turns that this peer has not stated yet, the latest
+        last. ``round_id`` bounds their age. ``forked``: rounds after which other peers have another
+        history, though this peer may not have received their result."""
         oldest, apart, first = (
             round_id - self.equivocations.window,
             set[Place](),

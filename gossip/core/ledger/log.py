@@ -1,5 +1,5 @@
-"""The last commits with their payloads, for those who are a little behind.
-Bounded in rounds and in bytes."""
+"""Log of the last commits with their payloads, for peers that are slightly behind. It is bounded in
+rounds and in bytes."""
 
 from __future__ import annotations
 
@@ -20,23 +20,27 @@ from gossip.core.messages import (
 )
 
 Held: TypeAlias = tuple[tuple[Commit, Payload | None], ...]
-"""The commits of one round with their payloads, one a shard."""
+"""Commits of one round with their payloads, one for each shard."""
 
 ROUNDS_KEPT_ALWAYS = 2
 KINDS_KEPT = 4
 LENGTHS_KEPT = 20
-"""Rounds whose lengths of updates are usual."""
+"""Number of rounds from which the usual length of updates is taken."""
 ANSWER_BYTES = 64 * 2**20
 """Size limit of a reply to a peer that is behind, in bytes. It contains the commits of at least one
 round."""
 
 
 class CommitLog:
-    """Args: ``rounds_max`` and ``bytes_max`` bound it;
-        the last two rounds are kept whatever they weigh.
+    """Commits of the last rounds.
 
-    ``previous`` are the aggregates, one a shard, of the last round of each kind that changed
-    anything, by kinds, of which the latest ``KINDS_KEPT`` are kept.
+    Args:
+        rounds_max: Maximum number of rounds.
+        bytes_max: Maximum number of bytes; the last two rounds are kept in any case.
+
+    Attributes:
+        previous: Aggregates of the last round with a result, one for each shard, by kind of step.
+            The latest ``KINDS_KEPT`` kinds are kept.
     """
 
     def __init__(self, rounds_max: int, bytes_max: int) -> None:
@@ -44,7 +48,7 @@ class CommitLog:
         self._rounds: OrderedDict[int, Held] = OrderedDict()
         self._bytes = 0
         self.previous: dict[int, tuple[Payload, ...]] = {}
-        # by kinds, what commits of the last rounds have said of the length of updates, by shards
+        # by kind, lengths of updates in the commits of the last rounds, by shard
         self._lengths: dict[int, deque[tuple[float, ...]]] = {}
 
     def append(self, round_id: int, held: Held) -> None:
@@ -71,14 +75,14 @@ class CommitLog:
             self._bytes -= _weight(old)
 
     def usual(self, kind: int, shard: int) -> float:
-        """Return the longest that updates for a kind of step were lately; 0.0: not known."""
+        """Return the maximum length of recent updates for a kind of step; 0.0 if unknown."""
         return max([of[shard] for of in self._lengths.get(kind, ())], default=0.0)
 
     def get(self, round_id: int) -> Held | None:
         return self._rounds.get(round_id)
 
     def since(self, first: int) -> list[Held]:
-        """Every round from ``first`` on; empty when ``first`` is not kept any more."""
+        """Return all rounds from ``first`` on; empty if ``first`` is not stored."""
         if first not in self._rounds:
             return []
         return [held for round_id, held in self._rounds.items() if round_id >= first]
@@ -86,22 +90,22 @@ class CommitLog:
     def catch_up(
         self, peer: PeerId, request: CommitRequest, round_id: int, chain: bytes
     ) -> list[Effect]:
-        """One that is behind asks: send what we have,
-        or say where we are when it is too far behind for that.
+        """Send the requested commits to a peer that is behind. If they are not stored, reply with
+        the local round.
 
         Args:
-            chain: H of the round before the one that is asked for, or b"".
+            chain: H of the round before the requested one, or b"".
         """
         rounds = self.since(request.first)
         if not rounds and request.first < round_id:
             return [Send(peer, NotServing(request.lineage, request.first, 0, 0, round_id, chain))]
-        # Of the rounds after the first it has promised nothing yet.
+        # For the rounds after the first, the peer is not bound to an attempt yet.
         attempts = [request.attempt, *[0] * len(rounds)]
         effects: list[Effect] = []
         lacking, nbytes = frozenset(request.lacking), 0
         for held, at in zip(rounds, attempts, strict=False):
             if effects and nbytes + _weight(held) > ANSWER_BYTES:
-                break  # it asks for the rest when it has these
+                break  # the peer requests the rest later
             nbytes += _weight(held)
             wanted = [
                 each
@@ -118,16 +122,18 @@ class CommitLog:
         round_id: int,
         chain: bytes,
     ) -> list[Effect]:
-        """A message of a round that is over here, and H of the round before. Most often it crossed
-        the commit on the way, and needs no answer."""
+        """Reply to a message of a completed round; ``chain`` is H of the round before. Most such
+        messages crossed the commit on the way and need no reply."""
         if isinstance(message, Commit | PartialStatistics | PartialOverdue):
             return []
         held = self.get(message.round_id)
         if held is not None and message.shard < len(held):
             commit, payload = held[message.shard]
-            # Who came back and asks in the attempt of its former life does not know of that commit.
-            asks = isinstance(message, UpdateRequest)
-            if message.attempt > commit.attempt or (asks and message.attempt == commit.attempt):
+            # A restarted peer that requests updates in its old attempt does not have the commit.
+            is_request = isinstance(message, UpdateRequest)
+            if message.attempt > commit.attempt or (
+                is_request and message.attempt == commit.attempt
+            ):
                 return [reissue(peer, commit, payload, message.attempt)]
         if message.round_id == round_id - 1:
             return []
@@ -151,8 +157,7 @@ class CommitLog:
 
 
 def reissue(peer: PeerId, commit: Commit, payload: Payload | None, attempt: int) -> Send:
-    """Hands a commit on to one that is at ``attempt`` already,
-    and would not take it under an earlier one."""
+    """Forward a commit to a peer that is at ``attempt`` and does not accept an earlier one."""
     return Send(peer, replace(commit, attempt=max(attempt, commit.attempt)), payload)
 
 

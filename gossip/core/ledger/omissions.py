@@ -1,10 +1,10 @@
-"""Servers whose results do not come although they answer: they are passed over for a while.
+"""Servers that reply but do not deliver their results: they do not serve for a number of rounds.
 
-A server that keeps what it has made costs everybody a timeout at each of its turns. Silence is no
-evidence of a lie, for a slow link or a busy machine looks the same from outside, so it costs no
-trust: its updates count as before, and nobody suspects it. Who has waited for a result in vain says
-so when it serves next (``Accusation.silent``). Once more than f have said so of the same round, one
-of them is honest. A pure function of the commits, as trust is.
+A server that withholds its results costs all peers a timeout in each of its turns. An omission does
+not prove an attack, since a slow link or a busy machine looks the same. So it costs no trust: the
+updates of the peer still count, and it is not suspected. A peer that has waited for a result in
+vain states this in its next commit (``Accusation.silent``). Once more than f peers have stated it
+for the same round, at least one of them is honest. Like trust, a pure function of the commits.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gossip.core.messages import Accusation, Commit, PeerId
 from gossip.core.settings import TrustSettings
 
 OPEN_MAX = 16
-"""Rounds of one server of which too few have said yet that they waited in vain, at most."""
+"""Maximum number of rounds of one server that too few peers have accused so far."""
 MOST_PEERS = 2**16
 
 Turn: TypeAlias = Literal["passed_over", "serves_again"]
@@ -25,19 +25,23 @@ Turn: TypeAlias = Literal["passed_over", "serves_again"]
 
 @dataclass(slots=True)
 class _Server:
-    heard: float = 1.0  # how far it can be expected to be heard of
-    rests: int = 0  # rounds for which it is still passed over
-    # round -> who has waited in vain; (): enough
+    heard: float = 1.0  # score of its deliveries, in [0, 1]
+    rests: int = 0  # rounds for which it still does not serve
+    # round -> accusers; (): enough
     open: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
 
 
 class OmissionTracker:
-    """Args: ``f``: the most that are passed over at once, those in quarantine counted in;
-    with 0 nobody is."""
+    """Omissions of servers.
+
+    Args:
+        f: Maximum number of peers that do not serve at a time, including those in quarantine. With
+            0 all peers serve.
+    """
 
     def __init__(self, settings: TrustSettings, f: int) -> None:
         self.settings, self.f = settings, f
-        self._window = 64 + 16 * f  # as of ``TrustTable``
+        self._window = 64 + 16 * f  # rounds, as in ``TrustTable``
         self._servers: dict[PeerId, _Server] = {}
 
     def may_serve(self, peer: PeerId) -> bool:
@@ -45,12 +49,12 @@ class OmissionTracker:
         return server is None or not server.rests
 
     def servers(self, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
-        """Those of ``peers`` who may."""
+        """Return those of ``peers`` that may serve."""
         return tuple(filter(self.may_serve, peers)) if self._servers else peers
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
-        """Whether it is of use that ``accuser`` says so: not known yet,
-        and not too old in ``round_id``."""
+        """Whether the accusation by ``accuser`` adds evidence: it is not stored, and not too old in
+        ``round_id``."""
         server = self._servers.get(peer, _Server())
         known = dict(server.open).get(of_round)
         new = known is None or (bool(known) and accuser not in known)
@@ -59,8 +63,8 @@ class OmissionTracker:
     def observe_round(
         self, commits: Sequence[Commit], locked: Collection[PeerId]
     ) -> list[tuple[PeerId, Turn]]:
-        """Learns from a round. ``locked``: those in quarantine. Returns who is passed over from now
-        on, and who no more."""
+        """Record the commits of a round. ``locked``: peers in quarantine. Return the peers that do
+        not serve from now on, and those that serve again."""
         changes: list[tuple[PeerId, Turn]] = []
         for peer, server in sorted(self._servers.items()) if self._servers else ():
             if server.rests:
@@ -80,12 +84,12 @@ class OmissionTracker:
                     and accusation.peer != by
                     and self.lacks(by, accusation.peer, accusation.round_id, commit.round_id)
                 ):
-                    self._note(
+                    self._record_omission(
                         self._servers.setdefault(accusation.peer, _Server()), accusation, commit
                     )
-        return changes + self._pass_over(commits[0].roster, locked)
+        return changes + self._suspend_servers(commits[0].roster, locked)
 
-    def _note(self, server: _Server, accusation: Accusation, commit: Commit) -> None:
+    def _record_omission(self, server: _Server, accusation: Accusation, commit: Commit) -> None:
         rounds = {at: by for at, by in server.open if at >= commit.round_id - self._window}
         by = tuple(sorted({*rounds.get(accusation.round_id, ()), commit.server}))
         enough = len(by) > self.f
@@ -97,7 +101,7 @@ class OmissionTracker:
         if enough:
             server.heard *= self.settings.heard_memory
 
-    def _pass_over(
+    def _suspend_servers(
         self, roster: Collection[PeerId], locked: Collection[PeerId]
     ) -> list[tuple[PeerId, Turn]]:
         below = self.settings.quarantine_below
@@ -127,30 +131,30 @@ class OmissionTracker:
         )
 
     def unpack(self, packed: Any) -> None:
-        """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing,
-        when it is not that."""
+        """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
+        if the data is something else."""
         if not isinstance(packed, tuple | list) or len(packed) > MOST_PEERS:
             raise ValueError("silences: not a table of peers")
         servers = {}
         for row in packed:
             if not isinstance(row, tuple | list) or len(row) != 4:
-                raise ValueError("silences: a row has 4 fields")
+                raise ValueError("silences: a row must have 4 fields")
             peer, heard, rests, waited = row
             if not isinstance(heard, int | float) or not 0.0 <= heard <= 1.0:
                 raise ValueError(f"silences: {heard!r} is not between 0 and 1")
             if not isinstance(waited, tuple | list) or len(waited) > OPEN_MAX:
-                raise ValueError("silences: too many rounds")
+                raise ValueError("silences: too many rounds of one server")
             for item in waited:
                 if (
                     not isinstance(item, tuple | list)
                     or len(item) != 2
                     or not isinstance(item[1], tuple | list)
                 ):
-                    raise ValueError("silences: a round has those who have waited in it")
+                    raise ValueError("silences: a round must come with a list of its accusers")
             if not _are_counts(
                 [peer, rests, *[number for at, by in waited for number in (at, *by)]]
             ):
-                raise ValueError("silences: peers and rounds are whole numbers")
+                raise ValueError("silences: peers and rounds must be non-negative integers")
             servers[peer] = _Server(
                 float(heard), rests, tuple([(at, tuple(by)) for at, by in waited])
             )

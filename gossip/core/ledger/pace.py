@@ -1,14 +1,14 @@
-"""Slow peers, which get smaller slices of the data so that they keep contributing.
+"""Shares of slow peers, which get smaller slices of the data so that they keep contributing.
 
-Updates report how long they took, and commits repeat it. So this follows from the commits and is
-the same on every peer. It changes slowly and settles: once in ``WINDOW`` whole rounds, a peer that
-took much longer than the median in most of them, or was missing, gets half of its share, down to a
-quarter. A peer that was so quick that it can do twice as much gets twice as much, up to a whole
-share. The two conditions are so far apart that a steady peer does not oscillate.
+Updates report their compute time, and commits repeat it. So the shares follow from the commits and
+are the same on every peer. They change once in ``WINDOW`` rounds. A peer that was missing or much
+slower than the median in most of these rounds gets half of its share, down to a quarter. A peer
+that is fast enough for twice its share gets twice its share, up to a whole one. The two conditions
+are far enough apart that a steady peer does not oscillate.
 
-No peer gets more than a whole share, so a peer that reports too short a time gains nothing by it. A
-peer that reports too long a time gets less. With less than a quarter, an honest update, the mean of
-fewer samples, would look like an outlier to robust rules.
+No peer gets more than a whole share, so a peer gains nothing if it reports too short a time. A peer
+that reports too long a time gets less. With less than a quarter, an honest update would be the mean
+of so few samples that robust rules treat it as an outlier.
 """
 
 from __future__ import annotations
@@ -20,31 +20,31 @@ from gossip.core.messages import ROUND_MAX, PeerId
 
 WINDOW = 16
 LEVELS = 2
-"""A share is halved so often at most."""
+"""Maximum number of times that a share is halved."""
 SLOW, QUICK = (7, 4), (3, 4)
-"""Fractions of the median time. From 1.75 times on, a peer is too slow. Up to 0.75 times, it can do
-twice as much and stays under 1.75."""
+"""Fractions of the median time. From 1.75 times on, a peer is too slow. Up to 0.75 times, a peer
+can compute twice as much and stay below 1.75."""
 MARGIN_US = 25_000
-"""A difference that no grace ever excludes anybody for: half of its floor."""
+"""Difference in microseconds that never excludes a peer: half of the smallest grace period."""
 TOOK_US_MAX = 2**40
 
 
 class Pace:
-    """How often each peer's share was halved, and what this window has shown of it so far."""
+    """Level of each peer's share, and the counts of the present window."""
 
     def __init__(self) -> None:
         self._rounds = 0  # of this window
-        # level; rounds with samples, too slow or missing, quick
+        # level; then numbers of rounds: with samples, too slow or missing, quick
         self._seen: dict[PeerId, tuple[int, int, int, int]] = {}
         self.even = True
-        """Whether all shares are whole."""
+        """True if all shares are whole."""
 
     def level(self, peer: PeerId) -> int:
-        """0: a whole share; 1: half of one; 2: a quarter."""
+        """Return the level of a peer: 0 for a whole share, 1 for a half, 2 for a quarter."""
         return self._seen.get(peer, (0,))[0]
 
     def levels(self) -> dict[PeerId, int]:
-        """Return the levels of the peers whose share is not whole."""
+        """Return the levels of the peers without a whole share."""
         return {peer: seen[0] for peer, seen in self._seen.items() if seen[0]}
 
     def observe(
@@ -53,8 +53,8 @@ class Pace:
         contributors: Collection[PeerId],
         took_us: Mapping[PeerId, int],
     ) -> None:
-        """A round was committed that had samples for everybody.
-        Who does not share any more is forgotten."""
+        """Record a committed round in which all peers had samples. Peers outside ``sharers`` are
+        dropped."""
         times = sorted(
             [took_us[peer] for peer in sharers if peer in contributors and took_us.get(peer)]
         )
@@ -89,34 +89,35 @@ class Pace:
             or len(packed) != 2
             or not isinstance(packed[1], tuple | list)
         ):
-            raise ValueError("pace: two fields were expected")
+            raise ValueError("pace: expected two fields")
         for row in packed[1]:
             if (
                 not isinstance(row, tuple | list)
                 or len(row) != 5
                 or not all(_is_count(value) for value in row)
             ):
-                raise ValueError("pace: five counts a peer were expected")
+                raise ValueError("pace: expected five counts for each peer")
             peer, level, had, slow, quick = row
             if level > LEVELS or had >= WINDOW or slow + quick > had or peer in pace._seen:
-                raise ValueError("pace: it has lost count")
+                raise ValueError("pace: the counts of a peer contradict each other")
             pace._seen[peer] = level, had, slow, quick
         if not _is_count(packed[0]) or packed[0] >= WINDOW:
-            raise ValueError("pace: the window is longer than it can be")
+            raise ValueError("pace: the window is too long")
         pace._rounds, pace.even = packed[0], not pace.levels()
         return pace
 
 
 def since_us(began: float, now: float, steps: tuple[int, int] = (1, 1)) -> int:
-    """Microseconds between two moments, for an update; where so many of a round's local steps were
-    taken between them, those that all would take."""
+    """Return the time between two moments in microseconds, for an update. ``steps``: numbers of
+    local steps made in this time and planned for the round; the time is scaled to the planned
+    ones."""
     taken, planned = steps
     return min(max(0, round((now - began) * 1e6 * planned / taken)), TOOK_US_MAX)
 
 
 def _moved(level: int, had: int, slow: int, quick: int) -> int:
     if 2 * had < WINDOW:
-        return level  # it has come in the middle
+        return level  # the peer joined within the window
     if 2 * slow > had:
         return min(level + 1, LEVELS)
     return max(level - 1, 0) if 4 * quick >= 3 * had else level

@@ -1,9 +1,9 @@
-"""Samples that a peer will probably read in the next rounds, so that its trainer can fetch them
-beforehand.
+"""Prediction of the samples that a peer reads in the next rounds, so that its trainer can prefetch
+them.
 
-The guess is right while the contributors of the last round contribute. What a peer reads follows
-from the commits alone. So a wrong guess costs a fetch, or with overlap an update that was computed
-beside a round, and never a sample.
+The prediction is right while the contributors of the last round contribute. The samples that a peer
+reads follow from the commits alone. So a wrong prediction costs a fetch, or with overlap an update
+that was computed beside a round, but never a sample.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from gossip.core.messages import ROUND_MAX, PeerId
 from .data_cursor import DataCursor, Ranges
 
 AHEAD_MAX = 32
-"""Rounds: a trainer that fetches more batches than these at a time is told of these."""
+"""Maximum number of predicted rounds, even if a trainer fetches more batches at a time."""
 PAIRS_MAX = 256
-"""Most ranges in all guesses together. Samples that were returned in many small pieces are not
-worth a guess."""
+"""Maximum number of ranges in all predictions together. Samples that were returned in many small
+pieces are not predicted."""
 
 Coming: TypeAlias = tuple[tuple[int, Ranges], ...]
-"""Epoch and slice of rounds to come, in order.
-Rounds in which the peer gets nothing are left out."""
+"""Epoch and slice of the next rounds, in order. Rounds without samples for the peer are left
+out."""
 
 
 class CursorLookahead:
-    """Plays the next rounds on a copy of the data cursor. While its guesses hold, a round costs one
-    more ``assign``."""
+    """Simulation of the next rounds on a copy of the data cursor. While the predictions are right,
+    a round costs one more ``assign``."""
 
     def __init__(self) -> None:
-        self.ahead = 0  # rounds to look ahead; 0: nobody wants to know
+        self.ahead = 0  # rounds to look ahead; 0: no prediction is requested
         self._sharers: tuple[PeerId, ...] = ()
         self._contributing: tuple[PeerId, ...] = ()
-        # the cursor before a round, then what we get in it
+        # the cursor before a round, then epoch and slice of the local peer in it
         self._steps: deque[tuple[tuple[Any, ...], int, Ranges]] = deque()
         self._shadow = DataCursor()
 
@@ -51,8 +51,8 @@ class CursorLookahead:
         local: PeerId,
         absent: frozenset[PeerId] = frozenset(),
     ) -> Coming:
-        """The rounds behind the one that ``cursor`` is about to give out to ``sharers``, if all of
-        these contribute but those ``absent``."""
+        """Return the slices of ``local`` in the rounds after the next one of ``cursor``, if all
+        ``sharers`` except ``absent`` contribute."""
         if not self.ahead or not cursor.configured or local not in sharers:
             return ()
         contributing = tuple([peer for peer in sharers if peer not in absent])
@@ -63,7 +63,7 @@ class CursorLookahead:
         while self._steps and self._steps[0][0] != now:
             self._steps.popleft()
         if not self._steps:
-            # a commit that does not say how long anybody took changes nothing in place
+            # a commit without times changes nothing in place, so a shallow copy is enough
             self._shadow = copy(cursor)
         everything = dict.fromkeys(contributing, ROUND_MAX)
         while len(self._steps) <= self.ahead:
@@ -74,7 +74,7 @@ class CursorLookahead:
 
 
 def bounded(guesses: Iterator[tuple[int, Ranges]] | Sequence[tuple[int, Ranges]]) -> Coming:
-    """Those that give something, as far as they fit into a word to the trainer."""
+    """Return the non-empty predictions, up to the limit of ``PAIRS_MAX`` ranges."""
     coming: list[tuple[int, Ranges]] = []
     pairs = 0
     for epoch, ranges in guesses:

@@ -1,10 +1,10 @@
-"""Whether replicas are equal, as the rules of a rolling round have them.
+"""Comparison of replicas in rolling rounds.
 
-In some rounds each trainer sends, with its update, digests of its replica as it was before the
-round. The commit carries the digests that most peers have, and names the peers that have others. A
-peer that differs takes over the state of one that does not. If a peer differs again, and has missed
-no round in between, its script makes the replicas different (or its machine does): a state of
-others cannot help it, and with more such peers than f the run ends.
+In some rounds each trainer sends digests of its replica before the round together with its update.
+The commit carries the digests of most peers, and names the peers that have others. A peer that
+differs requests the state of a peer that does not. If a peer differs again without a missed round
+in between, its script or its machine makes the replicas different. A state transfer cannot help
+then, and with more than f of these peers the run ends.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from dataclasses import dataclass, field
 from gossip.core.messages import Commit, PeerId
 
 FIRST_STEPS = 3
-"""Steps from the beginning of a run after each of which replicas are compared."""
+"""Number of first steps of a run after each of which replicas are compared."""
 UNDECIDED = b"?"
-"""Digests of a commit if too few peers have sent any: all compare in the next round."""
+"""Digests of a commit if too few peers have sent any. All peers compare in the next round."""
 RETURNS_MAX = 2
 """Comparisons in which a peer differs, with no missed round between them, before it stops."""
 
 
 def compare(digests: Mapping[PeerId, bytes], n: int, f: int) -> tuple[bytes, tuple[PeerId, ...]]:
     """Return the digests that most of ``n`` peers have sent, and the peers that have sent others,
-    ascending. Empty digests are none.
+    ascending. Empty digests do not count.
 
-    Without a majority of the ``n`` nothing follows, (``UNDECIDED``, ()), unless all of them have
-    sent digests and more than 2 ``f`` did: honest ones differ then. Of equally many peers those
-    with the lowest id are right.
+    Without a majority of the ``n`` the result is (``UNDECIDED``, ()). If all ``n`` peers have sent
+    digests and these are more than 2 ``f``, honest peers differ, and the most frequent digests are
+    returned. In a tie, the group with the lowest peer id wins.
     """
     sent = {peer: digest for peer, digest in digests.items() if digest}
     count = Counter(sent.values())
@@ -44,22 +44,22 @@ def compare(digests: Mapping[PeerId, bytes], n: int, f: int) -> tuple[bytes, tup
 class _Divergence:
     """Comparisons in which one peer has differed since it last missed a round."""
 
-    servers: set[PeerId] = field(default_factory=set)  # that have said so
+    servers: set[PeerId] = field(default_factory=set)  # that have committed it
     count: int = 0
-    is_away: bool = True  # it takes over a state, and misses rounds by that
+    is_away: bool = True  # the peer may miss rounds for a state transfer
 
 
 class DivergenceWatch:
-    """Peers whose replicas differ again and again, by what commits say.
+    """Peers with replicas that differ repeatedly, by the commits.
 
     Attributes:
-        struck: Peers that have differed ``RETURNS_MAX`` times without a missed round, as more than
-            f servers have committed.
+        struck: Peers that have differed ``RETURNS_MAX`` times without a missed round. The commits
+            of more than f servers show it.
         round_id: The last round that was observed.
-        contributors: Peers whose updates are in the last step.
-        is_active: Whether the next commit is to be observed though its contributors are the same.
-        compares_next: Whether the replicas are to be compared in the next round: in the first
-            steps, once a peer has returned, and if too few have compared theirs in the last one.
+        contributors: Contributors to the last step.
+        is_active: Whether to observe the next commit even if its contributors are the same.
+        compares_next: Whether to compare the replicas in the next round: in the first steps, once
+            a peer has returned, and if too few peers have sent digests in the last round.
     """
 
     def __init__(self, f: int) -> None:
@@ -71,13 +71,13 @@ class DivergenceWatch:
         self.compares_next, self.is_active = False, True
 
     def observe(self, commit: Commit, contributors: Sequence[PeerId], step: int) -> None:
-        """Take in the first shard's commit of a round, behind which ``step`` steps are made, and
-        its contributors."""
+        """Record the commit of the first shard of a round and its contributors. ``step``: number of
+        steps after the round."""
         if commit.round_id <= self.round_id:
             return
         self.round_id = commit.round_id
         if not contributors:
-            return  # a collective operation, or a lost round: nobody has missed anything
+            return  # a collective operation or a lost round: no peer has missed a step
         returned = bool(self.contributors) and set(contributors).difference(self.contributors)
         undecided = commit.replica == UNDECIDED
         self.compares_next = bool(returned) or undecided or step <= FIRST_STEPS

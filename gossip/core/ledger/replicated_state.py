@@ -1,5 +1,5 @@
-"""State that all peers have in common: the chain of commits, and the roster, trust and data cursor
-that follow from it."""
+"""Replicated state: the chain of commits, and the roster, trust and data cursor that follow from
+it."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ from .trust import FAR_MAX, TrustTable
 REASONS = {"non_finite", "wrong_size", "quarantined", "skipped"}
 """Reasons of a rejection."""
 PARTS = 6
-"""Number of parts of a snapshot, without the tables of a pipeline."""
+"""Number of parts of a snapshot without the tables of a pipeline."""
 SNAPSHOTS_KEPT = 8
-"""Rounds that a trainer which packs its state may be behind the commits."""
+"""Number of stored snapshots: a trainer that packs its state may be so many rounds behind."""
 
 
 class ReplicatedState:
-    """Follows from the commits alone, so every peer at the same round has the same; ``adopt`` takes
-    it over from another."""
+    """State that follows from the commits alone, so all peers at the same round have the same.
+    ``adopt`` replaces it by the snapshot of another peer."""
 
     def __init__(self, settings: CoreSettings, local: PeerId = -1) -> None:
-        """``local``: this peer, which is told where its replica differs."""
+        """``local``: id of this peer. If its replica differs, ``Apply.replica`` is set."""
         self.settings, self._local = settings, local
         self._first_peers = frozenset(settings.peers)
         self._updates_most = settings.updates_needed(settings.f)
@@ -63,12 +63,12 @@ class ReplicatedState:
         self.omissions = OmissionTracker(settings.trust, settings.f)
         self.equivocations = EquivocationDetector(settings.f)
         pipeline = settings.pipeline
-        # of a stage whose members audit each other; None: nobody does
+        # None if the members of the stage do not audit each other
         self.audits = AuditTable(settings.audit_votes) if pipeline and pipeline.audit else None
-        # of a stage's members
+        # None without a pipeline
         self.speeds = StageSpeeds(settings.f, dict(pipeline.pass_us)) if pipeline else None
-        self._unlike_profile: set[PeerId] = set()  # of whom it was said
-        self._unequal_told = False
+        self._unlike_profile: set[PeerId] = set()  # peers already reported
+        self._unequal_reported = False
         self.cursor = DataCursor(
             len(settings.peers),
             fixed_global=settings.batch_policy == "fixed_global",
@@ -77,21 +77,22 @@ class ReplicatedState:
         self.round_times = RoundTimes()
         self.lookahead = CursorLookahead()
         self.roster = Roster(settings.peers, settings.lineage)
-        # that were stepped with last, as far as that is known here
+        # of the last step; empty if unknown
         self.rates: tuple[float, ...] = ()
         # roster, tables and cursor before each recent round
         self._snapshots: OrderedDict[int, tuple[Any, ...]] = OrderedDict()
-        self._sharers: tuple[PeerId, ...] = ()  # those who get samples this round
+        self._sharers: tuple[PeerId, ...] = ()  # peers that get samples in this round
         self._slices: dict[PeerId, Ranges] = {}
-        self._absent: frozenset[PeerId] = frozenset()  # had samples in the last step, and no part
-        self._told = 0  # how many they were when somebody was told of the batch last
-        self.whole = True  # every step so far had an update of each of the run's first peers
-        self.collectives = 0  # rounds so far that were collective operations, and so no steps
-        self.was_step = True  # the last round was one
+        # had samples in the last step, but no update in it
+        self._absent: frozenset[PeerId] = frozenset()
+        self._reported_peers = 0  # in the last report of the batch
+        self.whole = True  # all initial peers had updates in all steps so far
+        self.collectives = 0  # rounds so far that were no steps
+        self.was_step = True  # in the last round
 
     def begin(self) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
-        """The next round begins: gives out its samples. Returns who is in quarantine in it, and who
-        of them is proven to lie."""
+        """Begin the next round and assign its samples. Return the peers in quarantine, and those of
+        them that are proven Byzantine."""
         round_id, locked = self.lineage.next_round, self.trust.quarantined()
         proven = self.trust.proven() if locked else locked
         self._sharers = self._next_sharers(proven)
@@ -104,7 +105,7 @@ class ReplicatedState:
         return locked, proven
 
     def _updates_needed(self, proven: frozenset[PeerId]) -> int:
-        # Who is proven to lie is out of f: the rule works with the updates of fewer.
+        # A proven peer no longer counts towards f, so the rule needs fewer updates.
         return self.settings.updates_needed(
             self.settings.f - len(proven.intersection(self.roster.peers))
         )
@@ -112,7 +113,7 @@ class ReplicatedState:
     def _next_sharers(self, proven: frozenset[PeerId]) -> tuple[PeerId, ...]:
         """Return the peers that get samples in the next round. A proven Byzantine peer gets none. A
         peer that is only suspected gets some: its updates are used if those of the others are too
-        few. Otherwise its samples are returned."""
+        few. Otherwise its samples are returned to the cursor."""
         peers = self.roster.peers
         return tuple([peer for peer in peers if peer not in proven]) if proven else peers
 
@@ -125,10 +126,10 @@ class ReplicatedState:
         return self._report_batch(len(self._sharers))
 
     def _report_batch(self, n: int) -> list[Effect]:
-        """Says what a round of n peers gives out from the next one on, where that has changed."""
-        if n == self._told or not n:
+        """Report the batch of a round of n peers if it has changed."""
+        if n == self._reported_peers or not n:
             return []
-        self._told, samples = n, self.cursor.round_samples(n)
+        self._reported_peers, samples = n, self.cursor.round_samples(n)
         fields = {
             "policy": self.settings.batch_policy,
             "peers": n,
@@ -138,7 +139,7 @@ class ReplicatedState:
         return [Report("batch", {"round": self.lineage.next_round, **fields})]
 
     def _report_shares(self, round_id: int, before: dict[PeerId, int]) -> list[Effect]:
-        """Says whose share of a round is another than it was."""
+        """Report peers with a changed share of a round."""
         after = self.cursor.pace.levels()
         if after == before:
             return []
@@ -152,7 +153,7 @@ class ReplicatedState:
         ]
 
     def _report_round(self, commit: Commit, alive: int, scores: dict[PeerId, float]) -> Report:
-        """A round in a line, by the commit of its first shard."""
+        """Return the report of a round, from the commit of its first shard."""
         fields = {
             "round": commit.round_id,
             "step": commit.round_id + 1 - self.collectives,
@@ -168,18 +169,20 @@ class ReplicatedState:
 
     @property
     def deadline_us(self) -> int:
-        """By when a peer's local steps of the round are to be taken; 0: it takes them all."""
+        """Time after which a trainer starts no further local step of a round, in microseconds; 0:
+        none."""
         shortens = self.settings.local_steps and self.settings.slices == "speed"
         return self.round_times.deadline_us if shortens else 0
 
     def pass_us(self, roster: Sequence[PeerId], to_come: Sequence[Commit] = ()) -> tuple[int, ...]:
-        """Return what counts as the time of each member of a stage for a micro-batch, in
+        """Return the assumed time of each member of a stage for a micro-batch, in
         microseconds; empty without a pipeline. ``to_come``: the commits of the present round, if
         the result depends on them."""
         return () if self.speeds is None else self.speeds.pass_us(roster, to_come)
 
     def _observe_speeds(self, speeds: StageSpeeds, commits: Sequence[Commit]) -> list[Effect]:
-        """Says once of each whose passes take much longer or shorter than its profile predicts."""
+        """Report, once for each peer, that its passes take much longer or shorter than its profile
+        predicts."""
         effects: list[Effect] = []
         speeds.observe_round(commits)
         for peer in self.roster.peers:
@@ -192,7 +195,8 @@ class ReplicatedState:
         return effects
 
     def slice_of(self, peer: PeerId) -> DataSlice | None:
-        """A peer's samples of this round; None while nobody has said how many there are."""
+        """Return the samples of a peer in this round; None while the size of the data is
+        unknown."""
         if not self.cursor.configured:
             return None
         coming = self.lookahead.predict_rounds(self.cursor, self._sharers, peer, self._absent)
@@ -201,19 +205,19 @@ class ReplicatedState:
         )
 
     def serving_roster(self) -> Roster:
-        """Those who may serve in this round."""
+        """Return the peers that may serve in this round."""
         peers = self.roster.peers
         trusted = self.trust.servers(peers)
         able = self.omissions.servers(trusted) or trusted or peers
         return self.roster if able is peers else Roster(able, self.roster.lineage)
 
     def append(self, held: Held, made_here: Sequence[bool], alive: int) -> list[Effect]:
-        """Every shard of this round is committed: it is history.
+        """Append a round with commits of all shards to the history.
 
         Args:
             held: The commits with their payloads, in order of the shards.
-            made_here: Of each, whether this peer made it.
-            alive: Of the next roster, for the report.
+            made_here: Whether this peer has made the commit, for each.
+            alive: Number of live peers of the next roster, for the report.
         """
         commits = [commit for commit, _ in held]
         round_id = commits[0].round_id
@@ -231,8 +235,8 @@ class ReplicatedState:
         ]
         effects += [each.report() for each in self.trust.observe_round(commits, proven, audited)]
         locked, beyond = self.trust.quarantined(), self.trust.beyond_chance
-        if beyond is not None and beyond > UNEQUAL and not self._unequal_told:
-            self._unequal_told = True
+        if beyond is not None and beyond > UNEQUAL and not self._unequal_reported:
+            self._unequal_reported = True
             fields = {"round": round_id, "beyond": round(beyond, 1), "f": self.settings.f}
             effects.append(Report("unequal_updates", fields))
         turns = self.omissions.observe_round(commits, locked)
@@ -291,8 +295,8 @@ class ReplicatedState:
         return effects
 
     def _count_step(self, first: Commit) -> tuple[Collected, ...]:
-        """Note whether the round was a step. Returns what peers have given if it was a collective
-        operation."""
+        """Record whether the round was a step. Return the values of the peers if it was a
+        collective operation."""
         collected = first.collected
         if collected and len(collected) <= self.settings.callers_too_few(len(self.roster.peers)):
             collected = ()
@@ -307,7 +311,8 @@ class ReplicatedState:
         collected: tuple[Collected, ...],
         collectives_before: int,
     ) -> list[Effect]:
-        """Apply a round whose result ``lost`` lacks, or has for another kind of step."""
+        """Return the effects of a lost round: commit ``lost`` has no result, or one for another
+        kind of step."""
         effects: list[Effect] = [
             Apply(
                 lost.round_id,
@@ -319,8 +324,8 @@ class ReplicatedState:
             )
         ]
         skipped = {each.peer for each in commits[0].rejected if each.reason == "skipped"}
-        asked = {p for p, had in self._slices.items() if had or not self.cursor.configured}
-        if self.was_step and not asked <= skipped:
+        assigned = {p for p, had in self._slices.items() if had or not self.cursor.configured}
+        if self.was_step and not assigned <= skipped:
             reason = lost.reason or "its shards are of steps of different kinds"
             effects.append(Report("lost_round", {"round": lost.round_id, "reason": reason}))
         return effects
@@ -331,35 +336,34 @@ class ReplicatedState:
         TrustTable | DataCursor | OmissionTracker | EquivocationDetector | StageSpeeds | AuditTable,
         ...,
     ]:
-        """In the order of a snapshot."""
+        """Return the tables in the order of a snapshot."""
         speeds = () if self.speeds is None else (self.speeds,)
         audits = () if self.audits is None else (self.audits,)
         return self.trust, self.cursor, self.omissions, self.equivocations, *speeds, *audits
 
-    # --- handing it over --------------------------------------------------------------------------
+    # --- state transfer ---------------------------------------------------------------------------
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """H of the round before ``round_id``, and roster, trust and data cursor as they were then;
-        None: not kept any more."""
+        """Return H of the round before ``round_id``, and roster and tables as they were then; None
+        if they are not stored."""
         chain, kept = self.lineage.at(round_id - 1), self._snapshots.get(round_id)
         return None if chain is None or kept is None else (chain, kept)
 
     def first_snapshot(self) -> tuple[Any, ...]:
-        """Return the snapshot of a beginning, in the form of ``snapshot``: all peers are in the
-        roster, and there is no record of any."""
-        assert self.lineage.next_round == 0, "it has had rounds"
+        """Return the snapshot before round 0, in the form of ``snapshot``: all peers are in the
+        roster, and all tables are empty."""
+        assert self.lineage.next_round == 0, "a round was committed before"
         return (self.settings.peers, *[table.pack() for table in self._tables()], 0)
 
     def is_roster(self, peers: tuple[Any, ...]) -> bool:
-        """Whether this can be a roster of the run: members of it, ascending, at least one. It may
-        be a peer's word."""
+        """Whether ``peers`` can be a roster of the run: at least one member, ascending. The input
+        may be Byzantine."""
         ascending = all(type(peer) is int for peer in peers) and list(peers) == sorted(set(peers))
         return bool(peers) and ascending and all(map(self.settings.may_be, peers))
 
     def is_sound(self, commit: Commit, payload: Payload | None) -> bool:
-        """Whether it can be a commit of this round: for a roster of the run, of contributors who
-        are in this one, with rates to step with, and with a payload that is finite and what
-        the digest says."""
+        """Whether this can be a commit of the present round: all its fields are valid, and its
+        payload is finite and matches the digest."""
         if commit.roster != self.roster.peers and not self.is_roster(commit.roster):
             return False
         if not (
@@ -382,8 +386,8 @@ class ReplicatedState:
         )
 
     def may_have_contributed(self, commit: Commit) -> bool:
-        """Whether those named as contributors and as rejected are of this round's roster, each
-        once, ascending, with samples, and no farther out than a rule can find them."""
+        """Whether contributors and rejected peers are in the present roster, each once, ascending,
+        with samples, and with an outlyingness that a rule can return."""
         contributors, rejected = (
             [c.peer for c in commit.contributors],
             [r.peer for r in commit.rejected],
@@ -405,15 +409,15 @@ class ReplicatedState:
         )
 
     def _may_have_compared(self, commit: Commit) -> bool:
-        """Whether the peers whose replicas differ are of this round's roster, each once, ascending,
-        and the replica of most is there."""
+        """Whether the peers with other replicas are in the present roster, each once, ascending,
+        and the commit of the first shard has the replica of most."""
         named = list(commit.diverged)
         ascending = named == sorted(set(named)) and set(named) <= set(self.roster.peers)
         return ascending and bool(commit.replica) and not commit.shard
 
     def _may_have_collected(self, commit: Commit) -> bool:
-        """Whether what it says that peers have given to a collective operation is of this round's
-        roster, each once, ascending, not too much, and instead of an aggregate."""
+        """Whether the values of a collective operation are from peers of the present roster, each
+        once, ascending, within the size limit, and in the place of an aggregate."""
         given = [each.peer for each in commit.collected]
         ascending = given == sorted(set(given)) and set(given) <= set(self.roster.peers)
         fits = sum([len(each.data) for each in commit.collected]) <= COLLECTED_BYTES_MAX
@@ -422,8 +426,8 @@ class ReplicatedState:
         return ascending and fits and instead and not (given and commit.shard)
 
     def _may_accuse(self, commit: Commit) -> bool:
-        """Whether its charges are of members of the run and of rounds so far, each once,
-        ascending, and few."""
+        """Whether the accusations are about members of the run and rounds up to this one, each
+        once, ascending, and within the limit."""
         named = [
             (
                 accusation.peer,
@@ -443,8 +447,8 @@ class ReplicatedState:
         return known and len(named) <= ACCUSATIONS_MAX and named == sorted(set(named))
 
     def _may_have_audited(self, commit: Commit) -> bool:
-        """Whether its votes are of members of the stage, of rounds so far, of neighbours that can
-        be, each once, ascending, and few."""
+        """Whether the votes are about members of the stage, rounds up to this one and possible
+        neighbours, each once, ascending, and within the limit."""
         pipeline = self.settings.pipeline
         if pipeline is None or self.audits is None or commit.shard:
             return False
@@ -462,25 +466,25 @@ class ReplicatedState:
         return len(answers) <= AUDIT_VOTES_MAX and answers == sorted(set(answers))
 
     def check(self, snapshot: tuple[Any, ...]) -> None:
-        """Raises ValueError or OverflowError unless it is a snapshot that can be adopted;
-        changes nothing."""
+        """Check that a snapshot can be adopted. Raises ValueError or OverflowError if not; changes
+        nothing."""
         tables, snapshot = self._tables(), self._fitted(snapshot)
         if len(snapshot) != 2 + len(tables) or not isinstance(snapshot[0], list | tuple):
             raise ValueError(
-                "a snapshot holds a roster, the trust table, the data cursor, who keeps silent, "
-                "who says what of whom, in a pipeline how long members take and with audits their "
-                "votes, and how many rounds were collective operations"
+                "a snapshot has a roster, the trust table, the data cursor, omissions, "
+                "equivocations, in a pipeline the times of members, with audits the votes, and the "
+                "number of collective operations"
             )
         if type(snapshot[-1]) is not int or not 0 <= snapshot[-1] <= ROUND_MAX:
-            raise ValueError("the number of collective operations is none")
+            raise ValueError("the number of collective operations is not a valid number")
         if not self.is_roster(tuple(snapshot[0])):
             raise ValueError(f"{snapshot[0]} is not a roster of {self.settings.everybody}")
         for table, packed in zip(tables, snapshot[1:-1], strict=True):
             copy(table).unpack(packed)
 
     def _fitted(self, snapshot: tuple[Any, ...]) -> tuple[Any, ...]:
-        """With a table of audits where members audit each other, and without where they do not: a
-        checkpoint may be of a run that did otherwise."""
+        """Return the snapshot with or without a table of audits, as this run needs it. A checkpoint
+        may come from a run with the other setting."""
         parts = PARTS + (self.speeds is not None)
         if self.audits is not None and len(snapshot) == parts:
             return *snapshot[:-1], AuditTable(self.audits.needed).pack(), snapshot[-1]
@@ -489,21 +493,21 @@ class ReplicatedState:
         return snapshot
 
     def resume(self, whole: bool) -> None:
-        """Goes on from a checkpoint. ``whole``: every step before it had everybody's update."""
+        """Resume from a checkpoint. ``whole``: every step before it had updates of all peers."""
         self.whole = whole
 
     def resume_count(self, collectives: int) -> None:
-        """The local trainer is further than this node: of the rounds that it has had so many were
-        collective operations."""
+        """Set the number of rounds that were collective operations, by a local trainer that is
+        ahead of this node."""
         self.collectives = collectives
 
     def report_standings(self) -> list[Effect]:
-        """Says who is suspected and who is in quarantine as a run goes on from a checkpoint."""
+        """Report the suspected and the quarantined peers as a run resumes from a checkpoint."""
         found = self.trust.standing_out(self.lineage.next_round - 1)
         return [each.report() for each in found if each.peer in self.roster]
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Takes over what another peer held before ``round_id``. Raises as ``check`` does; then
+        """Adopt the state of another peer before ``round_id``. Raises as ``check`` does; then
         nothing has changed."""
         self.check(snapshot)
         snapshot = self._fitted(snapshot)
@@ -515,8 +519,8 @@ class ReplicatedState:
 
 
 def _samples_used(commits: Sequence[Commit]) -> dict[PeerId, int]:
-    """Return the samples of each peer that contributed to all shards of a round, by its own report.
-    If its reports differ, the least one counts."""
+    """Return the reported samples of each peer that contributed to all shards of a round. If its
+    reports differ, the least one counts."""
     first, *others = [{c.peer: c.samples for c in commit.contributors} for commit in commits]
     if not others:
         return first
@@ -528,7 +532,7 @@ def _samples_used(commits: Sequence[Commit]) -> dict[PeerId, int]:
 
 
 def _is_once(contributors: Iterable[Contribution], micro_batches: int, whole: bool) -> bool:
-    """Whether each micro-batch is in one contribution at most; ``whole``: in one."""
+    """Whether each micro-batch is in at most one contribution; with ``whole``, in exactly one."""
     named = [b for each in contributors for b in each.micro_batches]
     once = len(set(named)) == len(named) and all(b < micro_batches for b in named)
     return once and (not whole or len(named) == micro_batches)

@@ -1,8 +1,8 @@
-"""How long a round takes most peers, by which a slow one knows when to send what it has.
+"""Compute times of recent rounds, which give a slow peer the deadline for its update.
 
-Updates say how long all local steps of a round take their peer, and commits repeat it. The median
-of a round is not moved by a minority that lies. What follows from it is a peer's own decision and
-no part of the history: how many samples an update is on is in the commit.
+Updates report the time of all local steps of a round, and commits repeat it. A Byzantine minority
+does not move the median of a round. The deadline is a local decision and no part of the history:
+the commit has the number of samples of each update.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from statistics import median_low
 from .pace import MARGIN_US
 
 KEPT = 3
-"""Rounds: a single one in which all were held up, as by an evaluation, is passed over."""
+"""Number of rounds. A single round in which all peers were delayed, as by an evaluation, does not
+count."""
 LATE = 11, 10
-"""Deadline as a fraction of the median: a peer that is slower than most by less completes all its
-steps."""
+"""Deadline as a fraction of the median. A peer that is slower than the median by less completes all
+its steps."""
 
 
 class RoundTimes:
-    """The last rounds' medians."""
+    """Medians of the last rounds."""
 
     def __init__(self) -> None:
         self._medians: deque[int] = deque(maxlen=KEPT)
 
     def observe(self, took_us: Iterable[int]) -> None:
-        """A round was committed; ``took_us``: how long each contributor takes for all its steps, as
-        it says; 0: it does not say."""
-        if told := [took for took in took_us if took]:
-            self._medians.append(median_low(told))
+        """Record a committed round. ``took_us``: reported time of each contributor for all its
+        steps; 0: none."""
+        if reported := [took for took in took_us if took]:
+            self._medians.append(median_low(reported))
 
     @property
     def deadline_us(self) -> int:
-        """After so long a peer's update is to be ready. 0: nothing is known yet."""
+        """Time after which an update must be ready, in microseconds; 0 if no round was observed."""
         if not self._medians:
             return 0
         usual = median_low(self._medians)

@@ -1,5 +1,5 @@
-"""Whether the updates of peers differ by more than chance, as those of peers with different data
-do."""
+"""Test whether the updates of peers differ by more than chance, as with different data on the
+peers."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ from math import sqrt
 from statistics import median
 
 UNEQUAL = 6.0
-"""Standard deviations by which the statistic is beyond what chance gives."""
+"""Threshold of the statistic, in standard deviations above its mean by chance."""
 
 
 def beyond_chance(groups: Sequence[Sequence[float]], f: int) -> float | None:
-    """By how many standard deviations the same peers are farther out again and again.
+    """Return by how many standard deviations the same peers are the outlying ones.
 
-    With equal data it is chance who is how far out in a round. With different data the same peers
-    are farther out in most. The measure is Friedman's: in each round peers are ranked, and their
-    sums of ranks are compared. It is about k - 1 for k peers by chance, with the variance 2 (k -
-    1). Ranks do not mind how far out a peer is, so that one absurd round is one of many. The f
-    peers that are farthest out as a rule and the f nearest are left out: liars may be either.
+    With equal data the ranks of the peers in a round are random. With different data the same peers
+    have high ranks in most rounds. The statistic is Friedman's: in each round peers are ranked by
+    outlyingness, and their sums of ranks are compared. By chance it is about k - 1 for k peers,
+    with the variance 2 (k - 1). Ranks bound the influence of a single extreme round. The f peers
+    with the highest medians and the f with the lowest are left out, as Byzantine peers may be among
+    either.
 
-    All sums are of whole numbers, so that every machine finds the same.
+    All sums are integers, so every machine gets the same result.
 
     Args:
-        groups: Of each peer how far out its updates were, round by round; all of one length.
+        groups: Outlyingness of the updates of each peer, round by round; all of one length.
         f: Byzantine peers to tolerate; at least one is left out at each end.
-    Returns: None with fewer than two peers left, or two rounds.
+    Returns: None with fewer than two remaining peers or fewer than two rounds.
     Source: Friedman 1937, "The use of ranks to avoid the assumption of normality".
     """
     out = max(1, f)

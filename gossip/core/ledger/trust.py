@@ -1,33 +1,33 @@
-"""One score a peer from evidence with a name: who is suspected, quarantined, on parole, and why.
+"""Trust: a score of each peer from named evidence, and the peers that are suspected, in quarantine
+or on parole, with reasons.
 
-A pure function of the commits, so all peers whose commits agree hold the same table. Crashes and
-lateness are no evidence: only what a peer has sent is. Peers that have refused a result of a server
-say so in the commits that they make themselves (``Accusation``). Once more than f have accused the
-same result, one of them is honest. A peer's life in the table:
+The table is a pure function of the commits, so peers with the same commits have the same table.
+Crashes and lateness are no evidence: only messages that a peer has sent are. A peer that has
+rejected a result of a server states it in its own commits (``Accusation``). Once more than f peers
+have accused the same result, at least one of them is honest. The phases of a peer:
 
     normal --score < quarantine_below--> quarantined
-    quarantined --trusted again by what it sends--> on parole
+    quarantined --trusted again by its updates--> on parole
     quarantined --quarantine_rounds--> on parole
-    quarantined --another is more suspicious, or too few are left--> on parole
+    quarantined --another is more suspicious, or too few peers are left--> on parole
     on parole --score < quarantine_below--> quarantined
     on parole --parole_rounds--> normal
 
-Suspicion is not proof. An honest peer whose data differ stands out like a Byzantine one. So the
-updates of peers in quarantine do not go into the rule, and the rule goes on tolerating f: the
-Byzantine peers may be among the others. Only proof lowers f (``proven``). There are two kinds: two
-results of one turn, stated by more than f peers each, and a wrong answer for a micro-batch of a
-pipeline, found by more than f (``audits.py``). The latter quarantines at once, also where f is 0.
-Suspicion alone quarantines f peers at most, the most suspicious first, and nobody where the rule
-would be left with too few updates.
+Suspicion is not proof. An honest peer with different data is an outlier like a Byzantine one. So
+the rule does not use the updates of peers in quarantine, but still tolerates f: the Byzantine peers
+may be among the others. Only proof lowers f (``proven``). There are two kinds: two results of one
+turn, each stated by more than f peers, and a wrong result for a micro-batch of a pipeline, found by
+more than f (``audits.py``). A wrong result for a micro-batch quarantines at once, even if f is 0.
+Suspicion alone quarantines at most f peers, the most suspicious first. It quarantines none if the
+rule would have too few updates left.
 
-A peer in quarantine is still measured. In every second round the rule runs once more, with its
-update beside those of the others, and only how far out it lies is used. So its score goes on. After
-at most ten such updates in a row that do not stand out (``TrustSettings.updates_to_return``) it is
-trusted again. Good updates do not outweigh what is against a peer as a server.
+A peer in quarantine is still measured. In every second round the rule runs once more with its
+update added, and only the outlyingness of this update is used. So its score changes. After at most
+ten of these updates in a row that are no outliers (``TrustSettings.updates_to_return``), the peer
+is trusted again. Good updates do not outweigh evidence against a peer as a server.
 
-Quarantine and parole are counted in rounds that the table has learnt from, not by round numbers. A
-peer may go on from a round that is far away, even because a Byzantine peer said so, and that frees
-nobody.
+Quarantine and parole last a number of observed rounds and do not depend on round numbers. A peer
+may resume at a distant round, even because of a Byzantine peer, and this ends no quarantine.
 """
 
 from __future__ import annotations
@@ -44,39 +44,39 @@ from gossip.core.settings import TrustSettings
 from .spread import UNEQUAL, beyond_chance
 
 NO_FAR = ("non_finite", "wrong_size")
-"""Evidence that is no distance."""
+"""Reasons for rejection that have no outlyingness."""
 
 MEASURED_EVERY = 10
-"""Rounds, after which it is measured whether the data of peers differ."""
+"""Number of rounds between two measurements of whether the data of peers differ."""
 
 UNEQUAL_OFTEN, UNEQUAL_SHARE = 3, 8
-"""Number of unequal measurements, or one in this many, from which on the data of peers count as
-different. Chance alone reaches it less often."""
+"""Data of peers count as different from this number of unequal measurements on, or if more than one
+in this many is unequal. Chance alone reaches it less often."""
 
 COUNT_MAX = 2**53
 
 RECENT = 20
-"""Updates of a peer that say how far out it is as a rule, and that its reasons speak of."""
+"""Number of recent updates of a peer from which its typical outlyingness and its reasons follow."""
 
 MOST_PEERS = 2**16
 DIGITS = 2
-"""Decimals that are kept of how far out an update lies, in multiples of the typical distance: the
-tables of a thousand peers are to fit a message."""
+"""Stored decimals of an outlyingness, which is in multiples of the typical distance. The tables of
+a thousand peers must fit in a message."""
 FAR_MAX = 3.5e38
-"""How far out an update may be said to lie: beyond any float32, which is where rules stop."""
+"""Maximum outlyingness: above every float32, as rules return no more."""
 
 NOBODY: frozenset[PeerId] = frozenset()
 
 Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cleared"]
 
 Observed: TypeAlias = float | tuple[str, float]
-"""How far out an update lay, and the name of what speaks against it where something does."""
+"""Outlyingness of an update, with the name of the evidence against it if there is any."""
 
 ACCUSATIONS_OPEN = 16
-"""Rounds of one peer's results of which others have said that they refused them, at most."""
+"""Maximum number of rounds of one peer with accusations against its results."""
 
-# What counts as evidence, in words for "3 of the last 20 updates ...". Rejections for any other
-# reason say nothing about lying.
+# Evidence against an update, in words for "3 of the last 20 updates ...". Rejections for any other
+# reason are no evidence.
 WORDS = {
     "outlying": "were outliers",
     "non_finite": "were not finite",
@@ -86,7 +86,7 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class TrustTransition:
-    """Something that changed about a peer with the commit of ``round_id``."""
+    """Change of a peer's phase or suspicion with the commit of ``round_id``."""
 
     peer: PeerId
     change: Change
@@ -108,10 +108,10 @@ class _Standing:
     rounds_left: int = 0  # of the quarantine or the parole
     phase: Literal["normal", "quarantined", "parole"] = "normal"
     recent: tuple[Observed, ...] = ()  # oldest first
-    refused: int = 0  # results that more than f have refused, since its last quarantine
-    twice: int = 0  # turns in which it is proven to have told two results, likewise
-    audited: int = 0  # times that audits have found it, likewise
-    # round of a result -> who refused it; (): enough
+    refused: int = 0  # results rejected by more than f peers since the last quarantine
+    twice: int = 0  # turns with two proven results since then
+    audited: int = 0  # convictions by audits since then
+    # round of a result -> accusers; (): enough
     accusations: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
 
     @property
@@ -120,23 +120,23 @@ class _Standing:
 
     @property
     def is_proven(self) -> bool:
-        """Whether it is certain that it lies."""
+        """Whether the peer is proven Byzantine."""
         return bool(self.twice or self.audited)
 
     @property
     def evidence(self) -> list[tuple[str, float]]:
-        """Evidence of its recent updates, oldest first: the name of the evidence against an update,
-        "" for none, and how far out the update lay."""
+        """Evidence of the recent updates, oldest first: the name of the evidence against an update
+        ("": none), and its outlyingness."""
         return [item if isinstance(item, tuple) else ("", item) for item in self.recent]
 
     @property
     def distances(self) -> list[float]:
-        """How far out its recent updates lay, oldest first."""
+        """Outlyingness of the recent updates, oldest first."""
         return [far for name, far in self.evidence if name not in NO_FAR]
 
     @property
     def typical(self) -> float:
-        """How far out its recent updates lie that stood out: their median; 0.0 without any."""
+        """Median outlyingness of those recent updates that were outliers; 0.0 without any."""
         far = sorted([value for name, value in self.evidence if name == "outlying"])
         return far[len(far) // 2] if far else 0.0
 
@@ -149,11 +149,11 @@ class TrustTable:
 
     Args:
         settings: Thresholds and lengths.
-        f: Byzantine peers to tolerate, and the most that may be quarantined at once. With 0 the
-            table scores and suspects, but quarantines nobody: without a bound on the liars a
-            majority could be locked out by noise.
-        updates_for: What the rule needs to tolerate 0, 1, ... f.
-        judged: Whether it tells updates apart by a judge, for whom different data are no offence.
+        f: Byzantine peers to tolerate, and maximum number of peers in quarantine. With 0 the table
+            scores and suspects but does not quarantine: without a bound on Byzantine peers, noise
+            could quarantine a majority.
+        updates_for: Numbers of updates that the rule needs to tolerate 0, 1, ... f.
+        judged: Whether the rule has a judge, which does not reject updates for different data.
     """
 
     def __init__(
@@ -166,23 +166,23 @@ class TrustTable:
     ) -> None:
         self.settings, self.f, self._updates_for = settings, f, tuple(updates_for)
         self._judged = judged
-        # measurements so far, those that found more than chance, and rounds since the last one
+        # measurements so far, unequal ones among them, and rounds since the last one
         self._windows = self._unequal = self._since = 0
-        self.beyond_chance: float | None = None  # as it was measured last
+        self.beyond_chance: float | None = None  # result of the last measurement
         self._standings: dict[PeerId, _Standing] = {}
-        # rounds in which more than f different peers have served, as good as certainly
+        # rounds in which more than f different peers have served almost certainly
         self._window = 64 + 16 * f
-        self._locked_ever = False  # somebody has been in quarantine: most runs need not look who is
+        self._locked_ever = False  # False in most runs, which saves the search
         self._parole_score = (settings.suspect_below + settings.quarantine_below) / 2
 
-    # --- what it says -----------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def score(self, peer: PeerId) -> float:
         standing = self._standings.get(peer)
         return 1.0 if standing is None else min(standing.score, standing.served)
 
     def scores(self) -> dict[PeerId, float]:
-        """Return the score of every peer that was ever judged, by peer."""
+        """Return the scores of all peers with evidence, by peer."""
         return {peer: min(s.score, s.served) for peer, s in sorted(self._standings.items())}
 
     def suspected(self) -> tuple[PeerId, ...]:
@@ -191,7 +191,7 @@ class TrustTable:
         )
 
     def quarantined(self) -> frozenset[PeerId]:
-        """Return the peers whose updates the next round does not aggregate."""
+        """Return the peers in quarantine: the next round does not aggregate their updates."""
         if not self._locked_ever:
             return NOBODY
         return frozenset(
@@ -199,22 +199,22 @@ class TrustTable:
         )
 
     def proven(self) -> frozenset[PeerId]:
-        """Those in quarantine of whom it is certain that they lie: each is one less of the f that
-        the rule has to tolerate."""
+        """Return the peers in quarantine that are proven Byzantine. Each lowers the f of the rule
+        by one."""
         return frozenset([peer for peer in self.quarantined() if self._standings[peer].is_proven])
 
     def may_serve(self, peer: PeerId) -> bool:
-        """Whether it may serve the next round: not in quarantine, and not on parole."""
+        """Whether a peer may serve the next round: it is neither in quarantine nor on parole."""
         standing = self._standings.get(peer)
         return standing is None or standing.phase == "normal"
 
     def servers(self, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
-        """Those of ``peers`` who may."""
+        """Return those of ``peers`` that may serve."""
         return tuple(filter(self.may_serve, peers)) if self._locked_ever else peers
 
     def reasons(self, peer: PeerId) -> tuple[str, ...]:
-        """Why the score is what it is, the most frequent first;
-        empty when nothing speaks against the peer."""
+        """Return the reasons of the score, the most frequent first; empty without evidence against
+        the peer."""
         standing = self._standings.get(peer)
         if standing is None:
             return ()
@@ -240,24 +240,26 @@ class TrustTable:
                 if standing.refused > 1
                 else "a result of it was"
             )
-            found.append(f"{results} refused by more than {self.f} peers")
+            found.append(f"{results} rejected by more than {self.f} peers")
         if standing.twice:
             found.append(
-                f"it told different peers different results in {standing.twice} of its turns"
+                f"it sent different results to different peers in {standing.twice} of its turns"
             )
         if standing.audited:
-            found.append("its answers for micro-batches are not what others of its stage compute")
+            found.append(
+                "its results for micro-batches differ from those of other members of its stage"
+            )
         return tuple(found)
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
-        """Whether the charge of ``accuser`` is of use: not known yet,
-        and not too old in ``round_id``."""
+        """Whether the accusation by ``accuser`` adds evidence: it is not stored, and not too old in
+        ``round_id``."""
         standing = self._standings.get(peer, _UNKNOWN)
         known = dict(standing.accusations).get(of_round)
         new = known is None or (bool(known) and accuser not in known)
         return new and of_round >= round_id - self._window and standing.phase != "quarantined"
 
-    # --- what it learns ---------------------------------------------------------------------------
+    # --- evidence ---------------------------------------------------------------------------------
 
     def observe_round(
         self,
@@ -265,9 +267,9 @@ class TrustTable:
         proven: Sequence[PeerId] = (),
         audited: Sequence[PeerId] = (),
     ) -> list[TrustTransition]:
-        """Learns from the commits of one round, one a shard. A peer that stands out in one shard
-        stands out. ``proven``: who has told different peers different results in one turn, as it is
-        certain with this round; ``audited``: whom audits have found, likewise."""
+        """Record the commits of one round, one for each shard. An outlier in one shard is an
+        outlier. ``proven``: peers that this round proves to have sent different results in one
+        turn. ``audited``: peers that audits convict with this round."""
         assert commits, "a round has at least one shard"
         contributors: dict[PeerId, Contribution] = {}
         rejected: dict[PeerId, Rejection] = {}
@@ -295,8 +297,7 @@ class TrustTable:
         )
 
     def _serve(self, commits: Sequence[Commit]) -> tuple[PeerId, ...]:
-        """Learns who has made a result that was taken, and who one that was refused. Returns whose
-        trust may have changed."""
+        """Record accepted and rejected results. Return the servers with possibly changed trust."""
         changed: list[PeerId] = []
         for commit in commits:
             server = self._standings.get(commit.server)
@@ -316,7 +317,7 @@ class TrustTable:
                 if accused and self.lacks(
                     commit.server, accusation.peer, accusation.round_id, commit.round_id
                 ):
-                    self._accusation(
+                    self._record_accusation(
                         self._standings.setdefault(accusation.peer, _Standing()),
                         commit,
                         accusation.round_id,
@@ -324,16 +325,16 @@ class TrustTable:
                     changed.append(accusation.peer)
         return tuple(changed)
 
-    def _accusation(self, standing: _Standing, commit: Commit, of_round: int) -> None:
-        """The server of ``commit`` says that it has refused a result.
-        Once more than f have, it counts."""
+    def _record_accusation(self, standing: _Standing, commit: Commit, of_round: int) -> None:
+        """Record that the server of ``commit`` has rejected a result. It counts once more than f
+        peers have."""
         accusations = {
             at: by for at, by in standing.accusations if at >= commit.round_id - self._window
         }
         by = tuple(sorted({*accusations.get(of_round, ()), commit.server}))
         enough = len(by) > self.f
         accusations[of_round] = () if enough else by
-        # No liar can push out by charges of its own what others say, too.
+        # No Byzantine peer can displace accusations of several peers by its own.
         kept = sorted(
             accusations.items(),
             key=lambda accusation: (not accusation[1], len(accusation[1]), accusation[0]),
@@ -352,13 +353,13 @@ class TrustTable:
         roster: Sequence[PeerId] | None = None,
         accused: Sequence[PeerId] = (),
     ) -> list[TrustTransition]:
-        """Learns from one round.
+        """Record the evidence of one round.
 
         Args:
-            roster: Whose majority must stay out of quarantine; when None,
-                everybody who was ever judged.
-            accused: Whose trust may have changed otherwise.
-        Returns: what changed, in the order of the peers.
+            roster: Peers of which a majority must stay out of quarantine; None: all peers with
+                evidence.
+            accused: Other peers with possibly changed trust.
+        Returns: Transitions in the order of the peers.
         """
         judged: dict[PeerId, tuple[str, float]] = {}
         contributors, rejected, bound = list(contributors), list(rejected), None
@@ -381,37 +382,37 @@ class TrustTable:
             standing = self._standings.get(peer)
             if standing is None:
                 standing = self._standings[peer] = _Standing()
-            told = 0.0 if verdict[0] else 1.0
-            standing.score = memory * standing.score + (1.0 - memory) * told
+            sample = 0.0 if verdict[0] else 1.0
+            standing.score = memory * standing.score + (1.0 - memory) * sample
             name, far = verdict[0], round(verdict[1], DIGITS)
             standing.recent = (*standing.recent[1 - RECENT :], (name, far) if name else far)
         self._since += 1
         if self._since >= MEASURED_EVERY and not self._judged:
             self._since = 0
             self._measure()
-        looked_at = dict.fromkeys([*judged, *accused])
+        affected = dict.fromkeys([*judged, *accused])
         changes = [
             *self._release(round_id),
-            *self._suspect(round_id, looked_at),
+            *self._suspect(round_id, affected),
             *self._quarantine(round_id, roster),
         ]
         return sorted(changes, key=lambda change: change.peer)
 
     def _measures_of_locked(self, rejected: Sequence[Rejection]) -> list[Rejection]:
-        """Those of peers in quarantine, whose updates the rule has seen and not used."""
+        """Return the measurements of peers in quarantine; the rule did not use their updates."""
         if not self._locked_ever:
             return []
         locked = self.quarantined()
         return [each for each in rejected if each.reason == "quarantined" and each.peer in locked]
 
     def _bound(self, contributors: Sequence[Contribution]) -> float:
-        """How far out an update has to lie.
+        """Return the outlyingness from which an update may be an outlier.
 
-        Where the data of peers differ, distance tells liars from honest peers less and less: labels
-        sorted by peer, two honest peers of ten lay 7.6 typical distances out, the others up to 2.5.
-        So the bound grows with the square of what is usual. It is ``outlying`` times as high where
-        the same peers were farther out by more than chance; data stay different when a model has
-        converged, and the measure no longer shows it.
+        The more the data of peers differ, the less does distance separate Byzantine from honest
+        peers. With labels sorted by peer, two honest peers of ten lay 7.6 typical distances out,
+        the others up to 2.5. So the bound grows with the square of the usual spread. If data count
+        as different, it is ``outlying`` times as high: data stay different after a model has
+        converged, though the spread no longer shows it.
         """
         outlying = self.settings.outlying
         if self._judged:
@@ -421,12 +422,12 @@ class TrustTable:
         return outlying * unit * unit * (outlying if unequal else 1.0)
 
     def _spread(self, contributors: Sequence[Contribution]) -> float:
-        """How far out the updates of honest peers lie as a rule, in units of the median distance;
-        at least 1.
+        """Return the usual outlyingness of honest peers, in units of the median distance; at least
+        1.
 
-        All but f are honest, so that of n peers the f + 1st farthest is no farther out than some
-        honest one is. Where peers have different data that is far beyond the median. A peer's rule
-        is the median of its recent updates.
+        All but f peers are honest, so the peer with the f + 1st largest value is no farther out
+        than some honest peer. If peers have different data, its value is far above the median. The
+        value of a peer is the median of its recent updates.
         """
         usual = []
         for contribution in contributors:
@@ -436,11 +437,11 @@ class TrustTable:
         return max([1.0, *nearest[-1:]])
 
     def _measure(self) -> None:
-        """Whether the same peers were farther out again and again, by more than chance, in the
-        rounds that are remembered."""
+        """Measure whether the same peers were outlying by more than chance in the stored rounds."""
         known = [
             far
-            for _, standing in sorted(self._standings.items())  # as a peer that took it over has it
+            # the same order as after a state transfer
+            for _, standing in sorted(self._standings.items())
             if standing.phase != "quarantined" and len(far := standing.distances) >= MEASURED_EVERY
         ]
         length = min([len(far) for far in known], default=0)
@@ -450,34 +451,35 @@ class TrustTable:
             self._unequal += self.beyond_chance > UNEQUAL
 
     def _past(self, peer: PeerId) -> list[float]:
-        """How far out the recent updates of a peer lay, all but the one that is the next to be
-        forgotten."""
+        """Return the outlyingness of the recent updates of a peer, without the next to be
+        dropped."""
         standing = self._standings.get(peer)
         if standing is None:
             return []
         return standing.distances[1 - RECENT :]
 
     def _stands_out(self, contribution: Contribution | Rejection, bound: float) -> bool:
-        """Whether an update lies farther out than ``bound``, and so do this peer's updates as a
-        rule: the geometric mean of the recent ones.
+        """Whether the outlyingness of an update exceeds ``bound``, and so does the geometric mean
+        of the recent updates of its peer.
 
-        Once a model fits its data nearly all gradients are tiny, and one batch with a sample that
-        it gets wrong is ten or a hundred times as large: whoever has that batch is far out in this
-        round, and near in the next. A liar is far out in all. One update counts no more than
-        ``outlying`` squared, and no less than its inverse, else a single one would outweigh all.
+        Once a model fits its data, nearly all gradients are tiny. A batch with one wrong sample
+        gives a gradient ten or a hundred times as large. So an honest peer is far out in one round
+        and near in the next, and a Byzantine peer is far out in all. The influence of one update is
+        limited in both directions, so that a single one does not outweigh the others.
         """
         outlying = self.settings.outlying
         if not contribution.outlyingness > bound:
             return False
         recent = (*self._past(contribution.peer), contribution.outlyingness)
-        # As a product of quotients: the same bits on every machine, which logarithms are not.
+        # A product of quotients has the same bits on every machine, logarithms have not.
         return (
             math.prod([min(max(1.0 / outlying**3, far / bound), outlying) for far in recent]) > 1.0
         )
 
     def _release(self, round_id: int) -> list[TrustTransition]:
-        """A round less to go, and whoever has none left goes on: from quarantine to parole, from
-        there to normal. Who is trusted again by what it has sent goes on parole at once."""
+        """Count down the rounds of quarantine and parole. After the last round, a peer moves from
+        quarantine to parole, and from parole to normal. A peer that is trusted again by its updates
+        moves to parole at once."""
         changes: list[TrustTransition] = []
         if not self._locked_ever:
             return changes
@@ -496,8 +498,8 @@ class TrustTable:
         return changes
 
     def _is_trusted_again(self, standing: _Standing) -> bool:
-        """Whether a quarantine is over before its time: by its updates, where it was not for what
-        is against the peer as a server."""
+        """Whether good updates end a quarantine early. They do not if evidence against the peer as
+        a server would quarantine it."""
         settings = self.settings
         return (
             standing.phase == "quarantined"
@@ -521,7 +523,7 @@ class TrustTable:
         return changes
 
     def _quarantine(self, round_id: int, roster: Sequence[PeerId] | None) -> list[TrustTransition]:
-        """Quarantines who is suspicious enough, and releases others where there is no room."""
+        """Quarantine peers that are suspicious enough, and release others if there is no room."""
         below = self.settings.quarantine_below
         low = [p for p, s in self._standings.items() if s.score < below or s.served < below]
         if not low and not self._locked_ever:
@@ -544,7 +546,7 @@ class TrustTable:
         return changes
 
     def _review(self, round_id: int, members: Collection[PeerId]) -> list[TrustTransition]:
-        """Lets the least suspicious go while the rule has too few updates to tolerate f."""
+        """Release the least suspicious peers while the rule has too few updates to tolerate f."""
         changes: list[TrustTransition] = []
         while self._lacks_updates(members, self.quarantined()):
             least = self._least_suspicious(members)
@@ -554,8 +556,8 @@ class TrustTable:
         return changes
 
     def _has_room(self, members: Collection[PeerId], peer: PeerId) -> bool:
-        """Whether ``peer`` can be quarantined, too: of n members a majority, n // 2 + 1, must stay,
-        and as many as the rule needs."""
+        """Whether ``peer`` can be quarantined as well. Of n members a majority, n // 2 + 1, must
+        stay, and as many as the rule needs."""
         locked = self.quarantined()
         inside = len(locked.intersection(members))
         return (
@@ -565,7 +567,8 @@ class TrustTable:
         )
 
     def _lacks_updates(self, members: Collection[PeerId], locked: frozenset[PeerId]) -> bool:
-        """Whether the others are too few for the rule, and those in quarantine would help."""
+        """Whether the other peers are too few for the rule, and peers in quarantine could be
+        released."""
         inside = locked.intersection(members)
         proven = sum([1 for peer in inside if self._standings[peer].is_proven])
         left = max(0, min(self.f, len(self._updates_for) - 1) - proven)
@@ -576,8 +579,8 @@ class TrustTable:
         return not standing.is_proven, standing.trust, -standing.typical, peer
 
     def _least_suspicious(self, members: Collection[PeerId]) -> PeerId | None:
-        """The next to be released of those in quarantine without proof. Peers that are there for
-        anything else than a distance come last."""
+        """Return the next peer to release of those in quarantine without proof. Peers that are
+        there for other reasons than outlyingness come last."""
         locked = [
             peer
             for peer in self.quarantined() & set(members)
@@ -595,8 +598,8 @@ class TrustTable:
         )
 
     def _is_worse(self, peer: PeerId, locked: PeerId) -> bool:
-        """Whether ``peer`` is clearly more suspicious than one in quarantine: it is proven to
-        lie, or lies much farther out. Else two alike would take turns."""
+        """Whether ``peer`` is clearly more suspicious than a peer in quarantine: it is proven
+        Byzantine, or much farther out. Otherwise two similar peers would alternate."""
         ours, theirs = self._standings[peer], self._standings[locked]
         return ours.is_proven or ours.typical > self.settings.farther * theirs.typical > 0.0
 
@@ -606,15 +609,14 @@ class TrustTable:
         standing.phase, standing.score = "parole", self._parole_score
         standing.served = max(standing.served, self._parole_score)
         standing.rounds_left = self.settings.parole_rounds
-        # Otherwise the old offences would be told as the reason for what happens from now on. How
-        # far out it lay stays known: who is different is so afterwards, too.
+        # Old evidence must not be a reason for later transitions. Its outlyingness is kept, since
+        # different data stay different.
         standing.recent = tuple(standing.distances)
         standing.refused = standing.twice = standing.audited = 0
         return self._transition(peer, "parole", round_id)
 
     def standing_out(self, round_id: int) -> list[TrustTransition]:
-        """Return transitions for the suspected and the quarantined peers, as if they had come with
-        ``round_id``."""
+        """Return transitions for the suspected and the quarantined peers, as if of ``round_id``."""
         found: list[TrustTransition] = []
         for peer, standing in sorted(self._standings.items()):
             if standing.suspected:
@@ -629,7 +631,7 @@ class TrustTable:
     # --- as data ----------------------------------------------------------------------------------
 
     def pack(self) -> tuple[Any, ...]:
-        """The whole table as plain tuples, for a peer that takes over our state."""
+        """Return the whole table as plain tuples, for a state transfer."""
         rows = tuple(
             [
                 (
@@ -651,21 +653,21 @@ class TrustTable:
         return rows, self._windows, self._unequal, self._since
 
     def unpack(self, packed: Any) -> None:
-        """Takes over what ``pack`` gave elsewhere. Raises ``ValueError``, and changes nothing,
-        when it is not that."""
+        """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
+        if the data is something else."""
         if not isinstance(packed, tuple | list) or len(packed) != 4:
-            raise ValueError("trust: a table has rows and three counts")
+            raise ValueError("trust: expected rows and three counts")
         rows, *counts = packed
         if not _are_counts(counts) or max(counts) > COUNT_MAX:
-            raise ValueError("trust: measurements are whole numbers")
+            raise ValueError("trust: counts of measurements must be non-negative integers")
         self._standings = _standings_of(rows)
         self._windows, self._unequal, self._since = counts
         self._locked_ever = any(standing.phase != "normal" for standing in self._standings.values())
 
 
 def _worse(known: Rejection | None, other: Rejection) -> Rejection:
-    """Return the worse of two rejections of one peer, in two shards of a round: evidence by its
-    name, or else the one farther out."""
+    """Return the worse of two rejections of one peer in two shards of a round: the one with
+    evidence, else the one farther out."""
     if known is None or other.reason in WORDS:
         return other
     is_farther = known.reason == other.reason and other.outlyingness > known.outlyingness
@@ -687,23 +689,23 @@ def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
 
 
 def _standing_of(row: Any) -> tuple[PeerId, _Standing]:
-    """A peer and where it stands."""
+    """Unpack the row of a peer."""
     if not isinstance(row, tuple | list) or len(row) not in (10, 11):
-        raise ValueError("trust: a row has 10 fields, and one more of who was found by audits")
+        raise ValueError("trust: expected a row of 10 or 11 fields")
     whole = [*row, 0] if len(row) == 10 else row
     peer, score, suspected, phase, rounds_left, recent, served, *counts = whole
     refused, twice, accusations, audited = counts
     if not _are_counts((peer, rounds_left, refused, twice, audited)):
-        raise ValueError("trust: peers and rounds are whole numbers")
+        raise ValueError("trust: peers and rounds must be non-negative integers")
     for value in (score, served):
         if (
             not isinstance(value, int | float)
             or not 0.0 <= value <= 1.0
             or not isinstance(suspected, bool)
         ):
-            raise ValueError(f"trust: a score of {value!r}")
+            raise ValueError(f"trust: invalid score {value!r}")
     if phase not in ("normal", "quarantined", "parole"):
-        raise ValueError(f"trust: a phase of {phase!r}")
+        raise ValueError(f"trust: invalid phase {phase!r}")
     return peer, _Standing(
         float(score),
         float(served),
@@ -719,15 +721,15 @@ def _standing_of(row: Any) -> tuple[PeerId, _Standing]:
 
 
 def _evidence_of(packed: Any) -> tuple[Observed, ...]:
-    """The recent evidence against a peer."""
+    """Unpack the recent evidence of a peer."""
     if not isinstance(packed, tuple | list) or len(packed) > RECENT:
-        raise ValueError("trust: too long a memory")
+        raise ValueError("trust: too many recent updates")
     evidence = [item if isinstance(item, tuple | list) else ("", item) for item in packed]
     for item in evidence:
         if len(item) != 2 or item[0] not in ("", *WORDS):
-            raise ValueError("trust: evidence without a name")
+            raise ValueError("trust: evidence without a valid name")
         if not isinstance(item[1], int | float) or not 0.0 <= item[1] <= FAR_MAX:
-            raise ValueError("trust: evidence without a number")
+            raise ValueError("trust: evidence without a valid number")
     return tuple([(str(name), float(far)) if name else float(far) for name, far in evidence])
 
 
@@ -739,14 +741,14 @@ def _are_counts(values: Iterable[Any]) -> bool:
 
 def _accusations_of(packed: Any) -> tuple[tuple[int, tuple[PeerId, ...]], ...]:
     if not isinstance(packed, tuple | list) or len(packed) > ACCUSATIONS_OPEN:
-        raise ValueError("trust: too many charges")
+        raise ValueError("trust: too many accusations")
     for item in packed:
         if (
             not isinstance(item, tuple | list)
             or len(item) != 2
             or not isinstance(item[1], tuple | list)
         ):
-            raise ValueError("trust: a charge has a round and those who have said it")
+            raise ValueError("trust: expected a round and its accusers")
         if not _are_counts((item[0], *item[1])) or len(item[1]) > MOST_PEERS:
-            raise ValueError("trust: a charge of no round or by no peer")
+            raise ValueError("trust: an accusation with an invalid round or peer")
     return tuple([(at, tuple(by)) for at, by in packed])
