@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from member_bench import rumor
 
-from gossip.core.membership.dissemination import TELLERS_MAX, RumorQueue, retransmit_limit
+from gossip.core.membership.dissemination import SENDERS_MAX, RumorQueue, retransmit_limit
 from gossip.core.settings import MembershipSettings
 
 SETTINGS = MembershipSettings()
@@ -69,10 +69,10 @@ def test_who_has_told_a_rumour_is_not_told_it_until_it_lives_anew() -> None:
 def test_of_a_few_peers_only_is_kept_that_they_have_told_a_rumour() -> None:
     rumors = RumorQueue(SETTINGS)
     rumors.add(rumor(3, "alive"))
-    for sender in range(4, 6 + TELLERS_MAX):
+    for sender in range(4, 6 + SENDERS_MAX):
         rumors.record_sender(sender, rumor(3, "alive"))
-    assert rumors.pick(31, 12, to=3 + TELLERS_MAX) == ()
-    assert rumors.pick(31, 12, to=5 + TELLERS_MAX) != ()
+    assert rumors.pick(31, 12, to=3 + SENDERS_MAX) == ()
+    assert rumors.pick(31, 12, to=5 + SENDERS_MAX) != ()
 
 
 def test_what_a_peer_need_not_be_told_counts_as_said() -> None:

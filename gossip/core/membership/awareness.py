@@ -1,11 +1,11 @@
-"""Local health (Lifeguard): who fails to hear from many had better doubt itself."""
+"""Local health (Lifeguard): a peer that misses many replies slows its own failure detector."""
 
 from __future__ import annotations
 
 
 class Awareness:
-    """A score from 0 (healthy) to ``maximum - 1``. One's own probes are made slower and more
-    patient by ``score + 1``."""
+    """Local health score, from 0 (healthy) to ``maximum - 1``. It multiplies the intervals and
+    timeouts of local probes by ``score + 1``."""
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum

@@ -1,5 +1,5 @@
-"""Probes: a few direct pings, then others are asked to try, then a verdict.
-And probes made for others."""
+"""Probes: direct pings, then indirect probes through helpers, then a verdict. The local peer is
+also a helper for the probes of others."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ from gossip.core.timers import Timers
 from .awareness import Awareness
 from .table import NEVER, Member, MemberTable
 
-RELAYS_MAX = 256  # probes under way for others; more are refused with a Nack
+RELAYS_MAX = 256  # probes in progress for others; more are rejected with a Nack
 NACK_AFTER = 0.8
-"""Part of the probe timeout beyond the round trip after which a helper sends its Nack, which then
-arrives before the verdict."""
+"""Part of the probe timeout beyond the round trip after which a helper sends its Nack. The Nack
+then arrives before the verdict."""
 LOADED_VERDICT_S = 1.5
-"""No verdict sooner after the last ping while they do. A lost segment is sent again after 0.2 s,
-and once more after 0.4 s; queues on the way add theirs."""
-TIMEOUT_MAX_S = 4.0  # that a peer can reach by answering late
-UNKNOWN_S = 1.0  # for the answers of one that has not answered yet (RFC 6298, 2.1)
+"""Minimum time from the last ping to a verdict while large payloads move, in seconds. A lost
+segment is sent again after 0.2 s, and once more after 0.4 s; queues on the way add to it."""
+TIMEOUT_MAX_S = 4.0  # maximum that late replies can cause
+UNKNOWN_S = 1.0  # timeout before the first reply of a peer (RFC 6298, 2.1)
 GAINS = 0.125, 0.25
 """Weights of a new sample of a round trip: in the mean and in the deviation (RFC 6298, 2.3)."""
-LATE_PROBES_MAX = 64  # ended probes whose answers may still come: each has a round trip
-NONCE_BITS = 47  # guessing one is hopeless, and it stays below ROUND_MAX
+LATE_PROBES_MAX = 64  # ended probes that may still get a reply, from which a round trip follows
+NONCE_BITS = 47  # too many to guess one; a nonce stays below ROUND_MAX
 
 
 @record
 class ProbeStep:
-    """Time to go on with a probe."""
+    """Timer for the next step of a probe."""
 
     nonce: int
-    stage: int  # tries made so far; ``probe_tries``: ask helpers; one more: the verdict
+    stage: int  # pings sent so far; ``probe_tries``: use helpers; one more: the verdict
     at: float
 
 
 @record
 class RelayExpired:
-    """The one I probed for somebody else has not answered in time."""
+    """Timer for a peer that has not replied to a relayed probe in time."""
 
     nonce: int
     at: float
@@ -56,7 +56,7 @@ class Probe:
     began: float
     ends: float
     token: Token
-    pinged_at: list[float] = field(default_factory=list)  # each time with the next nonce
+    pinged_at: list[float] = field(default_factory=list)  # one nonce each, in order
     helpers: tuple[PeerId, ...] = ()
     nacks: dict[PeerId, None] = field(default_factory=dict)
 
@@ -72,8 +72,8 @@ class Relay:
 
 @record
 class ProbeAnswered:
-    """``peer`` answered a ping that was sent at ``asked_at`` or later;
-    ``direct`` when it told us itself."""
+    """``peer`` replied to a ping that was sent at ``asked_at`` or later. ``direct``: the reply came
+    from the peer itself."""
 
     peer: PeerId
     asked_at: float
@@ -83,8 +83,8 @@ class ProbeAnswered:
 
 @record
 class ProbeTimedOut:
-    """Neither ``peer`` nor any helper answered in time. ``unheard`` helpers said nothing at all:
-    our own ears may be bad."""
+    """Neither ``peer`` nor any helper confirmed the peer in time. ``unheard``: number of helpers
+    that sent nothing at all, which may be a local fault."""
 
     peer: PeerId
     unheard: int
@@ -92,10 +92,10 @@ class ProbeTimedOut:
 
 
 class Prober:
-    """All probes of one peer. ``talk`` gives the rumours to send along to a peer.
+    """All probes of one peer. ``talk`` returns the rumors to piggyback on a message to a peer.
 
-    A probe waits as long as round trips of its link have taken (RFC 6298), and the set timeout at
-    least.
+    The timeout of a probe follows the round trips of its link (RFC 6298). The timeout of the
+    settings is its minimum.
     """
 
     def __init__(
@@ -110,25 +110,27 @@ class Prober:
         self.view, self.talk = view, talk
         self.awareness = Awareness(settings.awareness_max)
         self.probes: dict[int, Probe] = {}
-        # of the probe under way, by whom it is for: one a peer at a time
+        # of the probe in progress, by its target: one for each peer
         self._nonces: dict[PeerId, int] = {}
-        # when helpers were asked last, by whom it was about
-        self._asked_at: dict[PeerId, float] = {}
+        # time of the last request to helpers, by target
+        self._helpers_asked_at: dict[PeerId, float] = {}
         self._late: dict[int, Probe] = {}
         # mean and mean deviation of a link's round trip, seconds
         self._round_trips: dict[PeerId, tuple[float, float]] = {}
         self.relays: dict[int, Relay] = {}
-        self._circle: list[PeerId] = []  # whom to probe, in this order, round and round
+        self._circle: list[PeerId] = []  # targets, in the order of the probes
         self._place = 0
 
-    # --- whom to probe next -----------------------------------------------------------------------
+    # --- choice of the next target ----------------------------------------------------------------
 
     def add_member(self, peer: PeerId) -> None:
-        """A new member, at a random place of the circle, so that nobody is predictably last."""
+        """Insert a new member at a random place of the circle, so that its turn is not
+        predictable."""
         self._circle.insert(self.rng.randint(0, len(self._circle)), peer)
 
     def next_target(self) -> Member | None:
-        """Round-robin over a shuffled circle: everybody comes up at least once in 2n - 1 turns."""
+        """Return the next target, round-robin over a shuffled circle. Each member has its turn at
+        least once in 2n - 1 turns."""
         for _ in range(len(self._circle) + 1):
             if self._place >= len(self._circle):
                 self._place = 0
@@ -142,7 +144,7 @@ class Prober:
                 return member
         return None
 
-    # --- my own probes ----------------------------------------------------------------------------
+    # --- local probes -----------------------------------------------------------------------------
 
     def is_probing(self, peer: PeerId) -> bool:
         return peer in self._nonces
@@ -151,8 +153,7 @@ class Prober:
         del self.probes[probe.nonce], self._nonces[probe.peer]
 
     def probe(self, member: Member, now: float) -> list[Effect]:
-        """Starts a probe, unless one is under way. Where no link stands,
-        helpers are asked first."""
+        """Start a probe unless one is in progress. Without a link, begin with the helpers."""
         if self.is_probing(member.peer):
             return []
         nonce = self._nonce()
@@ -168,8 +169,8 @@ class Prober:
         return [self._ping(probe, now), timer]
 
     def hasten(self, member: Member, now: float) -> list[Effect]:
-        """Its link closed: starts a probe, or takes the one under way to the helpers, since no ping
-        arrives any more."""
+        """Start a probe of a member with a closed link. A probe in progress moves on to the
+        helpers, since pings no longer arrive."""
         nonce = self._nonces.get(member.peer)
         if nonce is None:
             return self.probe(member, now)
@@ -181,8 +182,8 @@ class Prober:
         )
 
     def restart(self, member: Member, now: float) -> list[Effect]:
-        """Begin a probe anew that made all its tries before its peer spoke at all: the answers may
-        have come before that peer's link to us stood, and are lost."""
+        """Restart a probe that sent all its pings before the first message of its peer. The replies
+        may be lost, as the peer's link to the local peer was not open yet."""
         nonce = self._nonces.get(member.peer)
         tried_at = self.probes[nonce].pinged_at if nonce is not None else []
         if len(tried_at) < self.settings.probe_tries or tried_at[-1] >= member.spoken_since:
@@ -190,7 +191,7 @@ class Prober:
         return self.drop(member.peer) + self.probe(member, now)
 
     def ping_once(self, peer: PeerId) -> list[Effect]:
-        """A ping without consequences: to one that is thought dead, which shall hear of it."""
+        """Send a ping without a verdict, which carries the news of its death to a dead peer."""
         return [Send(peer, Ping(self._nonce(), peer, self.talk(peer)))]
 
     def on_step(self, step: ProbeStep, now: float) -> tuple[list[Effect], ProbeTimedOut | None]:
@@ -221,18 +222,18 @@ class Prober:
         return Send(probe.peer, Ping(nonce, probe.peer, self.talk(probe.peer)))
 
     def is_loaded(self, now: float) -> bool:
-        """Whether large payloads move. Answers may wait behind them, wherever they come from: links
-        share their cables."""
+        """Whether large payloads move. Replies of all peers may wait behind them, since links share
+        cables."""
         return now <= self.view.loaded_until
 
     def _verdict_at(self, probe: Probe, now: float) -> float:
         waits = self.is_loaded(now) or self.view.is_behind_state(probe.peer, now)
-        # the link that carries the answer to the first ping may not have stood yet
+        # the link for the reply to the first ping may not have been open yet
         return max([probe.began, *probe.pinged_at]) + LOADED_VERDICT_S if waits else probe.ends
 
     def _is_missed(self, helper: PeerId, probe: Probe) -> bool:
-        """Whether the silence of a helper speaks against our own ears: not if others miss it too,
-        as after a mass crash."""
+        """Whether a missing Nack of a helper is evidence of a local fault. It is not if other peers
+        miss the helper too, as after a mass crash."""
         if helper in probe.nacks:
             return False
         member = self.view.members[helper]
@@ -242,14 +243,14 @@ class Prober:
         )
 
     def _timeout_s(self, peer: PeerId) -> float:
-        """Until helpers are asked about ``peer``."""
+        """Return the time until helpers are used for ``peer``, in seconds."""
         return self.awareness.scale(self._usual_s(peer))
 
     def _usual_s(self, peer: PeerId) -> float:
         least_s, trips = self.settings.probe_timeout_s, self._round_trips
         if peer not in trips and self.view.members[peer].linked:
             return max(least_s, UNKNOWN_S)
-        # of one out of reach: as of the slowest of those who are to help
+        # a peer out of reach: as the slowest possible helper
         known = [trips[peer]] if peer in trips else trips.values()
         usual_s = [mean_s + max(least_s, 4 * deviation_s) for mean_s, deviation_s in known]
         return max(least_s, min(TIMEOUT_MAX_S, max(usual_s, default=0.0)))
@@ -262,7 +263,7 @@ class Prober:
         return min(TIMEOUT_MAX_S, max([mean_s for mean_s, _ in known], default=0.0))
 
     def _patience_s(self, peer: PeerId) -> float:
-        """Until the verdict, from the first question on."""
+        """Return the time from the first ping to the verdict, in seconds."""
         interval_s = self.awareness.scale(self.settings.probe_interval_s)
         return max(interval_s, 1.5 * self._timeout_s(peer))
 
@@ -271,7 +272,7 @@ class Prober:
         if not pinged_at:
             return  # a nonce that was not sent
         took_s = now - pinged_at[0]
-        if peer in self._round_trips:  # no single answer makes it much more patient
+        if peer in self._round_trips:  # limits the effect of a single reply
             took_s = min(took_s, 2 * self._usual_s(peer))
         mean_s, deviation_s = self._round_trips.get(peer, (took_s, took_s / 2))
         in_mean, in_deviation = GAINS
@@ -279,10 +280,10 @@ class Prober:
         self._round_trips[peer] = mean_s + in_mean * (took_s - mean_s), deviation_s
 
     def _ask_in_turn(self, probe: Probe, now: float) -> list[Effect]:
-        """Helpers are asked about one out of reach once in a probe interval. Their answers bring
-        rumours, and break more links: one that closes again and again, or a single liar and a cut,
-        would keep everybody busy at the speed of the network."""
-        at = self._asked_at.get(probe.peer, NEVER) + self.settings.probe_interval_s
+        """Send requests to helpers about a peer out of reach, once in a probe interval at most. The
+        replies carry rumors, which can close more links. Without the limit, a link that closes
+        repeatedly, or one Byzantine peer and a cut, would cause a storm of messages."""
+        at = self._helpers_asked_at.get(probe.peer, NEVER) + self.settings.probe_interval_s
         if at <= now:
             return self._ask_helpers(probe, now)
         probe.began, probe.ends = at, at + self._patience_s(probe.peer)
@@ -291,7 +292,7 @@ class Prober:
         return [timer]
 
     def _ask_helpers(self, probe: Probe, now: float) -> list[Effect]:
-        self._asked_at[probe.peer] = now
+        self._helpers_asked_at[probe.peer] = now
         able = self.view.sample(
             self.rng,
             self.settings.indirect_probes,
@@ -299,7 +300,7 @@ class Prober:
         )
         probe.helpers = tuple(m.peer for m in able)
         if not self.view.members[probe.peer].linked:
-            # The answer of a helper takes its round trip and that of the peer.
+            # The reply through a helper takes its round trip and that of the peer.
             interval_s = self.awareness.scale(self.settings.probe_interval_s)
             helper_s = min([self._trip_s(helper) for helper in probe.helpers], default=0.0)
             answer_s = interval_s + helper_s + self._trip_s(probe.peer)
@@ -315,8 +316,8 @@ class Prober:
     def on_ack(
         self, sender: PeerId, ack: Ack, now: float
     ) -> tuple[list[Effect], ProbeAnswered | None]:
-        """Ends the probe or the relay that the ack answers. An ack that answers nothing, or for
-        another, is ignored."""
+        """End the probe or the relay that the ack belongs to. An unrequested ack, or one about
+        another peer, is ignored."""
         relay = self.relays.get(ack.nonce)
         if relay is not None and sender == relay.peer == ack.target:
             del self.relays[ack.nonce]
@@ -327,7 +328,7 @@ class Prober:
             return [forward, *self.timers.cancel(relay.token)], ProbeAnswered(
                 relay.peer, relay.began, ack.progress, True
             )
-        # Which ping is answered: round trips of repeated ones would be wrong else (RFC 6298, 3).
+        # The nonce shows the ping that was answered, as repeated pings need it (RFC 6298, 3).
         nonce = ack.nonce - ack.nonce % self.settings.probe_tries
         late = self._late.get(nonce)
         if late is not None and sender == late.peer == ack.target:
@@ -348,8 +349,8 @@ class Prober:
         )
 
     def on_nack(self, sender: PeerId, nack: Nack) -> tuple[list[Effect], ProbeTimedOut | None]:
-        """The last Nack is a verdict where no link stands: nobody reaches that peer, and nothing of
-        its own can come."""
+        """Record a Nack. Without a link, the last one is a verdict: no helper reaches the peer, and
+        the peer itself cannot reply."""
         probe = self.probes.get(nack.nonce)
         if probe is None or sender not in probe.helpers:
             return [], None
@@ -360,7 +361,7 @@ class Prober:
         return [*self.timers.cancel(probe.token)], ProbeTimedOut(probe.peer, 0, probe.began)
 
     def drop(self, peer: PeerId | None = None) -> list[Effect]:
-        """Ends probes without a verdict: those of one peer, or all."""
+        """End probes without a verdict: that of one peer, or all."""
         if peer is None:
             return [cancelled for each in tuple(self._nonces) for cancelled in self.drop(each)]
         nonce = self._nonces.get(peer)
@@ -373,7 +374,7 @@ class Prober:
     # --- probes for others ------------------------------------------------------------------------
 
     def on_request(self, asker: PeerId, request: PingRequest, now: float) -> list[Effect]:
-        """``request.target`` is not the local peer."""
+        """Relay a probe to ``request.target``, which is not the local peer."""
         target = self.view.members.get(request.target)
         if target is None or not target.linked or len(self.relays) >= RELAYS_MAX:
             return [Send(asker, Nack(request.nonce, request.target))]

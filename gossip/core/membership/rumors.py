@@ -13,19 +13,19 @@ from .awareness import Awareness
 from .table import NEVER, RANK, REFUTATIONS, Member, MemberTable, first_standing, incarnation_of
 from .transitions import StatusTransitions
 
-# what a process said may arrive for so long after others have heard of its successor
+# messages of a process may arrive for so long after the news of its successor
 LAST_WORDS_S = 2.0
-MEMBERS_MAX = 4096  # where no list says who may be one
+MEMBERS_MAX = 4096  # without a list of allowed members
 TABLE_MAX = 500  # members in one PushPull: a header holds about twice as many
 
 
 class RumorHandler:
-    """Merges rumours into the table. Only a refutation raises the standing of ``me``, the local
-    peer's own entry.
+    """Merges rumors into the table. Only a refutation raises the standing of ``me``, the local
+    entry.
 
-    ``voices``: who spoke before its address was known, and its incarnation. While a peer that has
-    spoken to us is linked, what others say of a later life of it counts only when that has spoken,
-    too: or a single liar could make everybody deaf to it.
+    ``voices``: incarnations of peers that sent a message before their address was known. While a
+    peer that has sent messages is linked, rumors of a later life of it count only after a message
+    of that life. Otherwise a single Byzantine peer could make all peers drop its messages.
     """
 
     def __init__(
@@ -54,8 +54,7 @@ class RumorHandler:
                 continue
             member = members.get(rumor.peer)
             if member is not None and rumor.incarnation <= member.standing:
-                # Most of what is heard is known already:
-                # this is all that a large swarm has time for.
+                # Most rumors are known already. In a large swarm only this check is fast enough.
                 called = member.lane_up or member.lane == member.control
                 if rumor.incarnation < member.standing:
                     known = member.spoken or (member.lane_up and sender != rumor.peer)
@@ -75,7 +74,8 @@ class RumorHandler:
         return effects
 
     def _recognize(self, peer: PeerId, now: float) -> None:
-        """Whoever has been heard under the life that we now know of has spoken."""
+        """Record a message of the present life of a peer that arrived before the news of this
+        life."""
         member = self.view.members.get(peer)
         if member is not None and self.voices.get(peer) == member.incarnation:
             del self.voices[peer]
@@ -90,7 +90,7 @@ class RumorHandler:
         if member is not None and incarnation_of(rumor.incarnation) != member.incarnation:
             if not self._is_its_life(rumor, member, sender):
                 return self._try_rumored_address(rumor, member, now)
-            if rumor.incarnation < member.standing:  # the later life was invented
+            if rumor.incarnation < member.standing:  # the later life was false
                 alive = rumor.status == "alive"
                 return self.transitions.revive(member, rumor, sender, now) if alive else []
         effects: list[Effect] = []
@@ -108,7 +108,7 @@ class RumorHandler:
         if rumor.status == "alive":
             return self._about_living(member, rumor, newer, sender, now)
         if rumor.origin == rumor.peer or not member.met:
-            # Its own last word, or one that was gone before we knew of it.
+            # The peer announces it itself, or it was gone before this peer met it.
             return self._about_gone(member, rumor, newer, now)
         if newer and member.gone and rumor.status == "dead":
             return self.transitions.mark_dead_again(member, rumor, now)
@@ -121,14 +121,14 @@ class RumorHandler:
     ) -> list[Effect]:
         effects: list[Effect] = []
         if rumor.incarnation > member.standing:
-            # the refutation before this accusation passed us by
+            # the local peer has missed the refutation before this accusation
             alive = replace(rumor, status="alive")
             effects += self.transitions.revive(member, alive, sender, now)
-        told_dead = rumor.status == "dead" and not table
-        effects += self.transitions.accuse(member, rumor.origin, now, hurried=told_dead)
-        # That others think it dead is one more accusation,
-        # and decides only where there was a case already.
-        if told_dead and member.suspicion is not None and member.suspicion.proven:
+        is_death = rumor.status == "dead" and not table
+        effects += self.transitions.accuse(member, rumor.origin, now, hurried=is_death)
+        # A death reported by others is one more accusation. It decides only if there is enough
+        # evidence.
+        if is_death and member.suspicion is not None and member.suspicion.proven:
             effects += self.transitions.mark_dead(member, rumor.origin, now, "told so")
         return effects
 
@@ -141,13 +141,13 @@ class RumorHandler:
         elif not member.control:
             effects += self.transitions.set_address(member, rumor.control, rumor.bulk)
         elif member.lane != member.control and not member.lane_up:
-            # the search for another life of it found nothing
+            # the search for another life of the member found nothing
             effects += self.transitions.set_address(member, member.control, member.bulk)
         self.transitions.meet(member)
         return effects
 
     def _about_gone(self, member: Member, rumor: Rumor, newer: bool, now: float) -> list[Effect]:
-        # of a peer that we have not met: it is there, and somebody misses it
+        # of a peer that was not met yet: it is present, and another peer suspects it
         if rumor.status == "suspect":
             effects = (
                 self.transitions.revive(member, replace(rumor, status="alive"), rumor.origin, now)
@@ -163,34 +163,35 @@ class RumorHandler:
         return self.transitions.mark_dead(member, rumor.origin, now, "own word", rumor.status)
 
     def _about_me(self, rumor: Rumor, sender: PeerId, now: float) -> list[Effect]:
-        """Only the accused may raise its own standing; that is what makes a refutation final."""
+        """Refute an accusation of the local peer. Only the accused may raise its standing, so a
+        refutation is final."""
         if incarnation_of(rumor.incarnation) != self.me.incarnation:
-            # Of a former life, or of a later one: whoever has heard us does not believe in that
-            # before it speaks, and where it does speak nobody talks to us any more.
+            # A rumor of a former or a later life needs no refutation: linked peers accept a later
+            # life only after a message of it.
             return []
         if self.me.gone or not self.plausible(rumor.incarnation, self.me):
             return []
         alive = rumor.status == "alive"
         if alive and rumor.incarnation <= self.me.standing:
             return []
-        if rumor.incarnation < self.me.standing:  # refuted, which the speaker has missed
+        if rumor.incarnation < self.me.standing:  # the sender has missed the refutation
             return [Send(sender, Gossip((self.me.rumor(),)))] if sender in self.view.members else []
         self.awareness.worsen()
         self.me.refute(rumor.incarnation)
         denial = self.me.rumor()
         self.rumors.add(denial)
         if now - self._broadcast_at < self.settings.gossip_interval_s:
-            return []  # whoever keeps accusing us shall not make us flood the others
+            return []  # repeated accusations must not cause a flood of broadcasts
         self._broadcast_at = now
         return self.broadcast(denial)
 
     def broadcast(self, rumor: Rumor) -> list[Effect]:
-        """To everybody at once, beside the rumour's usual way."""
-        told = Gossip((rumor,))
-        return [Send(m.peer, told) for m in self.view.others() if m.linked and not m.gone]
+        """Send a rumor to all peers at once, in addition to gossip."""
+        message = Gossip((rumor,))
+        return [Send(m.peer, message) for m in self.view.others() if m.linked and not m.gone]
 
     def _is_its_life(self, rumor: Rumor, member: Member, sender: PeerId) -> bool:
-        """Whether to believe that a member lives another life than the one that we know."""
+        """Whether to accept that a member is in another life than the known one."""
         life = incarnation_of(rumor.incarnation)
         if life < member.incarnation:
             return sender == member.peer and not member.spoken
@@ -198,21 +199,20 @@ class RumorHandler:
         return sender == member.peer or not heard or self.voices.get(member.peer) == life
 
     def _try_rumored_address(self, rumor: Rumor, member: Member, now: float) -> list[Effect]:
-        """Others know a peer in an earlier life than we do, and we have never heard the later one
-        where it is said to be.
+        """Connect to the address of an earlier life, if no message of the later life has arrived.
 
-        It may be invented, and the peer been told the same of us: then neither calls the other
-        where it is. Whoever answers at the address that the others know tells by its ``Hello``
-        which life it lives.
+        The later life may be false, and the peer may have false news of the local peer as well.
+        Then neither connects to the right address of the other. The ``Hello`` of the peer at the
+        rumored address shows its life.
         """
-        heard_of_long_ago = now - member.known_since >= LAST_WORDS_S
-        if rumor.status != "alive" or member.spoken or member.gone or not heard_of_long_ago:
+        is_known_long = now - member.known_since >= LAST_WORDS_S
+        if rumor.status != "alive" or member.spoken or member.gone or not is_known_long:
             return []
         return self.transitions.try_address(member, rumor.control, rumor.bulk)
 
     def correct_incarnation(self, sender: PeerId, incarnation: int, now: float) -> list[Effect]:
-        """A peer speaks of which others have told a later life: that was invented. Where it is, it
-        or others will say again."""
+        """Correct a false later life of a peer after a message of its true life. New rumors will
+        bring its address."""
         member = self.view.members.get(sender)
         if member is None or member.spoken or incarnation >= member.incarnation:
             return []
@@ -222,7 +222,7 @@ class RumorHandler:
         self._recognize(sender, now)
         return effects
 
-    # --- what may be believed at all --------------------------------------------------------------
+    # --- plausibility -----------------------------------------------------------------------------
 
     def allows(self, peer: PeerId) -> bool:
         if self.allowed is not None:
@@ -230,7 +230,7 @@ class RumorHandler:
         return peer in self.view.members or len(self.view.members) < MEMBERS_MAX
 
     def plausible(self, standing: int, member: Member | None) -> bool:
-        """Nobody may push another's number so high that it cannot answer any more."""
+        """Whether a standing is low enough that the peer can still refute it."""
         known = 0 if member is None else member.standing
         lives = incarnation_of(standing) - incarnation_of(known)
         if lives == 0 and member is not None and member.met:

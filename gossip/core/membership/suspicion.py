@@ -1,4 +1,4 @@
-"""How long a suspect has, given how many peers there are and who confirms. Formulas: memberlist
+"""Suspicion timeouts, from the number of peers and of confirmations. Formulas: memberlist
 (docs/design_notes.md N3)."""
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from gossip.core.settings import MembershipSettings
 
 
 def shortest_s(n: int, settings: MembershipSettings) -> float:
-    """Time to refute once enough others confirm: grows with log n,
-    as rumours take longer to reach everybody."""
+    """Return the time to refute once enough peers confirm, in seconds. It grows with log n, as
+    rumors take longer to reach all peers."""
     return settings.suspicion_mult * max(1.0, log10(max(1, n))) * settings.probe_interval_s
 
 
 def longest_s(n: int, settings: MembershipSettings) -> float:
-    """Time to refute while a single peer accuses."""
+    """Return the time to refute with a single accuser, in seconds."""
     return settings.suspicion_max_mult * shortest_s(n, settings)
 
 
 def confirmations_wanted(n: int, settings: MembershipSettings) -> int:
-    """How many peers beside the accuser bring the time down to the shortest;
-    0 where so many cannot be had."""
+    """Return the number of peers besides the accuser that reduce the time to the shortest; 0 if
+    there are not enough peers."""
     wanted = settings.suspicion_mult - 2
     return wanted if 0 < wanted <= n - 2 else 0
 
@@ -41,19 +41,19 @@ def timeout_s(confirmers: int, n: int, settings: MembershipSettings) -> float:
 
 @dataclass(slots=True)
 class Suspicion:
-    """The case against one member, as this peer knows it."""
+    """Local record of the accusations of one member."""
 
     since: float
-    # distinct, in the order they were heard
+    # distinct, in order of arrival
     accusers: dict[PeerId, None] = field(default_factory=dict)
-    own: bool = False  # a probe of ours failed after it last answered us
-    answered_since: bool = False  # it answered a ping that we sent after this began
-    hurried: bool = False  # nothing listens at its address: no more than the shortest time
-    expired: bool = False  # the time is up, only the evidence is missing
+    own: bool = False  # a local probe failed after the last reply to one
+    answered_since: bool = False  # the member replied to a local ping sent after ``since``
+    hurried: bool = False  # nothing listens at its address: only the shortest time
+    expired: bool = False  # the time has elapsed, evidence is missing
     token: Token | None = None
 
     def begin_again(self, now: float) -> None:
-        """The accused has all its time again."""
+        """Restart the time to refute."""
         self.since, self.expired = now, False
 
     def deadline(self, n: int, settings: MembershipSettings) -> float:
@@ -64,6 +64,6 @@ class Suspicion:
 
     @property
     def proven(self) -> bool:
-        """Enough for a death: a failed probe of ours or two accusers,
-        and no answer to us in between."""
+        """Whether there is enough evidence for a death: a failed local probe or two accusers, and
+        no reply to a local ping since."""
         return not self.answered_since and (self.own or len(self.accusers) >= 2)

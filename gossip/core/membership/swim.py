@@ -1,8 +1,7 @@
-"""SWIM with the Lifeguard extensions: who is there, who is suspected, who is dead or left, and
-telling everybody.
+"""SWIM with the Lifeguard extensions: failure detection and dissemination of the members' status.
 
 *Skip* is local, instant and reversible; *dead* is agreed, slow and refutable. A death takes a
-failed probe of one's own or two accusers, the whole suspicion time, and no answer meanwhile.
+failed local probe or two accusers, the whole suspicion timeout, and no reply within it.
 Source: Das, Gupta, Motivala 2002 (SWIM); Dadgar, Phillips, Currey 2018 (Lifeguard); formulas and
 settings as in memberlist, with more retransmissions in small swarms.
 """
@@ -37,9 +36,9 @@ from .transitions import ForgetMember, StatusTransitions, SuspicionExpired
 
 __all__ = ["TIMERS", "Change", "Member", "Membership", "MembershipMessage", "MembershipTimer"]
 
-STALLED_BEHIND = 2  # rounds; one behind is anybody who has not applied what we just did
-TABLE_EVERY_S = 0.1  # at most one answer in that time to one peer's PushPull
-STRAY_EVERY = 5  # of so many probes and tables, one goes to a peer that is dead or was never met
+STALLED_BEHIND = 2  # rounds; any peer may be one round behind
+TABLE_EVERY_S = 0.1  # between two replies to the PushPull of one peer
+STRAY_EVERY = 5  # one in so many probes and tables goes to a peer that is dead or was never met
 
 MembershipMessage: TypeAlias = Ping | PingRequest | Ack | Nack | PushPull | Gossip
 
@@ -68,25 +67,23 @@ MembershipTimer: TypeAlias = (
 
 
 def table_interval_s(n: int, settings: MembershipSettings) -> float:
-    """Between two exchanges of tables by one peer: a table is as long as n,
-    so in large swarms they are rarer."""
+    """Return the time between two exchanges of tables by one peer, in seconds. The length of a
+    table is proportional to n, so exchanges are rarer in large swarms."""
     return settings.push_pull_interval_s * (ceil(log2(n) - 5) + 1 if n > 32 else 1)
 
 
 class Membership:
-    """One peer's view of the swarm. All of it is bounded by the number of peers that
-    are ``allowed``.
+    """Membership as one peer sees it. Its size is bounded by the number of ``allowed`` peers.
 
     Args:
-        me: the local peer, ``Member.own``. Its incarnation comes from its launcher, and is
-            higher than in all its former lives.
-        timers: shared with the rest of the core; hand back in ``on_timer`` what is an
-            instance of ``TIMERS``.
-        allowed: whoever may be a member; None: everybody.
+        me: The local peer, ``Member.own``. Its incarnation comes from its launcher, and is higher
+            than in all its former lives.
+        timers: Timers of the core. Pass instances of ``TIMERS`` to ``on_timer``.
+        allowed: Peers that may be members; None: all peers.
 
     Attributes:
-        stall_after_s: a trainer that makes no progress for that long, and falls behind ours, gets
-            its peer skipped; set it as rounds are measured.
+        stall_after_s: Time without progress after which a trainer that is behind the local one is
+            stalled, and its peer is skipped. It is set from measured rounds.
     """
 
     def __init__(
@@ -116,27 +113,27 @@ class Membership:
         )
         self._voices = self.rumor_handler.voices
         self._awake_since = NEVER
-        self._step = 0  # of the local trainer, and when it made it
+        self._step = 0  # of the local trainer, with its time in the next line
         self._stepped_at: float | None = None
         self.stall_after_s = 2.0
         self._turns = 0
-        self._exchanged = False  # tables, with anybody
-        self.gossip_is_due = False  # a gossip tick is due: there is something to tell
+        self._exchanged = False  # whether tables were exchanged with any peer
+        self.gossip_is_due = False  # a gossip tick is set: there are rumors to send
 
-    # --- what others read -------------------------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     @property
     def members(self) -> dict[PeerId, Member]:
-        """Every peer that is known of, the local one included."""
+        """All known peers, including the local one."""
         return self.view.members
 
     @property
     def standing(self) -> int:
-        """Standing of the local peer, which every refutation raises."""
+        """Standing of the local peer. Each refutation raises it."""
         return self.me.standing
 
     def drain(self) -> list[Change]:
-        """The changes since the last call, in order."""
+        """Return the changes since the last call, in order."""
         return self.view.drain()
 
     # --- events -----------------------------------------------------------------------------------
@@ -148,17 +145,17 @@ class Membership:
             (self.settings.probe_interval_s, ProbeTick),
             (self.settings.push_pull_interval_s, TableTick),
         )
-        # A random phase each, or all peers that start together would probe in step for ever.
+        # Random phases, or peers that start together would probe at the same moments.
         ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
         return [self.timers.set(at, kind(at)) for at, kind in ticks]
 
     def learn(
         self, peer: PeerId, control: str, bulk: str, incarnation: int, now: float
     ) -> list[Effect]:
-        """An address, from its owner (``Hello``) or from a list of seeds.
+        """Record an address, from its owner (``Hello``) or from a list of seeds.
 
-        A peer that nobody has heard yet is connected to, but is neither "joined" nor accused
-        before it has spoken.
+        The local peer connects to a new peer. Before its first message, the peer is neither
+        "joined" nor accused.
         """
         if peer == self.local or not self.rumor_handler.allows(peer):
             return []
@@ -175,7 +172,7 @@ class Membership:
                 member, Rumor(peer, "alive", standing, control, bulk, peer), self.local, now
             )
         elif incarnation == member.incarnation and (member.control, member.bulk) != (control, bulk):
-            # Others may have told a false one before the peer came to say its own.
+            # An earlier rumor may have had a false address.
             effects += self.transitions.set_address(member, control, bulk)
         if self._voices.get(peer) == member.incarnation:
             del self._voices[peer]
@@ -183,16 +180,16 @@ class Membership:
         return effects + self.prober.restart(member, now)
 
     def accept_sender(self, sender: PeerId, incarnation: int, now: float) -> bool:
-        """A message came. False when it must be dropped: from a stranger,
-        or from a former life of its sender."""
+        """Record the sender of a message. Return False if the message must be dropped: the sender
+        is not allowed, or it is a former life."""
         member = self.view.members.get(sender)
         if member is self.me or not (
             self.rumor_handler.allows(sender) if self.allowed is None else sender in self.allowed
         ):
             return False
         life = -1 if member is None else member.standing // REFUTATIONS
-        # Words of a former life may still be on their way. One that goes on speaking is no former
-        # life: who has never been heard in the later one, which others told of, was lied about.
+        # Messages of a former life may still arrive. If they continue, and none of the later life
+        # has arrived, the rumor of the later life was false.
         is_former = incarnation < life
         if (
             member is not None
@@ -201,7 +198,7 @@ class Membership:
         ):
             return False
         if member is None or incarnation != life:
-            # A new life. Its words count, but it becomes a member only when its address is known.
+            # A new life. Its messages count, but it needs an address to become a member.
             if not self.rumor_handler.plausible(first_standing(incarnation), member):
                 return False
             self._voices[sender] = incarnation
@@ -227,7 +224,7 @@ class Membership:
     def on_message(
         self, sender: PeerId, incarnation: int, message: MembershipMessage, now: float
     ) -> list[Effect]:
-        """``accept_sender`` has been asked before."""
+        """Handle a message. ``accept_sender`` was called before."""
         effects = (
             self.rumor_handler.correct_incarnation(sender, incarnation, now) if self._voices else []
         )
@@ -253,7 +250,7 @@ class Membership:
         return effects
 
     def _answer(self, sender: PeerId, nonce: int, now: float) -> list[Effect]:
-        """To a probe of the local peer."""
+        """Reply to a probe of the local peer."""
         if sender not in self.members:
             return []
         return [Send(sender, Ack(nonce, self.local, self.progress(now), self._talk(sender)))]
@@ -267,7 +264,7 @@ class Membership:
         return effects
 
     def _on_ack(self, sender: PeerId, ack: Ack, now: float) -> list[Effect]:
-        # The answer first: the rumours may still tell of the suspicion that it clears.
+        # The ack is handled first: the rumors may have the suspicion that it clears.
         effects, answer = self.prober.on_ack(sender, ack, now)
         if answer is not None:
             self.awareness.improve()
@@ -276,17 +273,18 @@ class Membership:
             effects += self.rumor_handler.apply_rumors(ack.rumors, sender, now)
         return effects
 
-    def _on_push_pull(self, sender: PeerId, told: PushPull, now: float) -> list[Effect]:
-        effects = self.rumor_handler.apply_rumors(told.members[:TABLE_MAX], sender, now, table=True)
+    def _on_push_pull(self, sender: PeerId, push: PushPull, now: float) -> list[Effect]:
+        effects = self.rumor_handler.apply_rumors(push.members[:TABLE_MAX], sender, now, table=True)
         member = self.members.get(sender)
-        if not told.reply and member is not None and now - member.told_table_at >= TABLE_EVERY_S:
-            member.told_table_at = now
+        if not push.reply and member is not None and now - member.table_sent_at >= TABLE_EVERY_S:
+            member.table_sent_at = now
             effects.append(Send(sender, PushPull(self._table(), reply=True)))
         return effects
 
     def on_link(self, peer: PeerId, up: bool, reason: str, now: float) -> list[Effect]:
-        """A link closed: skip at once, probe at once. A refused reconnect: nothing listens there,
-        suspect at once."""
+        """Record that a link is up or down. A closed link leads to a skip and a probe at once.
+        After a refused reconnect, nothing listens at the address, so the peer is suspected at
+        once."""
         member = self.members.get(peer)
         if member is None or peer == self.local:
             return []
@@ -303,7 +301,7 @@ class Membership:
     def _on_link_up(self, member: Member, now: float) -> list[Effect]:
         member.lane_up = True
         if member.lane != member.control:
-            return []  # to where its former life was
+            return []  # at the address of a former life
         member.linked = member.was_linked = True
         self.view.settle(member)
         if member.status == "left":
@@ -311,7 +309,7 @@ class Membership:
         if member.status == "dead":
             # with the news of its death, which it will refute
             return self.prober.ping_once(member.peer)
-        # with all tries, now that they can arrive
+        # all pings again, as they can arrive now
         effects = self.prober.drop(member.peer) + self.prober.probe(member, now)
         if not self._exchanged:
             self._exchanged = True
@@ -319,11 +317,11 @@ class Membership:
         return effects
 
     def on_timer(self, what: MembershipTimer, now: float) -> list[Effect]:
-        """Call it with what ``timers.fire`` returned, when that is an instance of ``TIMERS``."""
+        """Handle a fired timer, which is an instance of ``TIMERS``."""
         effects: list[Effect] = []
         late_s = now - max(what.at, self._awake_since)
         if late_s > self.settings.probe_interval_s:
-            # The driver did not notice that it stood still.
+            # The driver did not notice its pause.
             effects += self.on_clock_jump(late_s, now)
         match what:
             case ProbeTick():
@@ -353,21 +351,20 @@ class Membership:
         if silence is None:
             return []
         if self.view.members[silence.peer].sending_at > silence.began:
-            # its answer waits while it copies, hashes and sends large payloads:
-            # they come, so it is there
+            # Its reply waits while it sends large payloads, and these arrive.
             return []
         self.awareness.worsen(silence.unheard)
         return self.transitions.on_probe_timeout(silence, now)
 
     def record_arriving_payload(self, peer: PeerId, now: float) -> None:
-        """A large payload of this peer is on its way here, and some of it has just come."""
+        """Record the arrival of a part of a large payload from a peer."""
         self.view.note_load(now)
         if (member := self.view.members.get(peer)) is not None:
             member.sending_at = now
 
     def on_clock_jump(self, late_s: float, now: float) -> list[Effect]:
-        """This process stood still: nobody may be accused for that time, and others may have
-        declared us dead."""
+        """Handle a pause of this process. No peer may be accused for this time, and other peers may
+        have declared this one dead."""
         self._awake_since = now
         self.awareness.worsen()
         return (
@@ -377,22 +374,22 @@ class Membership:
         )
 
     def on_pause(self) -> list[Effect]:
-        """This process stood still, and what has come meanwhile is handled first. Of a probe under
-        way a Nack may be there before the answer that came after it: no verdict is taken from
-        them."""
+        """Drop all probes after a pause of this process. Waiting messages are handled in order, so
+        a Nack may come before a later reply. It must not lead to a verdict."""
         return self.prober.drop()
 
     # --- leaving ----------------------------------------------------------------------------------
 
     def leave(self, now: float) -> list[Effect]:
-        """Says goodbye to everybody. Pings are still answered, nobody is probed any more."""
+        """Announce to all peers that this peer leaves. It still replies to pings, but probes no
+        peer."""
         return self._go("left", now)
 
     def announce_own_death(self, reason: str, now: float) -> list[Effect]:
-        """Tells everybody that this peer is as good as dead; believed at once,
-        since it says so itself.
+        """Announce to all peers that this peer is dead. They accept it at once, as it is the
+        source.
 
-        ``reason`` stays here: a rumour has no room for it.
+        ``reason`` is not sent: a rumor has no field for it.
         """
         return self._go("dead", now)
 
@@ -405,7 +402,7 @@ class Membership:
         self.rumors.add(farewell)
         return [*self.prober.drop(), *self.rumor_handler.broadcast(farewell)]
 
-    # --- facts from the rest of the core ----------------------------------------------------------
+    # --- input from the rest of the core ----------------------------------------------------------
 
     def set_progress(self, step: int, age_s: float, now: float) -> None:
         """Set the progress of the local trainer, which is ``age_s`` old. Every ack carries it, with
@@ -413,26 +410,25 @@ class Membership:
         self._step, self._stepped_at = step, now - age_s
 
     def progress(self, now: float) -> Progress:
-        """How far the local trainer is. One that has not told us yet is no older
-        than this moment."""
+        """Return the progress of the local trainer. Before its first report its age is 0."""
         since = now if self._stepped_at is None else self._stepped_at
         return Progress(self._step, max(0, round((now - since) * 1000)))
 
     def expect_steps(self, every_s: float) -> None:
-        """A trainer that makes none for so long is stalled."""
+        """Set the time without a step after which a trainer is stalled."""
         self.stall_after_s = every_s
 
     def _is_stalled(self, theirs: Progress) -> bool:
-        """No progress for long, while we had some: where the whole swarm waits for something,
-        nobody's trainer is to blame."""
+        """Whether a trainer made no progress for long while the local one did. If the whole swarm
+        waits, no trainer is stalled."""
         return (
             theirs.age_ms > 1000.0 * self.stall_after_s
             and self._step >= theirs.step + STALLED_BEHIND
         )
 
     def schedule_gossip(self, now: float) -> list[Effect]:
-        """Call it after every event. While there is something to tell, a tick comes every
-        ``gossip_interval_s``; else none."""
+        """Set the next gossip tick. Call it after every event. While there are rumors to send, a
+        tick comes every ``gossip_interval_s``."""
         if self.gossip_is_due or not self.rumors.waiting or self.me.gone:
             return []
         self.gossip_is_due = True
@@ -451,8 +447,7 @@ class Membership:
             effects += self.prober.probe(target, now)
         self._turns += 1
         if self._turns % STRAY_EVERY == 0:
-            # The dead go on being probed: that is how the halves of a partition find
-            # each other again.
+            # Probes of dead peers are how the halves of a partition find each other again.
             dead = [m.peer for m in self.view.others() if m.status == "dead" and m.linked]
             if dead:
                 effects += self.prober.ping_once(self.rng.choice(dead))
@@ -463,12 +458,12 @@ class Membership:
         effects: list[Effect] = []
         patience_s = self.settings.gossip_to_dead_s
 
-        def listens(m: Member) -> bool:
+        def receives(m: Member) -> bool:
             return m.linked and (
                 not m.gone or (m.status == "dead" and now - m.gone_at < patience_s)
             )
 
-        for member in self.view.sample(self.rng, self.settings.gossip_fanout, listens):
+        for member in self.view.sample(self.rng, self.settings.gossip_fanout, receives):
             if rumors := self._talk(member.peer):
                 effects.append(Send(member.peer, Gossip(rumors)))
         return effects
@@ -496,11 +491,11 @@ class Membership:
         return tuple(known if len(known) <= TABLE_MAX else self.rng.sample(known, TABLE_MAX))
 
     def _talk(self, peer: PeerId) -> tuple[Rumor, ...]:
-        """Rumours for a message to ``peer``. Accused, or said to be gone, it hears that first, so
-        that it can refute at once."""
+        """Return the rumors for a message to ``peer``. An accusation or death of the peer itself
+        comes first, so that it can refute at once."""
         member = self.view.members.get(peer)
         if member is None or not member.linked:
-            return ()  # the message will be lost, so nothing counts as said
+            return ()  # the message will be lost, so no rumor counts as sent
         buddy = (member.rumor(),) if member.status != "alive" else ()
         if not self.rumors.waiting:
             return buddy

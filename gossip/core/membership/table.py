@@ -1,10 +1,10 @@
-"""The table of members as one peer sees it, and what changed in it.
+"""Local table of members, and its changes.
 
-A peer's *incarnation* counts the lives of its process: its launcher raises it, every envelope
-carries it. Within a life a peer must also be able to contradict an accusation. Both are ordered by
-its *standing*, the number in a ``Rumor``: incarnation times ``REFUTATIONS`` plus the refutations in
-that life. So a restarted peer outranks whatever was said of its former life without
-having to know it.
+The *incarnation* of a peer counts the lives of its process: its launcher raises it, and every
+envelope carries it. Within a life, a peer can also refute accusations. The *standing* of a peer,
+the number in a ``Rumor``, orders both: incarnation times ``REFUTATIONS`` plus the refutations in
+that life. So a restarted peer outranks all rumors about its former life without having received
+them.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ SPEAKS_ON_S = 2.0
 present, while its link is up. A peer that leaves closes its links."""
 
 LOADED_S = 2.0
-"""How old the news may be that large payloads move: they come one after the other,
-with pauses in between."""
+"""Time in seconds for which large payloads count as moving after a report of them. They come one
+after the other, with pauses in between."""
 
-REFUTATIONS = 2**24  # in one life; lives and refutations together stay below ROUND_MAX = 2**48
+REFUTATIONS = 2**24  # in one life; a standing stays below ROUND_MAX = 2**48
 
 LARGE = 64
-"""Members from which on nobody is looked for among all of them."""
+"""Number of members from which on a sample does not scan all of them first."""
 
 GONE: frozenset[Status] = frozenset({"dead", "left"})
 RANK: dict[Status, int] = {"alive": 0, "suspect": 1, "dead": 2, "left": 3}
-"""At equal standing the higher rank prevails, so that all tables end up alike whatever the
-order of arrival."""
+"""Rank of a status. At equal standing the higher rank prevails, so all tables converge in any order
+of arrival."""
 
 What: TypeAlias = Literal["joined", "skip", "unskip", "suspect", "dead", "alive_again", "left"]
 
 
 def first_standing(incarnation: int) -> int:
-    """The standing with which a life begins."""
+    """Return the first standing of a life."""
     return incarnation * REFUTATIONS
 
 
@@ -51,8 +51,7 @@ def incarnation_of(standing: int) -> int:
 
 @dataclass(slots=True)
 class Member:
-    """One peer. ``skip`` says why it is not to be waited for or relied on now;
-    "" when it is usable."""
+    """One peer. ``skip``: reason not to wait for or rely on the peer now; "" if it is usable."""
 
     peer: PeerId
     standing: int
@@ -60,30 +59,29 @@ class Member:
     bulk: str = ""
     status: Status = "alive"
     skip: str = "connecting"
-    # it, or a member that knows it, has spoken; until then it is an address in a list,
-    # and accused of nothing
+    # a message of it, or a rumor from a member that met it, has arrived; before, it is not accused
     met: bool = False
     progress: Progress | None = None
-    heard_at: float = NEVER  # last message of its own
-    spoken_since: float = NEVER  # the first one in this life
-    sending_at: float = NEVER  # when some of a large payload came last
-    # it takes a state until then, or may: from us, or the local peer from others
+    heard_at: float = NEVER  # its last message
+    spoken_since: float = NEVER  # its first message in this life
+    sending_at: float = NEVER  # last arrival of a part of a large payload
+    # It may receive a state until then, from the local peer. For the local peer: from others.
     takes_state_until: float = NEVER
-    known_since: float = NEVER  # when this life of it was learnt of
-    lane: str = ""  # where the connection to it leads: maybe to the address of its former life
+    known_since: float = NEVER  # first news of this life
+    lane: str = ""  # address of the connection, maybe that of a former life
     lane_up: bool = False
-    linked: bool = False  # to this life of it
+    linked: bool = False  # to this life
     was_linked: bool = False
     stalled: bool = False  # its trainer makes no progress
-    skip_told: bool = False
-    origin: PeerId = -1  # who said the present status first
+    skip_reported: bool = False
+    origin: PeerId = -1  # first source of the present status
     suspicion: Suspicion | None = None
     gone_at: float = NEVER  # when it died or left
-    told_table_at: float = NEVER
+    table_sent_at: float = NEVER
 
     @classmethod
     def own(cls, local: PeerId, incarnation: int, control: str, bulk: str) -> Member:
-        """The local peer itself, as its life ``incarnation`` begins at these two addresses."""
+        """Return the local entry at the start of life ``incarnation``, with its two addresses."""
         return cls(
             local,
             first_standing(incarnation),
@@ -98,7 +96,7 @@ class Member:
 
     @property
     def incarnation(self) -> int:
-        """Incarnation of its process, as in its envelopes."""
+        """Incarnation of the process, as in its envelopes."""
         return incarnation_of(self.standing)
 
     @property
@@ -107,15 +105,15 @@ class Member:
 
     @property
     def spoken(self) -> bool:
-        """Whether this life of it has; what we know is else what others say."""
+        """True if a message of this life has arrived. Otherwise all information is from others."""
         return self.heard_at != NEVER
 
     def speaks_on(self, now: float) -> bool:
-        """Whether it is there, though it is said to have left."""
+        """Whether the member is present, although it was reported as left."""
         return self.status == "left" and self.linked and now - self.heard_at < SPEAKS_ON_S
 
     def appear(self, now: float) -> None:
-        """This life of it is known of from now on."""
+        """Record the first news of this life."""
         self.known_since = now
 
     def refute(self, standing: int) -> None:
@@ -123,7 +121,7 @@ class Member:
         self.standing = standing + 1
 
     def go(self, now: float) -> None:
-        """It dies or leaves now."""
+        """Record the time of death or departure."""
         self.gone_at = now
 
     def rumor(self) -> Rumor:
@@ -143,8 +141,8 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Something about a member became different here. ``by`` is who says so: an accuser,
-    or the local peer."""
+    """Change of a member in the local table. ``by``: source of the change, an accuser or the local
+    peer."""
 
     peer: PeerId
     what: What
@@ -163,7 +161,7 @@ class Change:
 
 
 class MemberTable:
-    """All members, the local peer among them, and the changes that nobody has been told of yet."""
+    """All members, including the local peer, and the changes that are not drained yet."""
 
     def __init__(self, local: Member) -> None:
         self.local = local.peer
@@ -171,48 +169,46 @@ class MemberTable:
         self.changes: list[Change] = []
         self._others: list[Member] = []
         self._present = 1
-        # of what ``gone`` says of all members: what follows from it is made anew only
-        # when this changes
+        # of the status of all members: results that depend on it are cached by this number
         self.version = 0
-        # for good, and who is on its way: by the word of whoever starts them
+        # peers that will not return and peers that are starting, as the launcher reports
         self._ended: set[PeerId] = set()
         self.coming: set[PeerId] = set()
-        self.loaded_until = NEVER  # large payloads move until then, or may
+        self.loaded_until = NEVER  # large payloads may move until then
 
     def __len__(self) -> int:
-        """Members that were met and are neither dead nor left, the local one included:
-        the n of all formulas."""
+        """Return the number of members that were met and are neither dead nor left, including the
+        local one: the n of all formulas."""
         return self._present
 
     def drain(self) -> list[Change]:
-        """The changes since the last call, in order."""
+        """Return the changes since the last call, in order."""
         changes, self.changes = self.changes, []
         return changes
 
-    # --- what the rest of the core reads ----------------------------------------------------------
+    # --- queries ----------------------------------------------------------------------------------
 
     def skip_reason(self, peer: PeerId) -> str:
-        """Why not to wait for or rely on a peer now; "" when it is usable."""
+        """Return the reason not to wait for or rely on a peer now; "" if it is usable."""
         member = self.members.get(peer)
         return "unknown" if member is None else member.skip
 
     def is_gone(self, peer: PeerId) -> bool:
-        """Known to be dead, or to have left. Of a peer never met nothing is known."""
+        """Whether a peer is dead or has left. False for an unknown peer."""
         member = self.members.get(peer)
         return member is not None and member.status in GONE
 
     def has_left(self, peer: PeerId) -> bool:
-        """Known to have said goodbye."""
+        """Whether a peer has announced that it leaves."""
         member = self.members.get(peer)
         return member is not None and member.status == "left"
 
     def has_ended(self, peer: PeerId) -> bool:
-        """Known not to come back: whoever starts the peers says so,
-        which sees their processes end."""
+        """Whether the launcher has reported that a peer will not return."""
         return peer in self._ended
 
     def last_message_at(self, peer: PeerId) -> float:
-        """When a message of its own came last, in its latest life; -inf: never."""
+        """Return the time of the last message of a peer in its latest life; -inf: none."""
         member = self.members.get(peer)
         return NEVER if member is None else member.heard_at
 
@@ -222,22 +218,21 @@ class MemberTable:
         return -1 if member is None else member.incarnation
 
     def speaks_on(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer that is said to have left is there all the same."""
+        """Whether a peer is present, although it was reported as left."""
         return self.members[peer].speaks_on(now)
 
     def met(self) -> tuple[PeerId, ...]:
-        """Whoever is known to be there, or to have been, the local peer included: it, or a member
-        that knows it, has spoken."""
+        """Return all peers that are or were present, including the local one."""
         return tuple([member.peer for member in self.members.values() if member.met])
 
     def alive(self) -> tuple[PeerId, ...]:
-        """Members that were met and are neither dead nor left, sorted;
-        a suspect is alive until it is dead."""
+        """Return the members that were met and are neither dead nor left, sorted. A suspect counts
+        as alive."""
         return tuple(sorted(member.peer for member in self.present()))
 
     def within_reach(self) -> tuple[PeerId, ...]:
-        """Others, sorted, who are neither dead nor left,
-        and were met or have a connection that stands."""
+        """Return the other peers that are neither dead nor left, and were met or have an open
+        connection, sorted."""
         return tuple(
             sorted(
                 member.peer
@@ -247,18 +242,18 @@ class MemberTable:
         )
 
     def note_end(self, peer: PeerId) -> None:
-        """Whoever starts the peers says so."""
+        """Record a report of the launcher that a peer will not return."""
         self._ended.add(peer)
         self.coming.discard(peer)
 
     def note_claim(self, peer: PeerId) -> None:
-        """Whoever starts the peers says that it is on its way: it has its id,
-        and no address yet."""
+        """Record a report of the launcher that a peer is starting. It has an id, but no address
+        yet."""
         self._ended.discard(peer)  # its id was given to another
         self.coming.add(peer)
 
     def note_address(self, peer: PeerId) -> None:
-        """It has an address."""
+        """Record that a peer has an address."""
         self._ended.discard(peer)
         self.coming.discard(peer)
 
@@ -272,37 +267,37 @@ class MemberTable:
         return (there | self.coming).difference(roster)
 
     def note_load(self, now: float, for_s: float = 0.0) -> None:
-        """Large payloads move, here or elsewhere: answers may wait behind them, for so long at
-        least."""
+        """Record that large payloads move, here or elsewhere. Replies may wait behind them for at
+        least ``for_s``."""
         self.loaded_until = max(self.loaded_until, now + max(LOADED_S, for_s))
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """A state, or a piece of one, is on its way to this peer, until then at the latest: from
-        us; to us where it is the local one."""
+        """Record that a state, or a part of one, is being sent to ``peer`` until the given time at
+        the latest. For the local peer: from others."""
         if (member := self.members.get(peer)) is not None:
             member.takes_state_until = until
 
     def is_behind_state(self, peer: PeerId, now: float) -> bool:
-        """Whether what is said between us and this peer may wait behind a state. Its first chunk
-        may take longer than a probe, and of that nobody hears before it is there."""
+        """Whether messages to or from a peer may wait behind a state. Its first chunk may take
+        longer than a probe, and is reported only on arrival."""
         taking = self.members[self.local], self.members[peer]
         return any(now <= member.takes_state_until for member in taking)
 
     def forget_load(self) -> None:
-        """Payloads were expected to take time, and do not."""
+        """Record that large payloads no longer move."""
         self.loaded_until = NEVER
 
-    # --- what changes -----------------------------------------------------------------------------
+    # --- changes ----------------------------------------------------------------------------------
 
     def add(self, member: Member) -> None:
-        """A new one, that nobody has met yet."""
+        """Add a new member."""
         assert member.peer not in self.members, f"{member} is no new member"
         self.members[member.peer] = member
         self._others.append(member)
 
     def place(self, member: Member, status: Status, met: bool) -> None:
-        """The only way to change a member's ``status`` or ``met``:
-        those present are counted here."""
+        """Set ``status`` and ``met`` of a member, and update the count of present members. No other
+        code sets them."""
         self.version += 1
         self._present -= member.met and not member.gone
         member.status, member.met = status, met
@@ -315,8 +310,8 @@ class MemberTable:
         return iter(self._others)
 
     def sample(self, rng: Random, most: int, fits: Callable[[Member], bool]) -> list[Member]:
-        """At most so many others that fit, at random. In a large swarm a few draws find them,
-        without a look at everybody."""
+        """Return at most ``most`` random other members that fit. In a large swarm a few draws find
+        them without a scan of all."""
         if len(self._others) > LARGE:
             found: dict[PeerId, Member] = {}
             for _ in range(4 * most + 16):
@@ -332,16 +327,15 @@ class MemberTable:
         self.changes.append(Change(peer, what, reason, self.local if by is None else by))
 
     def settle(self, member: Member, by: PeerId | None = None) -> None:
-        """Brings ``skip`` up to date and notes when a member becomes usable or stops being so.
+        """Update ``skip``, and record when a member becomes usable or unusable.
 
-        A peer that is only being connected to, or that left of its own will,
-        is nothing to make a noise about.
+        A peer that is connecting, or that has left, is not recorded.
         """
         member.skip = member.why_skipped()
         if not member.skip:
-            if member.skip_told:
+            if member.skip_reported:
                 self.note(member.peer, "unskip", by=by)
-            member.skip_told = False
-        elif not member.skip_told and member.skip not in ("connecting", "left"):
-            member.skip_told = True
+            member.skip_reported = False
+        elif not member.skip_reported and member.skip not in ("connecting", "left"):
+            member.skip_reported = True
             self.note(member.peer, "skip", member.skip, by)

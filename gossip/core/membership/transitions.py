@@ -1,5 +1,5 @@
-"""The status of members: met, suspect, refuted, dead, left, alive again. No other code changes
-it."""
+"""Status transitions of members: met, suspect, refuted, dead, left, alive again. No other code
+changes a status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SuspicionExpired:
 
 @record
 class ForgetMember:
-    """Closes the link of a peer that has left: its last messages have had the time to come."""
+    """Timer that closes the link of a peer that has left, after its last messages have arrived."""
 
     peer: PeerId
     standing: int
@@ -48,10 +48,10 @@ class StatusTransitions:
         self.settings, self.timers = settings, timers
         self.view, self.rumors, self.prober = view, rumors, prober
 
-    # --- coming -----------------------------------------------------------------------------------
+    # --- joining ----------------------------------------------------------------------------------
 
     def add_member(self, peer: PeerId, standing: int, now: float) -> Member:
-        """A first entry in the table: an address at most, until the peer is met."""
+        """Add an entry for a peer that was not met yet. It has an address at most."""
         member = Member(peer, standing, known_since=now, origin=peer)
         self.view.add(member)
         self.prober.add_member(peer)
@@ -63,23 +63,22 @@ class StatusTransitions:
         member.control, member.bulk = control, bulk
         if control != member.lane:
             member.lane, member.lane_up = control, False
-        # A connection that stands already does not come up again: it may be older than the news of
-        # whom it leads to.
+        # An open connection causes no new event. It may be older than the news of its peer.
         member.linked = member.lane_up
         member.was_linked = member.was_linked or member.linked
         self.view.settle(member)
         return [Connect(member.peer, control, bulk)]
 
     def try_address(self, member: Member, control: str, bulk: str) -> list[Effect]:
-        """Connects to an address where the member may be, while nobody answers at the one that is
-        known. What is known of the member stays as it is."""
+        """Connect to an address where the member may be, while its known address does not respond.
+        The entry of the member does not change."""
         if member.lane_up or not control or control == member.lane:
             return []
         member.lane, member.linked = control, False
         return [Connect(member.peer, control, bulk)]
 
     def meet(self, member: Member) -> None:
-        """A message of the member itself has come, or one of a member that knows it."""
+        """Record a message from the member, or a rumor about it from another member."""
         if not member.met:
             self.view.place(member, member.status, met=True)
             self.rumors.add(member.rumor())
@@ -87,18 +86,18 @@ class StatusTransitions:
                 self.view.note(member.peer, "joined")
 
     def revive(self, member: Member, rumor: Rumor, by: PeerId, now: float) -> list[Effect]:
-        """The member is alive with a higher standing: it has refuted an accusation, or was started
-        again."""
+        """Set a member alive at a higher standing: it has refuted an accusation, or was
+        restarted."""
         effects = self._close(member) + self.prober.drop(member.peer)
         again = member.gone
-        # a lower one: the later was invented
+        # a lower incarnation: the higher one was false
         new_life = incarnation_of(rumor.incarnation) != member.incarnation
         member.standing, member.origin = rumor.incarnation, member.peer
         self.view.place(member, "alive", member.met)
         if new_life:
             again = again or member.met
             effects += self._begin_life(member, rumor, now)
-        elif not member.control:  # within a life an address does not change, whoever says so
+        elif not member.control:  # within a life the address does not change
             effects += self.set_address(member, rumor.control, rumor.bulk)
         self.rumors.add(member.rumor())
         if again and member.met:
@@ -116,7 +115,8 @@ class StatusTransitions:
     # --- evidence ---------------------------------------------------------------------------------
 
     def on_answer(self, answer: ProbeAnswered, stalled: bool, now: float) -> list[Effect]:
-        """A direct answer clears the local skip. A suspicion stays until it is refuted."""
+        """Record a reply. A direct reply clears the local skip; a suspicion stays until it is
+        refuted."""
         member = self.view.members[answer.peer]
         member.progress = answer.progress
         member.stalled = stalled
@@ -125,7 +125,7 @@ class StatusTransitions:
         if suspicion is not None and answer.asked_at >= suspicion.since:
             suspicion.answered_since, suspicion.own = True, False
         elif suspicion is not None and not suspicion.answered_since:
-            # that answer may be older than the accusation
+            # this reply may be older than the accusation
             effects += self.prober.probe(member, now)
         self.view.settle(member)
         return effects
@@ -136,8 +136,8 @@ class StatusTransitions:
             return []
         both_ways = member.was_linked and member.heard_at >= member.known_since
         if not both_ways and now - member.known_since < self.settings.connect_grace_s:
-            return []  # its answer may have had no way to us yet
-        # A link that closed and did not come back says more than a lost answer.
+            return []  # a reply may have had no connection yet
+        # A closed link that is not restored is stronger evidence than a lost reply.
         return self.accuse(
             member, self.view.local, now, own=True, hurried=member.was_linked and not member.linked
         )
@@ -145,11 +145,11 @@ class StatusTransitions:
     def accuse(
         self, member: Member, accuser: PeerId, now: float, own: bool = False, hurried: bool = False
     ) -> list[Effect]:
-        """Begins a suspicion, or adds an accuser to it.
+        """Begin a suspicion, or add an accuser to it.
 
         Args:
-            own: the local peer itself had no answer.
-            hurried: the suspicion lasts the shortest time only.
+            own: Whether the local peer got no reply itself.
+            hurried: Whether the suspicion lasts only the shortest time.
         """
         if member.gone or accuser == member.peer:
             return []
@@ -172,7 +172,7 @@ class StatusTransitions:
                 suspicion.accusers[accuser] = None
                 self.rumors.add(replace(member.rumor(), origin=accuser))
         if own:
-            if suspicion.answered_since:  # it has answered since, so it has all the time again
+            if suspicion.answered_since:  # after a reply the full time begins again
                 suspicion.since, suspicion.answered_since, news = now, False, True
             suspicion.own = True
         if hurried and not suspicion.hurried:
@@ -182,7 +182,7 @@ class StatusTransitions:
             return self.mark_dead(member, self.view.local, now, "no answer")
         effects = self.arm(member, suspicion, now) if news else []
         if news and not own:
-            # a second opinion, which also tells the accused
+            # a second opinion; the ping also carries the accusation to the accused
             effects += self.prober.probe(member, now)
         return effects
 
@@ -200,12 +200,12 @@ class StatusTransitions:
             return []
         if suspicion.proven:
             return self.mark_dead(member, self.view.local, now, "no answer")
-        # A single peer accuses it, and we have not asked ourselves: the next good evidence decides.
+        # There is a single accuser and no local evidence: the next evidence decides.
         suspicion.expired = True
         return self.prober.probe(member, now)
 
     def postpone(self, now: float) -> list[Effect]:
-        """Every suspicion begins again: this peer stood still, and did not hear refutations."""
+        """Restart every suspicion: this peer was paused, and may have missed refutations."""
         effects: list[Effect] = []
         for member in self.view.others():
             if member.suspicion is not None:
@@ -213,19 +213,19 @@ class StatusTransitions:
                 effects += self.arm(member, member.suspicion, now)
         return effects
 
-    # --- going ------------------------------------------------------------------------------------
+    # --- leaving ----------------------------------------------------------------------------------
 
     def mark_dead(
         self, member: Member, by: PeerId, now: float, reason: str, status: Status = "dead"
     ) -> list[Effect]:
-        """Makes the member ``dead`` or ``left``. One that was gone before this peer met it is
-        entered without a report."""
+        """Set a member ``dead`` or ``left``. If it was gone before this peer met it, there is no
+        report."""
         effects = self._close(member) + self.prober.drop(member.peer)
         met, again = member.met, member.gone and status == "dead"
         member.origin, member.gone_at = by, now
         self.view.place(member, status, met=True)
         self.rumors.add(member.rumor())
-        member.skip_told = member.skip_told or not met
+        member.skip_reported = member.skip_reported or not met
         self.view.settle(member, by)
         if met and not again:
             self.view.note(member.peer, "left" if status == "left" else "dead", reason, by)
@@ -235,8 +235,8 @@ class StatusTransitions:
         return effects
 
     def mark_dead_again(self, member: Member, rumor: Rumor, now: float) -> list[Effect]:
-        """The member had refuted its death, or was started again, and is gone once more. This peer
-        has missed all of that."""
+        """Set a gone member dead or left at a higher standing. This peer has missed its refutation
+        or restart."""
         new_life = incarnation_of(rumor.incarnation) > member.incarnation
         member.standing = rumor.incarnation
         effects = self._begin_life(member, rumor, now) if new_life else []

@@ -1,4 +1,4 @@
-"""The members of one stage of a pipeline: what its rounds see of the one membership of all."""
+"""View of one stage of a pipeline on the membership of all peers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gossip.core import Member, MemberTable, PeerId
 
 
 class StageView:
-    """A ``MemberTable`` in which there is nobody but the peers of one stage.
+    """A ``MemberTable`` restricted to the peers of one stage.
 
     Args:
-        table: of all members.
-        stage: whoever may be in the stage, the local peer included.
+        table: Table of all members.
+        stage: Peers that may be in the stage, including the local one.
     """
 
     def __init__(self, table: MemberTable, stage: Collection[PeerId]) -> None:
@@ -24,12 +24,12 @@ class StageView:
 
     @property
     def version(self) -> int:
-        """Changes whenever ``is_gone`` or ``met`` may say something else of anybody."""
+        """Number that changes if a result of ``is_gone`` or ``met`` may change."""
         return self._table.version
 
     @property
     def members(self) -> Mapping[PeerId, Member]:
-        """Each that is known of."""
+        """All known members of the stage."""
         return {p: member for p, member in self._table.members.items() if p in self._stage}
 
     def met(self) -> tuple[PeerId, ...]:
