@@ -1,4 +1,4 @@
-"""Handing over the state of a training to who joins, returns or has lost the thread."""
+"""State transfer to peers that join, return or have fallen behind."""
 
 from .attestation import Poll
 from .chunks import (

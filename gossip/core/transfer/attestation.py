@@ -1,5 +1,5 @@
-"""One poll of a taker: who was asked to vouch for the state before which round, what they said, and
-what most of them say."""
+"""Poll for attestations of the state before a round: the requests, the votes, and the largest group
+of equal votes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ during the first turn has a state in the second."""
 
 
 class PollPeers(Protocol):
-    """The other peers, as far as it matters who of them may have a state."""
+    """View on the other peers, for the question whether any of them has a state."""
 
     def donors(self) -> tuple[PeerId, ...]:
         """Return the peers that can receive a request now."""
@@ -32,72 +32,74 @@ class PollPeers(Protocol):
 
 @dataclass(slots=True)
 class NoStateEvidence:
-    """Has anybody a state? In each turn all who can be asked are."""
+    """Evidence that no peer has a state. In each turn all reachable peers receive a request."""
 
     local: PeerId
     f: int
     swarm: PollPeers
-    turns: int = 0  # one after the other in which nobody was found to have one
-    stateless: set[PeerId] = field(default_factory=set)  # who has said last that it has none
-    _said: dict[PeerId, str] = field(default_factory=dict)  # in this turn, why they give none
+    turns: int = 0  # consecutive turns in which no peer was found that may have a state
+    # peers that have last reported that they have none
+    stateless: set[PeerId] = field(default_factory=set)
+    _refusals: dict[PeerId, str] = field(default_factory=dict)  # reasons of refusals in this turn
 
     def clear(self) -> None:
-        self._said.clear()
+        self._refusals.clear()
         self.stateless.clear()
         self.turns = 0
 
     def record_refusal(self, peer: PeerId, reason: str) -> None:
-        """It gives none."""
-        self._said[peer] = reason
+        """Record that a peer sends no state, and its reason."""
+        self._refusals[peer] = reason
         if reason == NO_STATE:
             self.stateless.add(peer)
         else:
             self.stateless.discard(peer)
 
     def note_state(self, peer: PeerId) -> None:
-        """It has a state by now, whatever it has said before."""
+        """Record that a peer has a state by now."""
         self.stateless.discard(peer)
 
     def turn_is_over(self, waited: bool) -> None:
         """End a turn, and count it if no peer was found that may have a state.
 
-        A peer that received a request and has not denied may have a state, or soon get one. But up
-        to f of these peers may be Byzantine, once this peer has ``waited`` for longer than an
-        honest peer needs to send what a run begins with.
+        A peer that received a request and has not denied may have a state, or soon get one. Once
+        this peer has ``waited`` for longer than an honest peer needs to send the initial state, up
+        to f of these peers may be Byzantine.
 
-        A peer that was in a later round has to deny by itself, however long it is away. A run does
-        not begin anew while a peer that has its state may return.
+        A peer that was in a later round must deny itself, however long it is away. A run does not
+        start again while a peer with its state may return.
         """
-        may_have = [peer for peer in self.swarm.donors() if self._said.get(peer) != NO_STATE]
+        may_have = [peer for peer in self.swarm.donors() if self._refusals.get(peer) != NO_STATE]
         far = [
             peer
             for peer in self.swarm.met()
             if peer != self.local and self.swarm.round_of(peer) > 0
         ]
         empty = len(may_have) <= (self.f if waited else 0) and all(
-            self._said.get(peer) == NO_STATE for peer in far
+            self._refusals.get(peer) == NO_STATE for peer in far
         )
         self.turns = self.turns + 1 if empty else 0
-        self._said.clear()
+        self._refusals.clear()
 
     @property
     def is_sure(self) -> bool:
-        """Whether nobody has one."""
+        """True if no peer has a state."""
         return self.turns >= SURE_TURNS
 
 
 @dataclass(slots=True)
 class Poll:
-    """``named``: the round that they are asked about; 0: wherever they are. ``until``: when their
-    time to answer is over."""
+    """One poll. ``named``: requested round; 0: the present round of each peer. ``until``: deadline
+    of the replies."""
 
     seed: int
     named: int = 0
     until: float = 0.0
     asked: tuple[PeerId, ...] = ()
     votes: dict[PeerId, StateAttestation] = field(default_factory=dict)
-    hurried: bool = False  # enough have answered, or all but f: the others have a moment left
-    paused: bool = False  # it is over, and nothing came of it
+    # enough peers have replied, or all but f: a short deadline holds for the others
+    hurried: bool = False
+    paused: bool = False  # ended without a result
 
     def ask(self, peers: Iterable[PeerId]) -> None:
         self.asked += tuple(peers)
@@ -116,26 +118,27 @@ class Poll:
         del self.votes[peer]
 
     def forget_refusals(self) -> None:
-        """Discard the answers of peers without a state: they may have one by now."""
+        """Discard the replies of peers without a state, which may have one by now."""
         self.votes = {peer: vote for peer, vote in self.votes.items() if vote.reason != NO_STATE}
 
     @property
     def empty(self) -> int:
-        """Answers of those who have no state to vouch for."""
+        """Number of replies without an attestation."""
         return sum([not attestation.digest for attestation in self.votes.values()])
 
     def unanswered(self, donors: Collection[PeerId]) -> list[PeerId]:
         return [peer for peer in self.asked if peer not in self.votes and peer in donors]
 
     def largest(self, strict: bool, failures: Mapping[PeerId, int] = NONE) -> list[PeerId]:
-        """Most of those who say the same; of equally many, those with the fewest ``failures``, and
-        then those whom a lot drawn from the run's seed prefers: the same for every taker, and
-        nothing that a liar could choose.
+        """Return the largest group of peers with equal attestations. Of equal groups, return that
+        with the fewest ``failures``, then that with the lowest lot. Lots follow from the seed of
+        the run: they are the same for all receivers, and no Byzantine peer can choose them.
 
         Args:
-            strict: The same of what scripts set, too.
-            failures: Of each peer, how often it was asked for its state in vain. The lot may prefer
-                a liar that vouches and gives nothing; it would in every poll.
+            strict: Whether the digests of script settings must be equal, too.
+            failures: Number of failed requests to each peer for its state. Without it, the lot
+                could
+                prefer a Byzantine peer that attests but sends nothing, in every poll.
         """
         groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
         for peer, attestation in self.votes.items():

@@ -1,5 +1,5 @@
-"""Backoff for peers that did not deliver on a request: they get no request for a while, whatever
-they reply, and however soon."""
+"""Backoff for peers that did not deliver: they receive no request for a while, whatever they
+reply."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import Counter
 from gossip.core.messages import PeerId
 
 BACKOFF_TIMES_MAX = 4
-"""A rest is at most so many times as long as the first."""
+"""Maximum length of a rest, as a multiple of the first."""
 
 
 class Backoff:
@@ -26,7 +26,7 @@ class Backoff:
         self._until[peer] = now + times * self.first_s
 
     def delivered(self, peer: PeerId) -> None:
-        """It may be asked for more at once. That it has failed before is remembered."""
+        """Allow further requests to the peer at once. Its failures stay counted."""
         self._until.pop(peer, None)
 
     def is_resting(self, peer: PeerId, now: float) -> bool:

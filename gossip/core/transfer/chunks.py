@@ -1,13 +1,13 @@
-"""A large state in pieces: what stands for it, and gathering its pieces from several peers at once.
+"""Transfer of a large state in pieces, which several peers send at once.
 
-What all peers hold alike, the first part of a packed state, is cut into pieces when it is larger
-than one. What stands for it is its *outline*, which those who vouch vouch for: so every piece can
-be checked by itself as soon as it is there, whoever sends it. The other parts are small or
-everybody's own, and come whole with the offer.
+The first part of a packed state, which is equal on all peers, is cut into pieces if it is larger
+than one. Its *outline* is the manifest of the pieces, and peers attest the outline. So each piece
+can be checked on arrival, whichever peer sends it. The other parts are small or local to each peer,
+and are sent whole with the offer.
 
-A state begins with its *base*, which training does not change. No piece has bytes of the base and
-others, so states with the same base have the same pieces of it, and a taker fetches only the pieces
-that its own state has not.
+A state begins with its *base*, which training does not change. No piece has bytes of both the base
+and the rest, so states with the same base share its pieces. A receiver fetches only the pieces that
+its own state does not have.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ PIECE_BYTES = 2**23
 of them."""
 
 CREDIT = 2
-"""Pieces that one donor is asked for at a time: one that is on its way, and one that follows it
-without a pause."""
+"""Number of outstanding requests to one donor: one piece in transfer, and one that follows without
+a pause."""
 
 _NUMBER = 8  # bytes
 _HEADER = 3 * _NUMBER
@@ -36,7 +36,7 @@ _HEADER = 3 * _NUMBER
 @record
 class PieceManifest:
     """Manifest of data that is cut into pieces: its length, that of a piece, and the digest of each
-    piece in order. ``base``: bytes at its front that are cut by themselves."""
+    piece in order. ``base``: number of bytes at its front that are cut separately."""
 
     nbytes: int
     piece_bytes: int
@@ -44,13 +44,14 @@ class PieceManifest:
     base: int = 0
 
     def packed(self) -> bytes:
-        """Longer than any digest: nothing else can be taken for it."""
+        """Return the packed manifest. It is longer than any digest, so it cannot be confused with
+        one."""
         numbers = self.nbytes, self.piece_bytes, self.base
         return b"".join([*[each.to_bytes(_NUMBER, "big") for each in numbers], *self.digests])
 
     @staticmethod
     def read(data: bytes) -> PieceManifest | None:
-        """None when it is none, whatever a peer may have sent."""
+        """Return the manifest in data from a peer; None if the data is no valid manifest."""
         nbytes, piece_bytes, base = [
             int.from_bytes(data[at : at + _NUMBER], "big") for at in range(0, _HEADER, _NUMBER)
         ]
@@ -83,7 +84,7 @@ class PieceManifest:
 
 
 def outline_of(payload: Payload) -> PieceManifest | None:
-    """None: it is not cut."""
+    """Return the outline of a packed state; None if the state is not cut."""
     return (
         PieceManifest.read(payload.parts[0])
         if payload.parts and len(payload.parts[0]) > DIGEST_BYTES
@@ -92,7 +93,7 @@ def outline_of(payload: Payload) -> PieceManifest | None:
 
 
 def cut(payload: Payload, outline: PieceManifest, piece: int) -> Payload:
-    """A piece of a packed state, or with 0 all but its pieces."""
+    """Return a piece of a packed state; for 0, return the rest without the pieces."""
     if piece:
         start, stop = outline.bounds(piece)
         return Payload(payload.data[start:stop], stop - start, True, outline.digests[piece - 1])
@@ -107,18 +108,18 @@ def cut(payload: Payload, outline: PieceManifest, piece: int) -> Payload:
 
 
 class PieceFetcher:
-    """The pieces of one state: which are here, and who is asked for which of the others.
+    """Pieces of one state: those that are stored, and the requests for others.
 
     Attributes:
-        asked: Who, for which piece -> until when it may take.
-        lost: Who has not delivered, and is not asked again.
+        asked: Deadline of each request, by peer and piece.
+        lost: Peers that have not delivered and receive no further requests.
     """
 
     def __init__(
         self, outline: PieceManifest, kept: dict[bytes, Any], donors: Iterable[PeerId]
     ) -> None:
-        """``kept``: what is here already, by digest, of whatever state; what this one has no use
-        for is forgotten."""
+        """``kept``: stored pieces of any state, by digest. Pieces that are not in this state are
+        dropped."""
         self.outline = outline
         for digest in kept.keys() - set(outline.digests):
             del kept[digest]
@@ -136,38 +137,40 @@ class PieceFetcher:
         return all(digest in self.kept for digest in self.outline.digests)
 
     def ask(self, within_reach: Sequence[PeerId], until: float) -> list[tuple[PeerId, int]]:
-        """Return the new requests, beside those under way: pairs of peer and piece. Each donor gets
-        one first, then another."""
+        """Return the new requests, as pairs of peer and piece. Each donor gets one first, then
+        another."""
         digests = self.outline.digests
-        under_way = {digests[piece - 1] for _, piece in self.asked}
+        requested = {digests[piece - 1] for _, piece in self.asked}
         missing = []
         for piece, digest in enumerate(digests, 1):
-            if digest not in self.kept and digest not in under_way:
-                under_way.add(digest)  # pieces that are alike come once
+            if digest not in self.kept and digest not in requested:
+                requested.add(digest)  # equal pieces are requested once
                 missing.append(piece)
         donors = [peer for peer in within_reach if peer in self.donors and peer not in self.lost]
-        fresh = []
+        new = []
         for credit in range(1, CREDIT + 1):
             for peer in donors:
                 if missing and sum([peer == other for other, _ in self.asked]) < credit:
-                    fresh.append((peer, missing.pop(0)))
-                    self.asked[fresh[-1]] = until
-        return fresh
+                    new.append((peer, missing.pop(0)))
+                    self.asked[new[-1]] = until
+        return new
 
     def put_off(self, sender: PeerId, piece: int, until: float) -> None:
-        """It is on its way: ``sender`` may take longer."""
+        """Extend the deadline of a piece that is in transfer."""
         if (sender, piece) in self.asked:
             self.asked[sender, piece] = until
 
     def length(self, sender: PeerId, piece: int) -> int:
-        """Bytes of what ``sender`` was asked for; -1: it was not."""
+        """Return the length of a requested piece in bytes; -1 if it was not requested from
+        ``sender``."""
         if (sender, piece) not in self.asked:
             return -1
         start, stop = self.outline.bounds(piece)
         return stop - start
 
     def accept_piece(self, sender: PeerId, piece: int, payload: Payload) -> bool:
-        """Whether this is what was asked for. Then it is kept."""
+        """Store a requested piece. Return False, and store nothing, if the payload is not the
+        piece."""
         right = (
             payload.nbytes == self.length(sender, piece)
             and payload.digest == self.outline.digests[piece - 1]
@@ -178,7 +181,7 @@ class PieceFetcher:
         return right
 
     def keep_own(self, payload: Payload) -> None:
-        """Keep the pieces that a packed state of our own has, too."""
+        """Store the pieces that the packed local state has in common with this one."""
         if (own := outline_of(payload)) is None:
             return
         wanted = {*self.outline.digests}
@@ -187,13 +190,13 @@ class PieceFetcher:
                 self.kept[digest] = payload.data[start:stop]
 
     def release(self, gone: Iterable[PeerId]) -> None:
-        """Drop the requests to peers that will not deliver. They may get requests again when they
-        are back."""
+        """Drop the requests to peers that will not deliver. They may receive requests again after
+        they return."""
         peers = {*gone}
         self.asked = {ask: until for ask, until in self.asked.items() if ask[0] not in peers}
 
     def exclude_peers(self, peers: Iterable[PeerId]) -> None:
-        """They are not asked again."""
+        """Drop the requests to peers, and send them no further ones."""
         self.lost |= {*peers}
         self.release(self.lost)
 
@@ -201,8 +204,8 @@ class PieceFetcher:
         return sorted({peer for (peer, _), until in self.asked.items() if until <= now})
 
     def joined(self, rest: Payload) -> Payload:
-        """The packed state, of which ``rest`` are the other parts. Its data is that of its pieces,
-        one after the other."""
+        """Return the packed state from the stored pieces, in order, and the other parts in
+        ``rest``."""
         parts = self.outline.packed(), *rest.parts
         data = *[self.kept[digest] for digest in self.outline.digests], rest.data
         return Payload(

@@ -1,19 +1,21 @@
-"""How long a peer that needs a state counts on each of those who may have one.
+"""Deadlines of the peers from which a peer in recovery requests a state.
 
-Up to f peers may be there, claim a state, or not deny it, and never give it. So whoever was asked
-has ``PATIENCE_FACTOR`` round timeouts: for what a transfer may take, and as long again for a
-trainer that is busy when it is asked. With f = 0 nobody lies, and everybody has all the time.
+Up to f Byzantine peers may claim a state, or not deny it, and never send it. So each peer with a
+request has ``PATIENCE_FACTOR`` round timeouts: half of them for a transfer, and half for a trainer
+that is busy at the request. With f = 0 there is no deadline.
 
-The time begins anew with each right piece of a state, and does not end while a payload moves. A
-state for which f + 1 vouch has a last piece, and liars cannot make others. What nobody vouches for
-counts on, once the renewals are used up, as far as more of one state is here than of any before.
+Each correct piece of a state renews the deadline, and it does not end while a payload moves. A
+state that f + 1 peers attest has a finite number of pieces, and Byzantine peers cannot make others.
+Pieces of other states renew the deadline after the last renewal only if more of one state has
+arrived than of any before.
 
-Else the time begins anew only so often as a donor gives the same piece to one peer
-(``GIVEN_TIMES_MAX``): for transfers that broke off, for other states, and for who had claimed to
-have one and then denied it, or was away. As often for who was away and had claimed nothing. Who
-denies, and had claimed nothing, has none: what it says next is the first that it says.
+The number of other renewals is limited to the number of times that a donor sends the same piece to
+one peer (``GIVEN_TIMES_MAX``). These are for broken transfers, for other states, and for peers that
+claimed a state and then denied it or were away. Absences of peers without a claim have the same
+limit. A denial without a claim before it costs no renewal.
 
-More than f cannot all be Byzantine: who says that it has a state counts for as long as so many do.
+More than f peers cannot all be Byzantine. While more than f peers claim a state, their claims count
+beyond the deadline.
 """
 
 from __future__ import annotations
@@ -33,14 +35,14 @@ PATIENCE_FACTOR = 2.0 * TRANSFER_FACTOR
 
 @dataclass(slots=True)
 class _Deadline:
-    since: float  # it was asked first, or has sent a right piece last
+    since: float  # first request, or last correct piece
     moves_until: float = -inf
-    breaks_off: bool = False  # something came, of which nothing is whole yet
-    state: bytes = b""  # what stands for the state whose pieces came last
-    pieces: int = 0  # of that state
-    pieces_max: int = 0  # of any
-    renews: bool = False  # its last payload was a right piece that renews the time in any case
-    said_at: float = -inf  # that it has a state
+    breaks_off: bool = False  # a transfer has begun, and its piece is incomplete
+    state: bytes = b""  # outline of the state of the last pieces
+    pieces: int = 0  # of this state
+    pieces_max: int = 0  # of any state
+    renews: bool = False  # its last payload was a piece that renews the deadline in any case
+    claimed_at: float = -inf  # Time of the last claim of a state.
 
 
 class DonorDeadlines:
@@ -50,8 +52,8 @@ class DonorDeadlines:
         self.patience_s, self.f = PATIENCE_FACTOR * round_timeout_s, f
         self._deadlines: dict[PeerId, _Deadline] = {}
         self._renewals: Counter[PeerId] = Counter()
-        self._absences: Counter[PeerId] = Counter()  # of who had claimed nothing
-        self._claimed: set[PeerId] = set()  # since its time began anew last
+        self._absences: Counter[PeerId] = Counter()  # of peers without a claim
+        self._claimed: set[PeerId] = set()  # since the last renewal
 
     def clear(self) -> None:
         self._deadlines.clear()
@@ -64,31 +66,32 @@ class DonorDeadlines:
             self._deadlines.setdefault(peer, _Deadline(now))
 
     def claim(self, peer: PeerId, now: float) -> None:
-        """It says that it has a state, or vouches for one."""
-        self._deadline_of(peer, now).said_at = now
+        """Record that a peer claims or attests a state."""
+        self._deadline_of(peer, now).claimed_at = now
         self.note_state(peer)
 
     def note_state(self, peer: PeerId) -> None:
-        """It says or shows that it has a state, or will: a denial after that is another tale."""
+        """Record that a peer claims or shows a state, so a later denial costs a renewal."""
         self._claimed.add(peer)
 
     def deny(self, peer: PeerId) -> None:
-        """It says that it has none."""
+        """Record that a peer denies having a state."""
         if not self.is_used_up(peer):
             self._renewals[peer] += peer in self._claimed
-            self._forget(peer)
+            self._drop(peer)
 
     def keep(self, here: Collection[PeerId]) -> None:
-        """The others are away: they are asked anew when they are back."""
+        """Drop the deadlines of peers outside ``here``, which are away. They receive new requests
+        after they return."""
         for peer in self._deadlines.keys() - set(here):
             if peer in self._claimed:
                 self.deny(peer)
             elif self._absences[peer] < GIVEN_TIMES_MAX:
                 self._absences[peer] += 1
-                self._forget(peer)
+                self._drop(peer)
 
     def move(self, peer: PeerId, until: float, now: float) -> None:
-        """Something comes from it as fast as its link carries it: more of it by ``until``."""
+        """Record that a payload from a peer moves. More of it arrives by ``until``."""
         deadline = self._deadline_of(peer, now)
         deadline.breaks_off = True
         self.note_state(peer)
@@ -96,8 +99,8 @@ class DonorDeadlines:
             deadline.moves_until = until
 
     def deliver(self, peer: PeerId, state: bytes, now: float, vouched: bool = False) -> None:
-        """It has sent a right piece of what ``state`` stands for. ``vouched``: f + 1 peers say that
-        they have that state."""
+        """Record a correct piece of the state with outline ``state``. ``vouched``: f + 1 peers
+        attest this state."""
         deadline = self._deadline_of(peer, now)
         deadline.breaks_off = False
         self.note_state(peer)
@@ -112,7 +115,8 @@ class DonorDeadlines:
             deadline.since = now
 
     def fail(self, peer: PeerId, loaded: bool = False) -> None:
-        """It has not delivered what it was asked for. ``loaded``: or what cannot be loaded."""
+        """Record that a peer has not delivered. ``loaded``: its state was delivered, but cannot be
+        loaded."""
         deadline = self._deadlines.get(peer)
         if deadline is not None and (deadline.breaks_off or loaded):
             deadline.breaks_off = deadline.renews = False
@@ -120,30 +124,30 @@ class DonorDeadlines:
             self._renewals[peer] += 1
 
     def is_used_up(self, peer: PeerId) -> bool:
-        """Whether its time begins anew with right pieces only."""
+        """Whether only correct pieces still renew the deadline of a peer."""
         return self._renewals[peer] > GIVEN_TIMES_MAX
 
     def is_over(self, peer: PeerId, now: float) -> bool:
-        """Whether it has had its time, whatever is said."""
+        """Whether the deadline of a peer has passed, regardless of claims."""
         deadline = self._deadlines.get(peer)
         if deadline is None or self.f == 0:
             return False
         return now >= max(deadline.since + self.patience_s, deadline.moves_until)
 
     def overdue(self, now: float) -> set[PeerId]:
-        """Return the peers whose time is up. If more than f peers claim a state, those peers are
-        left out."""
+        """Return the peers with a passed deadline. If more than f peers claim a state, these peers
+        are left out."""
         over = {peer for peer in self._deadlines if self.is_over(peer, now)}
-        say_so = {
+        claimers = {
             peer
             for peer, deadline in self._deadlines.items()
-            if now < deadline.said_at + self.patience_s
+            if now < deadline.claimed_at + self.patience_s
         }
-        return over - say_so if len(say_so) > self.f else over
+        return over - claimers if len(claimers) > self.f else over
 
     def _deadline_of(self, peer: PeerId, now: float) -> _Deadline:
         return self._deadlines.setdefault(peer, _Deadline(now))
 
-    def _forget(self, peer: PeerId) -> None:
+    def _drop(self, peer: PeerId) -> None:
         self._deadlines.pop(peer, None)
         self._claimed.discard(peer)

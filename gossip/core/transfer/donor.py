@@ -1,12 +1,13 @@
-"""Giving one's state to peers that join, return or have lost the thread; and vouching for it.
+"""Donor of a state transfer: it sends its state to peers that join, return or have fallen behind,
+and attests it.
 
-The trainer copies its state between two rounds, once for all who ask for it at that round.
-Everything else (packing, digests, sending) is done beside it. A copy that was vouched for, or is
-given in pieces, is kept for a while: it is asked for again.
+The trainer copies its state between two rounds, once for all peers that request it at this round.
+All other work (packing, digests, sending) runs beside the trainer. A copy that was attested, or is
+sent in pieces, is kept for a while, as more requests for it follow.
 
-Whoever asks, and however often, a donor's memory holds no more than ``COPIES_MAX`` states, and what
-is on its way: to ``TAKERS_MAX`` peers at a time, and to nobody the same more than
-``GIVEN_TIMES_MAX`` times.
+The memory of a donor is bounded, whatever peers request. It has at most ``COPIES_MAX`` states, and
+the payloads in transfer to at most ``TAKERS_MAX`` peers at a time. Each piece is sent to one peer
+at most ``GIVEN_TIMES_MAX`` times.
 """
 
 from __future__ import annotations
@@ -33,29 +34,29 @@ from gossip.core.timers import Timers
 from .chunks import cut, outline_of
 
 TAKERS_MAX = 4
-"""Peers that one donor gives its state to at a time; others are told to ask elsewhere."""
+"""Maximum number of peers that receive the state from one donor at a time. Others are refused."""
 
 COPIES_MAX = 2
-"""States of different rounds that are kept at a time."""
+"""Maximum number of stored states of different rounds."""
 
 ROUNDS_MAX = 4
-"""Different rounds that takers may wait for at a time."""
+"""Maximum number of different rounds with waiting requests."""
 
 TAKES_S = 1.0
-"""Time in seconds after which a peer that has requested no further piece is no taker any more: it
-has all pieces, or other peers send them."""
+"""Time in seconds without a request for a further piece after which a peer no longer counts as a
+receiver: it has all pieces, or other peers send them."""
 
 GIVEN_TIMES_MAX = 4
-"""One peer is given the same piece of a state so many times at most: it may be started again, or
-lose what it was sent."""
+"""Maximum number of times that one peer receives the same piece of a state. The peer may restart,
+or messages may be lost."""
 
 AHEAD_MAX = 64
-"""Rounds that a request may be ahead of the donor."""
+"""Maximum number of rounds that a request may be ahead of the donor."""
 
 NEVER = 2**63
 OUTDATED = -2
-"""Stands for a round of a state that is given to nobody, or was left since the trainer was asked to
-copy it."""
+"""Placeholder for the round of a copy that no peer receives, or of a state that was replaced since
+the request to the trainer."""
 
 NO_STATE = "has no state to give"
 TAKES_OVER = "takes over another state itself"
@@ -68,7 +69,7 @@ NO_SUCH_PIECE = "has no such piece"
 
 
 class DonorRounds(Protocol):
-    """The rounds, as recovery sees them: of ``LocalProgress`` what it needs."""
+    """View of recovery on the rounds: a part of ``LocalProgress``."""
 
     @property
     def round_id(self) -> int: ...
@@ -81,14 +82,14 @@ class DonorRounds(Protocol):
 def attested_digest(
     lineage: bytes, round_id: int, chain: bytes, core: bytes, state: bytes
 ) -> bytes:
-    """Return the digest of all that peers have in common before ``round_id``.
+    """Return the digest of the state before ``round_id`` that is equal on all peers.
 
     Args:
         chain: H of the round before.
-        core: Roster, trust and data cursor, packed. The digest covers their text, as another
-            implementation of the compression makes other bytes.
-        state: Digest of the first part of the packed state, or its outline: parameters, and the
-            optimizer's memory.
+        core: Packed roster, trust and data cursor. The digest covers their text, since the
+            compressed bytes differ between implementations.
+        state: Digest or outline of the first part of the packed state: parameters and state of the
+            optimizer.
     """
     found = blake2b(digest_size=DIGEST_BYTES, person=b"gossip-state")
     for part in (lineage, round_id.to_bytes(8, "big"), chain, stretch(core), state):
@@ -97,21 +98,21 @@ def attested_digest(
 
 
 def parts_of(payload: Payload) -> tuple[bytes, bytes]:
-    """Return the digest or outline of what all peers have in common, and the digest of what their
-    scripts set (b"": nothing)."""
+    """Return the digest or outline of the part that is equal on all peers, and the digest of the
+    settings of scripts (b"": none)."""
     parts = payload.parts or (payload.digest,)
     return parts[0], parts[1] if len(parts) > 1 else b""
 
 
 def _is_again(request: StateRequest, waiting: StateRequest) -> bool:
-    """Whether this is what its sender asked for before. ``waiting`` names the round that it was
-    asked in, when it named none."""
+    """Whether a request repeats the waiting one. If that named no round, ``waiting`` has the round
+    of its arrival."""
     return request in (waiting, replace(waiting, round_id=0))
 
 
 @record
 class SnapshotExpired:
-    """Some copy may have had its time."""
+    """Timer for the removal of copies."""
 
 
 @dataclass(slots=True)
@@ -122,49 +123,51 @@ class _HeldSnapshot:
     core: bytes
     taken: SnapshotTaken
     used_at: float
-    # times, to whom which piece
+    # times that a piece was sent, by peer and piece
     given: Counter[tuple[PeerId, int]] = field(default_factory=Counter)
 
 
 class Donor:
-    """Answers requests for the state."""
+    """Donor side: handles requests for the state and for attestations."""
 
     def __init__(self, settings: CoreSettings, source: DonorRounds, timers: Timers[Any]) -> None:
         self.settings, self.source, self.timers = settings, source, timers
-        self.next_requested_round = NEVER  # the next round whose state a peer has requested
-        self.asks: dict[PeerId, StateRequest] = {}  # one a peer, under the round that it waits for
+        self.next_requested_round = NEVER  # the next requested round
+        # one for each peer, with the round that it waits for
+        self.asks: dict[PeerId, StateRequest] = {}
         self.copies: OrderedDict[int, _HeldSnapshot] = OrderedDict()
-        self._now: set[PeerId] = set()  # who takes what there is, of whatever round
-        self._takers: dict[PeerId, float] = {}  # of pieces, and when they asked last
-        # in our round: what each peer was given, how often, and until when it is on its way
+        self._now: set[PeerId] = set()  # peers that accept the state of any round
+        # receivers of pieces, with the time of their last request
+        self._takers: dict[PeerId, float] = {}
+        # in the present round: times that each piece was sent to a peer, and end of the transfer
         self._given_in, self._given = -1, Counter[tuple[PeerId, int]]()
         self._taken_until: dict[PeerId, float] = {}
-        # rounds at which the trainer was asked: it answers in order
+        # rounds of the requests to the trainer, which replies in order
         self._taking: deque[int] = deque()
-        # what belongs to the state at these
+        # the other part of the state at these rounds
         self._beside: dict[int, tuple[bytes, tuple[Any, ...]] | None] = {}
         self._sweeps = False
-        self.closing = False  # no round comes after this one
+        self.closing = False  # no round follows
 
     def close(self) -> list[Effect]:
-        """There are no more rounds: nobody is to wait for one."""
+        """Refuse requests for later rounds, as no round follows."""
         self.closing = True
         waiting = [
             (peer, ask) for peer, ask in self.asks.items() if ask.round_id > self.source.round_id
         ]
         for peer, _ in waiting:
-            self._forget(peer)
+            self._drop_request(peer)
         self._update_next_requested()
         return [self._refuse(peer, ask, TOO_EARLY) for peer, ask in waiting]
 
     def expect_rounds(self, come: bool) -> None:
-        """Whether rounds come after this one."""
+        """Set whether rounds follow."""
         self.closing = not come
 
     def restart(self) -> None:
-        """Another state was taken over: no copy of the one before is given or vouched for, nor one
-        that is still to come. It may be of the very same round, and of a branch that all have left.
-        Who waits is seen to when the round has begun."""
+        """Drop all copies after the local state was replaced, and copies that the trainer still
+        makes. They may be of the same round on an abandoned branch. Waiting requests are handled
+        when the round has begun."""
         self.copies.clear()
         self._beside.clear()
         self._taking = deque([OUTDATED for _ in self._taking])
@@ -173,11 +176,12 @@ class Donor:
     def on_request(
         self, sender: PeerId, request: StateRequest, why_not: str, now: float
     ) -> list[Effect]:
-        """``why_not``: "" when the trainer holds the state of the rounds."""
+        """Handle a request. ``why_not``: reason to refuse it; "" if the trainer has the state of
+        the rounds."""
         here, waiting = self.source.round_id, self.asks.get(sender)
         if waiting is not None and _is_again(request, waiting):
-            return []  # what it asked for is under way
-        self._forget(sender)
+            return []  # the reply is in progress
+        self._drop_request(sender)
         wanted = request.round_id or here
         if why_not:
             return [self._refuse(sender, request, why_not)]
@@ -205,11 +209,11 @@ class Donor:
         return self._request_snapshot(here) if wanted == here else []
 
     def _is_busy(self, wanted: int) -> bool:
-        """Whether so many rounds are waited for that ``wanted`` is one too many."""
+        """Whether a request for round ``wanted`` exceeds ``ROUNDS_MAX``."""
         rounds = {ask.round_id for ask in self.asks.values()} | {*self._taking}
         return wanted not in rounds and len(rounds) >= ROUNDS_MAX
 
-    def _forget(self, peer: PeerId) -> None:
+    def _drop_request(self, peer: PeerId) -> None:
         self.asks.pop(peer, None)
         self._now.discard(peer)
 
@@ -223,23 +227,22 @@ class Donor:
         if round_id in self._taking:
             return []
         self._taking.append(round_id)
-        # By the time that a large state is copied and described its round may be long over, and
-        # this not kept any more.
+        # When the copy of a large state is ready, the snapshot of its round may be dropped.
         self._beside[round_id] = self.source.snapshot(round_id)
         return [TakeSnapshot()]
 
     def copy_own(self) -> list[Effect]:
-        """Have the trainer copy its state for this peer alone."""
+        """Request a copy of the local state for this peer alone."""
         self._taking.append(OUTDATED)
         return [TakeSnapshot()]
 
     def on_round(self, now: float) -> list[Effect]:
-        """A round begins that somebody has asked for, or was passed."""
+        """Handle the begin of a round that was requested, or that is after a requested one."""
         here = self.source.round_id
         effects: list[Effect] = []
         for peer, ask in list(self.asks.items()):
             if ask.round_id < here and ask.round_id not in self._taking:
-                self._forget(peer)
+                self._drop_request(peer)
                 effects.append(self._refuse(peer, ask, MOVED_ON))
         if any(ask.round_id == here for ask in self.asks.values()):
             effects += self._request_snapshot(here)
@@ -267,28 +270,27 @@ class Donor:
                 peer in self._now and (ask.round_id < round_id or not self._taking)
             )
             if fits or (ask.round_id < round_id and ask.round_id not in self._taking):
-                self._forget(peer)
+                self._drop_request(peer)
                 effects += (
                     self._answer(peer, ask, round_id, now)
                     if fits and whole
                     else [self._refuse(peer, ask, why)]
                 )
         self._update_next_requested()
-        said = [effect.message for effect in effects if isinstance(effect, Send)]
+        replies = [effect.message for effect in effects if isinstance(effect, Send)]
         again = any(
             isinstance(message, StateAttestation)
             or (isinstance(message, StateOffer) and message.outline)
-            for message in said
+            for message in replies
         )
-        # After the last round it stays what it is:
-        # whoever gave up waiting for it comes back for it.
+        # After the last round the state does not change, and peers may request it again.
         if again or self.closing:
             return effects + self._sweep(now)
-        self.copies.pop(round_id, None)  # nobody will come back for it
+        self.copies.pop(round_id, None)  # no further request follows
         return effects
 
     def _sweep(self, now: float) -> list[Effect]:
-        """Has the copies looked at when the first of them may have had its time."""
+        """Set the timer for the removal of the first copy."""
         if self._sweeps or not self.copies:
             return []
         self._sweeps = True
@@ -331,7 +333,7 @@ class Donor:
     def _send_state(
         self, peer: PeerId, ask: StateRequest, round_id: int, copy: _HeldSnapshot, now: float
     ) -> list[Effect]:
-        """The whole, or one of its pieces, or all but these."""
+        """Send the whole state, one of its pieces, or the rest without the pieces."""
         payload, parts = copy.taken.payload, copy.taken.parts
         outline = outline_of(payload)
         offer = StateOffer(
@@ -361,16 +363,17 @@ class Donor:
         copy.given[peer, ask.piece] += 1
         self._record_sent(peer, ask.piece, now)
         copy.used_at = now
-        told = {
+        fields = {
             "to": peer,
             "round": round_id,
             "nbytes": payload.nbytes,
             **({"piece": ask.piece} if ask.piece else {}),
         }
-        return [Send(peer, offer, payload), Report("snapshot_served", told)]
+        return [Send(peer, offer, payload), Report("snapshot_served", fields)]
 
     def _record_sent(self, peer: PeerId, piece: int, now: float) -> None:
-        """Whoever asks in one round for the same again and again is on its way to nothing."""
+        """Record a transfer. A peer with too many requests for one piece in a round does not count
+        as a receiver."""
         if self._given_in != self.source.round_id:
             self._given_in = self.source.round_id
             self._given.clear()
@@ -379,11 +382,11 @@ class Donor:
             self._taken_until[peer] = now + self.settings.rounds.round_timeout_s
 
     def current_receivers(self, now: float) -> set[PeerId]:
-        """Return the peers that the state is being sent to."""
+        """Return the peers that receive the state now."""
         return {peer for peer, until in self._taken_until.items() if now < until}
 
     def _is_crowded(self, peer: PeerId, now: float) -> bool:
-        """Whether so many take pieces that ``peer`` is one too many."""
+        """Whether too many other peers receive pieces. Otherwise record ``peer`` as a receiver."""
         self._takers = {taker: at for taker, at in self._takers.items() if now - at < TAKES_S}
         if peer not in self._takers and len(self._takers) >= TAKERS_MAX:
             return True
@@ -391,7 +394,7 @@ class Donor:
         return False
 
     def _refuse(self, peer: PeerId, ask: StateRequest, reason: str) -> Send:
-        """Says where we are, too."""
+        """Refuse a request. The reply has the local round."""
         here, lineage = self.source.round_id, self.settings.lineage
         if ask.what == "attestation":
             return Send(peer, StateAttestation(lineage, ask.nonce, here, b"", b"", b"", reason))
@@ -401,9 +404,9 @@ class Donor:
 
 
 def core_of(offer: StateOffer) -> tuple[Any, ...]:
-    """The snapshot of roster, trust and data that belongs to the state.
+    """Return the snapshot of roster, trust and data that belongs to the state.
 
-    Raises: ValueError (of which a JSON error is one): it is none.
+    Raises: ValueError: The offer has no valid snapshot.
     """
     snapshot = unpack_json(offer.core)
     if not isinstance(snapshot, list):
@@ -412,8 +415,8 @@ def core_of(offer: StateOffer) -> tuple[Any, ...]:
 
 
 def is_usable(source: DonorRounds, offer: StateOffer) -> bool:
-    """Whether the rounds can go on from it: the whole state, with a snapshot that can be adopted.
-    To be asked before the state is loaded: the own one is lost then."""
+    """Whether the rounds can resume from an offer: it is a whole state, and its snapshot can be
+    adopted. Call it before the state is loaded, as loading replaces the local state."""
     if offer.piece:
         return False
     try:

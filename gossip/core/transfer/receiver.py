@@ -1,24 +1,28 @@
-"""Taking the state of others, when a peer joins, returns or has lost the thread.
+"""Receiver of a state transfer: a peer that joins, returns or has fallen behind adopts the state of
+other peers.
 
-Up to f peers may lie about the state, too. So a taker asks 2f + 1 of those who may have it to
-*vouch*: for the digest of what they hold before one and the same round. First before the round that
-each is in, which in a swarm that moves slowly, or waits for just this taker, is the same one. If
-they are in different rounds it names one a little ahead: of the (f + 1)-th highest that different
-peers say they are in, so that no liar chooses it. What f + 1 vouch for is agreed; one of them sends
-it, and it is compared with the digest before anything of it is used. A donor that sends something
-else, or nothing, gives way to the next of them, and they to another round. The pieces of a large
-state come from all who vouch for it at once (``chunks``), but for those that the own state has,
-too. A peer that sends a wrong piece is not asked again, and what is here stays, whoever else fails.
-A piece that came right earns the next question; nothing else does but time (``backoff``), so nobody
-is asked often who answers soon and gives nothing.
+Up to f peers may send a false state. So the receiver requests *attestations* from 2f + 1 peers that
+may have a state: digests of their states before one round. First it requests them before the
+present round of each peer. In a swarm that is slow, or waits for this receiver, these rounds are
+equal. If they differ, the receiver names a round slightly ahead of the (f + 1)-th highest that
+different peers report, so no Byzantine peer chooses it. The state that f + 1 peers attest is
+agreed. One of them sends it, and the receiver compares it with the digest before use. If a donor
+sends another state or none, the next of these peers is the donor; after the last of them comes a
+poll for another round.
 
-Nobody can be asked for more than there is. When fewer than f + 1 others are left that can have a
-state (the rest is dead, or says that it has none), or those within reach do not agree in the time
-of a round and are no more than 2f, or are but f not before the first round, then what most of them
-say is taken, and reported as ``unattested_state``.
+The pieces of a large state come from all peers that attest it at once (``chunks``), except for
+pieces that the local state has as well. A peer that sends a wrong piece receives no more requests,
+and the correct pieces are kept whichever peer fails. After a correct piece, the donor receives the
+next request; after a failure, only when its rest is over (``backoff``). So a peer that replies soon
+but never delivers receives few requests.
 
-With f = 0, and in gossip rounds, where replicas differ,
-one donor after the other is asked until one delivers.
+In two cases fewer attestations suffice. Fewer than f + 1 others may have a state, as the rest are
+dead or report that they have none. Or the reachable peers do not agree within a round timeout, and
+they are at most 2f, or at most f of them are beyond the first round. Then the state that most peers
+attest is adopted, and reported as ``unattested_state``.
+
+With f = 0, and in gossip rounds, where replicas differ, the receiver requests the state from one
+donor after the other until one delivers.
 """
 
 from __future__ import annotations
@@ -62,44 +66,44 @@ from .donor import (
 )
 
 STATE_TIMES = 7
-"""A donor's packed state may be so many times as large as ours was when we began. An optimizer's
-memory comes with its first step: of Adam with AMSGrad three times the parameters, and twice that
-where these have 16 bits."""
-STATE_SLACK = PIECE_BYTES + 2**20  # and this much larger: a small model's may be one whole piece
+"""Maximum size of a donor's packed state, as a multiple of the local state at the start. The state
+of an optimizer arises in its first step. Adam with AMSGrad has three times the parameters, and
+twice that for parameters of 16 bits."""
+STATE_SLACK = PIECE_BYTES + 2**20  # added to the multiple: a small state may be one whole piece
 FETCHED_TIMES = 1024
 """Limit like STATE_TIMES, for a state that comes in pieces. Its memory grows only with correct
 pieces. A preconditioner has the square of a row for each row, a history hundreds of gradients."""
 REFUSALS_MAX = 3
-"""Number of states in a row that a trainer may refuse to load. Then they do not fit this peer."""
-AHEAD_ROUNDS = 2  # how far ahead the first round is that is named; four times as far each time
-# who has not answered is asked again: question or answer may be lost,
-# and who has finished does not wait
+"""Number of consecutive states that a trainer may refuse to load before none fits this peer."""
+AHEAD_ROUNDS = 2  # distance of the first named round; each further one is four times as far
+# Time until a request is repeated: messages may be lost, and a finished peer stores no request.
 REMIND_S = 1.0
-HURRY_S = 0.25  # enough have answered, and do not agree, or all but f: the others have so long
-STRICT_TRIES = 2  # so often those who agree have to agree on what scripts set, too
-TRIES_MAX = 6  # of one that has a state of its own to go back to
+# deadline of the others once enough peers have replied without agreement, or all but f
+HURRY_S = 0.25
+STRICT_TRIES = 2  # polls in which the settings of scripts must be equal, too
+TRIES_MAX = 6  # polls of a peer that can return to its own state
 
 
 class StateSources(Protocol):
-    """The other peers, as one sees them that wants a state."""
+    """View of a receiver on the other peers."""
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Return the peers that may have a state, those in the latest rounds first: alive and not
-        skipped."""
+        """Return the live, unskipped peers that may have a state, those in the latest rounds
+        first."""
 
     def round_of(self, peer: PeerId) -> int:
-        """The latest round that it says it is in."""
+        """Return the latest round that a peer has reported."""
 
     def record_round(self, peer: PeerId, round_id: int) -> None: ...
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """A state is on its way to this peer, until then at the latest: from us; to us where it is
-        the local one."""
+        """Record that a state is being sent to ``peer`` until the given time at the latest. For the
+        local peer: from others."""
 
     def is_gone(self, peer: PeerId) -> bool: ...
 
     def met(self) -> Iterable[PeerId]:
-        """Whoever is known to be there, or to have been."""
+        """Return all peers that are or were present."""
 
 
 @record
@@ -110,8 +114,8 @@ class DonorTimeout:
 
 
 Adopt: TypeAlias = Callable[[int, bytes, tuple[Any, ...]], None]
-"""Tells the rounds which round comes next, H of the one before and the snapshot, which belong to
-the state that the trainer was given. Raises as ``LocalProgress.check`` does."""
+"""Callback that sets the next round, H of the round before, and the snapshot, for the state that
+the trainer has loaded. Raises as ``LocalProgress.check`` does."""
 
 Stage: TypeAlias = Literal["idle", "polling", "asking", "restoring"]
 RecoveryTimer: TypeAlias = DonorTimeout | SnapshotExpired
@@ -120,9 +124,8 @@ RecoveryTimer: TypeAlias = DonorTimeout | SnapshotExpired
 class Recovery:
     """Both sides of a state transfer.
 
-    ``polling``: others are asked to vouch. ``asking``: ``donor`` is to send its state, or has
-    offered it, and its ``pieces`` are to come. ``attestation``: what it must be; None:
-    nobody has vouched.
+    ``polling``: attestations are requested. ``asking``: the state is requested from ``donor``, or
+    its ``pieces`` from several peers. ``attestation``: required state; None: no attestation.
     """
 
     def __init__(
@@ -132,46 +135,46 @@ class Recovery:
         swarm: StateSources,
         need: int,
     ) -> None:
-        """``need``: peers that must say the same; 1: nobody is asked to vouch."""
+        """``need``: required number of equal attestations; 1: none are requested."""
         self.giving, self.swarm, self.need = giving, swarm, need
         self.settings, self.source, self.timers = giving.settings, giving.source, giving.timers
         settings = self.settings
         self.stage: Stage = "idle"
         self.donor: PeerId | None = None
         self.attestation: StateAttestation | None = None
-        self.attestations: tuple[PeerId, ...] = ()  # who have vouched for that
-        self.state_bytes = 0  # of the own one, packed
+        self.attestations: tuple[PeerId, ...] = ()  # peers that have sent it
+        self.state_bytes = 0  # of the packed local state
         self.local = local
         self._nonce = 0
         self._asked: set[PeerId] = set()
         self.pieces: PieceFetcher | None = None
-        self._kept: dict[bytes, Any] = {}  # pieces that are here
-        self._attackers: set[PeerId] = set()  # who have sent a wrong one
+        self._kept: dict[bytes, Any] = {}  # stored pieces
+        self._attackers: set[PeerId] = set()  # peers that have sent a wrong piece
         self._backoff = Backoff(settings.membership.probe_interval_s)
         self._offer: StateOffer | None = None
-        self._rest: Payload | None = None  # of what is offered, all but the pieces
-        self._untouched = True  # it has not begun to take another state
-        self.has_own = False  # a state of the rounds, which it can go on with so long
+        self._rest: Payload | None = None  # of the offered state without its pieces
+        self._untouched = True  # no other state was handed to the trainer
+        self.has_own = False  # whether the trainer has a state of the rounds
         self._no_state = NoStateEvidence(local, settings.f, swarm)
         self._deadlines = DonorDeadlines(settings.rounds.round_timeout_s, settings.f)
         self._began_at = 0.0
         self._tries = 0
         self.poll = Poll(settings.seed)
-        # who vouched for what is agreed, and has not been asked for it yet
+        # peers that attest the agreed state, without a request for it so far
         self._sources: list[PeerId] = []
         self._takes_settings = False
         self._patience: Token | None = None
-        # donors of states that the trainer refused to load since it has loaded one
+        # donors of states that the trainer has refused since the last loaded state
         self._refused: Counter[PeerId] = Counter()
-        # pieces that are on their way, by sender
+        # transfers of pieces, by sender
         self._coming: dict[tuple[PeerId, int], Transfer] = {}
 
     def on_message(self, event: Received, able: bool, now: float) -> list[Effect]:
-        """``able``: the trainer holds the state of the rounds."""
+        """Handle a message. ``able``: the trainer has the state of the rounds."""
         match event.message:
             case StateRequest() as request:
-                # Who may yet go back to its own state is not one that has none: else one liar would
-                # be all who have one, where all others have left their branches at once.
+                # A peer that may return to its own state must not deny it. If all other peers leave
+                # their branches at once, a Byzantine peer would be the only one with a state.
                 back = self.stage != "idle" and (self.has_own or self._is_receiving_state(now))
                 if request.what == "state":
                     patience_s = self.settings.rounds.round_timeout_s
@@ -184,27 +187,29 @@ class Recovery:
             case StateOffer() as offer:
                 return self._on_offer(event.sender, offer, event.payload, now)
             case _:
-                raise AssertionError(f"{type(event.message).__name__} is not about states")
+                raise AssertionError(
+                    f"{type(event.message).__name__} is not a message of state transfer"
+                )
 
     def _is_receiving_state(self, now: float) -> bool:
-        """Whether another's state is being taken over, or comes in pieces: from one who has not
-        had its time for that."""
-        comes = self.pieces is not None and not all(
+        """Whether a state is being restored, or arrives in pieces and not all deadlines have
+        passed."""
+        arrives = self.pieces is not None and not all(
             self._deadlines.is_over(peer, now) for peer in self.waits_for
         )
-        return comes or self.stage == "restoring"
+        return arrives or self.stage == "restoring"
 
-    # --- asking -----------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def prepare(self, state_bytes: int) -> None:
-        """The trainer has built its model: its own state, packed, is so large."""
+        """Set the size of the packed local state, once the trainer has built its model."""
         self.state_bytes = state_bytes
 
     def begin(
         self, first: PeerId | None, reason: str, now: float, has_own: bool = False
     ) -> list[Effect]:
-        """Asks ``first`` (or the best donor) for its state, or many to vouch; does nothing when
-        that is under way."""
+        """Request the state of ``first`` (or the best donor), or attestations from several peers.
+        No effect during a recovery."""
         if self.stage != "idle":
             return []
         self._asked.clear()
@@ -226,14 +231,15 @@ class Recovery:
         return self._ask(first, now) if self.need == 1 else self._poll(now)
 
     def _another(self, now: float) -> list[Effect]:
-        """The donor has not delivered, or those who help it have not."""
+        """Request the state from the next donor, after the donor or its helpers have not
+        delivered."""
         if self.donor is not None and (self.pieces is None or self.stage == "restoring"):
             self._backoff.failed(self.donor, now)
             self._deadlines.fail(self.donor, loaded=self.stage == "restoring")
         return self._ask(None, now) if self.attestation is None else self._next_source(now)
 
     def payload_bytes(self, sender: PeerId, offer: StateOffer) -> int:
-        """The most that the payload of an offer may measure; -1 when none may come."""
+        """Return the maximum size of the payload of an offer in bytes; -1 if it may have none."""
         if not offer.digest:
             return 0
         if self.stage != "asking" or offer.nonce != self._nonce:
@@ -247,23 +253,23 @@ class Recovery:
         return STATE_TIMES * self.state_bytes + STATE_SLACK
 
     def _is_too_large(self, outline: PieceManifest, rest: int) -> bool:
-        """Whether a state in pieces, or one of them, is larger than any that this peer may need."""
+        """Whether a state in pieces, or one of its pieces, exceeds the size limit."""
         longest = FETCHED_TIMES * self.state_bytes + STATE_SLACK
         return outline.nbytes + rest > longest or outline.piece_bytes > self._state_bytes_max
 
     @property
     def restores(self) -> bool:
-        """Whether a state has come whole, and is being taken over."""
+        """True if a whole state has arrived and is being restored."""
         return self.stage == "restoring"
 
     def stateless(self, now: float) -> set[PeerId]:
-        """Return the peers that last reported that they have no state to send, or whose time is
-        up."""
+        """Return the peers that last reported that they have no state, and those with a passed
+        deadline."""
         return self._no_state.stateless | self._deadlines.overdue(now)
 
     @property
     def waits_for(self) -> set[PeerId]:
-        """Peers that are to send their state, or pieces of it."""
+        """Peers that are to send a state or pieces of it."""
         if self.stage != "asking":
             return set()
         if self.pieces is not None:
@@ -273,11 +279,11 @@ class Recovery:
     def _ask(self, first: PeerId | None, now: float) -> list[Effect]:
         donors = self.swarm.donors()
         fresh = [peer for peer in donors if peer not in self._asked]
-        fresh.sort(key=lambda peer: peer in self._attackers)  # they come last
+        fresh.sort(key=lambda peer: peer in self._attackers)  # attackers come last
         if first is None or first not in donors:
             first = fresh[0] if fresh else None
         if first is None:
-            self._asked.clear()  # everybody was asked: begin again when the timer fires
+            self._asked.clear()  # all peers had a request: begin again when the timer fires
             self._no_state.turn_is_over(self._has_waited(now))
             return self._wait("asking", None, self.settings.membership.probe_interval_s, now)
         self._asked.add(first)
@@ -296,7 +302,7 @@ class Recovery:
     def _wait(
         self, stage: Stage, donor: PeerId | None, patience_s: float, now: float
     ) -> list[Effect]:
-        """For an answer to what is asked under a new nonce."""
+        """Begin a stage and set its timer. Requests of the stage have a new nonce."""
         self.stage, self.donor, self.pieces = stage, donor, None
         self._coming.clear()
         self._nonce += 1
@@ -317,8 +323,7 @@ class Recovery:
         return self._another(now) if self.pieces is None else self._hurry(self.pieces, now)
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """A state, or a piece of one, is on its way: who sends it as fast as its link
-        carries it is not late."""
+        """Extend the deadline while a state or a piece arrives, unless its transfer is too slow."""
         offer, sender = event.message, event.sender
         assert isinstance(offer, StateOffer)
         if self.stage != "asking" or offer.nonce != self._nonce or sender not in self.waits_for:
@@ -345,11 +350,11 @@ class Recovery:
         return [*cancelled, timer]
 
     def has_no_donor(self, timer: RecoveryTimer) -> bool:
-        """Whether everybody was asked, nobody had a state to give, and the own one is whole:
-        it has to do, then.
+        """Whether no peer has a state after requests to all, so the local state must suffice.
 
-        Else peers that all leave their branches at once, each for another's, would wait for each
-        other for ever; and so would those that want to begin with the weights of one that has gone.
+        Otherwise peers that leave their branches at once, each for that of another, would wait for
+        each other forever. Peers that wait for the initial weights of a peer that is gone would,
+        too.
         """
         if (
             not self._untouched
@@ -362,18 +367,19 @@ class Recovery:
             return self._no_state.is_sure
         if self.stage != "polling":
             return self.stage == "asking"
-        # Who has finished, or was asked about another round than its own, has a state all the same.
-        nobody = all(
+        # A peer that has finished, or is in another round, refuses for other reasons and has a
+        # state.
+        denied_by_all = all(
             attestation.reason in (NO_STATE, TAKES_OVER) for attestation in self.poll.votes.values()
         )
-        return self.poll.paused and (self._tries >= TRIES_MAX or nobody)
+        return self.poll.paused and (self._tries >= TRIES_MAX or denied_by_all)
 
     def cancel(self) -> None:
         self.stage, self.pieces = "idle", None
         self._kept.clear()
 
     def on_view_change(self, now: float) -> list[Effect]:
-        """Whoever is skipped will not deliver; and who has come may be asked, too."""
+        """Drop requests to skipped peers, and send requests to new peers."""
         self._deadlines.keep(self.swarm.donors())
         if self.stage == "polling" and not self.poll.paused:
             return self._widen(now) + self._count(now)
@@ -387,9 +393,9 @@ class Recovery:
         return []
 
     def on_hello(self, peer: PeerId, round_id: int) -> list[Effect]:
-        """``peer`` says that it is in a round. When it was asked to vouch it may have had no state:
-        then it is asked again. Else it would count as one that cannot have any, for as long as the
-        others take to come to the round that was named."""
+        """Record that ``peer`` is in a round. If it had no state at the request for an attestation,
+        send the request again. Otherwise it would count as a peer without a state until the others
+        reach the named round."""
         if round_id > 0:
             self._note_state(peer)
         vote = self.poll.votes.get(peer)
@@ -399,11 +405,11 @@ class Recovery:
         self.poll.forget(peer)
         return self._ask_for_attestations([peer])
 
-    # --- what most of them say --------------------------------------------------------------------
+    # --- attestations -----------------------------------------------------------------------------
 
     def _poll(self, now: float) -> list[Effect]:
-        """Asks others to vouch: in turn before the round that each is in,
-        and before one that we name."""
+        """Request attestations, alternately before the present round of each peer and before a
+        named round."""
         self._tries += 1
         donors, named = self.swarm.donors(), 0
         if self._tries % 2 == 0 and self._may_name():
@@ -421,13 +427,14 @@ class Recovery:
         )
 
     def _may_name(self) -> bool:
-        """Whether so many say where they are that no liar chooses the round that is named."""
+        """Whether enough peers report their rounds that no Byzantine peer chooses the named
+        round."""
         return len(self.swarm.donors()) >= self.need
 
     def _widen(self, now: float) -> list[Effect]:
-        """Asks whoever was not asked yet, as far as that many are needed: first as few as can be
-        enough, then all. Who has answered that it has none counts for nothing: all of our own
-        branch may be looking for a state as we do."""
+        """Send requests to more peers: in the first poll as few as can be enough, then to all. A
+        peer without a state does not count as one of these, since all peers of the local branch may
+        be in recovery."""
         fresh = [peer for peer in self.swarm.donors() if peer not in self.poll.asked]
         if self._tries == 1:
             fresh = fresh[: max(0, 2 * self.need - 1 - len(self.poll.asked) + self.poll.empty)]
@@ -442,7 +449,7 @@ class Recovery:
         return [Send(peer, request) for peer in peers]
 
     def _remind(self, now: float) -> list[Effect]:
-        """Ask peers again that have not answered or had no state, as long as they have time to."""
+        """Repeat the request to peers that have not replied or had no state, until the deadline."""
         if self.poll.hurried or now >= self.poll.until:
             return self._conclude(now)
         self.poll.forget_refusals()
@@ -462,22 +469,22 @@ class Recovery:
             self._deadlines.claim(sender, now)
         else:
             self._record_refusal(sender, attestation.reason, now)
-        # else it has not begun: its node answers for a trainer that is still to come
+        # otherwise the peer has not begun: its node replies for a trainer that has not started
         if attestation.digest or attestation.round_id:
             self.swarm.record_round(sender, attestation.round_id)
         return self._count(now) if attestation.digest else self._widen(now) + self._count(now)
 
     def _count(self, now: float) -> list[Effect]:
-        """Somebody has answered, or will not."""
+        """Count the votes after a reply, or after a peer has become unreachable."""
         group = self.poll.largest(strict=self._tries <= STRICT_TRIES)
         if len(group) >= self.need:
             return self._agree(group, now)
         donors = self.swarm.donors()
         if all(peer in self.poll.votes or peer not in donors for peer in self.poll.asked):
             return self._conclude(now)
-        answered = sum([bool(attestation.digest) for attestation in self.poll.votes.values()])
+        attested = sum([bool(attestation.digest) for attestation in self.poll.votes.values()])
         if not self.poll.hurried and (
-            answered >= self.need or len(self.poll.votes) > max(0, len(self.poll.asked) - self.need)
+            attested >= self.need or len(self.poll.votes) > max(0, len(self.poll.asked) - self.need)
         ):
             self.poll.hurry()
             timer = self.timers.set(now + HURRY_S, DonorTimeout(self._nonce))
@@ -486,7 +493,7 @@ class Recovery:
         return []
 
     def _conclude(self, now: float) -> list[Effect]:
-        """All have answered, or had their time, and too few say the same."""
+        """Conclude a poll without agreement, after all replies or the deadline."""
         group = self.poll.largest(
             strict=self._tries <= STRICT_TRIES, failures=self._backoff.failures
         )
@@ -498,7 +505,7 @@ class Recovery:
             }
             return [Report("unattested_state", where), *self._agree(group, now)]
         if group and self._tries % 2 and self._may_name():
-            return self._poll(now)  # they are in different rounds
+            return self._poll(now)  # the peers are in different rounds
         return self._pause(now)
 
     def _pause(self, now: float) -> list[Effect]:
@@ -507,9 +514,9 @@ class Recovery:
         return self._wait("polling", None, self.settings.membership.probe_interval_s, now)
 
     def _enough(self, now: float) -> int:
-        """How many are enough, now that not all who must do say the same: as many as there are when
-        nobody else can have a state, or when there are so few that liars could keep them from
-        agreeing for ever."""
+        """Return the number of equal attestations that is enough without agreement. It is 1 if too
+        few peers can have a state, or if so few are reachable that Byzantine peers could prevent
+        agreement forever."""
         without = {
             peer for peer, attestation in self.poll.votes.items() if attestation.reason == NO_STATE
         }
@@ -517,7 +524,7 @@ class Recovery:
         here = [peer for peer in known if peer in self.poll.votes or not self.swarm.is_gone(peer)]
         may_have = [peer for peer in here if peer not in without]
         within_reach = [peer for peer in self.swarm.donors() if peer not in without]
-        # And the weights that a run begins with are one peer's at first.
+        # At first, a single peer has the initial weights of a run.
         beyond = [
             peer
             for peer in within_reach
@@ -530,13 +537,13 @@ class Recovery:
         return now - self._began_at > self.settings.rounds.round_timeout_s
 
     def _agree(self, group: list[PeerId], now: float) -> list[Effect]:
-        """Has one of ``group`` send what they all vouch for."""
+        """Request the state that all of ``group`` attest from one of them."""
         attestations = [self.poll.votes[peer] for peer in group]
         self.attestation, self.attestations = attestations[0], tuple(group)
         able = [
             peer for peer in self.swarm.donors() if peer in group and peer not in self._attackers
         ]
-        # who has failed comes last
+        # peers with failures come last
         self._sources = sorted(able, key=lambda peer: self._backoff.failures[peer])
         self._takes_settings = len({attestation.settings for attestation in attestations}) == 1
         return self._next_source(now)
@@ -550,7 +557,7 @@ class Recovery:
         self.attestation, self.attestations = None, ()
         return self._pause(now)
 
-    # --- taking -----------------------------------------------------------------------------------
+    # --- transfer ---------------------------------------------------------------------------------
 
     def _on_offer(
         self, sender: PeerId, offer: StateOffer, payload: Payload | None, now: float
@@ -590,7 +597,7 @@ class Recovery:
         return self.giving.copy_own()
 
     def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
-        """Note that the trainer has copied its state, for others or for pieces that are wanted."""
+        """Handle a copy of the local state, for other peers or for pieces that it has in common."""
         effects = self.giving.on_snapshot(event, now)
         if self.pieces is None or self.stage != "asking":
             return effects
@@ -603,11 +610,11 @@ class Recovery:
             self._deadlines.deny(sender)
         else:
             self._deadlines.note_state(sender)
-        if reason in (BUSY, TAKES_OVER):  # it may give one later
+        if reason in (BUSY, TAKES_OVER):  # it may send one later
             self._deadlines.claim(sender, now)
 
     def _note_state(self, peer: PeerId) -> None:
-        """It has a state by now, or says so."""
+        """Record that a peer has or claims a state."""
         self._no_state.note_state(peer)
         self._deadlines.note_state(peer)
 
@@ -616,8 +623,8 @@ class Recovery:
         return [Restore(offer.round_id, payload, self.attestation is None or self._takes_settings)]
 
     def _fetch(self, pieces: PieceFetcher, now: float) -> list[Effect]:
-        """Asks for what is missing, as far as those who have it may be asked;
-        or hands on the whole."""
+        """Request missing pieces from peers that may receive requests. If all pieces are there,
+        restore the state."""
         offer, patience_s = self._offer, self.settings.rounds.round_timeout_s
         assert offer is not None
         if pieces.whole:
@@ -631,11 +638,11 @@ class Recovery:
         lineage, cancelled = self.settings.lineage, self.timers.cancel(self._patience)
         timer = self.timers.set(min(pieces.asked.values()), DonorTimeout(self._nonce))
         self._patience = timer.token
-        asks = [
+        requests = [
             Send(peer, StateRequest(lineage, self._nonce, offer.round_id, "state", piece))
             for peer, piece in fresh
         ]
-        return [*cancelled, timer, *asks]
+        return [*cancelled, timer, *requests]
 
     def _on_piece(
         self,
@@ -662,7 +669,7 @@ class Recovery:
         return effects + self._fetch(pieces, now)
 
     def _hurry(self, pieces: PieceFetcher, now: float) -> list[Effect]:
-        """Some may have had their time."""
+        """Drop the peers with a passed deadline, and request their pieces from others."""
         late = pieces.overdue(now)
         lost = [
             self._lose(pieces, peer, "no_state", "has not sent its pieces in time", now)
@@ -673,7 +680,7 @@ class Recovery:
     def _lose(
         self, pieces: PieceFetcher, peer: PeerId, what: str, reason: str, now: float
     ) -> list[Effect]:
-        """``peer`` does not deliver."""
+        """Record that ``peer`` does not deliver, and send it no further requests for pieces."""
         self._backoff.failed(peer, now)
         self._deadlines.fail(peer)
         pieces.exclude_peers([peer])
@@ -681,7 +688,7 @@ class Recovery:
         return [Report(what, {"from": peer, "reason": reason})]
 
     def _is_agreed(self, offer: StateOffer, payload: Payload) -> bool:
-        """Whether this is what was vouched for, if anything was."""
+        """Whether an offer matches the attestation, if there is one."""
         attestation = self.attestation
         if attestation is None:
             return True
@@ -700,12 +707,14 @@ class Recovery:
 
     @property
     def fits_no_state(self) -> bool:
-        """Whether the trainer has refused so many states that Byzantine donors are no reason."""
+        """True if the trainer has refused states of so many donors that not all can be
+        Byzantine."""
         refused = self._refused
         return refused.total() >= REFUSALS_MAX and len(refused) > self.settings.f
 
     def on_restored(self, event: Restored, adopt: Adopt, now: float) -> tuple[list[Effect], bool]:
-        """Returns effects, and whether the rounds may go on from the new state."""
+        """Handle the result of a restore. Return effects, and whether the rounds may resume from
+        the new state."""
         if (
             self.stage != "restoring"
             or self._offer is None
