@@ -83,7 +83,7 @@ class ResultSimilarity:
 class Received:
     """A complete, well-formed message of ``sender`` with its payload.
 
-    ``similarity`` comes with results whose ``Admission`` requests a comparison.
+    ``similarity`` comes with results if their ``Admission`` requests a comparison.
     """
 
     sender: PeerId
@@ -187,13 +187,13 @@ class Contributed:
     sketch: bytes = b""
     # true update of a peer that injects a fault, all shards; None for an honest peer
     own: Payload | None = None
-    own_parameters: Payload | None = None  # likewise
+    own_parameters: Payload | None = None  # of such a peer
     rates: tuple[float, ...] = ()  # learning rates of the trainer's next step
     # the trainer has compiled in this round, so the time of the round does not count as its pace
     compiled: bool = False
     # value of a collective operation, at most ``COLLECTED_BYTES_MAX``; then there are no samples
     collective: bytes = b""
-    skipped: bool = False  # the script got the samples and made no step
+    skipped: bool = False  # The script got the samples and made no step.
     steps: tuple[int, int] = (1, 1)  # local steps made, and local steps of a round
     # duration of these steps, if this peer began the round late; 0: since the round began
     lasted_us: int = 0
@@ -530,7 +530,7 @@ class DataSlice:
     ranges: tuple[tuple[int, int], ...]
     # epoch and ranges of later rounds: a guess, for prefetching
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
-    # report of the last completed epoch, if commits tell which samples were used
+    # report of the last completed epoch, if commits have the used samples
     last: EpochReport | None = None
 
 

@@ -1,4 +1,5 @@
-"""Small pieces of data that are made by the thousand a second: events, effects, messages."""
+"""Decorator for small records that are made thousands of times a second: events, effects,
+messages."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T]) -> type[T]:
-    """A slotted dataclass that nobody changes: type checkers refuse it, as with ``frozen=True``.
+    """Return a slotted dataclass that type checkers treat as ``frozen=True``.
 
-    What Python does for ``frozen`` at run time makes an object cost four times as much: a tenth of
-    all that a core does.
+    The run-time checks of ``frozen`` make an object four times as expensive, which is a tenth of
+    the time of a core.
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)

@@ -1,7 +1,7 @@
 """Read-only views of a running peer for checkers and the simulator.
 
-This is the one place outside of a part that knows where the part keeps something: a part that is
-rewritten breaks this file, in which mypy finds it, and no checker.
+Only this module reads private attributes of other parts. If a part changes, mypy finds the error
+here, and no checker breaks.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ class MembershipInspection:
 
     @property
     def n(self) -> int:
-        """Members that are there: what all formulas mean by it."""
+        """Number of present members, the n of all formulas."""
         return len(self._membership.view)
 
     @property
     def news(self) -> int:
-        """How many rumors it has had to tell so far."""
+        """Number of rumors queued so far."""
         return self._membership.rumors._order
 
     @property
     def accusers_max(self) -> int:
-        """Return how many accusers of one peer it passes on."""
+        """Maximum number of accusers of one peer in its rumors."""
         return self._membership.rumors.accusers_max
 
     def stores(self) -> dict[str, int]:
-        """How much there is of what is bounded."""
+        """Return the sizes of bounded stores."""
         membership, prober = self._membership, self._membership.prober
         return {
             "members in the table": len(membership.members),
@@ -88,7 +88,7 @@ class RoundsInspection:
 
     @property
     def shard_bytes(self) -> tuple[int, ...]:
-        """Return the bytes of an update on its way, by shard."""
+        """Bytes of an encoded update, by shard."""
         return self._either.shard_bytes
 
 
@@ -109,7 +109,7 @@ class RollingInspection(RoundsInspection):
 
     @property
     def shards(self) -> Sequence[ShardRound]:
-        """Return the shards of the present round."""
+        """Shards of the present round."""
         return self._rounds._shards
 
     @property
@@ -119,36 +119,37 @@ class RollingInspection(RoundsInspection):
 
     @property
     def holds_back(self) -> bool:
-        """Whether a commit was made and spread that is not held here yet."""
+        """True if an own commit was sent but is not applied here yet."""
         return self._rounds.own_commit is not None
 
     @property
     def ahead(self) -> Mapping[PeerId, int]:
-        """Return the later round that each peer says it is in."""
+        """Later rounds of other peers, as reported."""
         return self._lag._ahead
 
     @property
     def branches(self) -> Mapping[PeerId, bytes]:
-        """The hash of the last round of each peer that has told of the present one."""
+        """Hash of the last round of each peer that has reported the present one."""
         return self._lag._branches
 
     @property
     def absent_at_start(self) -> Set[PeerId]:
-        """Without whom the run has begun, and who have said nothing of its rounds since."""
+        """Peers that were absent at the start of the run, without a message about its rounds
+        since."""
         return self._rounds.future_buffer.absent_at_start
 
     @property
     def asked(self) -> tuple[PeerId, int] | None:
-        """Return the peers that were asked for commits, with the first round asked for."""
+        """The peer that received a request for commits, with the first requested round."""
         return self._lag._open
 
     @property
     def may_differ(self) -> bool:
-        """Whether two sides of a partition may both have gone on."""
+        """True if both sides of a partition may have made rounds."""
         return self._lag.fork_choice.may_differ
 
     def stores(self) -> dict[str, int]:
-        """How much there is of what is bounded."""
+        """Return the sizes of bounded stores."""
         rounds, buffer = self._rounds, self._rounds.future_buffer
         stash, former = buffer._stash, buffer.former_commits
         return {
@@ -183,11 +184,11 @@ class GossipInspection(RoundsInspection):
 
     @property
     def sources(self) -> tuple[PeerId, ...]:
-        """Return the peers whose pushes this round waits for."""
+        """Peers that this round waits for to push."""
         return self._rounds._sources
 
     def stores(self) -> dict[str, int]:
-        """How much there is of what is bounded."""
+        """Return the sizes of bounded stores."""
         rounds = self._rounds
         return {
             "pushes kept": len(rounds.pushes),
@@ -225,7 +226,7 @@ class TransferInspection:
 
     @property
     def nonce(self) -> int:
-        """Return the nonce of the last question."""
+        """Nonce of the last request."""
         return self._recovery._nonce
 
     @property
@@ -238,7 +239,7 @@ class TransferInspection:
 
     @property
     def attestation(self) -> StateAttestation | None:
-        """Return what the state must be."""
+        """Attestation of the required state."""
         return self._recovery.attestation
 
     @property
@@ -247,7 +248,7 @@ class TransferInspection:
 
 
 class Inspection:
-    """One peer in one of its lives."""
+    """View of one peer in one of its lives."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -272,18 +273,18 @@ class Inspection:
 
     @property
     def stage(self) -> Stage:
-        """Return what its hello says about whether it goes on."""
+        """Stage in its hello."""
         return self._peer.hello_exchange.stage
 
     @property
     def weights(self) -> Mapping[PeerId, float]:
-        """Return the share of the micro-batches of each member of its stage that gets any, in the
-        round of its trainer. Pipelines only."""
+        """Shares of the members of its stage in the micro-batches, in the round of its trainer. In
+        pipelines only."""
         return self._peer.weights
 
     @property
     def confirms(self) -> int | None:
-        """The round before which it asks others for their result."""
+        """Round before which it compares its state with those of others."""
         return self._peer.final_check.round_id
 
     @property
@@ -292,12 +293,12 @@ class Inspection:
 
     @property
     def recover_at(self) -> float | None:
-        """When it may take over a state again, after one that it could not keep up from."""
+        """Time of its next recovery, after one from which it could not keep up."""
         return self._peer._recover_at
 
     @property
     def stopped_at(self) -> float:
-        """When it was asked to leave."""
+        """Time of the request to leave."""
         return self._peer.shutdown._stopped_at
 
     @property
@@ -305,7 +306,7 @@ class Inspection:
         return self._peer._stop_reason
 
     def stores(self) -> dict[str, int]:
-        """How much there is of what is bounded, beside the membership's."""
+        """Return the sizes of bounded stores, without those of the membership."""
         giving = self._peer.recovery.giving
         return {
             "timers pending": len(self._peer.timers),

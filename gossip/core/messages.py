@@ -1,8 +1,7 @@
-"""Messages between peers. Plain data; the codec turns it into bytes and checks every field on the
-way back.
+"""Messages between peers, as plain data. The codec encodes them, and checks each field as it
+decodes them.
 
-``ROUND_MAX`` bounds every counter that comes from a peer, so that no arithmetic of ours can
-overflow by a peer's word.
+``ROUND_MAX`` bounds all counters in messages, so that no peer can cause an overflow.
 """
 
 from __future__ import annotations
@@ -24,19 +23,19 @@ TRACE_BYTES = 32
 """Length of each of ``Counted.traces``, in bytes."""
 CORE_BYTES_MAX = 54 * 1024  # of ``StateOffer.core``; leaves the rest of the header 10 KiB
 CROSS_SHARD_PEERS_MAX = 100
-"""Most peers of a run whose shards decide together:
-what is measured of their updates fits a message."""
-COLLECTED_BYTES_MAX = 24 * 1024  # of ``Commit.collected``, all together; likewise
+"""Maximum number of peers of a run in which shards decide together, so that the statistics of their
+updates fit in a message."""
+COLLECTED_BYTES_MAX = 24 * 1024  # sum over ``Commit.collected``, so that it fits in a message
 PIECES_MAX = 512
-"""Pieces that a state is cut into: their digests fit a message."""
+"""Maximum number of pieces of a state, so that their digests fit in a message."""
 
 
 def is_further(kind: int) -> bool:
-    """Whether a step of this kind comes behind another one that was made on the same samples, by
-    other optimizers of the script. Its round is no step of the run, and uses up no samples.
+    """Whether a step of this kind follows another one on the same samples, by other optimizers of
+    the script. Its round is no step of the run, and uses no samples.
 
-    Kinds of steps that the same optimizers make, all first or all further, are equal. 0: the
-    first, and all optimizers make it.
+    Steps of the same optimizers have the same kind if all are first or all are further ones. 0: a
+    first step of all optimizers.
     """
     return bool(kind & 1)
 
@@ -52,18 +51,18 @@ class Rumor:
     peer: PeerId
     status: Status
     incarnation: int
-    control: str  # address of the control lane, "" when the speaker does not know it
+    control: str  # address of the control lane; "" if the sender does not have it
     bulk: str  # address of the bulk lane
     origin: PeerId
 
 
 @record
 class Progress:
-    """How far a peer's trainer is: travels in every ack, so that a hung trainer is skipped though
-    its node answers."""
+    """Progress of a peer's trainer. Every ack carries it, so that a peer with a hung trainer is
+    skipped although its node replies."""
 
     step: int  # rounds that the trainer has applied
-    age_ms: int  # since it last did
+    age_ms: int  # since the last of these rounds
 
 
 @record
@@ -75,8 +74,8 @@ class Ping:
 
 @record
 class PingRequest:
-    """Probe ``target`` for me; answer with its ``Ack`` under my nonce,
-    or with ``Nack`` before my deadline."""
+    """Request to probe ``target`` for the sender. The helper replies with the ``Ack`` of the target
+    under the sender's nonce, or with ``Nack`` before the deadline."""
 
     nonce: int
     target: PeerId
@@ -86,7 +85,7 @@ class PingRequest:
 @record
 class Ack:
     nonce: int
-    target: PeerId  # who is alive: the sender itself, or the one it probed for us
+    target: PeerId  # the live peer: the sender itself, or the target of its relayed probe
     progress: Progress
     rumors: tuple[Rumor, ...]
 
@@ -99,7 +98,7 @@ class Nack:
 
 @record
 class PushPull:
-    """The whole member table. ``reply`` is true in the answer, which is not answered again."""
+    """The whole member table. ``reply``: this is the reply, which gets no further reply."""
 
     members: tuple[Rumor, ...]
     reply: bool
@@ -107,7 +106,7 @@ class PushPull:
 
 @record
 class Gossip:
-    """Rumours alone, when there is no probe for them to ride on."""
+    """Rumors without a probe."""
 
     rumors: tuple[Rumor, ...]
 
@@ -127,32 +126,30 @@ class Update:
     parent: bytes  # H of the round before: a mismatch is a fork
     samples: int
     loss: float | None
-    rates: tuple[float, ...] = ()  # what its trainer would step with; of the first shard only
-    # from the begin of the round at its sender until it was there; what all local steps would take,
-    # where the sender has timed them
+    rates: tuple[float, ...] = ()  # learning rates of its trainer; of the first shard only
+    # Time from the start of the round at the sender to the update. With timed local steps, the time
+    # for all planned steps.
     took_us: int = 0
-    collective: bytes = b""  # given to a collective operation; of the first shard only
-    # the script has skipped its samples: it went on without a step, or the gradients overflowed; of
-    # the first shard only
+    collective: bytes = b""  # value for a collective operation; of the first shard only
+    # The script has skipped its samples: it made no step, or the gradients overflowed. Of the first
+    # shard only.
     skipped: bool = False
-    micro_batches: tuple[int, ...] = ()  # of a pipeline: ascending, that the update is the mean of
-    pass_us: int = 0  # likewise: what one of them took it forward and backward; 0: it has had none
-    replica: bytes = (
-        b""  # digests of its replica before the round, or none; of the first shard only
-    )
+    micro_batches: tuple[int, ...] = ()  # in a pipeline: micro-batches in the mean, ascending
+    pass_us: int = 0  # in a pipeline: time of both passes of one; 0: none
+    replica: bytes = b""  # Digests of its replica before the round. Of the first shard only.
     kind: int = 0  # of the step that it is for (``is_further``)
 
 
 @record
 class UpdateRequest:
-    """The server of a later attempt, or one that has come back in this round, asks: send me your
-    update, or the commit if you hold one."""
+    """Request for the update, or for the commit if the receiver has it. The sender is the server of
+    a later attempt, or one that has returned in this round."""
 
     lineage: bytes
     round_id: int
     shard: int
     attempt: int
-    parent: bytes  # H of the round before: nobody follows a server on another branch
+    parent: bytes  # H of the round before: peers ignore a server on another branch
 
 
 @record
@@ -164,16 +161,17 @@ class Contribution:
     samples: int
     weight: float
     outlyingness: float
-    took_us: int = 0  # as it says
-    micro_batches: tuple[int, ...] = ()  # of a pipeline, likewise
-    pass_us: int = 0  # likewise: what one of them took it forward and backward
+    took_us: int = 0  # as reported
+    micro_batches: tuple[int, ...] = ()  # in a pipeline, as reported
+    pass_us: int = 0  # in a pipeline, reported time of both passes of one
 
 
 @record
 class Rejection:
-    """A peer whose samples a commit did not use, and why: its update was ``non_finite`` or
-    ``wrong_size``; it is ``quarantined`` (its update was measured: ``outlyingness`` as of a
-    contribution); or it has ``skipped`` them (in the first shard's commit only)."""
+    """A peer without used samples in a commit, and the reason. ``non_finite``, ``wrong_size``: of
+    its update. ``quarantined``: its update was measured, and ``outlyingness`` is as of a
+    contribution. ``skipped``: it has skipped its samples (in the commit of the first shard
+    only)."""
 
     peer: PeerId
     reason: str
@@ -190,9 +188,11 @@ class Collected:
 
 @record
 class Accusation:
-    """The server of a commit says in its own name: what ``peer`` has sent it as the result of round
-    ``round_id`` was refused, or (``silent``) did not come in time though ``peer`` was there; or,
-    where there is a ``turn``, was of this ``content``."""
+    """A claim by the server of a commit about the result of ``peer`` in round ``round_id``.
+
+    With a ``turn``: ``peer`` has sent it the result with this ``content``. Otherwise the server has
+    rejected the result, or (``silent``) received none in time although ``peer`` was present.
+    """
 
     peer: PeerId
     round_id: int
@@ -203,11 +203,13 @@ class Accusation:
 
 @record
 class AuditVote:
-    """The server of a commit of a stage says in its own name: it has computed a micro-batch of
-    round ``round_id`` again, from what the neighbours of ``peer`` have told it, and what ``peer``
-    gave them is something else. ``before`` and ``behind``: the members of the stage before and of
-    the next one whose word ``peer`` contradicts; both None: it says itself that this is what it
-    took and gave."""
+    """A claim by the server of a commit of a stage: ``peer`` has sent a wrong result for a
+    micro-batch of round ``round_id``. The server has computed it again from the reports of the
+    neighbours.
+
+    ``before`` and ``behind``: members of the previous and the next stage that the report of
+    ``peer`` contradicts. Both None: its own report agrees with those of its neighbours.
+    """
 
     peer: PeerId
     round_id: int
@@ -218,11 +220,10 @@ class AuditVote:
 
 @record
 class Commit:
-    """The result of one shard of a round, which everybody applies; its payload is the aggregate.
+    """The result of one shard of a round, which all peers apply. Its payload is the aggregate.
 
-    ``attempt`` is the one it is sent under: a server of a later attempt re-issues a commit that it
-    did not make, and then ``attempt > made_at``.
-    Everything but ``attempt`` goes into the hash chain.
+    ``attempt`` is the attempt under which it is sent. If a server of a later attempt forwards a
+    commit, ``attempt > made_at``. All fields except ``attempt`` are in the hash chain.
     """
 
     lineage: bytes
@@ -230,39 +231,39 @@ class Commit:
     shard: int
     attempt: int
     made_at: int  # attempt under which it was aggregated
-    server: PeerId  # who aggregated it
+    server: PeerId  # that aggregated it
     parent: bytes  # H of the round before
-    digest: bytes  # blake2b of the payload; empty when nothing could be aggregated
+    digest: bytes  # of the payload (blake2b); empty without an aggregate
     contributors: tuple[Contribution, ...]
     rejected: tuple[Rejection, ...]
-    roster: tuple[PeerId, ...]  # of the next round (shard 0 speaks for all)
-    loss: float | None  # sample-weighted mean of what the contributors report
-    reason: str  # "" or why nothing was aggregated
-    # Of the first shard, when the shards decide together: weights of the contributors and then of
-    # the rule's points, by which the others combine; and digests of what was measured of each
-    # shard, in order: of no other updates is this the decision.
+    roster: tuple[PeerId, ...]  # Of the next round. That of the first shard counts.
+    loss: float | None  # Mean of the reported losses, weighted by samples.
+    reason: str  # Why there is no aggregate, or "".
+    # Of the first shard, if the shards decide together: weights of the contributors, then of the
+    # rule's points, for the other shards. ``measured``: digests of the statistics of each shard, in
+    # order, to which the decision belongs.
     decision: tuple[float, ...] = ()
     measured: tuple[bytes, ...] = ()
-    rates: tuple[float, ...] = ()  # what all step with; of the first shard only
-    accusations: tuple[Accusation, ...] = ()  # of the server's own experience
+    rates: tuple[float, ...] = ()  # learning rates of the step; of the first shard only
+    accusations: tuple[Accusation, ...] = ()  # by the server
     # ascending, of the first shard only. With more than f of them the round is a collective
     # operation: it aggregates nothing, and is no step of the training.
     collected: tuple[Collected, ...] = ()
-    audits: tuple[AuditVote, ...] = ()  # in a pipeline: of the server's own experience
+    audits: tuple[AuditVote, ...] = ()  # in a pipeline: by the server
     # of the first shard only: the digests that most peers have sent of their replicas, and the
     # peers that have sent others, ascending
     replica: bytes = b""
     diverged: tuple[PeerId, ...] = ()
-    kind: int = 0  # of the updates that are in the aggregate
-    length: float = 0.0  # of an update, as the rule has found it; 0.0: it does not say
+    kind: int = 0  # of the aggregated updates
+    length: float = 0.0  # typical length of an update, by the rule; 0.0: unknown
 
 
 @record
 class NotServing:
-    """I do not serve that attempt, or my round is another. ``round_id`` is where I am.
+    """The sender does not serve an attempt, or is in another round, ``round_id``.
 
-    ``chain``: my H of the round before that, or before ``asked_round`` where that is the earlier;
-    empty when I have forgotten it.
+    ``chain``: the sender's H of the round before ``round_id`` or before ``asked_round``, whichever
+    is earlier; empty if it is not stored.
     """
 
     lineage: bytes
@@ -275,11 +276,10 @@ class NotServing:
 
 @record
 class PartialStatistics:
-    """When the shards of a round decide together: what a shard's server has measured, for the
-    server of the first shard.
+    """Statistics of one shard, for the server of the first shard, if the shards decide together.
 
-    ``statistics`` are float64, little-endian: what the rule measures of the updates of
-    ``contributors``, which ascend. Both are empty where there was nothing to measure.
+    ``statistics`` are float64, little-endian: the measurements of the rule on the updates of
+    ``contributors``, which ascend. Both are empty without updates.
     """
 
     lineage: bytes
@@ -293,11 +293,11 @@ class PartialStatistics:
 
 @record
 class PartialOverdue:
-    """The server of the first shard has not been given the ``PartialStatistics`` of ``shard``,
-    attempt ``attempt`` or a later one.
+    """The server of the first shard has not received the ``PartialStatistics`` of ``shard`` for
+    ``attempt`` or a later one.
 
-    Whoever serves that gives it again, or asks again for the updates that it lacks. With
-    ``time_is_up`` the others hand it on.
+    The server of that shard sends them again, or requests missing updates again. With
+    ``time_is_up`` the other peers forward it.
     """
 
     lineage: bytes
@@ -311,27 +311,26 @@ class PartialOverdue:
 
 @record
 class ReceivingPayload:
-    """Payloads of rounds are on their way to me: that is why I have nothing to say yet. Said to
-    all, again while more come."""
+    """The sender is receiving payloads of rounds, so its other messages are late. It is sent to all
+    peers, and repeated while payloads arrive."""
 
     lineage: bytes
-    received: int  # bytes of such payloads in this life
-    pause_s: float  # for so long nothing more of them need come, over links as slow as these
+    received: int  # bytes of these payloads in this life
+    pause_s: float  # longest pause of a transfer over links of this speed
 
 
 @record
 class Compiling:
-    """My trainer compiles its model: that is why I have nothing to say yet. Said to all, again
-    while it does."""
+    """The trainer of the sender compiles its model, so its update is late. It is sent to all peers,
+    and repeated until the end of the compilation."""
 
     lineage: bytes
 
 
 @record
 class CommitRequest:
-    """Send me the commits from ``first`` on, as far as you still have them. Of that round I take
-    nothing of an attempt before ``attempt``, as I have promised in some shard, and lack the shards
-    ``lacking``; empty: all."""
+    """Request for the stored commits from round ``first`` on. In this round the sender is bound to
+    attempts from ``attempt`` on in some shard, and lacks the shards ``lacking``; empty: all."""
 
     lineage: bytes
     first: int
@@ -344,8 +343,8 @@ class CommitRequest:
 
 @record
 class Push:
-    """A peer's gradient (``what == "gradient"``) or parameters (``"parameters"``) for those its
-    plan names this round."""
+    """A gradient (``what == "gradient"``) or parameters (``"parameters"``) for the receivers in the
+    sender's plan of this round."""
 
     lineage: bytes
     round_id: int
@@ -357,8 +356,8 @@ class Push:
 
 @record
 class GatherValue:
-    """A contribution of a peer to a collective operation, sent to all others: in gossip rounds,
-    where no commit collects it. ``number`` counts its contributions in this life."""
+    """Value of a peer for a collective operation in gossip rounds, where no commit collects it. It
+    is sent to all other peers. ``number`` counts the values of this life."""
 
     lineage: bytes
     number: int
@@ -370,12 +369,12 @@ class GatherValue:
 
 @record
 class Activation:
-    """The output of the stage before for one micro-batch; the payload is the tensor. Of one
-    micro-batch a receiver takes nothing of an attempt before the highest that it knows of."""
+    """Output of the previous stage for one micro-batch; the payload is the tensor. A receiver
+    ignores attempts below the highest one it has seen for the micro-batch."""
 
     lineage: bytes  # of the run, not of a stage
     round_id: int
-    stage: int  # that is to compute on
+    stage: int  # of the receiver
     micro_batch: int
     attempt: int
     digest: bytes  # of the payload
@@ -383,11 +382,11 @@ class Activation:
 
 @record
 class ActivationGradient:
-    """The answer to ``Activation``: the gradient of its payload, which is this one's."""
+    """Reply to ``Activation``. The payload is the gradient of the payload of the activation."""
 
     lineage: bytes
     round_id: int
-    stage: int  # that has sent the activation
+    stage: int  # of the receiver, which has sent the activation
     micro_batch: int
     attempt: int  # of the activation
     digest: bytes
@@ -395,8 +394,8 @@ class ActivationGradient:
 
 @record
 class Withdraw:
-    """The attempt before ``attempt`` of this micro-batch goes to another member: do not count it,
-    unless you have."""
+    """The micro-batch moves to another member with ``attempt``. The receiver must not count its
+    earlier attempt, unless it has already."""
 
     lineage: bytes
     round_id: int
@@ -407,8 +406,8 @@ class Withdraw:
 
 @record
 class ActivationRefused:
-    """I do not compute on an activation. ``known``: the higher attempt that I know of; no higher
-    one means that I can serve none in this round now."""
+    """The sender does not compute on an activation. ``known``: highest attempt that it has seen. If
+    this is not higher, the sender can compute none in this round now."""
 
     lineage: bytes
     round_id: int
@@ -420,24 +419,24 @@ class ActivationRefused:
 
 @record
 class Counted:
-    """To the own stage: all the micro-batches of this round that are in my sum. Of two of a round
-    the one with the higher ``number`` counts."""
+    """All micro-batches of a round in the sender's sum, for its own stage. Of two of these messages
+    in a round, the one with the higher ``number`` counts."""
 
     lineage: bytes
     round_id: int
     stage: int
     number: int
     micro_batches: tuple[int, ...]  # ascending
-    again: bool  # nothing has changed; who holds the commit of the round is to give it
-    # with audits, of each micro-batch: a digest of what the stage before has given and got, and one
-    # of what the next stage has
+    again: bool  # Nothing has changed; peers with the commit of the round must send it.
+    # With audits, two digests for each micro-batch: of the data exchanged with the previous stage,
+    # and of that exchanged with the next stage.
     traces: tuple[bytes, ...] = ()
 
 
 @record
 class MicroBatchesMissing:
-    """To the stage before: nobody of my stage has these any more, and I am the one to compute
-    them. Send me your outputs again."""
+    """Request to the previous stage for its outputs again: no member of the sender's stage has
+    them, and the sender computes them now."""
 
     lineage: bytes
     round_id: int
@@ -447,8 +446,8 @@ class MicroBatchesMissing:
 
 @record
 class StageDone:
-    """How far the sender's stage is, as it sees it: it holds the commits of all rounds before
-    ``committed``, and has begun round ``round_id``. ``roster``: of its stage in round
+    """Progress of the sender's stage, as the sender sees it: it has the commits of all rounds
+    before ``committed``, and has begun round ``round_id``. ``roster``: of its stage in round
     ``committed``."""
 
     lineage: bytes
@@ -456,17 +455,16 @@ class StageDone:
     round_id: int
     committed: int
     roster: tuple[PeerId, ...]
-    asks: bool  # for the same of the receiver
-    locked: tuple[PeerId, ...] = ()  # of its stage, ascending: in quarantine, so they get no work
-    pass_us: tuple[
-        int, ...
-    ] = ()  # of each of ``roster``: what counts as its time for a micro-batch
+    asks: bool  # requests the progress of the receiver
+    # peers of its stage in quarantine, which get no work; ascending
+    locked: tuple[PeerId, ...] = ()
+    pass_us: tuple[int, ...] = ()  # for each peer of ``roster``: its time for a micro-batch
 
 
 @record
 class AuditRequest:
-    """To a neighbour of ``peer``, from another member of its stage: what have you given ``peer``
-    for that micro-batch, and what did it give you?"""
+    """Request to a neighbour of ``peer``, from another member of its stage, for the data exchanged
+    with ``peer`` for a micro-batch."""
 
     lineage: bytes
     round_id: int
@@ -477,21 +475,22 @@ class AuditRequest:
 
 @record
 class AuditReply:
-    """The answer to ``AuditRequest``; its payload is what ``peer`` was given."""
+    """Reply to ``AuditRequest``. The payload is what the neighbour has sent to ``peer``."""
 
     lineage: bytes
     round_id: int
     stage: int  # of the receiver
     micro_batch: int
     peer: PeerId
-    digest: bytes  # of the payload; empty: there is none, since I am no neighbour of it in that
-    came: bytes  # digest of what ``peer`` gave
+    # of the payload; empty: the sender is no neighbour of ``peer`` in this micro-batch
+    digest: bytes
+    came: bytes  # digest of what ``peer`` has sent
 
 
 @record
 class AuditFinding:
-    """To the own stage: what ``peer`` gave its neighbours for that micro-batch is not what I have
-    computed. Compute it, too. ``checked``: I have, or cannot, as an answer."""
+    """Report to the own stage that ``peer`` has sent a wrong result for a micro-batch. The receiver
+    computes it, too. ``checked``: this is the reply, after the computation or without the data."""
 
     lineage: bytes
     round_id: int
@@ -506,34 +505,34 @@ class AuditFinding:
 
 @record
 class Hello:
-    """First words on a connection, repeated until answered by the other's ``Hello``. Different
-    layouts cannot train together."""
+    """First message on a connection, repeated until the ``Hello`` of the other peer arrives. Peers
+    with different layouts cannot train together."""
 
     lineage: bytes
     # digest of names, shapes and dtypes; empty until the trainer has prepared its model
     layout: bytes
     state: bytes  # digest of the trainer's state at ``round_id``; empty when unknown
     round_id: int
-    # ready: wants to be in the roster; completed: its script has had all its rounds, the last
-    # before ``round_id``
+    # ready: can join the roster; completed: its script has completed its rounds, the last of which
+    # is before ``round_id``
     stage: Stage
     address: str
     bulk: str
     chain: bytes = b""  # H of the round before; empty in gossip rounds
-    # contributors of the last commits there; empty where no two branches can live side by side
+    # contributors of the last commits; empty if two branches cannot coexist
     side: tuple[PeerId, ...] = ()
-    # its trainer has had all its rounds, and waits to hear whether others hold the same
+    # its trainer has completed all rounds, and waits for a comparison of states
     asks: bool = False
-    begun: bool = False  # its rounds have begun: whoever comes begins with what it has
+    begun: bool = False  # its rounds have begun, so a joining peer begins with its state
 
 
 @record
 class StateRequest:
-    """Vouch for the state that you hold before ``round_id``, as soon as you have come there,
-    or give it to me.
+    """Request for an attestation of the state before ``round_id``, or for this state, as soon as
+    the receiver reaches this round.
 
-    With ``round_id == 0`` before whatever round you are in. With a ``piece`` just that one, counted
-    from 1, of what you offer.
+    ``round_id == 0``: the present round of the receiver. ``piece``: one piece of an offered state,
+    counted from 1.
     """
 
     lineage: bytes
@@ -545,27 +544,27 @@ class StateRequest:
 
 @record
 class StateAttestation:
-    """The digest of what I hold before ``round_id``. Empty: I cannot say, for that ``reason``, and
-    ``round_id`` is where I am."""
+    """Digest of the sender's state before ``round_id``. Empty: the sender has none, for this
+    ``reason``, and ``round_id`` is its present round."""
 
     lineage: bytes
     nonce: int
     round_id: int
     chain: bytes  # H_{round_id - 1}
-    digest: bytes  # of all that peers hold alike: ``donor.attested_digest``
-    # of the second part of the state: learning rates and what else the user's script sets
+    digest: bytes  # of the part that is equal on all peers: ``donor.attested_digest``
+    # of the second part of the state: learning rates and other settings of the script
     settings: bytes
     reason: str
 
 
 @record
 class StateOffer:
-    """The trainer's state after ``round_id - 1`` was applied; its payload is the packed state.
-    Empty ``digest``: I cannot.
+    """State of the trainer before round ``round_id``; the payload is the packed state. Empty
+    ``digest``: the sender refuses.
 
-    A packed state has parts: what peers hold alike, what their scripts set, and what is everybody's
-    own. When the first is large ``outline`` stands for it (``chunks.PieceManifest``), the payload
-    is the others, and the pieces are given one by one: the payload of each is nothing else.
+    A packed state has three parts: equal on all peers, settings of scripts, and local state. If the
+    first is large, the offer has its ``outline`` (``chunks.PieceManifest``), and the payload has
+    only the other parts. Then each piece is the payload of an offer of its own.
     """
 
     lineage: bytes
@@ -578,7 +577,7 @@ class StateOffer:
     reason: str
     parts: tuple[int, ...] = ()  # of the payload: lengths; empty: there is one
     outline: bytes = b""
-    piece: int = 0  # that this is, counted from 1
+    piece: int = 0  # number of this piece, counted from 1
 
 
 Message: TypeAlias = (
@@ -643,8 +642,8 @@ BULK_MESSAGES: tuple[type, ...] = (
 
 @record
 class Envelope:
-    """A message with its sender. A message of an older incarnation than one already heard is
-    dropped, except a commit: that belongs to its round, whoever hands it over."""
+    """A message with its sender. Messages of an older incarnation than the known one are dropped,
+    except commits, which are valid from any sender."""
 
     run: bytes
     sender: PeerId

@@ -3,9 +3,9 @@
 
 Phases of a peer, and the usual ways between them:
 
-    unprepared --Prepared--> gathering --everybody here--> running --Stop--> draining --> halted
+    unprepared --Prepared--> gathering --all peers here-> running --Stop--> draining --> halted
                                |   ^                        ^   |
-                               |   +--nobody has a state--+ |   |
+                               |   +--no state anywhere---+ |   |
                                +--the swarm is ahead----> recovering
 
 A running peer that has lost track enters ``recovering``, too. ``lifecycle/phases.py`` lists all
@@ -185,7 +185,7 @@ class Peer:
         self._loaded_tolerance_s = max(
             self._tolerance_s, min(LOADED_PAUSE_TOLERANCE_S, settings.membership.link_timeout_s / 2)
         )
-        progress: LocalProgress = self.rounds.progress  # what all the others see of the rounds
+        progress: LocalProgress = self.rounds.progress  # view of the other parts on the rounds
         lag = self._rolling.lag_detector if self._rolling is not None else None
         self.bootstrap = Bootstrap(local, settings, members, self._round_elsewhere)
         self.hello_exchange = hellos = HelloExchange(
@@ -555,8 +555,8 @@ class Peer:
                 # A gossip run has no chain of commits to continue.
                 chain = genesis(self.settings.run, self.settings.lineage)
             elif not snapshot:
-                # The checkpoint was written under another division into stages, whose ledger has
-                # other peers. Begin with empty tables.
+                # The ledger of the checkpoint is of another division into stages, and has other
+                # peers. Begin with empty tables.
                 snapshot = self._rolling.replicated.first_snapshot()
             self.rounds.adopt(event.round_id, chain, snapshot)
         except (ValueError, OverflowError) as error:
@@ -760,8 +760,8 @@ class Peer:
                 self.peer_progress.mark_unreported_members()
                 if self._rolling is not None:
                     self._rolling.come_back()
-            # Some peers saw the former incarnation leave. They skip this peer until it announces a
-            # round.
+            # Some peers saw the previous incarnation leave. They skip this peer until it announces
+            # a round.
             effects += [
                 *self._configured(),
                 *self.rounds.start(now),

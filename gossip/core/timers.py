@@ -1,5 +1,4 @@
-"""Timers whose tokens are never reused: a late or cancelled timer cannot be mistaken for a newer
-one."""
+"""Timers with unique tokens: a late or cancelled timer cannot be confused with a newer one."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ class Timers(Generic[What]):
     """The pending timers of one core. ``What`` is plain data that names what is due.
 
     Attributes:
-        firing: Token of the timer whose event is being handled; it need not be cancelled.
+        firing: Token of the timer that fires now; it need not be cancelled.
     """
 
     def __init__(self) -> None:
@@ -23,7 +22,7 @@ class Timers(Generic[What]):
         self._pending: dict[Token, tuple[float, What]] = {}
 
     def note_firing(self, token: Token | None) -> None:
-        """Record the timer whose event is being handled; None if the event is no timer."""
+        """Record the timer that fires now; None if the present event is no timer."""
         self.firing = token
 
     def set(self, at: float, what: What) -> SetTimer:
@@ -34,13 +33,13 @@ class Timers(Generic[What]):
 
     def cancel(self, token: Token | None) -> list[CancelTimer]:
         """Cancel a pending timer. None, and a timer that is not pending, have no effect. The timer
-        that fires now is only forgotten."""
+        that fires now is removed without an effect."""
         if token is None or self._pending.pop(token, None) is None or token == self.firing:
             return []
         return [CancelTimer(token)]
 
     def fire(self, token: Token) -> What | None:
-        """Return what the timer is for; None if it was cancelled or has fired before."""
+        """Return the data of a timer; None if it was cancelled or has fired before."""
         pending = self._pending.pop(token, None)
         return None if pending is None else pending[1]
 

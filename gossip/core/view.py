@@ -1,5 +1,5 @@
-"""View of the rounds on the membership: the peers that something is expected of, and whether other
-stages may go on."""
+"""View of the rounds on the membership: the peers to wait for, and the gate between the stages of a
+pipeline."""
 
 from __future__ import annotations
 
@@ -18,48 +18,48 @@ class RollingTopology(Protocol):
 
 
 class StageGate(Protocol):
-    """When the rounds of one stage of a pipeline may go on."""
+    """Gate that lets the rounds of one stage of a pipeline proceed."""
 
     def on_round_committed(
         self, round_id: int, roster: tuple[PeerId, ...], pass_us: tuple[int, ...], now: float
     ) -> list[Effect]:
-        """The own stage has committed the round. ``roster``: of the next one; ``pass_us``: what
-        counts as the time of each of it for a micro-batch."""
+        """Record that the own stage has committed a round. ``roster``: of the next round;
+        ``pass_us``: time of each of its members for a micro-batch."""
 
     def is_open(self, round_id: int) -> bool:
-        """Whether every stage has."""
+        """Whether all stages have committed the round."""
 
 
 class View(Protocol):
     def skip_reason(self, peer: PeerId) -> str:
-        """Why nothing is expected of a peer now; "" when it is."""
+        """Return the reason not to wait for a peer now; "" if it is usable."""
 
     @property
     def version(self) -> int:
-        """Changes whenever ``is_gone`` or ``met`` may say something else of anybody."""
+        """Number that changes if a result of ``is_gone`` or ``met`` may change."""
 
     def is_gone(self, peer: PeerId) -> bool:
-        """Whether it is dead or has left."""
+        """Whether a peer is dead or has left."""
 
     def has_ended(self, peer: PeerId) -> bool:
-        """Whether it is known not to come back, by the word of whoever starts the peers."""
+        """Whether the launcher has reported that a peer will not return."""
 
     def speaks_on(self, peer: PeerId, now: float) -> bool:
-        """Whether a peer that is said to have left is there all the same."""
+        """Whether a peer is present, although it was reported as left."""
 
     def note_load(self, now: float, for_s: float = 0.0) -> None:
-        """Large payloads move, here or elsewhere: answers may wait behind them, for so long at
-        least."""
+        """Record that large payloads move, here or elsewhere. Replies may wait behind them for at
+        least ``for_s``."""
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """A state, or the rounds since, are on their way to this peer, until then at the latest:
-        from us; to us where it is the local one."""
+        """Record that a state, or the rounds since, are being sent to ``peer`` until the given time
+        at the latest. For the local peer: from others."""
 
     def forget_load(self) -> None:
-        """Payloads were expected to take time, and do not."""
+        """Record that large payloads no longer move."""
 
     def met(self) -> Iterable[PeerId]:
-        """Whoever is known to be there, or to have been."""
+        """Return all peers that are or were present."""
 
 
 class MembersView(View, Protocol):
@@ -69,7 +69,7 @@ class MembersView(View, Protocol):
 
     @property
     def members(self) -> Mapping[PeerId, Member]:
-        """Each that is known of."""
+        """Members by peer, as far as they are known."""
 
     def met(self) -> tuple[PeerId, ...]: ...
 
