@@ -192,7 +192,7 @@ class GossipInspection(RoundsInspection):
         rounds = self._rounds
         return {
             "pushes kept": len(rounds.pushes),
-            "peers heard pushing": len(rounds.pushes._heard),
+            "peers heard pushing": len(rounds.pushes._latest),
             "sketches": len(rounds.mixing._sketches),
             "plans": len(rounds._plans),
             "times of contributions": len(rounds._contributed_at),

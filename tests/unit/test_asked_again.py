@@ -109,7 +109,7 @@ def test_after_a_state_was_taken_over_those_who_have_told_of_no_round_are_not_wa
     kept.record_round(1, 7)
     kept.mark_unreported([2])
     assert kept.why_not(1) == ""
-    assert kept.why_not(2) == "it has told of no round yet"
+    assert kept.why_not(2) == "it has reported no round yet"
     assert not kept.record_round(2, 0)
     assert kept.record_round(2, 7)
     assert kept.why_not(2) == ""

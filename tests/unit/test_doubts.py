@@ -516,7 +516,7 @@ def test_rates_are_compared_with_what_is_known() -> None:
     desk = ResultBench()
     assert desk.why((), rates=(1e9,)) == "", "nothing is"
     assert "far above" in desk.why((0.1,), rates=(1e9,))
-    assert "it has 0 optimizer settings, and the own optimizer 1" in desk.why((0.1,), rates=())
+    assert "it has 0 optimizer settings, this peer's optimizer 1" in desk.why((0.1,), rates=())
     assert desk.why((0.1,), rates=(), digest=b"") == "", "nothing is stepped"
     assert desk.why((0.1,), rates=(1e9,), shard=1) == "", "the first shard speaks for all"
     desk.agreed.rates = (0.1,)
@@ -535,13 +535,13 @@ def test_rates_are_compared_with_what_is_known() -> None:
 def test_a_roster_without_those_who_are_here_is_doubted() -> None:
     desk = ResultBench(8, f=2)
     everybody = set(range(8))
-    assert "leaves out [3], who are here" in desk.why(roster=tuple(everybody - {3}))
+    assert "leaves out [3], which are present" in desk.why(roster=tuple(everybody - {3}))
     assert desk.why(roster=tuple(everybody - {1})) == "", "nobody knows of itself how others see it"
     desk.skipped[3] = "suspect"
     assert desk.why(roster=tuple(everybody - {3})) == ""
     desk.departures.record_departure(4, Hello(b"l", b"", b"", 5, "leaving", "", ""))
     assert desk.why(roster=tuple(everybody - {3, 4})) == ""
-    assert "leaves out [1, 2, 5, 6, 7], who are here" in desk.why(roster=(0,))
+    assert "leaves out [1, 2, 5, 6, 7], which are present" in desk.why(roster=(0,))
     desk.passed = True
     assert desk.why(roster=(0,)) == "", "who has been away cannot tell who was here"
 
@@ -550,7 +550,7 @@ def test_a_roster_with_those_who_are_not_here_is_doubted() -> None:
     desk = ResultBench(8, f=2)
     desk.unknown, desk.skipped = {12}, {11: "dead", 10: "connecting"}
     assert desk.why(roster=(*range(8), 9, 10)) == ""
-    assert "takes in [11, 12], who are not" in desk.why(roster=(*range(8), 11, 12))
+    assert "adds [11, 12], which are not" in desk.why(roster=(*range(8), 11, 12))
 
 
 def test_only_what_two_honest_views_cannot_differ_by_is_charged() -> None:

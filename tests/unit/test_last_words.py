@@ -62,7 +62,7 @@ def test_it_says_nothing_of_where_the_present_life_is() -> None:
     taker.on_disconnect(commit.server)
     taker.on_former_commit(handed(table, commit, payload), table.now)
     assert taker.round_id == 1
-    assert taker.skip_reason(commit.server) == "it has told of no round yet"
+    assert taker.skip_reason(commit.server) == "it has reported no round yet"
 
 
 def test_what_is_of_no_turn_another_branch_or_damaged_is_not_taken() -> None:

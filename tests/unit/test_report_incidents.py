@@ -216,7 +216,7 @@ def test_only_rounds_that_another_server_has_made_went_to_one(tmp_path: Path) ->
         turn = {"round": at, "shard": 0, "attempt": 1, "reason": reason}
         return {"t": at / 10, "peer": peer, "event": "attempt", **turn}
 
-    refused = "a result of 1 is refused: it opposes the own update, with a cosine of -0.5"
+    refused = "a result of 1 is refused: it opposes this peer's update, with a cosine of -0.5"
     alone = [went(3, at, refused) for at in range(10)]
     run = made(
         tmp_path,

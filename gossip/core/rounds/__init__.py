@@ -1,4 +1,4 @@
-"""Rounds, with a server and without: who computes, who serves, what is committed."""
+"""Rounds with a server (rolling) and without one (gossip)."""
 
 from .arrivals import BUSY_S, TRANSFER_FACTOR, Transfer
 from .departures import LocalLeave, PeerTimer

@@ -1,8 +1,7 @@
-"""Payloads that are on their way here: how much has come,
-and when the rest will be here if it goes on like that.
+"""Progress of payloads that this peer is receiving, and estimates of when they are complete.
 
-Whoever waits for a payload that moves does not wait for silence. One that trickles would take so
-long that it is as good as silent: nobody waits for it.
+A peer waits longer for a payload while its bytes still arrive. It does not wait for a trickling
+payload, which would take too long.
 """
 
 from __future__ import annotations
@@ -16,40 +15,39 @@ from gossip.core.messages import Commit, Message, PeerId
 from .timeouts import RecentMedian
 
 WINDOW_S = 0.5
-"""The speed is that of the last window: one that began fast and trickles now is
-found out after it."""
+"""Window of the measured speed, in seconds. A payload that began fast and trickles now is noticed
+after one window."""
 TRANSFER_FACTOR = 6.0
-"""Longest wait while payloads still arrive, as a multiple of the longest wait without. Links that
-are known to need longer get longer."""
+"""Longest wait while payloads still arrive, as a multiple of the longest wait without. It is longer
+for links that are known to need more."""
 LINK_FACTOR = 3.0
-"""Wait over slow links, as a multiple of what such a link needs for a payload, or for all that it
-carries in a round one after the other."""
+"""Wait over slow links, as a multiple of the time that a link needs for a payload, or for all
+payloads that it carries in a round."""
 TELL_EVERY_S = 0.3
-"""How often the others hear that payloads come here."""
+"""Interval between reports to the others that payloads are being received, in seconds."""
 BUSY_S = 2.0
-"""For how long that counts, at least: payloads come one after the other, with pauses in between."""
+"""Shortest time for which a peer counts as busy after a report, in seconds. Payloads come one after
+the other, with pauses in between."""
 GAPS = 3.0
-"""Over slow links the chunks of a payload come seldom, and more of it is heard of with the second:
-so many times as long as between two of them counts, too."""
+"""Same time over slow links, as a multiple of the mean interval between chunks."""
 PAUSE_MAX_S = 12.0
-"""And no longer, whatever others say of their links."""
+"""Longest pause that a peer may report, in seconds."""
 FORGOTTEN_S = 4.0
-"""A word that is older says nothing of the speed."""
+"""Age after which the last report does not show the speed, in seconds."""
 
 
 FAIR_FACTOR, FAIR_S = 8.0, 2.0
-"""A payload that takes so many times as long as those of its sender usually do, and so long at
-least, trickles."""
+"""Multiple of its sender's typical time, and time in seconds, beyond which a payload trickles."""
 COMPUTES = 2.0
-"""Times as long as this peer another may need for its update."""
+"""Longest time that another peer may need for its update, as a multiple of this peer's time."""
 KEPT, ENOUGH = 8, 4
-"""Payloads of each peer that say what is usual, and of how many it is known well. Of each one fewer
-a payload may take as long again."""
+"""Number of payloads kept of each peer, and the number that is enough for a typical time. For each
+one that is missing, a payload may take as long again."""
 CHANGED = 3
-"""Payloads in a row that trickle, from most peers: it is the network that has become slower, and
-that is usual now."""
+"""Number of trickling payloads in a row, from most peers, that show a slower network. Their times
+are the typical ones then."""
 AT_ONCE_S = 0.1
-"""Longest time in seconds that a payload without reports on its way can have taken."""
+"""Longest time that a payload without a progress report can have taken, in seconds."""
 
 
 CREDIT_REGAINED = 0.01
@@ -57,16 +55,15 @@ CREDIT_REGAINED = 0.01
 
 
 class WordCredit:
-    """For how long others are still waited for on their word that they are being sent payloads,
-    which nobody can check.
+    """Limit on the time waited for peers that claim to be busy, which no peer can check.
 
-    Waiting in vain spends it: with none left the word of that peer counts no more. A peer that lies
-    costs as much once, and then a hundredth of the time. Who is waited for in several shards at
-    once spends that time once.
+    Time waited in vain spends a peer's credit. Without credit, its claims do not count. A Byzantine
+    peer costs its credit once, and then a hundredth of the time. A wait for a peer in several
+    shards at once is charged once.
     """
 
     def __init__(self) -> None:
-        # how much (s), and as of when: what was spent before is in it
+        # seconds spent, and as of when
         self._spent: dict[PeerId, tuple[float, float]] = {}
 
     def spent_s(self, peer: PeerId, now: float) -> float:
@@ -74,12 +71,12 @@ class WordCredit:
         return max(0.0, spent - CREDIT_REGAINED * (now - as_of))
 
     def spend(self, peer: PeerId, since: float, now: float) -> None:
-        """It was waited for in vain since then."""
+        """Charge the time waited in vain for ``peer`` since ``since``."""
         self._spent[peer] = (self.spent_s(peer, now) + self._waited_s(peer, since, now), now)
 
     def is_left(self, peer: PeerId, since: float, now: float, most_s: float) -> bool:
-        """``since``: from when on it is being waited for, which is spent if that is in vain.
-        ``most_s``: so long somebody is waited for in vain at most."""
+        """Whether ``peer`` has credit left, of ``most_s`` seconds. The wait since ``since`` counts
+        as spent."""
         return self.spent_s(peer, now) + self._waited_s(peer, since, now) < most_s
 
     def _waited_s(self, peer: PeerId, since: float, now: float) -> float:
@@ -89,15 +86,15 @@ class WordCredit:
 
 @dataclass(slots=True)
 class Transfer:
-    """One payload. ``grew`` tells of its bytes as they come."""
+    """Progress of one payload, updated by ``grew``."""
 
     nbytes: int
     received: int
-    at: float  # of the last growth
+    at: float  # time of the last growth
     since: float
     _growths: int = 0
-    _before: tuple[float, int] | None = None  # a moment before, and what had come by then
-    _mark: tuple[float, int] = (0.0, 0)  # the moment that the next window is measured from
+    _before: tuple[float, int] | None = None  # start of the last window, and bytes by then
+    _mark: tuple[float, int] = (0.0, 0)  # start of the next window, and bytes by then
 
     @classmethod
     def begun(cls, nbytes: int, received: int, now: float) -> Transfer:
@@ -111,16 +108,16 @@ class Transfer:
             self._before, self._mark = self._mark, (now, received)
 
     def moves(self, now: float) -> bool:
-        """Whether more of it has come of late."""
+        """Whether bytes have arrived lately."""
         return now - self.at <= max(BUSY_S, self.pause_s())
 
     def pause_s(self) -> float:
-        """For so long nothing need be heard of what comes over this link."""
+        """Return how long the link may bring no bytes of the payload, in seconds."""
         return GAPS * (self.at - self.since) / self._growths if self._growths else 0.0
 
     def ends_at(self, now: float) -> float:
-        """When it will be complete, at the speed of the last window or two. As if it moved while it
-        is younger than one, or the second word of it is to come yet."""
+        """Return when the payload will be complete at the speed of the last one or two windows;
+        ``now`` while it is younger than a window, or moves and has not grown yet."""
         since, had = self._before or self._mark
         elapsed, came = now - since, self.received - had
         if elapsed < WINDOW_S or (not self._growths and self.moves(now)):
@@ -129,27 +126,27 @@ class Transfer:
 
 
 class TransferTimes:
-    """How long payloads of rounds take from each peer. One that trickles does not make that usual,
-    however often it does."""
+    """Typical time of a payload from each peer. The trickling payloads of one peer do not raise
+    it."""
 
     def __init__(self) -> None:
         self._took: dict[PeerId, RecentMedian] = {}
         self._largest: dict[PeerId, int] = {}  # bytes
-        self._slow: dict[PeerId, list[float]] = {}  # what trickled last, in a row
+        self._slow: dict[PeerId, list[float]] = {}  # times of the last trickling payloads, in a row
 
     def usual_s(self, peer: PeerId) -> float | None:
-        """None: none has come."""
+        """Return the typical time of a payload of ``peer``, in seconds; None before the first."""
         return own.median() if (own := self._took.get(peer)) is not None else None
 
     @property
     def senders(self) -> set[PeerId]:
-        """Peers of which a payload has come."""
+        """Peers that have sent a payload."""
         return set(self._took)
 
     def most_s(self, peer: PeerId, nbytes: int) -> float:
         """Return the time in seconds after which a payload of ``nbytes`` counts as trickling. A
         result may be many times as large as an update."""
-        # what is usual of others says nothing: they may be on the same host
+        # Times of other peers are no reference, as those may be on the same host.
         own = self._took.get(peer)
         if own is None:
             return float("inf")
@@ -158,7 +155,7 @@ class TransferTimes:
         return unknown * larger * max(FAIR_S, FAIR_FACTOR * own.median())
 
     def record_arrival(self, peer: PeerId, seconds: float, nbytes: int) -> None:
-        """A payload of this peer is complete."""
+        """Record the time that a complete payload of ``peer`` took."""
         is_fair = seconds <= FAIR_S or seconds <= self.most_s(peer, nbytes)
         self._largest[peer] = max(nbytes, self._largest.get(peer, 0))
         if is_fair:
@@ -178,12 +175,12 @@ class TransferTimes:
 
 
 class TransferTracker:
-    """Payloads of rounds that peers are sending to this one, and reports of peers that receive
-    some.
+    """Payloads of rounds that this peer is receiving, and reports of other peers that receive
+    payloads.
 
     Attributes:
-        total: Bytes of payloads of rounds that have come here.
-        takes_time: Whether some came so slowly that they were reported on their way.
+        total: Bytes of payloads of rounds that this peer has received.
+        takes_time: Whether a payload came so slowly that its progress was reported.
 
     Args:
         f: Number of peers that may trickle on purpose.
@@ -193,26 +190,30 @@ class TransferTracker:
         self.f, self.total = f, 0
         self.takes_time, self._computes_s = False, 0.0
         self._came = False
-        # of this round: bytes of a payload, how long is waited while something moves, at least, and
-        # how many payloads a link carries one after the other
+        # arguments of ``begin_round``
         self._payload_bytes, self._least_s, self._in_a_row = 0, 0.0, 0
         self._usual = TransferTimes()
-        # a peer sends us one after the other
+        # payload that each peer is sending: one after the other
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}
-        # until when the next one counts as on its way, once one was complete
+        # time until which the next payload of a peer counts as sent, after a complete one
         self._next_until: dict[PeerId, float] = {}
-        self._pauses_s: dict[PeerId, float] = {}  # of what it sends, as it came last
-        self._tell_at = float("-inf")
-        # how much others have received, and when they said so
-        self._told: dict[PeerId, tuple[float, int]] = {}
+        self._pauses_s: dict[PeerId, float] = {}  # pause of each peer's last payload
+        self._next_report_at = float("-inf")
+        # time of each peer's last report, and the bytes that it had received
+        self._reports: dict[PeerId, tuple[float, int]] = {}
         self._busy_until: dict[PeerId, float] = {}
-        # until when nothing need be heard of payloads that still come to it
-        self._last_word_until: dict[PeerId, float] = {}
+        # end of the pause that each peer has reported
+        self._pause_until: dict[PeerId, float] = {}
         self.credit = WordCredit()
 
     def begin_round(self, payload_bytes: int, least_s: float, in_a_row: int) -> None:
-        """``least_s``: so long is waited, at least, while something moves. ``in_a_row``: payloads
-        that one link carries in it, one after the other."""
+        """Begin a round.
+
+        Args:
+            payload_bytes: Bytes of a payload.
+            least_s: Lower bound of the longest wait while bytes arrive, in seconds.
+            in_a_row: Number of payloads that one link carries in the round, one after the other.
+        """
         self._payload_bytes, self._least_s, self._in_a_row = payload_bytes, least_s, in_a_row
 
     def contributed(self, took_s: float) -> None:
@@ -221,12 +222,12 @@ class TransferTracker:
         self._computes_s = took_s
 
     def most_s(self, now: float) -> float:
-        """When all patience is at its end, though something moves. Slow links get longer."""
+        """Return the longest wait while bytes arrive, in seconds. It is longer for slow links."""
         return max(self._least_s, self._in_a_row * self.payload_s(now))
 
     def payload_s(self, now: float) -> float:
-        """Return how long to wait for a payload of which nothing is here yet, in seconds: the links
-        may carry others first. More than ``f`` peers needed a third of that."""
+        """Return how long to wait for the first byte of a payload, in seconds: the links may carry
+        other payloads first. It is ``LINK_FACTOR`` times what more than ``f`` peers needed."""
         senders = self._usual.senders | self._last.keys()
         return LINK_FACTOR * self._credible([self._transfer_time_s(peer, now) for peer in senders])
 
@@ -236,7 +237,8 @@ class TransferTracker:
         return longest[self.f] if len(longest) > self.f else 0.0
 
     def _transfer_time_s(self, peer: PeerId, now: float) -> float:
-        """A payload of this peer: the first one while it is on its way."""
+        """Return the typical time of a payload of ``peer``, in seconds; the expected time of the
+        first one while it arrives."""
         if (usual_s := self._usual.usual_s(peer)) is not None:
             return usual_s
         transfer = self._last[peer][1]
@@ -261,8 +263,10 @@ class TransferTracker:
             )
 
     def came(self, event: Received, now: float) -> bool:
-        """A payload is complete. Of the next one nothing may be known yet. Returns whether this is
-        the first one, and has come at once."""
+        """Record a complete payload.
+
+        Returns: Whether it is the first one, and no progress of a payload was reported yet.
+        """
         if event.payload is None:
             return False
         is_first, self._came = not self._came, True
@@ -272,29 +276,28 @@ class TransferTracker:
             took_s = AT_ONCE_S + now - known.since
             self._usual.record_arrival(event.sender, took_s, event.payload.nbytes)
         elif event.sender not in self._next_until:
-            # else it was kept for its round, and had come before
+            # Otherwise it came before, and was stored for its round.
             self._usual.record_arrival(event.sender, AT_ONCE_S, event.payload.nbytes)
         if known is not None:
-            # a small one says nothing of what is behind it
+            # A small payload does not show the pauses of the next one.
             self._pauses_s[event.sender] = known.pause_s()
             self._next_until[event.sender] = now + max(WINDOW_S, known.pause_s())
         return is_first and not self.takes_time
 
     @property
     def may_be_slow(self) -> bool:
-        """Whether what we send now may be on its way for a while: until one has come,
-        nothing is known of that."""
+        """Whether payloads sent now may take a while. True before the first one has arrived."""
         return self.takes_time or not self._came
 
     def is_sending(self, peer: PeerId, until: float, now: float) -> bool:
-        """Whether a large payload of this peer will be complete by ``until``,
-        or was a moment ago."""
+        """Whether a large payload of ``peer`` will be complete by ``until``, or was complete a
+        moment ago."""
         if (known := self._last.get(peer)) is not None:
             return self._is_fair(peer, known[1], now) and known[1].ends_at(now) <= until
         return now <= self._next_until.get(peer, float("-inf"))
 
     def brings_result(self, round_id: int, shard: int, until: float, now: float) -> bool:
-        """Whether a result of that shard comes here, and will be complete by ``until``."""
+        """Whether a result of ``shard`` is being received and will be complete by ``until``."""
         return any(
             isinstance(message, Commit)
             and (message.round_id, message.shard) == (round_id, shard)
@@ -309,15 +312,16 @@ class TransferTracker:
         return max(now, transfer.ends_at(now)) - transfer.since <= most_s
 
     def begin_report(self, now: float) -> bool:
-        """Whether the others have not been told lately that payloads come here."""
-        if now < self._tell_at:
+        """Whether to report to the others now that this peer receives payloads. If True, the next
+        report is due after ``TELL_EVERY_S``."""
+        if now < self._next_report_at:
             return False
-        self._tell_at = now + TELL_EVERY_S
+        self._next_report_at = now + TELL_EVERY_S
         return True
 
     def pause_s(self, now: float) -> float:
-        """For so long nothing need come here of the payloads that are on their way. What passes
-        between two payloads says nothing of that: nobody may have had anything to send."""
+        """Return the longest pause of the payloads that are being received, in seconds. Gaps
+        between payloads do not count, as there may have been nothing to send."""
         pauses_s = [
             transfer.pause_s() or self._pauses_s.get(peer, 0.0)
             for peer, (_, transfer) in self._last.items()
@@ -326,32 +330,33 @@ class TransferTracker:
         return max(pauses_s, default=0.0)
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """The link to it broke. What was on its way begins anew, if it comes at all."""
+        """Drop the progress of a payload from ``peer``: its link broke, so the payload starts
+        again."""
         self._last.pop(peer, None)
 
     def record_progress(self, peer: PeerId, received: int, pause_s: float, now: float) -> None:
-        """``peer``, or this one, has received so much, and for ``pause_s`` nothing more need come.
-        Trickles count for nothing."""
-        at, before = self._told.get(peer, (float("-inf"), 0))
-        if received <= before and peer in self._told:
+        """Record that ``peer``, or this one, has received ``received`` bytes and may receive none
+        for ``pause_s``. Trickling does not count as progress."""
+        at, before = self._reports.get(peer, (float("-inf"), 0))
+        if received <= before and peer in self._reports:
             return
         gap_s = now - at
         fair_bytes_per_s = self._payload_bytes / self.most_s(now) if self._payload_bytes else 0.0
         fair = gap_s > FORGOTTEN_S or received - before >= fair_bytes_per_s * gap_s
-        self._told[peer] = now, received
+        self._reports[peer] = now, received
         if fair:
             pause_s = min(pause_s, PAUSE_MAX_S)
-            self._last_word_until[peer] = now + pause_s
+            self._pause_until[peer] = now + pause_s
             self._busy_until[peer] = now + max(BUSY_S, pause_s)
 
     def is_busy(self, peer: PeerId, now: float) -> bool:
-        """Whether it is being sent payloads."""
+        """Whether ``peer`` is receiving payloads."""
         return now <= self._busy_until.get(peer, float("-inf"))
 
     def is_at_work(self, peer: PeerId, now: float) -> bool:
-        """The same, or it was so lately that nothing can be heard yet of what it makes of them: it
-        computes, and the beginning of that is on its way."""
+        """Whether ``peer`` is receiving payloads, or was so lately that the update that it computes
+        with them cannot have arrived."""
         computes_s = min(COMPUTES * self._computes_s, self._least_s / TRANSFER_FACTOR)
         lead_s = computes_s + self._credible(self._pauses_s.values())
-        last_word_until = self._last_word_until.get(peer, float("-inf"))
-        return self.is_busy(peer, now) or now <= last_word_until + lead_s
+        pause_until = self._pause_until.get(peer, float("-inf"))
+        return self.is_busy(peer, now) or now <= pause_until + lead_s

@@ -1,5 +1,5 @@
-"""Locks of a peer in rounds that it left: its attempts and the commits that it holds. It may come
-back to a round by way of another branch, still bound."""
+"""Locks of a peer in rounds that it left: its attempts and the commits that it holds. They still
+bind a peer that returns to a round from another branch."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; whether it wa
 
 
 class AttemptLocks:
-    """Attempt of each shard, by round and the parent of its commits. A peer that was there takes
-    part in no earlier attempt. The attempts that were skipped on claims are kept, too.
+    """Attempt of each shard, by round and the parent of its commits.
 
-    For the last round that was left with some shards committed, those commits are kept, too. A peer
-    that forgot its commits could record a second result.
+    The peer takes part in no earlier attempt. The number of attempts skipped on claims is kept,
+    too. For the last round that was left with some shards committed, those commits are kept.
+    Without them, the peer could record a second result.
     """
 
     def __init__(self) -> None:
@@ -39,8 +39,8 @@ class AttemptLocks:
         self._forget_old()
 
     def keep_finished(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
-        """Record the attempts of a round that was committed here. A result that was made here is
-        not made again under the same attempt."""
+        """Record the attempts of a round that this peer has committed. A result that this peer made
+        is not made again under the same attempt."""
         self._attempts[round_id, parent] = tuple(
             [(shard.attempt + shard.made_here, shard.claims.skipped) for shard in shards]
         )

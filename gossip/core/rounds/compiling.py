@@ -1,4 +1,4 @@
-"""Peers whose trainer compiles. They are not slow, so the others wait for them."""
+"""Peers with a trainer that compiles. They are not slow, so the others wait for them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ class CompileTracker:
     """Peers that report that their trainer compiles now."""
 
     def __init__(self) -> None:
-        self._told_at: dict[PeerId, float] = {}
+        self._reported_at: dict[PeerId, float] = {}
         self.credit = WordCredit()
 
     def record_compiling(self, peer: PeerId, now: float) -> None:
         """Record that ``peer`` compiles. It reports again while it does."""
-        self._told_at[peer] = now
+        self._reported_at[peer] = now
 
     def is_at_work(self, peer: PeerId, now: float) -> bool:
         """Whether ``peer`` has reported within ``BUSY_S`` that it compiles."""
-        return now - self._told_at.get(peer, float("-inf")) <= BUSY_S
+        return now - self._reported_at.get(peer, float("-inf")) <= BUSY_S
 
     def most_s(self, now: float) -> float:
         """Return the longest time to wait for a peer in vain, in seconds."""

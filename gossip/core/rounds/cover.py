@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from gossip.core.messages import PeerId
 
 TRIES_MAX = 1000
-"""Combinations looked at. Honest sets rarely overlap, so the first is right; a liar's must not cost
-more."""
+"""Maximum number of combinations tried. Honest sets rarely overlap, so the first one is usually
+right. The sets of a Byzantine peer must not cost more."""
 
 
 def cover(sets: Mapping[PeerId, Sequence[int]], micro_batches: int) -> frozenset[PeerId] | None:
-    """Peers whose sets have each of so many micro-batches once; None where there is no such choice,
-    or none was found in ``TRIES_MAX`` tries. Who has few goes before who has many: one that claims
-    all does not crowd out the others."""
+    """Return peers that together have each of the micro-batches once; None if none were found in
+    ``TRIES_MAX`` tries. Smaller sets are tried first, so that a peer that claims all micro-batches
+    does not crowd out the others."""
     order = sorted((p for p in sets if sets[p]), key=lambda peer: (len(sets[peer]), peer))
     tries = 0
     stack: list[tuple[frozenset[PeerId], frozenset[int]]] = [(frozenset(), frozenset())]

@@ -1,16 +1,15 @@
-"""Rounds whose shards decide together: how updates count depends on all their columns, and each
-server has a part of those.
+"""Rounds in which the shards decide together. The weights of updates depend on all columns, and
+each server has some of the columns.
 
-    each shard's server     measures the updates that it has, and gives that to the server of the
-                            first shard
-    the first one's server  decides how those updates count that all have measured, and commits its
-                            shard with the decision
-    the others              combine their updates by the decision in that commit, and commit
+1. The server of each shard measures its updates and sends the statistics to the first server.
+2. The first server, that of shard 0, decides the weights of the updates that all have measured. It
+   commits its shard with the decision.
+3. The other servers combine their updates by the decision in that commit, and commit.
 
-So there is one decision a round for the same reason that there is one commit of the first shard. A
-server that did not measure just what the decision was made on commits nothing, and then the round
-changes nothing: nobody could say what its updates would have counted. Whoever keeps back what it
-has measured is named by the server of the first shard, and handed on.
+A round has one decision because it has one commit of shard 0. If the statistics of a server differ
+from those that the decision used, the server commits an empty result and the round changes nothing:
+the weights of its updates are unknown. If a server withholds its statistics, the first server
+reports it, and its shard moves to the next attempt.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from .server import Server
 from .shard import CrossShardProgress, ShardRound
 from .timeouts import Deadline
 
-POINTS_MAX = 4  # beside the updates, of any rule
+POINTS_MAX = 4  # points that a rule measures besides the updates
 AHEAD = 2  # numbers before the triangle of products
-ASKED_MAX = 2  # times that one attempt of the first shard is given the same part again
+ASKED_MAX = 2  # answers to repeated requests for statistics, in one attempt of shard 0
 OVERDUE = 0.85
-"""Fraction of the round timeout after which a measurement is overdue: after the latest moment at
+"""Fraction of the round timeout after which statistics are overdue: after the latest moment at
 which a server closes, and before the participants give up on the first server."""
 
 Advance: TypeAlias = Callable[[ShardRound, str, float], list[Effect]]
 
 
 def points_of(statistics: bytes, updates: int) -> int | None:
-    """Points that were measured beside so many updates. None: these are not finite float64 of that
-    many, and of a few points."""
+    """Return the number of points that were measured besides ``updates``. Return None if the bytes
+    are not finite float64 for that many updates and at most ``POINTS_MAX`` points."""
     count, rest = divmod(len(statistics), 8)
     if rest or len(statistics) > STATISTICS_BYTES_MAX or count < AHEAD or updates < 1:
         return None
@@ -65,7 +64,11 @@ class _Measurement:
 
 
 class CrossShardRound:
-    """Common work of the servers of a round. ``advance`` hands a shard on to its next server."""
+    """Common work of the servers of a round.
+
+    Args:
+        advance: Moves a shard to its next attempt.
+    """
 
     def __init__(
         self,
@@ -85,11 +88,12 @@ class CrossShardRound:
         self.shards: Sequence[ShardRound] = ()
         self.active = False
         self._parts: dict[int, _Measurement] = {}
-        # attempt that was given, of each shard, to which of the first
+        # by shard: its attempt with the statistics sent last, and the attempt of shard 0 that they
+        # were sent to
         self._given: dict[int, tuple[int, int]] = {}
-        # shard, and the attempt of the first that has asked for it
+        # requests for statistics, by shard and attempt of shard 0
         self._asked: Counter[tuple[int, int]] = Counter()
-        # attempt of the first shard that has got more time since others kept something back
+        # latest attempt of shard 0 with a renewed timeout, because others withheld statistics
         self._renewed = -1
 
     @property
@@ -97,20 +101,20 @@ class CrossShardRound:
         return self.server.patience.deadline
 
     def begin(self, shards: Sequence[ShardRound]) -> None:
-        """A round begins, or the local peer is back in it: some shards may be committed already."""
+        """Begin a round, or return to it. Some shards may be committed already."""
         self.shards, self.active = shards, self.server.cross_shard
         self._parts, self._given, self._renewed = {}, {}, -1
         self._asked.clear()
         self._want()
 
     def is_timed(self, shard: ShardRound) -> bool:
-        """Whether its server is given up when its time is over. Until there is a decision nobody
-        but the first can be."""
+        """Whether the server of ``shard`` has a timeout. Before the decision only the first server
+        has one."""
         return not self.active or shard.index == 0 or self.shards[0].commit is not None
 
     def is_combining(self, shard: ShardRound) -> bool:
-        """Whether it is about to be committed here by the decision that is out: that answers what
-        asks for a later attempt."""
+        """Whether this peer is about to commit ``shard`` by the committed decision. That commit
+        answers requests for later attempts."""
         progress = shard.served.cross_shard_progress
         return (
             progress is not None
@@ -121,7 +125,7 @@ class CrossShardRound:
     # --- as the server of a shard -----------------------------------------------------------------
 
     def on_measured(self, shard: ShardRound, now: float) -> list[Effect]:
-        """The rule has measured what a shard has collected here."""
+        """Handle the statistics of the updates that this peer has collected for ``shard``."""
         served = shard.served
         effects: list[Effect] = []
         if shard.index == 0:
@@ -135,8 +139,7 @@ class CrossShardRound:
         return effects + self.send_measurements() + self.go_on(now)
 
     def send_measurements(self) -> list[Effect]:
-        """Gives whoever decides what was measured here, once;
-        to the next one when that has been handed on."""
+        """Send the local statistics to the first server, once for each attempt of shard 0."""
         effects: list[Effect] = []
         for shard in self.shards[1:] if self.active and self.shards[0].commit is None else ():
             progress, first = self._measured(shard), self.shards[0].attempt
@@ -151,7 +154,7 @@ class CrossShardRound:
         return effects
 
     def go_on(self, now: float) -> list[Effect]:
-        """The next step of what is served here, where all that it takes is there."""
+        """Take the next step of each shard served here that has all it needs."""
         effects: list[Effect] = []
         for shard in self.shards if self.active else ():
             progress = self._measured(shard)
@@ -198,7 +201,7 @@ class CrossShardRound:
         )
         progress.measured = tuple([digest_of(part.statistics) for part in parts])
         peers = tuple([row.peer for row in progress.rows])
-        lacking = outside - everybody  # another shard's server has not measured those
+        lacking = outside - everybody  # not measured by the server of another shard
         progress.outside = tuple([row for row in shard.served.outside if row.peer not in lacking])
         rows = tuple([row for row in shard.served.rows if row.peer not in lacking])
         step: dict[str, Any] = {"step": "decide", "parts": tuple(parts), "peers": peers}
@@ -222,14 +225,14 @@ class CrossShardRound:
         )
         here = {row.peer for row in shard.served.rows}
         if not meant and shard.attempt == 0:
-            # It was made on what a later server has measured, who will commit:
-            # two results must not come to be.
-            return self.advance(shard, "the decision was made on what another has measured", now)
+            # The decision used the statistics of a later server, which will commit. A commit here
+            # would be a second result.
+            return self.advance(shard, "the decision uses the statistics of another server", now)
         if not meant or len(counted) < len(decided.contributors) or not counted.keys() <= here:
             return self._nothing(
                 shard,
                 progress,
-                f"what the decision was made on is lost with a server of shard {index}",
+                f"the statistics of the decision are lost with a server of shard {index}",
             )
         progress.step, progress.verdict = "combine", decided.contributors
         progress.rows = tuple([row for row in shard.served.rows if row.peer in counted])
@@ -246,8 +249,8 @@ class CrossShardRound:
     # --- as the server of the first ---------------------------------------------------------------
 
     def lacks(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Return the effects of measurements of others that are overdue. First they are asked for;
-        when time is up, the shards are handed on."""
+        """Return the effects of overdue statistics of others. First they are requested. When time
+        is up, their shards move to the next attempt."""
         served = shard.served
         served.measurements_overdue = None
         lacking = [
@@ -268,7 +271,7 @@ class CrossShardRound:
                 Send(peer, overdue) for peer in self.server.quorum.expected() if peer != self.local
             ]
             if time_is_up and holder != self.local:
-                effects += self.advance(each, f"{holder} does not say what it has measured", now)
+                effects += self.advance(each, f"{holder} sends no statistics", now)
         if not time_is_up:
             timer = self.server.timer("measurements_overdue", shard, over_at)
             served.measurements_overdue = timer.token
@@ -276,8 +279,8 @@ class CrossShardRound:
         return effects
 
     def _part_of(self, shard: ShardRound) -> ShardStatistics | None:
-        """Return the measurement of a shard, of the present attempt or a later one, and just that
-        of our own shards."""
+        """Return the statistics of ``shard`` of its present attempt or a later one. They must have
+        as many points as those of shard 0."""
         given, first = self._parts.get(shard.index), self.shards[0]
         if (
             given is None
@@ -293,7 +296,7 @@ class CrossShardRound:
         )
         return given.part if fits else None
 
-    # --- what others say --------------------------------------------------------------------------
+    # --- messages of others -----------------------------------------------------------------------
 
     def on_message(
         self, sender: PeerId, message: PartialStatistics | PartialOverdue, now: float
@@ -308,8 +311,8 @@ class CrossShardRound:
         )
 
     def _on_partial(self, sender: PeerId, partial: PartialStatistics, now: float) -> list[Effect]:
-        """Kept whoever decides just now: that may be us in a moment.
-        What is no measure counts as nothing said."""
+        """Store statistics, even if another peer decides: this peer may be the next first server.
+        Invalid ones are dropped."""
         shard, peers = self.shards[partial.shard], partial.contributors
         known = self._parts.get(shard.index)
         if (
@@ -321,7 +324,7 @@ class CrossShardRound:
         if known is not None and (
             known.attempt > partial.attempt or self._part_of(shard) is known.part
         ):
-            return []  # it does not take back what it has said
+            return []  # valid statistics of this attempt are not replaced
         ascending = (
             list(peers) == sorted(set(peers))
             and set(peers) <= set(self.server.present.roster) - self.server.present.proven
@@ -339,8 +342,12 @@ class CrossShardRound:
         return self.go_on(now)
 
     def _on_overdue(self, sender: PeerId, overdue: PartialOverdue, now: float) -> list[Effect]:
-        """Gives again what is meant, or asks again for what it takes; or hands on whoever keeps it
-        back, once for each attempt of the first shard."""
+        """Handle a request for overdue statistics.
+
+        If this peer serves the shard, send them again or request the missing updates again.
+        Otherwise, when time is up, move the shard to its next attempt, once for each attempt of
+        shard 0.
+        """
         first, shard = self.shards[0], self.shards[overdue.shard]
         decides = overdue.decides
         if shard is first or first.commit is not None or shard.commit is not None:
@@ -368,12 +375,12 @@ class CrossShardRound:
         holder = shard.server_of(overdue.attempt)
         effects = self._more_time(now) if decides == first.attempt else []
         return effects + self.advance(
-            shard, f"{sender} says that {holder} does not tell what it has measured", now
+            shard, f"{sender} reports that {holder} sends no statistics", now
         )
 
     def _more_time(self, now: float) -> list[Effect]:
-        """For the server of the first shard, once an attempt:
-        it is not to blame for what others keep back."""
+        """Restart the timeout of the first server, once an attempt: it is not at fault if others
+        withhold statistics."""
         first = self.shards[0]
         if self._renewed >= first.attempt or first.give_up is None:
             return []
@@ -383,10 +390,11 @@ class CrossShardRound:
     # --- a shard is committed ---------------------------------------------------------------------
 
     def on_shard_committed(self, shard: ShardRound, offered: bool, now: float) -> list[Effect]:
-        """Some of the round's shards are committed. With the first the others know how to go on,
-        and have their time for that.
+        """Handle the commit of one of several shards. The commit of shard 0 has the decision, and
+        starts the timeouts of the other servers.
 
-        ``offered``: the own updates are with the servers.
+        Args:
+            offered: Whether the local updates were sent to the servers.
         """
         if not self.active:
             return []
@@ -397,13 +405,14 @@ class CrossShardRound:
                 effects += self.server.patience.start_timeout(each, now)
         first = self.shards[0]
         if first.commit is None and first.served.cross_shard_progress is not None:
-            # somebody has decided already, or lies: then there is none
+            # Another server of shard 0 has already decided, or a server is Byzantine. In both cases
+            # this peer makes no decision.
             first.served.cross_shard_progress.cancel_decision()
         return effects + self.go_on(now)
 
     def _want(self) -> None:
-        """Set the peers whose updates a server waits for. After a commit these are the peers that
-        the decision is about; or all, as long as the commit of the first shard is not here."""
+        """Set the peers that a server waits for. After a commit of any shard these are the
+        contributors of shard 0; all peers while the commit of shard 0 is missing."""
         if not self.active:
             return
         needed: Iterable[PeerId] = ()

@@ -1,10 +1,10 @@
-"""Peers that have announced that they take part no more, and from which round on.
+"""Departures: the peers that have announced their end, with the round of it, and the local leave.
 
 A peer that is requested to stop leaves at once if it has sent nothing for its present round. If
-others may count on what it has sent, it leaves when that round is over. So its farewell can name a
-round from which on no server has an answer of it. The quorum of this round is a majority of the
-others. So they go on even if most of the roster leave at the same moment, and still at most one
-side of a partition can go on.
+others may count on its update, it leaves when that round is over. So its farewell can name a round
+from which on no server has an update of it. The quorum of this round is a majority of the other
+peers. So they continue even if most of the roster leave at the same moment, and still at most one
+side of a partition can continue.
 """
 
 from __future__ import annotations
@@ -20,20 +20,24 @@ from gossip.core.timers import Timers
 
 
 class Departures:
-    """Announcements of the others. ``kept``: number of rounds for which a peer keeps commits for
-    peers that are behind it."""
+    """Announced departures of other peers.
+
+    Args:
+        kept: Number of rounds for which a peer keeps commits for peers that are behind it.
+    """
 
     def __init__(self, kept: int) -> None:
         self.kept = kept
         self.done: dict[PeerId, int] = {}
-        """Peer -> the round in which it has announced that it takes part no more."""
+        """Round of each peer's announced end."""
         self._left: dict[PeerId, int] = {}
 
     def __len__(self) -> int:
         return len(self.done)
 
     def record_departure(self, peer: PeerId, hello: Hello) -> None:
-        """``peer`` has announced its end: it has completed the training, or leaves before that."""
+        """Record that ``peer`` has announced its end: it has completed the training or leaves
+        before that."""
         self.done[peer] = hello.round_id
         if hello.stage == "leaving":
             self._left[peer] = hello.round_id
@@ -43,19 +47,20 @@ class Departures:
         self._left.pop(peer, None)
 
     def is_done(self, peer: PeerId, round_id: int) -> bool:
-        """Whether nothing of ``peer`` is to come in this round. One that has ended a few rounds
-        later still hands out the result of this one."""
+        """Whether nothing of ``peer`` will come in ``round_id``. A peer that has ended at most
+        ``kept`` rounds later still sends the commit of this round."""
         return not 0 < self.done.get(peer, round_id + 1) - round_id <= self.kept
 
     def has_announced(self, peer: PeerId) -> bool:
-        """Whether ``peer`` has announced its end itself."""
+        """Whether ``peer`` has announced its end."""
         return peer in self.done
 
     def leaves(self, peer: PeerId) -> bool:
         return peer in self._left
 
     def count_left(self, roster: Collection[PeerId], round_id: int) -> int:
-        """How many of the roster have left before they answered in this round."""
+        """Return how many peers of the roster have left before they sent an update in
+        ``round_id``."""
         return (
             sum([self._left.get(peer, round_id + 1) <= round_id for peer in roster])
             if self._left
@@ -65,7 +70,7 @@ class Departures:
 
 @record
 class PeerTimer:
-    """Due task. ``hello``: send hellos again; ``watch``: check whether there is a quorum;
+    """Timer of the peer. ``hello``: send hellos again; ``watch``: check whether there is a quorum;
     ``leave``: leave, even in the middle of a round; ``confirm``: request confirmation of the last
     round again."""
 
@@ -73,11 +78,14 @@ class PeerTimer:
 
 
 class LocalLeave:
-    """The local peer's own leave. ``asked``: the event that has asked it to leave, while it waits
-    for the end of its round; None: it does not.
+    """Leave of the local peer.
 
     Methods take ``must_stay``: whether others may count on what this peer has sent for its present
     round, ``round_id``.
+
+    Attributes:
+        asked: Event that requested the leave, while the peer waits for the end of its round; else
+            None.
     """
 
     def __init__(self, settings: CoreSettings, timers: Timers[Any]) -> None:
@@ -88,9 +96,11 @@ class LocalLeave:
     def put_off(
         self, event: Stop, round_id: int, must_stay: bool, now: float
     ) -> list[Effect] | None:
-        """Puts the leave off to the end of the round. None: the peer leaves now, because nobody
-        counts on it, or because it is asked for the third time. A trainer that gets SIGTERM asks
-        twice, and its end is the third time."""
+        """Defer the leave to the end of the round.
+
+        Returns: None if the peer leaves now: no other peer counts on it, or this is the third
+            request. A trainer that gets SIGTERM sends two requests, and its end is the third.
+        """
         if self.breaks_obligation(must_stay) and not self._urged:
             self._urged = True
             return []
@@ -104,8 +114,8 @@ class LocalLeave:
         return [self.timers.set(self._until, PeerTimer("leave"))]
 
     def since(self, now: float) -> float:
-        """When it was asked to leave. One drain timeout is for both: the end of its round, and the
-        peers that are behind it."""
+        """Return the time of the request to leave. One drain timeout covers both the end of the
+        round and the peers that are behind."""
         return (
             now
             if self.asked is None
@@ -113,10 +123,10 @@ class LocalLeave:
         )
 
     def breaks_obligation(self, must_stay: bool) -> bool:
-        """Whether it would leave in the middle of a round that others count on it for. Then its
-        farewell must not say that it has not answered."""
+        """Whether the peer would leave in the middle of a round in which others count on it. Then
+        its farewell must not report that it has sent nothing."""
         return self.asked is not None and must_stay
 
     def is_due(self, round_id: int, must_stay: bool, now: float) -> bool:
-        """Whether it need wait no longer."""
+        """Whether the wait for the leave is over."""
         return not self.breaks_obligation(must_stay) or round_id > self._round or now >= self._until

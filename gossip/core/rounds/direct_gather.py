@@ -1,11 +1,11 @@
-"""A collective operation of gossip rounds: nothing is committed, so each peer sends its value to
-all others, and waits for those who live.
+"""Collective operation of gossip rounds. Nothing is committed, so each peer sends its value to all
+others and waits for those within reach.
 
-A peer counts the values that it has given: those with the same number belong together. It waits
-until everybody within reach has given as many, or the time is up. Where none has that number, as
-after a new start of this peer, it gets the last value of each. What a value is for is known to the
-trainers. Each peer decides by what it has received itself: a liar may have told each something
-else.
+A peer numbers its values; values with the same number belong together. The peer waits until every
+peer within reach has sent as many values, or until the timeout. If no other value has that number,
+as after a restart of this peer, it uses the last value of each peer. Only the trainers know what a
+value is for. A Byzantine peer may send each peer a different value, and each peer uses the one that
+it received.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ from gossip.core.timers import Timers
 from gossip.core.view import View
 
 VALUES_KEPT = 32
-"""Number of values kept of each peer, the last ones: as many as the operations of which a trainer
-keeps the answers."""
+"""Number of latest values kept of each peer. A trainer keeps the answers of as many operations."""
 WAIT = 0.7
 """Fraction of the round timeout to wait for the others, as in rounds with a server."""
 
 
 @record
 class GatherOverdue:
-    """The others have had their time for the value of this number."""
+    """Timeout of the wait for the values with this number."""
 
     number: int
 
 
 class DirectGather:
-    """The values that one peer has given, and those of others. ``others``: who may take part; whom
-    the view skips is not waited for, unless it skips all."""
+    """Values of the local peer and of the others.
+
+    Methods take ``others``: the peers that may take part. Skipped peers are not waited for, unless
+    all are skipped.
+    """
 
     def __init__(
         self, local: PeerId, settings: CoreSettings, view: View, timers: Timers[Any]
     ) -> None:
         self.local, self.settings, self.view, self.timers = local, settings, view, timers
-        self._given = 0  # how many values this peer has given
+        self._given = 0  # number of values that this peer has sent
         self._own = b""
         self._values: dict[PeerId, OrderedDict[int, bytes]] = {}
         self._incarnations: dict[PeerId, int] = {}
@@ -50,7 +52,8 @@ class DirectGather:
         self._waits = False
 
     def broadcast_value(self, data: bytes, others: tuple[PeerId, ...], now: float) -> list[Effect]:
-        """The trainer's value for its next operation; the same again where it has asked again."""
+        """Send the trainer's value for its next operation. An equal value is a repeated
+        request."""
         if data != self._own:
             self._given, self._own = self._given + 1, data
         effects, self._waits = self.stop(), True
@@ -61,7 +64,7 @@ class DirectGather:
         return [*effects, timer, *(Send(peer, self._value()) for peer in others)]
 
     def on_message(self, event: Received) -> list[Effect]:
-        """Another's value. One that has begun anew is sent our last one."""
+        """Record the value of another peer. A restarted peer is sent the last local value."""
         value, sender = event.message, event.sender
         assert isinstance(value, GatherValue)
         if (
@@ -85,7 +88,7 @@ class DirectGather:
         return GatherValue(self.settings.lineage, self._given, self._own)
 
     def is_over(self, others: tuple[PeerId, ...]) -> bool:
-        """Whether the own value waits for nobody any more."""
+        """Whether the local value waits for no peer any more."""
         if not self._waits:
             return False
         within_reach = [peer for peer in others if not self.view.skip_reason(peer)]
@@ -98,14 +101,14 @@ class DirectGather:
         return self._waits and timer.number == self._given
 
     def stop(self) -> list[Effect]:
-        """The trainer's value is not waited with any more: it takes over another state."""
+        """End the wait for other values."""
         effects: list[Effect] = list(self.timers.cancel(self._overdue))
         self._overdue, self._waits = None, False
         return effects
 
     def close(self) -> tuple[list[Effect], tuple[Collected, ...]]:
-        """Waits no more. Returns the own value, and of the others those with its number; where
-        there are none, the last one of each."""
+        """End the wait. Return the local value and the values of others with the same number; if
+        there are none, the last value of each peer."""
         values = {
             peer: kept[self._given] for peer, kept in self._values.items() if self._given in kept
         } or {peer: kept[max(kept)] for peer, kept in self._values.items()}

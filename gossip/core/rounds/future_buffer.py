@@ -1,4 +1,4 @@
-"""Peers that are in another round than we are: which, and what they have sent us already."""
+"""Messages of later rounds, and the latest round of each peer."""
 
 from __future__ import annotations
 
@@ -8,31 +8,36 @@ from gossip.core.events import Received
 from gossip.core.messages import Commit, PeerId, UpdateRequest
 
 STASH_ROUNDS = 8
-"""How far ahead of us others may be and still be listened to."""
+"""Number of rounds ahead of which messages are stored."""
 
 
 class FutureBuffer:
-    """Messages of later rounds that have come already, and the round that each peer is known to be
-    in. ``f``: number of peers that may report any round."""
+    """Received messages of later rounds, and the round that each peer has reported.
+
+    Args:
+        f: Number of peers that may report a false round.
+    """
 
     def __init__(self, f: int = 0) -> None:
         self.f = f
         self._stash: dict[int, dict[tuple[PeerId, type, int], Received]] = {}
-        # commits of lives that are over, by shard
+        # commits of former incarnations, by round, then by sender and shard
         self.former_commits: dict[int, dict[tuple[PeerId, int], Received]] = {}
         self.seen: dict[PeerId, int] = {}
-        """The latest round that each peer was heard in."""
+        """Latest round that each peer has reported."""
         self.unheard: set[PeerId] = set()
         """Peers that have reported no round since their link last broke."""
         self.absent_at_start: set[PeerId] = set()
         """Peers that were absent when the run began, and have reported nothing of its rounds
         since."""
-        # round, then the latest attempt of each that asked
+        # round of the answered requests, and their latest attempt by sender and shard
         self._answered: tuple[int, dict[tuple[PeerId, int], int]] = (-1, {})
 
     def record_round(self, peer: PeerId, round_id: int, contributes: bool = False) -> bool:
-        """It says where it is. Returns whether nobody need have waited for it until now, and all
-        may from now on."""
+        """Record the reported round of ``peer``.
+
+        Returns: Whether ``peer`` was unreported or absent until now, and is not any more.
+        """
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
         silent = peer in self.unheard or peer in self.absent_at_start
         if not silent:
@@ -43,28 +48,32 @@ class FutureBuffer:
         return peer not in self.unheard
 
     def begin_without(self, peers: set[PeerId]) -> None:
-        """The run begins, and they have not come."""
+        """Begin the run without ``peers``, which have not come."""
         self.absent_at_start = peers
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """The link to it broke. Behind the next one may be another life, whose node is there long
-        before its trainer's state."""
+        """Mark ``peer`` as unreported: its link broke. Over the next link a new incarnation may
+        connect, long before its trainer has a state."""
         self.unheard.add(peer)
 
     def mark_unreported(self, peers: Iterable[PeerId]) -> None:
-        """A state was taken over here. They have told of no round yet, and may be newly started."""
+        """Mark ``peers`` as unreported, as this peer has adopted a state: they may be newly
+        started."""
         self.unheard.update(peers)
 
     def why_not(self, peer: PeerId) -> str:
-        """Why nobody need wait for a peer that is within reach, nor be served by it; "" when all
-        may. Who has not told of any round since its link broke last may be another life."""
+        """Return why a connected peer is skipped; "" if it is not. A peer that has reported no
+        round since its link broke may be a new incarnation."""
         if peer in self.absent_at_start:
             return "it has not come"
-        return "it has told of no round yet" if peer in self.unheard else ""
+        return "it has reported no round yet" if peer in self.unheard else ""
 
     def stash(self, now_round: int, round_id: int, event: Received, shard: int) -> bool:
-        """Keeps a message for later, if that is not too far off. One of each kind a peer, shard and
-        round: nobody can fill our memory with them."""
+        """Store a message of a later round, at most ``STASH_ROUNDS`` ahead. One message is kept of
+        each peer, kind, shard and round, so that no peer can fill the memory.
+
+        Returns: Whether it was stored.
+        """
         keeps = now_round <= round_id <= now_round + STASH_ROUNDS
         if keeps:
             self._stash.setdefault(round_id, {})[event.sender, type(event.message), shard] = event
@@ -73,23 +82,23 @@ class FutureBuffer:
     def stash_former_commit(
         self, now_round: int, round_id: int, event: Received, shard: int
     ) -> None:
-        """Keeps a commit of a former life of its sender for later, likewise."""
+        """Store a commit of a former incarnation of its sender, with the same limits."""
         if now_round <= round_id <= now_round + STASH_ROUNDS:
             self.former_commits.setdefault(round_id, {})[event.sender, shard] = event
 
     def next_round(self, here: int) -> int:
-        """Return the round in which a peer that takes over a state goes on: the latest that more
-        than f others have reported, but not before ``here``. Messages that are not of this round or
-        soon after it are dropped, as they are of no use."""
-        told = sorted(self.seen.values(), reverse=True)
-        first = max(here, told[self.f]) if len(told) > self.f else here
+        """Return the round in which a peer continues after a state transfer: the latest that more
+        than f others have reported, but not before ``here``. Drop the messages that are not of
+        this round or the ``STASH_ROUNDS`` after it."""
+        reported = sorted(self.seen.values(), reverse=True)
+        first = max(here, reported[self.f]) if len(reported) > self.f else here
         for kept in (self._stash, self.former_commits):
             for far in [known for known in kept if not first <= known <= first + STASH_ROUNDS]:
                 del kept[far]
         return first
 
     def begins_anew(self, peer: PeerId, incarnation: int) -> None:
-        """Nothing that a former life of it said of the rounds to come is kept, but its commits."""
+        """Drop the messages of former incarnations of ``peer``, except their commits."""
         self.seen.pop(peer, None)
         for round_id, kept in self._stash.items():
             for key in [

@@ -1,9 +1,9 @@
 """Gossip rounds: no server, no commit, no barrier.
 
-Each round every peer pushes its gradient, and every few rounds its parameters, to those that the
-topology's plan names. It waits for those it must expect something from, for its adaptive grace at
-most, aggregates what came together with its own, and goes on. Every peer knows every plan, so what
-is outside the schedule is not accepted.
+In each round every peer pushes its gradient, and every few rounds its parameters, to the peers that
+the plan of the topology names. It waits for the pushes that the plan gives it, at most for its
+adaptive grace, aggregates them with its own update, and continues. Every peer can compute every
+plan, so a push outside the plan is rejected.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from .pushes import Kind, Pushed, PushStore
 from .timeouts import Deadline
 
 BEHIND_ROUNDS = 8
-"""A peer that others have left this many rounds behind passes over the rounds between."""
+"""Lag in rounds beyond which a peer skips the rounds up to those of the others."""
 PLANS_KEPT = 64
-TIMES_KEPT = 32  # of our own contributions
+TIMES_KEPT = 32  # number of rounds with a recorded time of the local contribution
 
 Phase: TypeAlias = Literal["off", "computing", "collecting", "aggregating", "applying"]
 
@@ -66,20 +66,21 @@ class GossipTopology(Protocol):
 
 @record
 class GossipTimer:
-    """The sources of this round have had their grace."""
+    """End of the grace period of a round."""
 
     round_id: int
 
 
 class GossipRounds:
-    """The rounds of one peer.
+    """Gossip rounds of one peer.
 
-    Its own verdicts feed a trust table of its own:
-    there is no agreed one where nothing is committed.
+    The trust table depends only on the verdicts of this peer: without commits, peers do not agree
+    on one. ``shard_bytes`` must be set before the first round, to one shard: the rules see whole
+    vectors.
 
-    ``shard_bytes`` must be set before the first round, to one shard: the rules see whole vectors.
-    ``rng`` decides nothing but the order of our own sends: were it the same everywhere, all uplinks
-    would serve the same peer first.
+    Args:
+        rng: Decides only the order of the local sends. With the same order everywhere, all uplinks
+            would serve the same peer first.
     """
 
     def __init__(
@@ -109,32 +110,32 @@ class GossipRounds:
         self._gather = DirectGather(local, settings, view, timers)
         self.shard_bytes: tuple[int, ...] = ()
         self._parameter_bytes = 0
-        self.finished: set[PeerId] = set()  # done with training: neither expected nor pushed to
+        self.finished: set[PeerId] = set()  # peers that have completed the training
         self.phase: Phase = "off"
         self.round_id = 0
         self._rng = rng
         self._first = tuple(sorted(settings.peers))
-        # with those who have come later; who of them is not gone
+        # all peers, with those that joined later; the ones that are not gone
         self._everybody = self._here = self._first
-        self._version = -1  # of the view that these two follow from
+        self._version = -1  # version of the view that both follow from
         self._plans: OrderedDict[tuple[int, tuple[PeerId, ...]], Plan] = OrderedDict()
         self._data: tuple[int, int, int] | None = None  # samples_total, batch, ahead
         self._contributed_at: OrderedDict[int, float] = OrderedDict()
         self._next_ticket = 1
         self._previous: Payload | None = None  # the last aggregate applied here
-        # Of this round:
+        # State of this round.
         self._sources: tuple[PeerId, ...] = ()
         self._own: Contributed | None = None
         self._grace: Token | None = None
-        self._tickets: dict[int, bool] = {}  # -> whether it mixes
+        self._tickets: dict[int, bool] = {}  # whether each ticket mixes
         self._rows: tuple[Row, ...] = ()
         self._others_mixed = 0
         self._aggregate: Payload | None = None
         self._mix: Payload | None = None
         self._verdicts: list[Contribution] = []
-        self._outside: tuple[Row, ...] = ()  # of peers in quarantine, which are only measured
-        self._measures: list[Rejection] = []  # what the rule has said of these
-        self._faulty: dict[PeerId, Rejection] = {}  # since the last verdicts
+        self._outside: tuple[Row, ...] = ()  # updates of peers in quarantine, only measured
+        self._measures: list[Rejection] = []  # verdicts of the rule on those
+        self._faulty: dict[PeerId, Rejection] = {}  # non-finite pushes since the last verdicts
 
     # --- where we are -----------------------------------------------------------------------------
 
@@ -154,27 +155,27 @@ class GossipRounds:
         return Roster(self._members(), self.settings.lineage)
 
     def quorum(self) -> int:
-        """Nobody has to agree to anything: one peer can go on alone."""
+        """Return 1: a peer can continue alone, as nothing is committed."""
         return 1
 
     def prepare(self, shard_bytes: tuple[int, ...], result_bytes: tuple[int, ...] = ()) -> None:
-        """The trainer has built its model: bytes of its one shard as a gradient, and as parameters,
-        where that is another number."""
+        """Set the bytes of the one shard as a gradient, and as parameters if these differ. Called
+        when the trainer has built its model."""
         self.shard_bytes, self._parameter_bytes = shard_bytes, sum(result_bytes)
 
     def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
-        """There is no history."""
+        """Return an empty branch: there is no history."""
         return b"", ()
 
     def begin_branch(self, state: bytes) -> None:
-        """There is no history to bind to the weights of a start."""
+        """Do nothing: there is no history to bind to the initial weights."""
 
     def start(self, now: float) -> list[Effect]:
-        """Round ``round_id`` begins here: the trainer holds the state before it."""
+        """Start with round ``round_id``. The trainer has the state before it."""
         return self.begin(self.round_id, now)
 
     def begin(self, round_id: int, now: float) -> list[Effect]:
-        """Starts a round, whichever came before. The trainer is idle."""
+        """Start a round after any other one. The trainer is idle."""
         assert len(self.shard_bytes) == 1, "a gossip round exchanges whole vectors: one shard"
         self.round_id, self.phase = round_id, "computing"
         self._own = self._aggregate = self._mix = None
@@ -185,24 +186,24 @@ class GossipRounds:
         return [self._go()]
 
     def stop(self, now: float) -> list[Effect]:
-        """Takes part no more until ``start``."""
+        """Stop taking part until ``start``."""
         effects: list[Effect] = [*self.timers.cancel(self._grace), *self._gather.stop()]
         self.phase, self._own, self._grace = "off", None, None
         self._tickets.clear()
         return effects
 
     def resume(self, now: float) -> list[Effect]:
-        """Goes on behind the round that was applied when ``stop`` was called:
-        no other state was taken over."""
+        """Continue after the round that was applied when ``stop`` was called. No other state was
+        adopted."""
         return self.begin(self.round_id + 1, now)
 
     def jump(self, round_id: int, now: float) -> list[Effect]:
-        """Goes on elsewhere: the trainer was given a state from which ``round_id`` comes next."""
+        """Continue with ``round_id``: the trainer has adopted the state before it."""
         return [*self.stop(now), *self.begin(round_id, now)]
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """Nothing: there is no chain of commits, the data follow from the round, and whom we trust
-        is our own experience."""
+        """Return the genesis hash and an empty snapshot. There is no chain of commits, the data
+        follow from the round, and each peer has its own trust table."""
         return genesis(self.settings.run, self.settings.lineage), ()
 
     @property
@@ -211,7 +212,7 @@ class GossipRounds:
         return self
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Raises ValueError unless they are of gossip rounds of this run."""
+        """Raise ValueError unless both are of gossip rounds of this run."""
         if chain != genesis(self.settings.run, self.settings.lineage) or snapshot:
             raise ValueError("the state is not of gossip rounds of this run")
 
@@ -222,8 +223,8 @@ class GossipRounds:
     def configure_data(
         self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0
     ) -> list[Effect]:
-        """The trainer reads its data through us. ``StartRound`` comes again, with samples,
-        when it waits for that."""
+        """Set the sizes of the data that the trainer reads through its node. If the trainer waits
+        for a round, ``StartRound`` is repeated with samples."""
         if samples_total < 1 or batch < 1:
             raise ConfigError(
                 f"data: {samples_total} samples in batches of {batch} cannot be shared out"
@@ -231,18 +232,18 @@ class GossipRounds:
         if self.settings.batch_policy == "fixed_global":
             raise ConfigError(
                 "data: fixed_global batches need rounds with a commit",
-                "take the topology rolling, or fixed_local",
+                "use the topology rolling, or fixed_local",
             )
         if extended:
             raise ConfigError(
-                "data: what is left of an epoch is known only in rounds with a commit",
-                "take the topology rolling, or leave out remainder",
+                "data: the rest of an epoch is known only in rounds with a commit",
+                "use the topology rolling, or leave out remainder",
             )
         self._data = (samples_total, batch, ahead)
         return [self._go()] if self.phase == "computing" else []
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """The link to it broke."""
+        """Handle the broken link to ``peer``."""
         self.future_buffer.on_disconnect(peer)
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
@@ -273,7 +274,7 @@ class GossipRounds:
     def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
         mix = self._tickets.pop(event.ticket, None)
         if mix is None or self.phase != "aggregating":
-            return []  # asked for in a round that was broken off
+            return []  # requested in a round that was stopped
         effects: list[Effect] = []
         if mix:
             self._mix = event.payload
@@ -301,8 +302,8 @@ class GossipRounds:
         newest = self._newest()
         if newest <= following + BEHIND_ROUNDS:
             return self.begin(following, now)
-        # The others are far ahead. Where they are, or at their last exchange of parameters when
-        # that is still of use: who has passed over rounds needs it most.
+        # The others are far ahead. Continue in their round, or at their last exchange of
+        # parameters if its pushes are still accepted: after skipped rounds it matters most.
         target = newest - 1
         mixing = [
             at
@@ -339,7 +340,7 @@ class GossipRounds:
             return []
         if payload is not None and not payload.finite:
             self._faulty[sender] = Rejection(sender, "non_finite")
-            payload = None  # it has answered: nobody waits for it, and nothing is used
+            payload = None  # the push ends the wait for its sender, but is not used
         if push.what == "parameters" and payload is not None:
             self.mixing.learn(sender, push.round_id, push.sketch)
         self.future_buffer.record_round(sender, push.round_id)
@@ -347,35 +348,34 @@ class GossipRounds:
         return self._maybe_close(now)
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:
-        """A peer says how far it is, and whether it goes on."""
+        """Record the round of ``sender``, and whether it has completed the training."""
         self.future_buffer.record_round(sender, hello.round_id)
         if hello.stage == "ready":
             self.finished.discard(sender)
             return []
         self.finished.add(sender)
-        # its push is not waited for any more
+        # The wait for its push ends.
         return [*self._maybe_close(now), *self._gathered()]
 
     def on_pause(self, paused_s: float, now: float) -> list[Effect]:
-        """This peer was stopped for a while. Nobody relied on it: nothing to do."""
+        """Do nothing after a pause of this process: no peer depends on it."""
         return []
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """A push is on its way. Stale ones are taken too,
-        so that nobody waits for one beyond its grace."""
+        """Do nothing while a push arrives. Stale pushes are used, too, so no wait is longer than
+        its grace."""
         return []
 
     def on_compiling(self, now: float) -> list[Effect]:
-        """The own trainer compiles. Nobody waits for it here."""
+        """Do nothing while the trainer compiles: no other peer waits for it."""
         return []
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
-        """An ack tells how far a peer's trainer is. Its pushes say so, too,
-        and those are what matters here."""
+        """Ignore the step of a peer in an ack: its pushes have its round, too."""
         return []
 
     def on_view_change(self, now: float) -> list[Effect]:
-        """Somebody is skipped, gone or back: stop waiting for those skipped."""
+        """Stop the wait for skipped peers after a change of the view."""
         self.mixing.forget(self.view.is_gone)
         return [*self._maybe_close(now), *self._gathered()]
 
@@ -394,8 +394,8 @@ class GossipRounds:
         return tuple([p for p in self._members() if p != self.local and p not in self.finished])
 
     def _gathered(self, overdue: bool = False) -> list[Effect]:
-        """Hands what was given to the trainer, once nobody is waited for. It takes no round: the
-        trainer is let compute the same one again."""
+        """Hand the collected values to the trainer if no peer is waited for. This takes no round:
+        the trainer then computes the same round again."""
         if not overdue and not self._gather.is_over(self._others()):
             return []
         effects, collected = self._gather.close()
@@ -407,8 +407,8 @@ class GossipRounds:
     def _go(self) -> StartRound:
         samples = None
         if self._data is not None:
-            # No commit says from when on there are more shares: who comes later reads one of the
-            # first once more.
+            # Without commits, peers cannot agree on a new number of shares. A peer that joins later
+            # reads the share of a first one again.
             known, n = self.local in self._first, len(self._first)
             rank = self._first.index(self.local) if known else self.local % n
             samples_total, batch, ahead = self._data
@@ -436,8 +436,8 @@ class GossipRounds:
         return [send for pair in pairs for send in pair]
 
     def _awaited(self) -> list[PeerId]:
-        """Sources that have not delivered what this round wants of them,
-        and that are worth waiting for."""
+        """Return the sources to wait for: they have not delivered all pushes of this round, and are
+        neither skipped, finished nor in quarantine."""
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if self.mixes else ("gradient",)
         missing = self.pushes.missing(kinds, self._sources, self.round_id)
         if not missing:
@@ -481,7 +481,7 @@ class GossipRounds:
             if pushed.payload is not None
         }
         others = {peer: pushed for peer, pushed in taken.items() if peer not in locked}
-        # Suspicion keeps nobody out where the rule could not tolerate f with the others.
+        # Suspected peers are left out only if the rule can tolerate f with the others.
         if len(others) + (own is not None) >= self.settings.updates_needed(self.settings.f):
             if kind == "gradient":
                 self._outside = tuple(
@@ -492,7 +492,7 @@ class GossipRounds:
                     ]
                 )
             taken = others
-        # Parameters count alike: they are positions, not means over samples.
+        # All parameters have the same weight: they are positions, not means over samples.
         rows = [
             Row(peer, pushed.payload, pushed.samples if kind == "gradient" else 1)
             for peer, pushed in taken.items()
@@ -507,7 +507,7 @@ class GossipRounds:
         self._next_ticket += 1
         self._tickets[ticket] = mix
         own = next((index for index, row in enumerate(rows) if row.peer == self.local), None)
-        # Parameters are aggregated as differences to the own ones, which have no history.
+        # Parameters are aggregated as differences from the local ones, which have no history.
         return Aggregate(
             ticket,
             self.round_id,
@@ -534,12 +534,12 @@ class GossipRounds:
         return 0.5 if self.settings.local_steps and others else 0.0
 
     def _tolerated(self, rows: int) -> int:
-        """f for so few rows: as many as the rule can tolerate. Quarantine takes nothing from it:
-        one peer's experience is no proof."""
+        """Return f, or fewer if the rule cannot tolerate f among ``rows``. Peers in quarantine do
+        not reduce it: the verdicts of one peer are no proof."""
         return self.settings.tolerable(self.settings.f, rows)
 
     def _own_update(self) -> Payload | None:
-        """A liar keeps its true update for itself."""
+        """Return the local update; of an injected Byzantine peer, the true one."""
         own = self._own
         if own is None or not own.samples or not own.payloads:
             return None
@@ -548,8 +548,8 @@ class GossipRounds:
     # --- the end of a round -----------------------------------------------------------------------
 
     def _verdicts_of(self, event: Aggregated) -> list[Contribution]:
-        """The rule's verdict on the gradients is evidence, except on our own. On parameters it is
-        none: when replicas agree to the last bits, any difference at all stands out infinitely."""
+        """Return the rule's verdicts on the gradients of other peers. Verdicts on parameters are no
+        evidence: if replicas agree to the last bits, any difference is an infinite outlier."""
         facts = zip(self._rows, event.weights, event.outlyingness, strict=True)
         return [
             Contribution(row.peer, row.samples, weight, far)
@@ -617,8 +617,8 @@ class GossipRounds:
         return self._plans[key]
 
     def _scheduled(self, sender: PeerId, round_id: int) -> bool:
-        """Whether the sender's plan names us. Views differ for a moment when somebody dies: the
-        full roster or ours will do."""
+        """Whether the plan has a push from ``sender`` to this peer. When a peer dies, views differ
+        for a moment, so the plans of the full roster count, too."""
         for peers in dict.fromkeys((self._members(), self._everybody, self._first)):
             pushes = self._plan(round_id, peers).pushes
             assert pushes is not None
@@ -627,12 +627,11 @@ class GossipRounds:
         return False
 
     def _time(self, push: Push, now: float) -> None:
-        """Teaches the grace, also from those who came too late for it,
-        else it would only ever shrink.
+        """Record the lag of a push for the grace period.
 
-        Who comes too late to be of any use teaches nothing, or one slow peer would slow us all;
-        unless we are so far ahead of the others that nobody will follow:
-        then we are to wait until they are here.
+        Pushes after the end of the grace count, too, as otherwise it could only shrink. Stale
+        pushes do not count, as otherwise one slow peer would slow all others. They count if the
+        others are too far behind, so that this peer waits for them.
         """
         if push.what != "gradient":
             return
@@ -647,8 +646,8 @@ class GossipRounds:
             )
 
     def _newest(self) -> int:
-        """The latest round that more than f others have reached:
-        no liar's word alone takes us anywhere."""
+        """Return the latest round that more than f others have reached, so that up to f Byzantine
+        peers cannot raise it; -1 if there are too few."""
         others = [peer for peer in self._members() if peer != self.local]
         reached = sorted((self.pushes.latest_round(peer) for peer in others), reverse=True)
         return reached[self.settings.f] if len(reached) > self.settings.f else -1

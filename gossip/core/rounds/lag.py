@@ -1,9 +1,8 @@
-"""Whether others have gone on without this peer: it is some rounds behind, too many rounds behind,
-or on another branch of the history.
+"""Detection of lag: this peer is some rounds behind, too many rounds behind, or on another branch.
 
-Up to f peers may lie about their round. So a peer gives up its rounds to take over a state only
-when more than f peers call for it. When its rounds stand still anyway, the word of one peer is
-enough: a lie then costs only time, since with f > 0 no state is taken at the word of one peer
+Up to f peers may report a false round. So a peer leaves its rounds for a state transfer only if
+more than f peers report a reason. If its rounds do not progress, the report of one peer is enough.
+A false report then costs only time: with f > 0, no state is adopted from one peer alone
 (``transfer/receiver.py``).
 """
 
@@ -36,14 +35,14 @@ from .shard import ShardRound
 from .timeouts import Deadline
 
 BEHIND_SHARE = 0.25
-"""Share of a usual round in which the commits that this peer lacks may come without a request."""
+"""Fraction of a typical round in which missing commits may come without a request."""
 
 LOOK_EVERY_S = 0.25
-"""How often one that is behind looks whether what it lacks is still coming."""
+"""Interval of the checks whether missing commits still arrive, in seconds."""
 
 ASK_AGAIN_S = 0.5
-"""Most between two requests for commits, however long answers take. After so long without any the
-next one comes soon again."""
+"""Longest interval between two requests for commits, in seconds. After so long without a request
+the interval is short again."""
 
 
 FORKS_KEPT = 16
@@ -51,17 +50,18 @@ FORKS_KEPT = 16
 
 @record
 class CatchUpOverdue:
-    """``peer`` is ahead of us, and the commits between have had the time to come by themselves."""
+    """Timeout of the wait for missing commits without a request. ``peer`` is ahead of this peer."""
 
     round_id: int
     peer: PeerId
 
 
 class LagDetector:
-    """Notices that this peer is not where the others are.
+    """Detects that this peer is behind the others or on another branch.
 
-    ``lost_track`` names a peer to take the state from, and why, when nothing else can help: too far
-    behind, or on a fork.
+    Attributes:
+        lost_track: Peer to request a state from, and the reason: this peer is too far behind, or on
+            a fork. None if it needs no state.
     """
 
     def __init__(
@@ -77,38 +77,38 @@ class LagDetector:
         self.fork_choice = fork_choice
         self.local, self.lineage = fork_choice.local, fork_choice.lineage
         self.lost_track: tuple[PeerId, str] | None = None
-        self.shards: Sequence[ShardRound] = ()  # of the present round
-        self.began_at = 0.0  # when the present round did
-        self.follows = False  # the rounds, without taking part
-        # the latest round that each peer says it is in, of those that said more than ours
+        self.shards: Sequence[ShardRound] = ()  # shards of the present round
+        self.began_at = 0.0  # start of the present round
+        self.follows = False  # this peer applies commits without taking part
+        # latest round that each peer has reported, if it is later than the local one
         self._ahead: dict[PeerId, int] = {}
         self._branches: dict[PeerId, bytes] = {}
-        # rounds after which others were seen with another history
+        # rounds after which other peers had another history
         self.forked: OrderedDict[int, None] = OrderedDict()
-        self._left = b""  # our H when we wanted to change over to a larger branch last
-        self._asked = -1  # the round for which a timer runs already
-        # who was asked for the commits from which round on
+        self._left = b""  # H when this peer last lost track to a larger branch
+        self._asked = -1  # round of the running timer
+        # receiver of the last request for commits, and the first round requested
         self._open: tuple[PeerId, int] | None = None
-        # the round before which all commits are in the answer to the last request
+        # end of the rounds in the answer to the last request, and time of that request
         self._answer_ends, self._asked_at = -1, float("-inf")
-        self._came = -1  # the latest round of which a commit has come
-        # between two requests, and when the next one may be made
+        self._came = -1  # latest round of a received commit
+        # pause between two requests, and earliest time of the next one
         self._pause_s, self._not_before = 0.0, float("-inf")
 
     def start(self, shards: Sequence[ShardRound], now: float, follows: bool) -> None:
-        """These are the shards of the present round, which begins now."""
+        """Start a round with its shards."""
         self.shards, self.began_at, self.follows = shards, now, follows
 
     def lose_track(self, donor: PeerId, why: str) -> None:
-        """Nothing but the state of another peer can help."""
+        """Set ``lost_track``: this peer needs the state of ``donor``."""
         self.lost_track = donor, why
 
     def clear_lost_track(self) -> None:
-        """No state is needed: one is being taken over, or it is not the time for it."""
+        """Clear ``lost_track``: a state transfer has begun, or its time has not come."""
         self.lost_track = None
 
     def begin(self) -> None:
-        """Another round begins. Which peer is on which branch of it is open."""
+        """Begin the next round. The branches of the other peers in it are unknown."""
         self._branches.clear()
         here = self.lineage.next_round
         self._ahead = (
@@ -118,9 +118,9 @@ class LagDetector:
         )
 
     def restart(self, same_round: bool, roster: Iterable[PeerId]) -> None:
-        """The state of another peer was taken over. In the same round it is still known which peer
-        is on which branch. If that were forgotten, the first message from the smaller branch would
-        lead this peer back there, again and again."""
+        """Restart with the adopted state of another peer. In the same round the branches of the
+        others are kept. Otherwise the first message from the smaller branch would lead this peer
+        back to it, again and again."""
         if not same_round:
             self._branches.clear()
         self.fork_choice.restart(roster)
@@ -128,21 +128,21 @@ class LagDetector:
         self._open = None
 
     def behind(self, peer: PeerId, round_id: int, now: float) -> list[Effect]:
-        """``peer`` is in a later round. The commits between may be on their way; if not,
-        it is asked for them."""
+        """Handle that ``peer`` is in a later round. Its commits may be on their way; if they do not
+        come in time, they are requested."""
         if not self.settings.may_be(peer) or self.fork_choice.is_on_other_branch(peer):
             return []
         here = self.lineage.next_round
         self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
         if self.fork_choice.is_partitioned(peer):
-            # The one that is ahead may be of the lighter side: its answer shows. Rounds may be too
-            # short for the timer.
+            # The peer that is ahead may be on the lighter side, which its answer shows. Rounds may
+            # be too short for the timer.
             if now < self._not_before:
                 return []
             self._not_before, self._open = now + ASK_AGAIN_S, (peer, here)
             return [self.request(peer, now)]
-        # Where two sides may go on, what a peer says of its progress may be of a branch
-        # that it has left.
+        # If two sides may continue, the round that a peer reports may be of a branch that it has
+        # left.
         far = here + self.settings.rounds.commit_log
         if (
             round_id > far
@@ -161,8 +161,8 @@ class LagDetector:
         ]
 
     def _behind_after_s(self) -> float:
-        """How long the commits between have to come by themselves:
-        large ones take a share of the round."""
+        """Return how long missing commits may come without a request, in seconds. Large ones take a
+        share of the round."""
         share_s = (
             min(BEHIND_SHARE * self.deadline.typical_round_s(), LOOK_EVERY_S)
             if self.transfer_tracker.takes_time
@@ -171,8 +171,8 @@ class LagDetector:
         return max(self.settings.rounds.behind_after_s, share_s)
 
     def are_coming(self, now: float) -> bool:
-        """Whether what is lacking is on its way: each commit itself, or payloads that it may be
-        queued behind, or the answer to a request, which is still coming."""
+        """Whether the missing commits are on their way: each commit itself, payloads that may
+        precede it in a queue, or the answer to a request."""
         here = self.lineage.next_round
         moved_at = max(self._asked_at, self.began_at)
         if here < self._answer_ends and now - moved_at < ASK_AGAIN_S:
@@ -187,31 +187,32 @@ class LagDetector:
         ):
             return True
         if self._came > here >= self._answer_ends:
-            return False  # those of later rounds have come without it, and it was not asked for
+            return False  # a later commit has come without them, and they were not requested
         most_s = self.transfer_tracker.most_s(now)
         if now - self.began_at <= most_s:
             return self.transfer_tracker.is_busy(self.local, now)
-        # Another request would only queue behind the answer of the peer that was asked.
+        # Another request would only wait behind the answer to the last one.
         if self._open is None or now - self._asked_at > most_s:
             return False
         return self.transfer_tracker.is_sending(self._open[0], now + most_s, now)
 
     def on_later_commit(self, round_id: int) -> None:
-        """A commit of a later round has come, whole."""
+        """Record a complete commit of a later round."""
         self._came = max(self._came, round_id)
 
     def on_refusal(self) -> None:
-        """A result was refused, so the answer that it is part of leads nowhere."""
+        """Handle the rejection of a result: the answer that it is part of is of no further
+        help."""
         self._answer_ends = -1
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """The link to it broke, with the rest of its answer."""
+        """Handle the broken link to ``peer``: the rest of its answer is lost."""
         self.transfer_tracker.on_disconnect(peer)
         if self._open is not None and self._open[0] == peer:
             self._answer_ends = -1
 
     def still_behind(self, timer: CatchUpOverdue, now: float) -> list[Effect]:
-        """Asks for what is lacking, unless it is on its way. An answer has all that is lacking, and
+        """Request the missing commits, unless they are on their way. An answer has all of them and
         takes long over a slow link. So the pauses between requests grow."""
         if self.are_coming(now):
             return [self.timers.set(now + LOOK_EVERY_S, timer)]
@@ -227,8 +228,8 @@ class LagDetector:
         return [self.request(peer, now)]
 
     def _in_turn(self, peer: PeerId) -> PeerId:
-        """One of those ahead who was not asked last: what one peer hands over may be refused, until
-        more than f have."""
+        """Return a peer that is ahead and did not receive the last request. A result may be
+        rejected until more than f peers have sent it, so the requests go to several peers."""
         last, here = self._open, self.lineage.next_round
         if last is None or last != (peer, here):
             return peer
@@ -236,7 +237,8 @@ class LagDetector:
         return next((other for other in ahead if other > peer), ahead[0]) if ahead else peer
 
     def request(self, peer: PeerId, now: float) -> Send:
-        """For the commits from the present round on. The answer may be that they are not kept."""
+        """Return the request for the commits from the present round on. ``peer`` may reply that it
+        does not keep them."""
         self._open = (peer, self.lineage.next_round)
         self._answer_ends = max(self._ahead.get(peer, -1), self.lineage.next_round + 1)
         self._asked_at = now
@@ -248,24 +250,24 @@ class LagDetector:
         )
 
     def not_serving(self, asked: Update | UpdateRequest) -> NotServing:
-        """The answer to an update that is not served here,
-        or to one who asks for ours on another branch."""
+        """Return the reply to an update that this peer does not serve, or to a request for its
+        update from another branch."""
         where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
         return NotServing(*where, round_id=self.lineage.next_round, chain=self.lineage.head)
 
     def in_no_round(self, asked: UpdateRequest) -> NotServing:
-        """The answer of a peer that takes over a state. It does not name the branch that the peer
-        leaves. Otherwise the peer would count there, and others would change to a branch that
-        nobody is on."""
+        """Return the reply of a peer during its state transfer. It does not name the branch that
+        the peer leaves. Otherwise the peer would count for that branch, and others would change to
+        a branch without peers."""
         where = (asked.lineage, asked.round_id, asked.shard, asked.attempt)
         return NotServing(*where, round_id=0, chain=self.lineage.unbegun)
 
     def not_kept(self, peer: PeerId, notice: NotServing, now: float) -> list[Effect]:
-        """``peer``, which is in a later round, has answered with that and not with a commit.
+        """Handle a notice of ``peer`` that it is in a later round.
 
-        When it was asked for the commits it does not keep them, as one that has taken over a state
-        itself: asking it again would lead to nothing, so its state is asked for. (An update that is
-        late gets the same answer, under its own attempt.)
+        As the reply to a request for commits, the notice means that ``peer`` does not keep them,
+        because it has adopted a state itself. Then this peer needs its state. A late update gets
+        the same reply, with the attempt of the update.
         """
         here, round_id = self.lineage.next_round, notice.round_id
         if self._shows(peer, notice):
@@ -289,32 +291,30 @@ class LagDetector:
         return []
 
     def _beyond(self, round_id: int) -> int:
-        """How many say that they are in a later round."""
+        """Return the number of peers that have reported a round after ``round_id``."""
         return sum([ahead > round_id for ahead in self._ahead.values()])
 
     def is_ahead(self, peer: PeerId) -> bool:
-        """Whether it says that it is in a later round."""
+        """Whether ``peer`` has reported a later round."""
         return self._ahead.get(peer, 0) > self.lineage.next_round
 
     def is_passed(self, round_id: int) -> bool:
-        """Whether it is certain that others have a commit of that round:
-        more than f say that they are past it."""
+        """Whether other peers certainly have a commit of ``round_id``: more than f report a later
+        round."""
         return self._beyond(round_id) > self.settings.f
 
     def awaits_commit(self, now: float) -> bool:
-        """Whether the present round is passed and its commit may still come from those who have
-        it. A server that was stopped must not make another one. Nobody waits for longer than a
-        round timeout: those ahead may be on another branch."""
+        """Whether other peers have a commit of the present round, which may still come. A server
+        that was paused must not make another one. The wait ends after one round timeout, as the
+        peers ahead may be on another branch."""
         return (
             self.is_passed(self.lineage.next_round)
             and now - self.began_at <= self.deadline.round_timeout_s()
         )
 
-    def is_credible(self, sayers: int, now: float) -> bool:
-        """Whether what so many peers say is reason enough to leave our rounds."""
-        return (
-            sayers > self.settings.f or now - self.began_at > self.settings.rounds.round_timeout_s
-        )
+    def is_credible(self, count: int, now: float) -> bool:
+        """Whether reports of ``count`` peers are enough for this peer to leave its rounds."""
+        return count > self.settings.f or now - self.began_at > self.settings.rounds.round_timeout_s
 
     def record_commit_branch(self, peer: PeerId, commit: Commit, now: float) -> bool:
         """Record the branch of a commit of the present round that ``peer`` has sent.
@@ -339,8 +339,8 @@ class LagDetector:
         return True
 
     def on_hello(self, peer: PeerId, hello: Hello, stance: Stance, now: float) -> list[Effect]:
-        """``peer`` has announced its round. If it is on another branch and behind this peer, it
-        cannot know that, and is told."""
+        """Handle the announced round of ``peer``. If it is on another branch and behind this peer,
+        send it a notice: its own commits do not show the fork."""
         if (
             not self.fork_choice.may_differ
             and hello.chain
@@ -359,10 +359,10 @@ class LagDetector:
         ]
 
     def _shows(self, peer: PeerId, notice: NotServing) -> bool:
-        """Whether this answer of one that is ahead shows that it is on another branch. Who has
-        forgotten its history is taken to be, unless it has contributed to ours lately."""
+        """Whether the notice of a peer that is ahead shows that it is on another branch. A peer
+        without the history counts as such, unless it has contributed to this branch lately."""
         if self.follows:
-            return False  # it took its state from one of them, and is of no side
+            return False  # this peer has adopted the state of another one and is on no side
         tells = self.fork_choice.may_differ and (
             notice.chain or self.fork_choice.is_partitioned(peer)
         )
@@ -375,9 +375,9 @@ class LagDetector:
             self.lost_track = heavier
 
     def is_back(self, now: float) -> bool:
-        """Whether this peer has lately come back from a change of branch without another state,
-        because the peers of each branch had left for the other one. Then only peers that know the
-        other branch to be larger leave again. The others stay, to give them a state."""
+        """Whether this peer has lately returned from a change of branch without another state,
+        because the peers of each branch had left for the other one. Then only peers for which the
+        other branch is certainly larger leave again. The others stay and send them a state."""
         return (
             self._left == self.lineage.head
             and now - self.began_at <= self.settings.rounds.round_timeout_s

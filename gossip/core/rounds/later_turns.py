@@ -133,8 +133,11 @@ class LaterTurns:
     def grant_claim(self, shard: ShardRound, serves: bool, now: float) -> int | None:
         """Return the attempt of the latest deferred claim that may be followed now, or None.
 
-        After a claim of a peer is granted, its next one waits for one pass over the order, and
-        twice as long each further time in the same round. ``serves``: whether this peer may serve.
+        After a claim of a peer is granted, its next one waits for one pass through the order, and
+        twice as long each further time in the same round.
+
+        Args:
+            serves: Whether this peer may serve.
         """
         claims = shard.claims
         for peer, attempt in tuple(claims.deferred.items()):

@@ -1,5 +1,5 @@
-"""How far to move towards the others' parameters:
-more when the replicas have come too far apart."""
+"""Strength of mixing: how far a peer moves towards the parameters of the others. It rises when the
+replicas are too far apart."""
 
 from __future__ import annotations
 
@@ -11,28 +11,27 @@ from gossip.core.settings import GossipSettings
 from .sketch import ConsensusDistance, Sketch, consensus, read_sketch
 
 CALM = 0.5
-"""Mixing that was raised goes back when the consensus distance has fallen to this
-part of its bound."""
+"""Fraction of its bound to which the consensus distance must fall before raised mixing ends."""
 
 
 class MixingController:
-    """Keeps everybody's latest sketch, measures the consensus distance,
-    and says how strongly to mix."""
+    """Latest sketch of each peer, the consensus distance, and the strength of mixing."""
 
     def __init__(self, local: PeerId, settings: GossipSettings, f: int) -> None:
         self.local, self.settings, self.f = local, settings, f
         self.consensus: ConsensusDistance | None = None
-        """At the last round that mixed, None while unknown."""
+        """Consensus distance at the last round that mixed; None while unknown."""
         self.raised = False
         """Whether mixing is raised because the replicas are too far apart."""
         self._sketches: dict[PeerId, tuple[int, Sketch]] = {}
 
     def is_due(self, round_id: int) -> bool:
-        """Whether parameters are exchanged in that round: the last of every ``mix_every``."""
+        """Whether parameters are exchanged in ``round_id``: the last round of every
+        ``mix_every``."""
         return round_id % self.settings.mix_every == self.settings.mix_every - 1
 
     def learn(self, peer: PeerId, round_id: int, packed: bytes) -> None:
-        """Notes a peer's sketch. Junk is passed over: it says nothing about the parameters."""
+        """Record the sketch of ``peer``. Invalid bytes are ignored."""
         sketch, known = read_sketch(packed), self._sketches.get(peer)
         if sketch is not None and (known is None or known[0] <= round_id):
             self._sketches[peer] = (round_id, sketch)
@@ -42,8 +41,8 @@ class MixingController:
             del self._sketches[peer]
 
     def measure(self, round_id: int, barred: Collection[PeerId]) -> None:
-        """Updates ``consensus`` and ``raised`` from the sketches of the last two exchanges; those
-        of ``barred`` do not count."""
+        """Update ``consensus`` and ``raised`` from the sketches of the last two exchanges, without
+        those of ``barred``."""
         own = self._sketches.get(self.local)
         if own is None:
             return
@@ -60,11 +59,11 @@ class MixingController:
             self.raised = found.ratio > (CALM * bound if self.raised else bound)
 
     def scale(self, others: int) -> float:
-        """The factor on the rule's mixed difference,
-        when the parameters of ``others`` peers went into it.
+        """Return the factor on the rule's mixed difference, which the parameters of ``others``
+        peers went into.
 
-        At most k/(k+1): whatever weight the rule gave ourselves (Krum: none),
-        at least 1/(k+1) is left to us.
+        It is at most k/(k+1) with k = ``others``. So at least 1/(k+1) of the local parameters
+        stays, even if the rule gave them no weight, as Krum may.
         """
         most = others / (others + 1)
         return most if self.raised else min(self.settings.mixing, most)

@@ -25,8 +25,8 @@ LOOK_EVERY_S = 0.25
 """Interval of the checks whether bytes still arrive."""
 
 BACK_OFF_MAX = 3
-"""Largest number of doublings of a server's timeout where payloads take time: one for each server
-that this peer has given up, or for each pass over the order."""
+"""Largest number of doublings of a server's timeout where payloads take time. It doubles with each
+server that this peer has given up, or with each pass through the order."""
 
 
 class Patience:
@@ -46,7 +46,7 @@ class Patience:
         self._required_peers = NOBODY
 
     def require_updates_of(self, peers: Iterable[PeerId]) -> None:
-        """Set the peers whose updates the shards need."""
+        """Set the peers that the shards need updates from."""
         self._required_peers = frozenset(peers)
 
     def start_timeout(
@@ -72,22 +72,22 @@ class Patience:
         return [*self.timers.cancel(before), timer]
 
     def timeout_factor(self, shard: ShardRound) -> int:
-        """Return the factor of the server's timeout where payloads take time: it doubles with each
-        timeout, or each pass over the order, at most ``BACK_OFF_MAX`` times."""
+        """Return the factor of the server's timeout where payloads take time. It doubles with each
+        timeout, or each pass through the order, at most ``BACK_OFF_MAX`` times."""
         if not self.transfer_tracker.takes_time:
             return 1
         turns = max(shard.timeouts, (shard.attempt - shard.claims.skipped) // len(shard.order))
         return int(2 ** min(turns, BACK_OFF_MAX))
 
     def _ends_at(self, shard: ShardRound, now: float) -> float:
-        """Return when the patience with the present server ends, however many bytes arrive."""
+        """Return when the wait for the present server ends, however many bytes arrive."""
         return shard.server_wait.since + self.transfer_tracker.most_s(now) * self.timeout_factor(
             shard
         )
 
     def is_transferring(self, shard: ShardRound, now: float) -> bool:
-        """Return whether a peer of this round reports that it compiles or, until the patience ends,
-        that it receives payloads. Then a late result is not the server's fault."""
+        """Whether a peer of this round reports that it compiles or, until the wait ends, that it
+        receives payloads. Then a late result is not the server's fault."""
         awaited = [p for p in self.present.roster if not self.lateness.is_missed(p)]
         if self._believe_busy_reports(
             self.compile_tracker, awaited, shard.server_wait.compiles, now
@@ -106,12 +106,14 @@ class Patience:
         since: dict[PeerId, float],
         now: float,
     ) -> bool:
-        """Return whether one of ``peers`` has reported to ``tracker`` that it is busy, and is
-        believed.
+        """Whether ``tracker`` has a report of one of ``peers`` that it is busy, and the report
+        counts.
 
-        More than max(f, 1) busy peers, or this peer, are always believed; another one only while
-        its credit lasts: the time that may be spent waiting for it in vain. ``since``: start of the
-        wait for each believed peer; updated.
+        Reports of more than max(f, 1) busy peers, or of this peer, always count. The report of
+        another peer counts only while its credit lasts: the time that may be waited for it in vain.
+
+        Args:
+            since: Start of the wait for each peer with a report that counts; updated.
         """
         busy = [p for p in peers if tracker.is_at_work(p, now)]
         if self.local in busy or len(busy) > max(self.settings.f, 1):
@@ -189,7 +191,7 @@ class Patience:
         return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
 
     def end_wait(self, shard: ShardRound, now: float) -> None:
-        """Charge the peers whose updates were waited for in vain: the shard closes."""
+        """Charge the peers that were waited for in vain: the shard closes."""
         came = shard.served.answers
         self._spend(self.transfer_tracker, shard.update_transfers, now, came)
         self._spend(self.compile_tracker, shard.update_compiles, now, came)

@@ -1,4 +1,4 @@
-"""How far the rounds of the local peer are, as the other parts of it may know."""
+"""Progress of the local peer's rounds, for its other parts."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ class LocalProgress(Protocol):
         """Peers that take part in this round."""
 
     def quorum(self) -> int:
-        """Answers without which it is not closed."""
+        """Return the number of updates that a round needs."""
 
     def branch(self) -> tuple[bytes, tuple[PeerId, ...]]:
-        """H of the last round, and who has contributed lately where branches may
-        live side by side."""
+        """Return H of the last round, and the recent contributors if two branches may both
+        continue."""
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """H of the round before, and what belongs to the state before ``round_id`` beside the
-        trainer's; None: not kept."""
+        """Return H of the round before, and the part of the state before ``round_id`` that is not
+        the trainer's; None if it is not kept."""
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Raises ValueError or OverflowError unless both can be adopted; changes nothing."""
+        """Raise ValueError or OverflowError unless both can be adopted. Change nothing."""
 
 
 class RollingProgress:

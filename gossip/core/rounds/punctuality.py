@@ -17,8 +17,8 @@ from .timeouts import Deadline, RecentMedian
 MISSES = 2
 """Rounds without a peer after which servers do not wait long for it."""
 AMENDS = 8
-"""Rounds that a missed peer must be in time, beyond those it missed, before servers wait for it
-again. A peer that is in time only now and then must not delay every round."""
+"""Number of rounds in time, beyond those it missed, before servers wait for a missed peer again. A
+peer that is in time only now and then must not delay every round."""
 ANOTHER_CHANCE = 32
 """Rounds without a missed peer after which servers wait for it once more. Only a wait shows that
 its link is slow."""
@@ -27,7 +27,7 @@ PATIENCE_S = 0.5
 PATIENCE_ROUNDS = 1.0
 """The same wait, in typical rounds on top: long rounds have long lags."""
 SERVED_MAX = 64
-"""Number of attempts whose time of the first update is kept."""
+"""Number of attempts for which the time of the first update is kept."""
 LAGS_KEPT, LAGS_ENOUGH = 8, 4
 """Number of lags kept of each peer, and the number that is enough to judge it."""
 
@@ -54,7 +54,7 @@ class LatenessTracker:
         Args:
             expected: Peers that could send an update. A peer that was away counts as missed until
                 it takes part again.
-            contributors: Peers whose updates are in all commits; a round without any is ignored.
+            contributors: Peers with an update in all commits; a round without any is ignored.
         """
         for peer in roster if contributors else ():
             missed = self._missed.pop(peer, 0)
@@ -112,8 +112,8 @@ class LatenessTracker:
         self._observe(sender, now - first_at)
 
     def record_late_update(self, sender: PeerId, update: Update, now: float) -> None:
-        """Record an update whose attempt is over. Lags of missed peers are not recorded, as they
-        would make the grace longer for all."""
+        """Record an update of an attempt that is over. Lags of missed peers are not recorded, as
+        they would make the grace longer for all."""
         first_at = self._began.get((update.round_id, update.shard, update.attempt))
         if first_at is not None and not self.is_missed(sender):
             self._observe(sender, min(now - first_at, self._deadline.cap_s))

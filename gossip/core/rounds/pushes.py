@@ -1,4 +1,4 @@
-"""Pushes of other peers that no round has used yet. Bounded: a few rounds of each kind and
+"""Pushes of other peers that no round has used yet. At most a few rounds are kept of each kind and
 sender."""
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ Kind: TypeAlias = Literal["gradient", "parameters"]
 class Pushed:
     round_id: int
     samples: int
-    payload: Payload | None  # None: it had no samples
+    payload: Payload | None  # None if the sender had no samples
 
 
 class PushStore:
-    """Keeps the newest ``staleness_max + 1`` pushes of each kind and sender,
-    and how far each sender is."""
+    """The newest ``staleness_max + 1`` pushes of each kind and sender, and the latest round of each
+    sender."""
 
     def __init__(self, staleness_max: int) -> None:
         self._staleness_max = staleness_max
         self._kept: dict[tuple[Kind, PeerId], dict[int, Pushed]] = {}
-        self._heard: dict[tuple[Kind, PeerId], int] = {}
-        self._used: dict[tuple[Kind, PeerId], int] = {}  # the round of what was taken last
+        self._latest: dict[tuple[Kind, PeerId], int] = {}
+        self._used: dict[tuple[Kind, PeerId], int] = {}  # round of the push that was used last
         self._incarnations: dict[PeerId, int] = {}
 
     def meet(self, peer: PeerId, incarnation: int) -> bool:
-        """Notes the life that a push came from; forgets what a former life of the peer has sent.
-        False: it is of a former one."""
+        """Record the incarnation of a push. Drop the pushes of a former incarnation of ``peer``.
+
+        Returns: False if the push itself is of a former incarnation.
+        """
         known = self._incarnations.get(peer, 0)
         if incarnation < known:
             return False
@@ -43,8 +45,8 @@ class PushStore:
         return True
 
     def add(self, kind: Kind, peer: PeerId, pushed: Pushed) -> None:
-        """Keeps it, in place of another of the same round. What was used, or comes after a newer
-        one that was, is dropped."""
+        """Store ``pushed`` in place of another push of the same round. Drop it if this push or a
+        newer one was used."""
         if pushed.round_id <= self._used.get((kind, peer), -1):
             return  # a duplicate from the network would be used twice
         kept = self._kept.setdefault((kind, peer), {})
@@ -54,29 +56,29 @@ class PushStore:
         self.note(kind, peer, pushed.round_id)
 
     def note(self, kind: Kind, peer: PeerId, round_id: int) -> None:
-        """It is in ``round_id`` at least."""
-        self._heard[kind, peer] = max(self._heard.get((kind, peer), -1), round_id)
+        """Record that ``peer`` is in ``round_id`` or later."""
+        self._latest[kind, peer] = max(self._latest.get((kind, peer), -1), round_id)
 
     def latest_round(self, peer: PeerId) -> int:
-        """The latest round that the peer has pushed in, -1 for none."""
+        """Return the latest round in which ``peer`` has pushed; -1 if there is none."""
         return max(
-            self._heard.get(("gradient", peer), -1), self._heard.get(("parameters", peer), -1)
+            self._latest.get(("gradient", peer), -1), self._latest.get(("parameters", peer), -1)
         )
 
     def has_delivered(self, kind: Kind, peer: PeerId, round_id: int) -> bool:
-        """Whether nothing more of this kind will come from the peer for ``round_id``:
-        pushes arrive in order."""
-        return self._heard.get((kind, peer), -1) >= round_id or self.latest_round(peer) > round_id
+        """Whether no further push of this kind will come from ``peer`` for ``round_id``: pushes
+        arrive in order."""
+        return self._latest.get((kind, peer), -1) >= round_id or self.latest_round(peer) > round_id
 
     def missing(
         self, kinds: Collection[Kind], peers: Collection[PeerId], round_id: int
     ) -> list[PeerId]:
-        """Those who have not delivered all of ``kinds`` for ``round_id``."""
-        heard, found = self._heard, []
+        """Return the peers that have not delivered all of ``kinds`` for ``round_id``."""
+        latest, found = self._latest, []
         for peer in peers:
             for kind in kinds:
-                # Most have delivered just that.
-                if heard.get((kind, peer), -1) < round_id and not self.has_delivered(
+                # Most peers have delivered the push of this round: they need no further check.
+                if latest.get((kind, peer), -1) < round_id and not self.has_delivered(
                     kind, peer, round_id
                 ):
                     found.append(peer)
@@ -86,11 +88,10 @@ class PushStore:
     def pop_pushes(
         self, kind: Kind, round_id: int, expected: Collection[PeerId]
     ) -> dict[PeerId, Pushed]:
-        """Removes and returns what ``round_id`` uses, one a sender, by sender.
+        """Remove and return the pushes that ``round_id`` uses, one of each sender, by sender.
 
-        That is the newest up to ``round_id``, or for those expected the oldest of later rounds when
-        they are past this one. Everything older than that goes, and all that is too old.
-        Nothing is used twice.
+        It is the newest push up to ``round_id``. If an expected peer has only later pushes, it is
+        the oldest of these. All pushes up to ``round_id`` are dropped. No push is used twice.
         """
         taken = {}
         for key in sorted([key for key in self._kept if key[0] == kind]):
@@ -108,7 +109,7 @@ class PushStore:
         return taken
 
     def drop_older(self, round_id: int) -> None:
-        """Frees what no round from ``round_id`` on can use."""
+        """Drop the pushes that no round from ``round_id`` on can use."""
         for kept in self._kept.values():
             for at in [at for at in kept if at < round_id - self._staleness_max]:
                 del kept[at]
@@ -116,7 +117,7 @@ class PushStore:
     def forget(self, peer: PeerId) -> None:
         for kind in ("gradient", "parameters"):
             self._kept.pop((kind, peer), None)
-            self._heard.pop((kind, peer), None)
+            self._latest.pop((kind, peer), None)
             self._used.pop((kind, peer), None)
 
     def __len__(self) -> int:

@@ -122,8 +122,8 @@ class Quorum:
         holders = self.peers_with_rejected_result(shard)
         if not holders or len(served.answers) + len(holders) < self._majority(self.members()):
             return False
-        # A skipped peer that is not known to be dead may still answer. After one pass over the
-        # order it has had the time to.
+        # A skipped peer that is not known to be dead may still answer, until all servers of the
+        # order have had their turn.
         away = [
             peer
             for peer in self.present.roster
@@ -132,7 +132,7 @@ class Quorum:
         return not away or shard.attempt >= len(shard.order)
 
     def expected(self) -> list[PeerId]:
-        """Return the peers whose updates this round can still bring."""
+        """Return the peers that this round can still receive updates from."""
         return [
             p
             for p in self.present.roster

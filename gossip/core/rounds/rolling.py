@@ -1,33 +1,33 @@
 """Rolling rounds: collect updates, reach a quorum, aggregate, commit, or move to the next server.
 
 Every peer is a participant of each round, and the server of a shard when its turn comes. A round
-ends for a peer when it has a commit of every shard; then it applies them all. Nothing here waits
-for a peer that is skipped: one that is dead, unreachable, finished, or silent since its connection
-broke (``skip_reason``).
+ends for a peer when it has a commit of every shard; then it applies them all. No peer waits for a
+skipped one, which is dead, unreachable, finished, or silent since its connection broke
+(``skip_reason``).
 
 **A failed server.** Attempt a of a shard is served by ``order[a % len(order)]``. Each peer decides
 alone when its attempt has failed: the server is skipped, makes no progress in time (the server
-itself keeps that limit, too), or answers that it does not serve; with f > 0, the server's own
-result is rejected; or the server is this peer and was paused. Then the peer moves to the next
-attempt whose server is not skipped, and sends its update there. A peer also follows claims of other
-peers that a later attempt has begun. It ignores a claim that nothing it sees explains, if the peer
-that makes it has cost it too much waiting before (``later_turns.py``). There is no vote.
+itself keeps that limit, too), or replies that it does not serve. With f > 0, an attempt also fails
+if the server's own result is rejected. A server that was paused leaves its attempt. After a failure
+the peer sends its update to the next attempt with a server that is not skipped. A peer also follows
+claims of other peers that a later attempt has begun. It ignores an unexplained claim if waiting on
+claims of that peer has cost too much time before (``later_turns.py``). There is no vote.
 
 **Two results.** A server commits once a quorum has answered. The following holds if the quorum is a
 majority. It is 1 with fewer than three peers or ``quorum = "available"``, and smaller with
 ``on_minority = "continue"`` (``quorum.py``). A peer that has moved on records no commit sent
 under an earlier attempt: it forwards the commit to its present server, which re-issues it and does
 not aggregate again. A peer that has a commit which others lack brings them to it: they request it
-(``CommitRequest``). A peer that comes back to a round is bound by its attempts (``AttemptLocks``).
-So two results arise only if a server aggregates updates whose senders have moved on, before it
-learns of the later attempt. A server that notices its own pause leaves its attempts (``on_pause``).
-A later server requests missing updates, which also reaches the earlier server. With f > 0, a peer
-that follows an unexplained claim withdraws its update, unless the rule has it already. What is left
-is detected, not prevented: a pause or delay that nobody notices, two isolated sides, and a
-Byzantine server that sends different commits. Then the hash chains differ. The branch that more
-peers are heard on wins, of equal ones that with the lower hash (``LagDetector.record_branch``);
-where minorities may continue, ``fork_choice.py`` decides. The others take the state of the winning
-side (docs/limits.md).
+(``CommitRequest``). A peer that returns to a round is bound by its attempts (``AttemptLocks``). So
+two results arise only if a server aggregates updates after their senders have moved on, and before
+it receives a message of the later attempt. A server that notices its own pause leaves its attempts
+(``on_pause``). A later server requests missing updates, which also reaches the earlier server. With
+f > 0, a peer that follows an unexplained claim withdraws its update, unless the rule has it
+already. The other cases are detected, not prevented: a pause or delay that no peer notices, two
+isolated sides, and a Byzantine server that sends different commits. Then the hash chains differ.
+The branch that more peers have reported wins, and of equal branches the one with the lower hash
+(``LagDetector.record_branch``). If minorities may continue, ``fork_choice.py`` decides. The others
+adopt the state of the winning side (docs/limits.md).
 """
 
 from __future__ import annotations
@@ -99,17 +99,17 @@ from .timeouts import Deadline
 from .validation import ResultValidator
 
 AFTER_PAUSE_S = 1.0
-"""After a pause a peer does not serve for so long. Messages that arrived during the pause are
-handled by then."""
+"""Time after a pause in which a peer does not serve, in seconds. Messages that arrived during the
+pause are handled by then."""
 
 BEHIND_MAX, BEHIND_S = 2, 0.5
-"""How many rounds, or seconds of rounds, a newcomer may be behind when it says that it is ready."""
+"""Largest lag at which a newcomer reports that it is ready, in rounds and in seconds of rounds."""
 
 SMALL_BYTES = 2**20
-"""Results up to this size are sent once more to whoever may lack them."""
+"""Largest size of a result that is sent once more to peers that may lack it, in bytes."""
 
 LOADED_ROUNDS = 3
-"""For so many typical rounds after a slow transfer, timeouts stay long."""
+"""Number of typical rounds after a slow transfer in which timeouts stay long."""
 
 RollingTimer: TypeAlias = RoundTimer | CatchUpOverdue
 Mode: TypeAlias = Literal["off", "following", "active"]
@@ -120,7 +120,7 @@ class RollingRounds:
 
     ``mode``: ``off`` until ``start``, ``following`` while it applies commits without being in the
     roster, then ``active``. ``replicated`` is the state that all peers share. If this peer cannot
-    follow, ``lag_detector.lost_track`` names a peer whose state it needs.
+    follow, ``lag_detector.lost_track`` names a peer to request a state from.
     """
 
     def __init__(
@@ -176,7 +176,7 @@ class RollingRounds:
         # the last round that the trainer has applied, or will apply before the next StartRound
         self._applied = -1
         self._main_peer: PeerId = local  # the lowest peer that may serve in this round
-        self._started_round = -1  # the last round that the trainer was told to compute
+        self._started_round = -1  # the last round that the trainer was requested to compute
         self._answered_round = -1  # the last round that this peer has sent an update for
         self._serves_from = float("-inf")  # when this peer serves again after a pause
         self._attempt_locks = AttemptLocks()
@@ -254,7 +254,7 @@ class RollingRounds:
         return effects
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Take over another peer's state before ``round_id``.
+        """Adopt another peer's state before ``round_id``.
 
         Raises: As ``LocalProgress.check``. Then nothing has changed.
         """
@@ -380,7 +380,7 @@ class RollingRounds:
         return self._on_round_message(event, message.round_id, now)
 
     def _on_round_message(self, event: Received, round_id: int, now: float) -> list[Effect]:
-        """Handle a message that tells the round of its sender. A commit is judged before its sender
+        """Handle a message that has the round of its sender. A commit is judged before its sender
         counts as present: the next roster that it names may rightly lack a peer that was silent
         before."""
         if isinstance(event.message, Commit):
@@ -518,7 +518,8 @@ class RollingRounds:
         return self._to_roster(ReceivingPayload(self.settings.lineage, received, pause_s))
 
     def on_compiling(self, now: float) -> list[Effect]:
-        """Tell the others that the local trainer compiles. The node asks the trainer again soon."""
+        """Report to the others that the local trainer compiles. The node polls the trainer again
+        soon."""
         if self.mode == "off":
             return []
         self.patience.compile_tracker.record_compiling(self.local, now)
@@ -560,7 +561,7 @@ class RollingRounds:
             return [Send(sender, self.lag_detector.not_serving(update))]
         if shard.commit is not None:
             self.patience.lateness.record_late_update(sender, update, now)
-            # This server has sent its large commit to everybody. A peer that lost it requests it.
+            # This server has sent its large commit to all peers. A peer that lost it requests it.
             sent_before = shard.made_here and update.attempt <= shard.commit.attempt
             if sent_before and shard.payload is not None and shard.payload.nbytes > SMALL_BYTES:
                 return []
@@ -606,7 +607,8 @@ class RollingRounds:
     def _move_to(
         self, shard: ShardRound, attempt: int, claimant: PeerId, now: float
     ) -> list[Effect] | None:
-        """Move to an attempt that ``claimant`` says has begun; None: its claim is not followed.
+        """Move to an attempt that has begun according to ``claimant``; None: the claim is not
+        followed.
 
         If nothing but that claim makes this peer leave its attempt, the server of that attempt is
         probably alive and would use the update. So this peer has it drop the update, by a
@@ -734,13 +736,12 @@ class RollingRounds:
         )
         if refused:
             shard.declined_attempt = shard.attempt
-        # In the first pass over the order, move on at once. Later, wait for the timeout: otherwise
-        # peers would pass a shard around as fast as messages travel.
+        # In the first pass through the order, move on at once. Later, wait for the timeout:
+        # otherwise peers would move a shard around as fast as messages travel.
         if refused and shard.attempt < len(shard.order):
             return self._advance(
                 shard,
-                f"{sender} "
-                f"{'is on another branch' if elsewhere else 'says that it does not serve'}",
+                f"{sender} {'is on another branch' if elsewhere else 'does not serve'}",
                 now,
             )
         return []
@@ -914,8 +915,9 @@ class RollingRounds:
         return effects
 
     def _advance(self, shard: ShardRound, reason: str, now: float) -> list[Effect]:
-        """Give up the present attempt and send the own update to a later one: the latest put-off
-        claim that may be followed, else the next attempt whose server is not skipped."""
+        """Give up the present attempt and send the local update to a later one. It is that of the
+        latest deferred claim that may be followed, else the next one with a server that is not
+        skipped."""
         self.later_turns.leave(shard, now)
         granted = self.later_turns.grant_claim(shard, self._may_serve(now), now)
         following = self._next_attempt(shard, shard.attempt + 1, now)
@@ -929,8 +931,8 @@ class RollingRounds:
         return effects + self._send_update(shard, now)
 
     def _next_attempt(self, shard: ShardRound, first: int, now: float) -> int:
-        """Return the first attempt from ``first`` on whose server is not skipped. If all servers
-        are skipped, return ``first``: only time can help."""
+        """Return the first attempt from ``first`` on with a server that is not skipped. If all
+        servers are skipped, return ``first``."""
         for attempt in range(first, first + len(shard.order)):
             server = shard.server_of(attempt)
             if self._may_serve(now) if server == self.local else not self.skip_reason(server):
@@ -938,7 +940,7 @@ class RollingRounds:
         return first
 
     def _may_serve(self, now: float) -> bool:
-        """Whether this peer may serve. A swarm of one has nobody else."""
+        """Whether this peer may serve. A swarm of one has no other server."""
         return self.mode == "active" and (now >= self._serves_from or len(self.roster) == 1)
 
     def _postpone_serving(
@@ -1127,8 +1129,8 @@ class RollingRounds:
         return [] if is_not_ahead else self.lag_detector.behind(event.sender, message.round_id, now)
 
     def _first_round_to_store(self) -> int:
-        """Return the earliest round whose messages are stored; while this peer takes no part, the
-        one that the others are in."""
+        """Return the earliest round of stored messages. While this peer takes no part, it is the
+        round of the others."""
         if self.mode == "off":
             return self.future_buffer.next_round(self.round_id)
         return self.round_id
@@ -1159,7 +1161,7 @@ class RollingRounds:
 
 
 def _in_all(held: Held) -> frozenset[PeerId]:
-    """Return the peers whose updates are in every commit of a round that contains any."""
+    """Return the peers with an update in every commit of a round that contains any."""
     each = [
         frozenset([contribution.peer for contribution in commit.contributors])
         for commit, _ in held

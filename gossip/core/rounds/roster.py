@@ -31,7 +31,7 @@ class Attendance:
         self.departures, self.future_buffer = departures, future_buffer
 
     def skip_reason(self, peer: PeerId) -> str:
-        """Why nothing is expected of it now; "" when it is."""
+        """Return why no message is expected of ``peer`` now; "" if one is."""
         departures, heard = self.departures, self.future_buffer
         if peer in departures.done and departures.is_done(peer, self.lineage.next_round):
             return "it has finished"
@@ -49,8 +49,8 @@ class Attendance:
         view, departures, absent = self.view, self.departures, self.future_buffer.absent_at_start
 
         def stays(peer: PeerId) -> bool:
-            # A farewell that was forged for this server alone would cost it others' trust,
-            # who see that peer.
+            # A farewell may be forged for this server alone. Peers that see the member alive would
+            # then lower their trust in the server.
             return not view.is_gone(peer) or (
                 view.speaks_on(peer, now) and not departures.has_announced(peer)
             )
@@ -68,9 +68,9 @@ class Attendance:
 def spread(
     local: PeerId, view: View, roster: Roster, commit: Commit, payload: Payload | None
 ) -> list[Effect]:
-    """To everybody of this round and of the next."""
-    # A newcomer that alone held it would be on a branch of its own: the others do not ask it. So it
-    # hears of it last.
+    """Send the commit to all other peers of this round and of the next."""
+    # Newcomers come last. The others send no requests to a newcomer: with the only copy of the
+    # commit it would be on a branch of its own.
     everybody = [*roster.peers, *[peer for peer in commit.roster if peer not in roster]]
     there = [
         peer

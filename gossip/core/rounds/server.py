@@ -38,7 +38,7 @@ PULSE_S = 0.05
 
 
 class Server:
-    """Work of a peer for the shards whose turn it is to serve.
+    """Work of a peer for the shards that it serves.
 
     Args:
         quorum, patience: Whether an attempt may close, and how long it waits for more updates.
@@ -74,8 +74,8 @@ class Server:
         """Begin a round.
 
         Args:
-            standing: Peers in quarantine, whose updates no server waits for and no rule sees; and
-                those of them that are proven Byzantine.
+            standing: Peers in quarantine, and those of them that are proven Byzantine. No server
+                waits for their updates and no rule uses them.
             log: Commits of the rounds before, for rules that use the last result.
             shards: Number of shards.
         """
@@ -91,8 +91,8 @@ class Server:
         self._came_into = round_id
 
     def chosen(self, shard: ShardRound) -> Collection[PeerId] | None:
-        """Return the peers whose answers make the round. In a pipeline: peers that together have
-        each micro-batch once; None until there are such, and the round waits."""
+        """Return the peers with updates that make the round. In a pipeline, these are peers that
+        together have each micro-batch once; None while there are none, and the round waits."""
         served = shard.served
         pipeline, few = (
             self.settings.pipeline,
@@ -163,8 +163,8 @@ class Server:
         return [] if attempt != served.attempt else self._send_requests(shard, attempt)
 
     def request_from_newcomers(self, shard: ShardRound) -> list[Effect]:
-        """Request updates of peers that were skipped when the others were asked, and are back: they
-        do not know of the present attempt."""
+        """Request updates of peers that were skipped at the last requests and have returned: they
+        have received no request of the present attempt."""
         serving = shard.served.attempt
         if serving is None or serving != shard.attempt or shard.served.request_timer is not None:
             return []
@@ -193,7 +193,7 @@ class Server:
         return [Send(peer, request) for peer in missing]
 
     def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Run the rule if a quorum has answered and nobody else is waited for."""
+        """Run the rule if a quorum has answered and no other peer is waited for."""
         served = shard.served
         if served.attempt != shard.attempt or served.ticket is not None or shard.commit is not None:
             return []
@@ -277,8 +277,8 @@ class Server:
         return same
 
     def without_quarantined(self, usable: frozenset[PeerId], f: int) -> frozenset[PeerId]:
-        """Return the peers whose updates go into the rule. If the rule could not tolerate f without
-        the suspected peers, only the proven ones are left out."""
+        """Return the peers with updates for the rule. If the rule could not tolerate f without the
+        suspected peers, only the proven ones are left out."""
         left, enough = usable - self.present.locked, self.settings.updates_needed(f)
         return left if len(left) >= enough else usable - self.present.proven
 
@@ -437,7 +437,7 @@ class Server:
 def _rejected(
     shard: ShardRound, outside: Sequence[Row], result: Aggregated
 ) -> tuple[Rejection, ...]:
-    """Return what a commit reports about the peers whose samples it does not use, ascending."""
+    """Return the rejections of a commit: the peers with unused samples, ascending."""
     found: list[Rejection] = []
     for peer, (update, payload) in shard.served.answers.items():
         if payload is not None and not payload.finite:

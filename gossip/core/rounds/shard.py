@@ -70,7 +70,7 @@ class PresentRound:
     round_id: int = 0
     roster: Roster = field(default_factory=lambda: Roster(()))
     locked: frozenset[PeerId] = NOBODY  # in quarantine: no server waits for their updates
-    proven: frozenset[PeerId] = NOBODY  # those of them that are proven Byzantine
+    proven: frozenset[PeerId] = NOBODY  # the locked peers that are proven Byzantine
     parent: bytes = b""  # hash of the last commit
 
 
@@ -98,11 +98,11 @@ class CrossShardProgress:
 
 @dataclass(slots=True)
 class ServedAttempt:
-    """Attempt that this peer serves last, with the answers to it and its timers."""
+    """Last attempt that this peer serves, with its updates and timers."""
 
     attempt: int = -1  # none
     answers: dict[PeerId, tuple[Update, Payload | None]] = field(default_factory=dict)
-    # latest attempt whose update was withdrawn, by peer: it may come later and is dropped then
+    # latest attempt with a withdrawn update, by peer: an update that comes later is dropped
     withdrawn: dict[PeerId, int] = field(default_factory=dict)
     rows: tuple[Row, ...] = ()  # updates that the rule gets
     # updates of peers in quarantine, which are only measured; in steps ``rows`` has them, too
@@ -122,7 +122,8 @@ class ServedAttempt:
 
     @property
     def callers(self) -> int:
-        """Number of peers whose update has a value of a collective operation, and no samples."""
+        """Number of peers that take part in a collective operation, with a value and no
+        samples."""
         return sum([1 for update, _ in self.answers.values() if update.collective])
 
     def usable(self) -> list[PeerId]:
@@ -186,11 +187,11 @@ class ServedAttempt:
 class AttemptClaims:
     """Claims about later attempts of a shard (``later_turns.py``)."""
 
-    came_at: float = 0.0  # to the present attempt
-    led_here: PeerId | None = None  # the peer whose unexplained claim alone led to that attempt
-    skipped: int = 0  # attempts that were skipped on claims
-    deferred: dict[PeerId, int] = field(default_factory=dict)  # latest attempt, by peer
-    granted: dict[PeerId, int] = field(default_factory=dict)  # their number, by peer
+    came_at: float = 0.0  # start of the present attempt
+    led_here: PeerId | None = None  # claimant, if its unexplained claim alone led to that attempt
+    skipped: int = 0  # number of attempts skipped on claims
+    deferred: dict[PeerId, int] = field(default_factory=dict)  # latest claimed attempt, by peer
+    granted: dict[PeerId, int] = field(default_factory=dict)  # number of granted claims, by peer
 
 
 @dataclass(slots=True)
@@ -198,7 +199,7 @@ class ServerWait:
     """Wait for the server of an attempt. Claims of peers that they receive payloads, or compile,
     extend it: ``transfers`` and ``compiles`` have the time of each claim."""
 
-    attempt: int = -1  # whose timeout runs
+    attempt: int = -1  # attempt of the running timeout
     since: float = 0.0
     transfers: dict[PeerId, float] = field(default_factory=dict)
     compiles: dict[PeerId, float] = field(default_factory=dict)
@@ -226,16 +227,16 @@ class ShardRound:
     timeouts: int = 0  # servers given up by timeout
     commit_transfer: Transfer | None = None  # a commit that is being received
     server_wait: ServerWait = field(default_factory=ServerWait)
-    # peers whose update is awaited because they claim to receive payloads, or to compile
+    # awaited peers that claim to receive payloads, and those that claim to compile
     update_transfers: dict[PeerId, float] = field(default_factory=dict)
     update_compiles: dict[PeerId, float] = field(default_factory=dict)
     claims: AttemptClaims = field(default_factory=AttemptClaims)
     served: ServedAttempt = field(default_factory=ServedAttempt)
     replicas: dict[PeerId, bytes] = field(default_factory=dict)  # digests that came with updates
-    blamed: int = -1  # attempt of the first shard whose server was last blamed for this one
+    blamed: int = -1  # latest attempt of shard 0 that reported overdue statistics of this one
 
     doubted: set[PeerId] = field(default_factory=set)  # peers that sent a doubtful result
-    # peers whose result was rejected here: they hold it as a commit, and send no update
+    # senders of a result that was rejected here: they hold it as a commit, and send no update
     rejected_from: set[PeerId] = field(default_factory=set)
     commit: Commit | None = None
     payload: Payload | None = None
@@ -272,8 +273,8 @@ class ShardRound:
         """Mark ``commit`` as forwarded to the present server.
 
         Returns: False if it was forwarded in this attempt already, or if too many were. Otherwise
-        two peers at different attempts, of which each believes the other to serve, would exchange
-        it for ever.
+        two peers at different attempts, each with the other as its server, would exchange it for
+        ever.
         """
         key = commit.server, commit.digest
         if self._forwarded.get(key) == self.attempt or (

@@ -1,5 +1,5 @@
-"""Sketches: small random projections of the parameters, from which every peer knows how far apart
-the replicas are."""
+"""Sketches: small random projections of the parameters, from which every peer estimates the
+consensus distance."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ SKETCH_NUMBERS_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class ConsensusDistance:
-    """How far apart replicas are.
+    """Distance between replicas.
 
     Attributes:
-        distance: Root mean square distance of the sketches from their mean; with a projection that
-            keeps norms, of the parameters themselves.
+        distance: Root mean square distance of the sketches from their mean. With a projection that
+            keeps norms, this is the distance of the parameters.
         norm: Root mean square norm of the sketches.
     """
 
@@ -33,8 +33,8 @@ class ConsensusDistance:
 
 
 def read_sketch(packed: bytes) -> Sketch | None:
-    """Native float32 bytes to numbers; None when they are no such thing,
-    or not all of them are numbers."""
+    """Return the numbers in native float32 bytes; None if the bytes are invalid or a number is not
+    finite."""
     if not packed or len(packed) % 4 or len(packed) > 4 * SKETCH_NUMBERS_MAX:
         return None
     numbers = array("f", packed)

@@ -1,7 +1,8 @@
-"""How long to wait for the others: learnt from how long they took, never from a ladder of settings.
+"""Adaptive timeouts, computed from the observed times of the other peers.
 
-A grace is the time that stragglers get once enough have answered. It follows the median of what was
-seen, plus a multiple of the median absolute deviation: a few very late answers move neither.
+The grace period is the time for stragglers once enough peers have answered. It is the median of the
+observed lags plus a multiple of the median absolute deviation. A few very late answers change
+neither.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from bisect import bisect_left, insort
 from collections import deque
 
 ENOUGH = 8
-"""Observations below which nothing is known, and the cap holds."""
+"""Number of observations that an estimate needs. With fewer, the cap is used."""
 
 MAD_SCALE = 1.4826
-"""Makes the median absolute deviation estimate the standard deviation of normal noise."""
+"""Factor from the median absolute deviation to the standard deviation of normal noise."""
 
 ROUND_FACTOR = 3.0
 ROUND_FLOOR_S = 1.0
 
 
 class RecentMedian:
-    """The last ``window`` numbers, kept sorted as they come, so that asking costs nothing."""
+    """Median of the last ``window`` numbers, which are kept sorted."""
 
     def __init__(self, window: int) -> None:
         self._window = window
@@ -42,26 +43,26 @@ class RecentMedian:
         return self._sorted[len(self._sorted) // 2]
 
     def reach(self) -> float:
-        """Return the distance from the median to the value farthest from it: never less than
-        ``deviation``, and computed at once."""
+        """Return the distance from the median to the farthest value, in constant time. It is never
+        less than ``deviation``."""
         center = self.median()
         return max(self._sorted[-1] - center, center - self._sorted[0])
 
     def deviation(self) -> float:
-        """The median absolute deviation from the median, not scaled."""
+        """Return the median absolute deviation from the median, not scaled."""
         center = self.median()
         return sorted([abs(value - center) for value in self._sorted])[len(self._sorted) // 2]
 
 
 class Deadline:
-    """Graces and round timeouts from what was observed.
+    """Grace periods and round timeouts from observed times.
 
     Args:
-        mads: k in median + k * MAD: larger waits longer for stragglers.
-        floor_s: Least grace, two round trips of the network.
-        cap_s: Most that is ever waited, for stragglers and for a whole round;
-            also while too little is known.
-        window: Observations that count.
+        mads: k in median + k * MAD. A larger value waits longer for stragglers.
+        floor_s: Shortest grace, two round trips of the network.
+        cap_s: Longest wait for stragglers and for a whole round. It is also used while there are
+            too few observations.
+        window: Number of latest observations that count.
     """
 
     def __init__(self, mads: float, floor_s: float, cap_s: float, window: int = 64) -> None:
@@ -88,32 +89,32 @@ class Deadline:
         return self._rounds.median() if len(self._rounds) else 0.0
 
     def observe(self, lag_s: float) -> None:
-        """An answer came ``lag_s`` after the first one (or after our own): feeds ``grace_s``."""
+        """Record that an answer came ``lag_s`` after the first one, or after the local one, for
+        ``grace_s``."""
         self._lags.add(max(0.0, lag_s))
         self._grace_s = None
 
     def observe_round(self, duration_s: float) -> None:
-        """A round took this long from its begin to its end: feeds ``round_timeout_s``."""
+        """Record the duration of a round, for ``round_timeout_s``."""
         self._rounds.add(max(0.0, duration_s))
 
     def grace_s(self) -> float:
-        """How long stragglers may take: clamp(median + mads * MAD, floor, cap); the cap while fewer
-        than 8 were seen."""
+        """Return the time for stragglers: clamp(median + mads * MAD, floor, cap), or the cap while
+        there are fewer than 8 observations."""
         if self._grace_s is None:
             if len(self._lags) < ENOUGH:
                 self._grace_s = self._cap_s
             else:
                 median, scale = self._lags.median(), self._mads * MAD_SCALE
-                # Most often all came so soon that the floor holds,
-                # and then the deviation need not be known.
+                # Usually all answers come so soon that the floor holds. Then the deviation is not
+                # needed.
                 at_floor = median + scale * self._lags.reach() <= self._floor_s
                 adaptive = self._floor_s if at_floor else median + scale * self._lags.deviation()
                 self._grace_s = min(max(adaptive, self._floor_s), self._cap_s)
         return self._grace_s
 
     def round_timeout_s(self) -> float:
-        """How long a server may take before its successor is tried:
-        clamp(3 * median round, 1 s, cap)."""
+        """Return the timeout of a server: clamp(3 * median round, 1 s, cap)."""
         if len(self._rounds) < ENOUGH:
             return self._cap_s
         return min(max(ROUND_FACTOR * self._rounds.median(), ROUND_FLOOR_S), self._cap_s)

@@ -1,8 +1,7 @@
-"""A server can lie: what a receiver checks of a result before it takes it,
-and when it takes it all the same.
+"""Validation of results: a receiver checks a result, since a server may be Byzantine.
 
-Refused is what at most f peers have handed it. Once there are more, one of them is honest, and has
-taken or made that result itself: then this peer's update is the odd one.
+A doubtful result is rejected while at most f peers have sent it. If more have, one of them is
+honest and has accepted or made the result. Then it is accepted: this peer's update is the outlier.
 """
 
 from __future__ import annotations
@@ -31,22 +30,25 @@ from .server import Server
 from .shard import ShardRound
 
 LENGTHS_KEPT = 16
-"""Kinds of steps, of which lengths of results are known in each shard."""
+"""Number of kinds of steps with recorded lengths of results, in each shard."""
 ROUNDS_KEPT = 256
-"""Rounds whose lengths say how long a result may be. Once a model fits its data nearly all are
-short, and now and then one is a hundred times as long: that is no lie,
-but such a one was seen not long before."""
+"""Number of rounds with recorded lengths of results, which limit the length of the next one. Once a
+model fits its data, nearly all results are short, and a rare one is a hundred times as long. It is
+honest, and a result of that length was seen not long before."""
 
 REFUSALS_KEPT = 64
-ORDERS_KEPT = 8  # rounds: what a server has made is heard soon, or was never taken
+ORDERS_KEPT = 8  # rounds: a result arrives soon after it was made, or was never accepted
 
 Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float, int]]"
-"""Round -> who made its result, how long that was, and of how many samples."""
+"""Server, length and number of samples of the result of each round."""
 
 
 class ResultValidator:
-    """Checks of results against what this peer has seen of former ones. ``advance`` hands a shard
-    on to its next server."""
+    """Checks of results against earlier ones.
+
+    Args:
+        advance: Moves a shard to its next attempt.
+    """
 
     def __init__(
         self,
@@ -65,36 +67,36 @@ class ResultValidator:
         )
         self.result_checks = ResultChecks(replicated, lag_detector, self.quorum, view)
         self._lengths: dict[tuple[int, int], Lengths] = {}
-        # whose results of which rounds
+        # rejected results, by server and round
         self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
         self.omissions, self.witness = (
             replicated.omissions,
             EquivocationWitness(server.local, replicated.equivocations, replicated.lineage.header),
         )
         self._present: Sequence[ShardRound] = ()
-        # round -> who serves each shard, one after the other
+        # order of the servers of each shard, by round
         self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}
-        # likewise, for what did not come
+        # results that did not come in time, by server and round
         self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
-        # likewise, of answers for micro-batches
+        # votes against recomputed micro-batches
         self._audited: OrderedDict[AuditVote, None] = OrderedDict()
 
     def accusations(self) -> tuple[Accusation, ...]:
         """Return the accusations of a commit that is made here. Each is repeated until it is in the
         history."""
         here = self.quorum.present.round_id
-        told = [
+        found = [
             (*accusation, True)
             for accusation in self._waited
             if self.omissions.lacks(self.local, *accusation, here)
         ]
-        told += [
+        found += [
             (*accusation, False)
             for accusation in self._refused
             if self.trust.lacks(self.local, *accusation, here)
         ]
         stated = self.witness.statements(here, self.result_checks.lag_detector.forked)
-        accusations = [*stated, *[Accusation(*accusation) for accusation in told]][
+        accusations = [*stated, *[Accusation(*accusation) for accusation in found]][
             -ACCUSATIONS_MAX:
         ]
         return tuple(
@@ -102,7 +104,8 @@ class ResultValidator:
         )
 
     def note_audit(self, vote: AuditVote) -> None:
-        """This peer has computed another's micro-batch again, and got something else."""
+        """Record the vote of this peer against a micro-batch of another: it has recomputed it with
+        another result."""
         self._audited[vote] = None
         while len(self._audited) > REFUSALS_KEPT:
             self._audited.popitem(last=False)
@@ -113,16 +116,16 @@ class ResultValidator:
         audits = self.replicated.audits
         if audits is None:
             return ()
-        told = [vote for vote in self._audited if audits.wants(self.local, vote)]
+        votes = [vote for vote in self._audited if audits.wants(self.local, vote)]
         return tuple(
             sorted(
-                told[-AUDIT_VOTES_MAX:],
+                votes[-AUDIT_VOTES_MAX:],
                 key=lambda vote: (vote.peer, vote.round_id, vote.micro_batch),
             )
         )
 
     def saw(self, event: Received) -> None:
-        """A message has come, whether it is of use or not."""
+        """Record a received commit as evidence, whether it is accepted or not."""
         commit = event.message
         if not self.f or not isinstance(commit, Commit):
             return
@@ -131,7 +134,7 @@ class ResultValidator:
             self._orders[self.quorum.present.round_id] = tuple([shard.order for shard in present])
             while len(self._orders) > ORDERS_KEPT:
                 del self._orders[min(self._orders)]
-        # What is no turn of that server nobody need remember: so it can make up few.
+        # A commit outside its server's turns is no evidence. So a Byzantine peer can invent few.
         orders = self._orders.get(commit.round_id, ())
         order = orders[commit.shard] if commit.shard < len(orders) else ()
         true = (
@@ -145,11 +148,11 @@ class ResultValidator:
             self.witness.saw(event.sender, event.incarnation, commit)
 
     def on_server_timeout(self, shard: ShardRound, now: float) -> list[Effect]:
-        """The server of the present attempt has had its time, and is there:
-        else it would have been skipped before."""
+        """Handle the timeout of the present server, which is connected: a lost one is skipped
+        before."""
         server = shard.server_of(shard.attempt)
-        # Without a majority within its reach, and f more who may keep their updates to themselves,
-        # it could not make anything.
+        # The server is at fault only if it could reach a quorum, and f more peers that may withhold
+        # their updates.
         if (
             self.f
             and server != self.local
@@ -161,9 +164,10 @@ class ResultValidator:
     def compared_with(
         self, message: Message, round_id: int, own: Contributed | None
     ) -> tuple[Payload, ...] | None:
-        """Return the same as ``RollingRounds.compared_with``, while ``round_id`` is the present
-        round, to which this peer has contributed ``own``."""
-        # Among too few, an honest server may find no more than f to vouch for its result.
+        """Return the vectors that the payload of ``message`` is compared with, as
+        ``RollingRounds.compared_with``. This peer has contributed ``own`` to the present round,
+        ``round_id``."""
+        # In a small roster, no more than f peers may confirm the result of an honest server.
         if (
             not isinstance(message, Commit)
             or not message.digest
@@ -183,10 +187,10 @@ class ResultValidator:
     def judge(
         self, handed: Received, shard: ShardRound, commit: Commit, own: Contributed | None
     ) -> Objection | None:
-        """Whether a sound commit, which came as ``handed``, is taken: then None;
-        else why it is refused."""
+        """Return the objection to a sound commit, which came as ``handed``; None if it is
+        accepted."""
         if not self.f:
-            return None  # nobody is expected to lie, and nothing was compared
+            return None  # no Byzantine peer is expected, and nothing was compared
         objection = self.result_checks.objection(commit, own)
         if not objection.why and handed.similarity is not None:
             objection = Objection(self._why(commit, handed.similarity, own))
@@ -206,36 +210,36 @@ class ResultValidator:
         objection: Objection,
         now: float,
     ) -> list[Effect]:
-        """Reports it, and goes to the next server when it is the present one that has
-        handed this over."""
+        """Report a rejected result. If the present server sent it, move to the next attempt."""
         event, why = objection.event, objection.why
         self.result_checks.lag_detector.on_refusal()
         effects: list[Effect] = [Report(event, {**provenance(sender, commit), "reason": why})]
         if not self.f:
-            # nobody is expected to lie, so it was damaged on its way: it may come again
+            # No Byzantine peer is expected, so the result was damaged on its way and may come
+            # again.
             return effects
         shard.rejected_from.add(sender)
-        # what others say that it has made is their word
+        # A result is evidence against its server only if the server itself sent it.
         if objection.is_evidence and sender == commit.server:
             _keep(self._refused, (sender, commit.round_id))
         server = shard.server_of(shard.attempt)
-        # Others have gone on to it, from whom this server has updates: what it made of them would
-        # be a second result. What is no result of its sender's turn is no sign of that.
+        # Peers have moved on to the later attempt, and this server still has their updates. A
+        # result of them would be a second one. An unsound commit does not show a later attempt.
         later = (
             event == "refused_result" and sender == commit.server and commit.made_at > shard.attempt
         )
         overtaken = server == self.local and later
         if server == self.local and not overtaken:
             return effects + self.server.maybe_close(shard, now)
-        # Once round the order at the speed of the network; after that only time can help. In whose
-        # name others hand it over says nothing:
-        # else a liar could have every honest server passed over.
+        # In the first pass through the order the shard moves at once, later only by timeouts. The
+        # server that a forwarded result names is not at fault: otherwise a Byzantine peer could
+        # make others skip every honest server.
         if (overtaken or server == sender) and shard.attempt < len(shard.order):
             effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
         return effects
 
     def learn(self, commit: Commit, similarity: ResultSimilarity) -> None:
-        """A result is taken."""
+        """Record the length of an accepted result."""
         lengths = self._lengths.setdefault((commit.shard, commit.kind), OrderedDict())
         shards = len(self.result_checks.lag_detector.shards)
         if len(self._lengths) > LENGTHS_KEPT * max(1, shards):
@@ -246,33 +250,36 @@ class ResultValidator:
 
     def _why(self, commit: Commit, similarity: ResultSimilarity, own: Contributed | None) -> str:
         longer = self.settings.longer
-        # Most often the own update is long enough, and no former result need be looked at.
+        # Usually the local update is long enough, and earlier results are not needed.
         if not similarity.length <= longer * similarity.own:
             usual = self._usual(commit, similarity, own)
             if usual and not similarity.length <= longer * usual:
                 return (
-                    f"it is {similarity.length / usual:.3g} times as long as results and own "
+                    f"it is {similarity.length / usual:.3g} times as long as results and local "
                     "updates are"
                 )
         cosine, opposed = similarity.cosine, self.settings.opposed
         if not cosine < opposed:
             return ""
         if similarity.own < self.settings.faint * similarity.even:
-            # What the own batch says here is mostly noise. But nothing goes further against it than
-            # what is just not opposed, and as long as may be.
+            # The local update is mostly noise. Its direction counts only if the result goes farther
+            # against it than the longest result that is just not opposed.
             usual = self._usual(commit, similarity, own)
             if similarity.length * cosine >= opposed * longer * usual:
                 return ""
-        return f"it opposes the own update, with a cosine of {cosine:.2f}"
+        return f"it opposes this peer's update, with a cosine of {cosine:.2f}"
 
     def _usual(
         self, commit: Commit, similarity: ResultSimilarity, own: Contributed | None
     ) -> float:
-        """How long results of so many samples are at most, as more than f servers have made them,
-        or the own update is: so liars cannot raise it step by step. The fewer samples, the longer:
-        at the end of an epoch a round may have a single one left. While too few servers are known,
-        a shard may be as long as one with next to no gradient is at most."""
-        # A server that says that there were few cannot leave out the own ones.
+        """Return the largest length of results that more than f servers have made, or of the local
+        update. So up to f Byzantine servers cannot raise it step by step.
+
+        Lengths are scaled to the number of samples: with fewer samples a result is longer, and at
+        the end of an epoch a round may have a single sample. While too few servers are known, the
+        limit is that of a shard with almost no gradient.
+        """
+        # A server that claims few samples cannot leave out those of this peer.
         samples = max(1, _samples(commit), own.samples if own is not None else 0)
         longest = defaultdict[PeerId, float](float)
         for server, length, of in self._lengths.get((commit.shard, commit.kind), {}).values():

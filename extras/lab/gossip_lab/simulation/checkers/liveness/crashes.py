@@ -12,7 +12,7 @@ from gossip_lab.simulation.checkers.disturbances import NEVER
 from gossip_lab.simulation.checkers.watching import on_report
 
 ROUND_S = 1.0  # for the round itself
-LOST_BY_A_BYZANTINE_SERVER = "what the decision was made on is lost"
+LOST_BY_A_BYZANTINE_SERVER = "the statistics of the decision are lost"
 """Reason of a lost round with a later shard served by a peer that sends wrong measures, or has its
 result rejected: no other peer can have made these measurements."""
 BEFORE_S = 3.0  # a crash counts alone if nothing else has happened for so long
