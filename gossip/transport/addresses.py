@@ -15,7 +15,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_one_host(host: str) -> bool:
-    """Whether it is the number of one host: not of all (0.0.0.0), nor of a group."""
+    """Whether ``host`` is the IP address of one host, and neither 0.0.0.0 nor a multicast group."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -24,7 +24,7 @@ def is_one_host(host: str) -> bool:
 
 
 def source_towards(host: str) -> str:
-    """The own address that packets to ``host`` leave from; "": there is no way there.
+    """Return the local address that packets to ``host`` leave from; "" if there is no route.
     Nothing is sent."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]

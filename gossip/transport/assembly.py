@@ -46,25 +46,28 @@ from .lending import BufferPool, MappedMemory, watched_view
 
 UNFINISHED_MAX = 2  # of one sender: one that runs, and one that its former connection left behind
 ANYBODY: PeerId = -1
-"""Owner of a connection whose peer is not known. Any sender that its messages name is accepted."""
-STALLED_S = 10.0  # an unfinished payload that did not grow for so long is forgotten
-TOLD_EVERY_S = 0.1  # of a payload that is on its way
+"""Owner of a connection of an unknown peer. Any sender that its messages name is accepted."""
+STALLED_S = 10.0
+"""Time without growth after which an unfinished payload is dropped, in seconds."""
+TOLD_EVERY_S = 0.1
+"""Interval of the reports of a payload that is being received, in seconds."""
 BLOCK_BYTES = 2**19
-"""Bytes to copy at once of a payload that lies in memory. They stay in the cache until their facts
+"""Bytes to copy at once of a payload in shared memory. They stay in the cache until their checksums
 are computed."""
 POOLED_BYTES = 2**17
 """Payloads of vectors of at least this size come into memory that is used again."""
-ORPHANED_S = 1.0  # the same when its sender is gone: what the kernel still holds of it comes sooner
+ORPHANED_S = 1.0
+"""The same time if the sender is gone: bytes that the kernel still has come sooner."""
 
 _BULK = frozenset(BULK_MESSAGES)
 _DIGESTED = (Commit, StateOffer, Activation, ActivationGradient, AuditReply)
 _BYTES = (StateOffer, Activation, ActivationGradient, AuditReply)
-"""Messages whose payloads are not vectors of float32."""
+"""Messages with payloads that are not vectors of float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loan:
-    """A payload that is copied from where it lies. ``transfer``: what the lender calls it."""
+    """Payload that is copied from shared memory. ``transfer``: its number at the lender."""
 
     transfer: int
     incoming: IncomingPayload
@@ -73,7 +76,7 @@ class Loan:
 
 @dataclass(slots=True)
 class HeaderFilter:
-    """Decides whether a header may come in. Counts why not."""
+    """Admission of headers. Rejected ones are counted by reason."""
 
     run: bytes
     local: PeerId
@@ -89,7 +92,8 @@ class HeaderFilter:
     def bulk(
         self, data: bytes | memoryview, nbytes: int | None, owner: PeerId = ANYBODY
     ) -> Envelope | None:
-        """``nbytes`` is what the sender says that its payload has, None when it has none."""
+        """Return the envelope of a header of the bulk lane; None if it is rejected. ``nbytes``:
+        size of the payload according to the sender; None without one."""
         envelope = self._open(data, owner)
         if envelope is None:
             return None
@@ -201,16 +205,16 @@ class IncomingPayload:
         )
 
     def copy_from(self, source: NDArray[np.uint8]) -> bool:
-        """Copies the next chunk of a payload that lies in ``source``, unless it stays there, and
-        works out its facts from the copy: the source may change at any time. Returns whether it was
-        the last."""
+        """Copy the next chunk of a payload in ``source``, unless it stays there. Its checksums are
+        those of the copy, as the source may change at any time. Return whether it was the last
+        chunk."""
         if not self.stays_in(source):
             stop = self.filled + self.chunk_bytes
             np.copyto(self._raw[self.filled : stop], source[self.filled : stop])
         return self.grow()
 
     def grow(self) -> bool:
-        """The next chunk is in place. Returns whether it was the last."""
+        """Record that the next chunk is in place. Return whether it was the last one."""
         chunk = self._raw
         if self.nbytes > self.chunk_bytes:
             chunk = chunk[self.filled : self.filled + self.chunk_bytes]
@@ -225,7 +229,7 @@ class IncomingPayload:
         return self.filled == self.nbytes
 
     def news(self, now: float) -> tuple[Arriving, ...]:
-        """How much of it is here, when that has not been told lately."""
+        """Return the report of the received bytes, at most every ``TOLD_EVERY_S``."""
         if now < self.tell_at:
             return ()
         self.tell_at = now + TOLD_EVERY_S
@@ -233,7 +237,7 @@ class IncomingPayload:
         return (Arriving(told.sender, told.incarnation, told.message, self.filled, self.nbytes),)
 
     def finish(self) -> Received | None:
-        """None when the checksum does not fit."""
+        """Return the complete message; None if the checksum does not fit."""
         if self._expected is not None and self._sum & 0xFFFF_FFFF_FFFF_FFFF != self._expected:
             return None
         digest, parts = (b"", ()) if self._digest is None else self._digest.digests()
@@ -249,12 +253,12 @@ def _parts_of(message: Message) -> tuple[int, ...]:
 
 
 class Assembly:
-    """The unfinished payloads, by the connection they come on: nobody can add to a payload on
-    another's connection.
+    """Unfinished payloads by connection, so that no peer can add to a payload on the connection of
+    another.
 
-    A connection sends one payload at a time. ``UNFINISHED_MAX`` bounds them for each sender that is
-    named; older ones give way to newer ones, since a sender that begins anew will not go on with
-    what its former connection left.
+    A connection sends one payload at a time. ``UNFINISHED_MAX`` bounds them for each named sender.
+    Newer payloads replace older ones, since a sender does not continue the payloads of its former
+    connection.
     """
 
     def __init__(self, traffic: Traffic) -> None:
@@ -339,12 +343,12 @@ class Reception:
         self.assembly = Assembly(gate.traffic)
         self.room: ResultRoom | None = None
         self.updates_stay = False
-        # connection and transfer of what nobody refers to any more
+        # connection and transfer of payloads that no array refers to any more
         self.let_go: deque[tuple[tuple[int, int], int]] = deque()
         self._pool = BufferPool()
 
     def plain(self, header: bytes | memoryview, owner: PeerId = ANYBODY) -> Received | None:
-        """A message without a payload. None, counted, when it is not one."""
+        """Return a message without a payload; None, counted, if the header is rejected."""
         envelope = self.gate.bulk(header, None, owner)
         return (
             None
@@ -355,8 +359,8 @@ class Reception:
     def chunk(
         self, connection: Hashable, header: bytes | memoryview, now: float, owner: PeerId = ANYBODY
     ) -> IncomingPayload | None:
-        """The payload that the chunk behind this header belongs to. None, counted,
-        when it belongs to none."""
+        """Return the payload that the chunk after this header belongs to; None, counted, if it
+        belongs to none."""
         mark = header[0] if header else 0
         if mark == FIRST_MARK and FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
             _, transfer, nbytes, expected_sum = FIRST.unpack_from(header)
@@ -381,7 +385,7 @@ class Reception:
         return None
 
     def _place(self, incoming: IncomingPayload) -> None:
-        """Finds memory for a payload that was let in."""
+        """Allocate memory for an admitted payload."""
         message, nbytes = incoming.envelope.message, incoming.nbytes
         if nbytes < POOLED_BYTES or isinstance(message, StateOffer):
             return
@@ -397,9 +401,9 @@ class Reception:
         mapped: tuple[int, MappedMemory] | None,
         now: float,
     ) -> tuple[int, Loan | None]:
-        """Return the sender's number of a payload that lies in its memory, and the loan of that
-        payload. The loan is None, counted, if the message is not admitted, or if the payload does
-        not lie there.
+        """Return the sender's number of a payload in its shared memory, and the loan of that
+        payload. The loan is None, counted, if the message is not admitted, or if the payload is
+        not in that memory.
 
         Args:
             connection: Name of the connection in ``let_go``.
@@ -430,8 +434,11 @@ class Reception:
     def filled(
         self, connection: Hashable, incoming: IncomingPayload, whole: bool
     ) -> Received | None:
-        """The next chunk of ``incoming`` is in its place, and just as long as that,
-        or not ``whole``."""
+        """Handle a chunk that was received in place. Return the message if it is complete.
+
+        Args:
+            whole: Whether the chunk has exactly the length of its place.
+        """
         if not whole:
             self.traffic.drop("malformed")
             self.assembly.done(connection)

@@ -1,9 +1,9 @@
 """Guarantees of every transport. The behaviour suite in ``gossip.testing`` checks them for each
-one.
+transport.
 
-A transport moves envelopes and payloads between peers that it knows by address. It is driven by one
-thread and never blocks: ``send`` queues or drops, ``poll`` returns what has come. It checks sizes
-before it stores a byte, and turns malformed input into a count, never into an exception.
+A transport moves envelopes and payloads between peers with addresses. It is driven by one thread
+and never blocks: ``send`` queues or drops, ``poll`` returns the arrivals. It checks sizes before it
+stores a byte, and turns malformed input into a count, never into an exception.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Re
 Arrival = Received | Arriving | LinkUp | LinkDown
 
 PayloadLimit = Callable[[PeerId, Message], int]
-"""Bytes that a message's payload must have, by what is known locally; -1 when none may come. A
-payload of any other size is dropped before it is stored. ``StateOffer`` is the one message whose
-``nbytes`` may be anything up to the limit."""
+"""Function that returns the bytes that a message's payload must have; -1 if no payload may come. A
+payload of any other size is dropped before it is stored. Only the ``nbytes`` of a ``StateOffer``
+may be anything up to the limit."""
 
 
 ResultRoom = Callable[[int, int, int], NDArray[np.uint8] | None]
-"""Round, shard and size in bytes of a result -> memory of that size to receive it in;
-None: there is none for it. It is in use for as long as any array over it lives."""
+"""Function from round, shard and size in bytes of a result to memory of that size to receive it in,
+or None. The memory is in use for as long as any array over it lives."""
 
 LINK_TIMEOUT_S = 0.3
 FAR_LINK_TIMEOUT_S = 2.0
 """Timeouts of links within a host and between hosts, in seconds. See ``sockets`` for the
 difference."""
 AGAIN_S, AGAIN_MAX_S = 0.05, 1.0
-"""Until a connection that failed is tried again: at first, and at most."""
+"""First and longest pause before a failed connection is tried again, in seconds."""
 NOTICES_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something that people should hear of, in words."""
+    """Message to users, with a hint."""
 
     message: str
     hint: str
@@ -55,8 +55,8 @@ class Traffic:
     ``dropped`` counts by reason. By a fault that was injected, either way: ``cut``, ``lost``. On
     the way out: ``no_link`` (unknown peer, or no connection), ``full`` (too much is queued for that
     peer), ``bad_address``. On the way in: ``malformed`` (not a message), ``foreign_run`` (of
-    another run), ``own_name`` (somebody else who claims to be us), ``wrong_lane``, ``spoken_to`` (a
-    connection of ours, on which only we speak), ``unexpected`` (a payload where none may come),
+    another run), ``own_name`` (another process that claims to be this peer), ``wrong_lane``,
+    ``spoken_to`` (a frame on an outbound connection), ``unexpected`` (a payload that may not come),
     ``wrong_size``, ``too_large``, ``gap`` (a chunk that does not follow, or a payload that was
     never finished), ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many unfinished
     payloads of one sender), ``corrupt`` (the checksum does not fit), ``undecodable`` (no encoder
@@ -67,8 +67,7 @@ class Traffic:
     ``bad_record`` (of a payload, not as it was sealed, or not as it may be: it ended the
     connection).
 
-    ``notices`` holds what is to be told to people and was not taken from there yet,
-    each matter once.
+    ``notices`` has the notices that were not shown yet, each matter once.
     """
 
     sent_messages: int = 0
@@ -82,14 +81,14 @@ class Traffic:
         self._noted: set[object] = set()
 
     def note(self, matter: object, message: str, hint: str, about: PeerId | None = None) -> None:
-        """Leaves a notice, unless there was one on this ``matter``, or very many. ``about``: whom
-        we have no link to for it."""
+        """Leave a notice, unless there was one on this ``matter``, or very many. ``about``: peer
+        that this peer has no link to for that reason."""
         if matter not in self._noted and len(self._noted) < NOTICES_MAX:
             self._noted.add(matter)
             self.notices.append(Notice(message, hint, about))
 
     def settled(self, matter: object) -> None:
-        """When it comes up again, there will be another notice."""
+        """Allow another notice on ``matter``."""
         self._noted.discard(matter)
 
     def drop(self, reason: str) -> None:
@@ -98,30 +97,30 @@ class Traffic:
 
 class Transport(Protocol):
     control: str
-    """Address of the control lane, as others must be told it."""
+    """Address of the control lane, for other peers."""
     bulk: str
     """Address of the bulk lane."""
     traffic: Traffic
     link_timeout_s: float
-    """A link over which nothing comes for so long is reported down."""
+    """Time in seconds without a frame after which a link is reported down."""
     woken: bool
     """Whether one of the last ``poll``'s ``wake`` was readable."""
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
-        """Opens both lanes to a peer, closing former ones at another address. ``LinkUp`` follows
-        when they stand.
+        """Open both lanes to a peer, and close former ones at another address. ``LinkUp`` follows
+        when they are connected.
 
-        Lanes that are open at these addresses already stay as they are, and nothing follows. An
-        address that cannot be one is counted (``bad_address``): it may be a peer's word.
+        Lanes that are open at these addresses already stay as they are, and no event follows. An
+        invalid address is counted (``bad_address``), as it may come from a peer.
         """
         ...
 
     def disconnect(self, peer: PeerId) -> None:
-        """Closes the lanes to a peer and forgets what is queued for it. No ``LinkDown`` follows."""
+        """Close the lanes to a peer and drop its queue. No ``LinkDown`` follows."""
         ...
 
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
-        """Queues a message. False when it was dropped: no link, or a full queue.
+        """Queue a message. Return False if it was dropped: no link, or a full queue.
 
         The payload's memory is not copied when it is large: the caller keeps it unchanged until
         ``in_flight`` no longer counts it, which the transport ensures by holding a reference.
@@ -131,27 +130,27 @@ class Transport(Protocol):
     def share(
         self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
     ) -> None:
-        """Payloads that lie in ``memory`` may stay there: peers of this host may map it, by ``fd``,
-        which must stay open. Results that come may be received in ``room``. A hint, which may be
-        ignored; another call replaces it.
+        """Share ``memory`` with the peers of this host, which may map it by ``fd``. Payloads in it
+        need not be copied to be sent. ``fd`` must stay open. This is a hint, which a transport may
+        ignore; another call replaces it. From now on no process can map ``memory`` writable again.
 
-        ``updates_stay``: updates that come may be handed in as they lie in their owner's memory,
-        read-only. It may change them at any time, so whoever reads them makes sure of what it has
-        read; and it has them in use for as long as any array over them lives.
-
-        Nobody can map it writable afterwards who has not done so before.
+        Args:
+            room: Memory for received results.
+            updates_stay: Received updates may stay in the read-only memory of their owner, which
+                may change them at any time. So a reader must verify what it has read. The memory
+                is in use for as long as any array over it lives.
         """
         ...
 
     def poll(
         self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
     ) -> list[Arrival]:
-        """Waits up to ``timeout_s`` for something to come, returns all that has, in order for each
-        sender and lane.
+        """Wait up to ``timeout_s`` for an arrival. Return all arrivals, in order for each sender
+        and lane.
 
-        Returns at once, perhaps with nothing, when one of the file descriptors ``wake`` becomes
-        readable. For the first ``awake_s`` it may keep the processor, yielding it to others,
-        instead of sleeping: to be woken takes a while.
+        Return at once, perhaps without arrivals, if one of the file descriptors ``wake`` becomes
+        readable. For the first ``awake_s`` the call may poll and yield the processor instead of
+        sleeping, as waking up takes a while.
         """
         ...
 
@@ -160,5 +159,5 @@ class Transport(Protocol):
         ...
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Sends what is queued for at most ``linger_s``, then closes everything."""
+        """Send queued messages for at most ``linger_s``, then close all sockets."""
         ...

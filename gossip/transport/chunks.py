@@ -5,9 +5,9 @@ MiB over ZeroMQ.
     next   [NEXT: 0xC3, transfer, index] followed by the frame of chunk ``index``
     plain  envelope alone (begins with 0x96, msgpack's array of six)
 
-Over unix sockets, which copy at once, the checksum is 0 and nobody looks at it. A
-large payload that lies in memory that can be shared stays where it is (``lending``). Its
-receiver says when it has copied it:
+Over unix sockets, which copy at once, the checksum is 0 and is not checked. A large payload in
+memory that can be shared is not sent (``lending``). Its receiver maps the memory and reports when
+it has copied the payload:
 
     map      [NEXT: 0xC9, region, 0]             with the descriptor of the memory
     lent     [LENT: 0xCB, transfer, region, offset, nbytes] + envelope              alone
@@ -51,11 +51,12 @@ _transfers = count(1)
 
 
 def chunk_of(nbytes: int, most: int = CHUNK_BYTES) -> int:
-    """Bytes of each chunk of a payload, but for the last; both ends know it by its length.
+    """Return the bytes of each chunk of a payload except the last. Both ends compute it from the
+    length of the payload.
 
     Args:
-        most: That the lane takes at once. Of one that takes less than a MiB, as those within a
-            host do, each chunk is as long as that.
+        most: Largest chunk of the lane. If it is less than a MiB, as within a host, all chunks have
+            this length.
     """
     if most < CHUNK_BYTES:
         return most
@@ -64,23 +65,24 @@ def chunk_of(nbytes: int, most: int = CHUNK_BYTES) -> int:
 
 
 def bytes_of(data: Any) -> NDArray[np.uint8]:
-    """The memory of an array as bytes, not copied. Raises ValueError when it is not contiguous."""
+    """Return the memory of an array as bytes, without a copy. Raise ValueError if it is not
+    contiguous."""
     return np.frombuffer(data, dtype=np.uint8)
 
 
 def view_of(memory: NDArray[np.uint8]) -> memoryview:
-    """The same memory as a memoryview, writable if the array is."""
+    """Return the same memory as a memoryview, writable if the array is."""
     view: memoryview = memory.data
     return view
 
 
 def checksum(data: NDArray[np.uint8]) -> int:
-    """Sum of the 64-bit words, modulo 2**64. Checksums of parts add up when all but the last
-    are whole words.
+    """Return the sum of the 64-bit words, modulo 2**64. Checksums of parts add up if all but the
+    last are whole words.
 
-    It finds a buffer that was changed while it was sent, and flipped bits. Measured on 69 KB: 2 us,
-    where crc32 takes 18. It is no protection from a sender that wants to deceive;
-    the digest of a commit is.
+    It detects flipped bits, and a buffer that was changed while it was sent. Measured on 69 KB: 2
+    us, where crc32 takes 18. It does not protect from a Byzantine sender; the digest of a commit
+    does.
     """
     whole = len(data) & ~7
     words = int(np.add.reduce(data[:whole].view(np.uint64), dtype=np.uint64))
@@ -88,13 +90,13 @@ def checksum(data: NDArray[np.uint8]) -> int:
 
 
 def new_transfer() -> int:
-    """A number for one payload on its way."""
+    """Return the number of a new transfer."""
     return next(_transfers) & 0xFFFF_FFFF
 
 
 class Outgoing:
-    """One message on its way out of the bulk lane, cut into pairs of frames. ``view`` is None
-    without a payload."""
+    """Outgoing message of the bulk lane, cut into pairs of frames. ``view`` is None without a
+    payload."""
 
     __slots__ = (
         "chunk_bytes",
@@ -117,7 +119,7 @@ class Outgoing:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.lent = False
-        # an array object of our own: it lives exactly as long as a chunk of it is being sent
+        # a separate array object, which lives exactly as long as a chunk of it is being sent
         self.holder = holder
         self.sent = self.index = self.header_bytes = 0
         if holder is None:
@@ -134,8 +136,8 @@ class Outgoing:
     def lending(
         cls, envelope: bytes, holder: NDArray[np.uint8], region: int, offset: int
     ) -> Outgoing:
-        """A message whose payload stays where it is: at ``offset`` in memory that goes under the
-        number ``region``."""
+        """Return a message with a payload that is not sent: it is at ``offset`` in the shared
+        memory with the number ``region``."""
         lent = cls(envelope, None)
         lent.lent, lent.holder, lent.transfer = True, holder, new_transfer()
         lent.nbytes = lent.chunk_bytes = len(holder)
@@ -143,7 +145,7 @@ class Outgoing:
         return lent
 
     def frames(self) -> tuple[bytes, memoryview | None]:
-        """The next header and the next chunk. ``advance`` when they were taken."""
+        """Return the next header and chunk. Call ``advance`` after they were sent."""
         header = self.plain if self.index == 0 else NEXT.pack(NEXT_MARK, self.transfer, self.index)
         self.header_bytes = len(header)
         return header, None if self.view is None else self.view[
@@ -151,7 +153,7 @@ class Outgoing:
         ]
 
     def advance(self) -> bool:
-        """Whether that was the last."""
+        """Move to the next chunk. Return whether that was the last one."""
         self.index += 1
         self.sent += self.chunk_bytes
         return self.sent >= self.nbytes

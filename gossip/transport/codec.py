@@ -1,13 +1,13 @@
-"""Messages to bytes and back, with every type and every bound checked on the way in.
-Never pickle, never code.
+"""Codec of messages. Every type and every bound is checked when a message is read. It uses neither
+pickle nor code.
 
 A wire message is one msgpack array, ``[PROTOCOL_VERSION, run, sender, incarnation, tag, [field,
-...]]``, the fields in the order of the dataclass, and its CRC-32: a flipped bit in an incarnation
-or a score would be believed otherwise. How to read and write a dataclass follows from its
-annotations; it is worked out once, when a ``Codec`` is built, into a tree of closures, so that a
-call does no reflection.
+...]]``, and its CRC-32. The fields are in the order of the dataclass. Without the CRC, a flipped
+bit in an incarnation or a score would be accepted. Readers and writers of a dataclass follow from
+its annotations. A ``Codec`` builds them once, as a tree of closures, so that a call does no
+reflection.
 
-What an annotation allows, within ``Limits``:
+Values that an annotation allows, within ``Limits``:
 
     int                         ``int_min`` .. ``int_max``; a bool is not an int
     float                       finite
@@ -109,8 +109,13 @@ class Codec(Generic[M]):
     def __init__(
         self, types: Iterable[type[M]], limits: Limits | None = None, *, trusting: bool = False
     ) -> None:
-        """``trusting``: fields are counted and not looked at, which takes a third of the time:
-        between processes that run the same code on one host. No field may hold a dataclass then."""
+        """Build the readers and writers of ``types``.
+
+        Args:
+            trusting: Count the fields of a message, but do not check them, which takes a third of
+                the time. For processes that run the same code on one host. No field may hold a
+                dataclass then.
+        """
         self.limits = limits or Limits()
         self.types = tuple(types)
         shapes = _Shapes(self.limits)
@@ -160,15 +165,15 @@ class Codec(Generic[M]):
             raise Malformed("not a packet of this protocol version")
         return [self.from_plain(items[at], items[at + 1]) for at in range(1, len(items), 2)]
 
-    # The four steps, for those who put something around a message.
+    # The four steps, for callers that add a frame around a message.
 
     def to_plain(self, message: M) -> tuple[int, Any]:
-        """The tag and the fields, as msgpack takes them."""
+        """Return the tag and the fields, for msgpack."""
         tag, write = self._writers[type(message)]
         return tag, write(message)
 
     def from_plain(self, tag: Any, fields: Any) -> M:
-        """Checks everything. Raises Malformed."""
+        """Return the message, with all fields checked. Raise Malformed if one is invalid."""
         if type(tag) is not int or not 0 <= tag < len(self._readers):
             raise Malformed(f"unknown message tag {tag!r}"[:100])
         message: M = self._readers[tag](fields)
@@ -257,7 +262,7 @@ class _Shapes:
             (cls, name), self.limits.bytes_max if hint is bytes else self.limits.str_max
         )
 
-    # Writing: our own objects, trusted to be what their annotations say.
+    # Writing: local objects, which are not checked against their annotations.
 
     def writer_of(self, cls: type) -> Callable[[Any], Any]:
         if cls not in self._writers:
@@ -292,9 +297,12 @@ def _read_dataclass(
     sized: dict[int, tuple[type, int]],
     limits: Limits,
 ) -> Reader:
-    """Most fields are integers, bytes and strings, at the places ``wholes`` and ``sized``: those
-    are looked at right here, and given to their reader when something is wrong with them, for its
-    words. A call a field would be half of all the time."""
+    """Return the reader of a dataclass.
+
+    Most fields are integers, bytes and strings, at the places ``wholes`` and ``sized``. They are
+    checked inline, as a call for each field would take half of the time. An invalid field goes to
+    its own reader, which raises the error.
+    """
     count, name, least, most = len(readers), cls.__name__, limits.int_min, limits.int_max
     others = [
         (at, reader) for at, reader in enumerate(readers) if at not in wholes and at not in sized
@@ -326,7 +334,7 @@ def _read_dataclass(
 
 
 def _read_flat(cls: type) -> Reader:
-    """Takes the fields as they are."""
+    """Return a reader that does not check the fields."""
     count = len(dataclasses.fields(cls))
     if any(
         dataclasses.is_dataclass(part)
@@ -489,8 +497,8 @@ def seal(packed: bytes) -> bytes:
 
 
 def decode(data: bytes | memoryview) -> Envelope:
-    """Raises Malformed on anything that ``encode`` does not make of a message within its bounds,
-    and nothing else."""
+    """Return the envelope in ``data``. Raise Malformed, and no other error, unless ``encode`` makes
+    these bytes of a message within its bounds."""
     most = len(data) - _SEAL.size
     if most < 0 or len(data) > HEADER_BYTES_MAX:
         raise Malformed("not a message, or damaged on its way")

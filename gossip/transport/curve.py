@@ -2,8 +2,8 @@
 
 A listening socket is made with ``as_server``, a connecting one with ``as_client``. The
 ``Authenticator`` of a server's context decides which keys are admitted. Without one every handshake
-fails, because the domain is enforced. libzmq's own defaults admit everybody when there is no
-domain, or when the handler is dead and the domain is not enforced.
+fails, because the domain is enforced. libzmq's own defaults admit every key if there is no domain,
+or if the handler is dead and the domain is not enforced.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MONITOR_EVENT = struct.Struct("=Hi")
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """Both halves as text of 40 characters. The secret one is never shown."""
+    """Public and secret key as text of 40 characters. The secret key is never shown."""
 
     public: str
     secret: str = field(repr=False)
@@ -66,12 +66,12 @@ def new_pair() -> KeyPair:
 
 
 def public_of(secret: str) -> str:
-    """The other half of a secret key."""
+    """Return the public key of a secret key."""
     return zmq.curve_public(secret.encode("ascii")).decode("ascii")
 
 
 def is_key(text: object) -> bool:
-    """Whether this may be a key: nothing is said about whose. It may be a peer's word."""
+    """Whether ``text`` has the form of a key. It may come from a peer."""
     if not isinstance(text, str) or len(text) != KEY_CHARS or not text.isascii():
         return False
     try:
@@ -90,31 +90,31 @@ def require_curve() -> None:
 
 
 def as_server(socket: zmq.Socket[Any], pair: KeyPair, domain: str = DOMAIN) -> None:
-    """Makes a socket one that only lets in whom the ``Authenticator`` of its context admits.
-    Before it is bound."""
+    """Make a socket admit only keys that the ``Authenticator`` of its context admits. Called before
+    the socket is bound."""
     socket.set(zmq.CURVE_SERVER, 1)
     socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
     socket.set(zmq.ZAP_DOMAIN, domain.encode("ascii"))
-    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else whoever knocks while the handler is dead is let in
+    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else every key is admitted while the handler is dead
 
 
 def as_client(socket: zmq.Socket[Any], pair: KeyPair, server_key: str) -> None:
-    """Makes a socket one that shows this key, and only talks to who has the other half of
-    ``server_key``. Before it connects."""
+    """Make a socket use ``pair``, and connect only to the owner of ``server_key``. Called before
+    the socket connects."""
     socket.set(zmq.CURVE_SERVERKEY, server_key.encode("ascii"))
     socket.set(zmq.CURVE_PUBLICKEY, pair.public.encode("ascii"))
     socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
 
 
 class Keys(Protocol):
-    """The own pair, and which key is whose. What is known of the others may change at any time."""
+    """Key pair of this peer, and the keys of the others, which may change at any time."""
 
     @property
     def pair(self) -> KeyPair: ...
 
     @property
     def version(self) -> int:
-        """Another number whenever a key came, changed or went."""
+        """Number that changes whenever a key is added, changed or removed."""
         ...
 
     def key_of(self, peer: PeerId) -> str | None: ...
@@ -122,58 +122,54 @@ class Keys(Protocol):
     def peer_of(self, key: str) -> PeerId | None: ...
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """In words, to go behind a key: that it is on no list of who is allowed, and what to do.
-        None: nothing to say."""
+        """Return why a key is on no list of allowed keys, as text that follows the key in a
+        message, and a hint; None if there is no reason to show."""
         ...
 
     def outside(self) -> Mapping[PeerId, str]:
-        """Peers that are known, but not let in because their keys are not
-        allowed, and those keys."""
+        """Return the keys of known peers that are not admitted because the keys are not allowed."""
         ...
 
     def refresh(self) -> None:
-        """Looks whether there is news, because somebody knocks whom nobody knows,
-        or a key does not fit."""
+        """Read the keys again, after a request with an unknown key or a key that does not fit."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AuthRequest:
-    """Somebody who has proved to have the secret half of ``key`` asks to be let in."""
+    """Request for admission by a client that has proved to have the secret key of ``key``."""
 
     domain: str
     address: str
-    """The number of the host that the connection comes from, without a port."""
+    """IP address that the connection comes from, without a port."""
     key: str
 
 
 class Authenticator:
-    """Decides who is let in at the servers of a context: one for each context, made before the
-    first of them is bound.
+    """Admission of clients to the servers of a context. Each context has one, made before the first
+    server is bound.
 
-    It has no thread: whoever owns it calls ``answer`` when ``fd`` is readable, and now and then
-    besides (the descriptor of a ZeroMQ socket tells of news only). In an asyncio loop
-    ``loop.add_reader(authenticator.fd, authenticator.answer)``. A handshake waits for that, up to
-    ``HANDSHAKE_IVL``.
-
-    Every message of a connection that was let in says whose it is:
-    ``frame.get("User-Id")`` is the public key.
+    It has no thread: its owner calls ``answer`` when ``fd`` is readable, and regularly besides (the
+    descriptor of a ZeroMQ socket is edge-triggered). In an asyncio loop use
+    ``loop.add_reader(authenticator.fd, authenticator.answer)``. A handshake waits for the answer,
+    up to ``HANDSHAKE_IVL``. In every message of an admitted connection, ``frame.get("User-Id")`` is
+    the public key of the sender.
 
     Args:
-        admit: Whether to let this one in. It is asked again at every connection, so a list may
-            change at any time.
+        admit: Whether to admit a client. It is called at every connection, so its list may change
+            at any time.
     """
 
     def __init__(self, context: zmq.Context[Any], admit: Callable[[AuthRequest], bool]) -> None:
         self._admit = admit
-        # The context may be one of asyncio, whose sockets are not for use without its loop.
+        # The sockets of an asyncio context cannot be used without its loop.
         self._socket = zmq.Context(shadow=context.underlying).socket(zmq.REP)
         self._socket.set(zmq.LINGER, 0)
         self._socket.bind(_HANDLER)
         self.fd: int = self._socket.FD
 
     def answer(self) -> None:
-        """Answers all that is asked. Never blocks."""
+        """Answer all requests, without blocking."""
         while not self._socket.closed:
             try:
                 request = self._socket.recv_multipart(_DONTWAIT)
@@ -207,9 +203,9 @@ def prove_closed(
     server_key: str,
     authenticator: Authenticator,
 ) -> None:
-    """Knocks at own servers with a key that nobody knows.
+    """Connect to servers of this peer with an unknown key.
 
-    Raises: LocalError: One of them lets it in, or does not answer.
+    Raises: LocalError: A server admits the key, or does not answer.
     """
     stranger = new_pair()
     plain = zmq.Context(shadow=context.underlying)

@@ -1,4 +1,5 @@
-"""A transport below which updates and results are encoded. Above it everybody sees vectors."""
+"""Transport that encodes updates and results for the transport below it. Above it, payloads are
+vectors."""
 
 from __future__ import annotations
 
@@ -15,18 +16,18 @@ from gossip.vectors import PayloadKind, WireFormat, to_bytes
 from .base import Arrival, ResultRoom, Transport
 
 SENT_KEPT = 8
-"""Payloads whose form for the transport below is kept: one often goes to many peers in a row."""
+"""Number of payloads with a kept encoding: a payload often goes to many peers in a row."""
 
 
 class EncodedTransport:
-    """Around another transport, to which a payload is bytes.
+    """Transport around another one, for which a payload is bytes.
 
-    What comes and cannot be decoded is handed on as an update, or a result, that is not finite: so
-    its sender is treated as one that sends no numbers, and ``undecodable`` is counted.
+    An update or result that cannot be decoded is handed on as one that is not finite, and counted
+    as ``undecodable``. So its sender is treated like one that sends non-finite numbers.
 
     Args:
-        wire: How payloads are written; None: the trainer has not shown its model, and nothing comes
-            with a payload.
+        wire: Returns the format of payloads; None while the trainer has not shown its model. Then
+            no message has a payload.
     """
 
     def __init__(self, inner: Transport, wire: Callable[[], WireFormat | None]) -> None:
@@ -49,8 +50,8 @@ class EncodedTransport:
     def share(
         self, fd: int, memory: NDArray[np.uint8], room: ResultRoom, *, updates_stay: bool = False
     ) -> None:
-        """Nothing is shared: below here payloads are bytes, and who would read the vectors beside
-        them in ``memory`` would read what no digest is of."""
+        """Share nothing: the payloads of the transport below are encoded bytes, and no digest
+        covers the vectors in ``memory``."""
 
     def poll(
         self, timeout_s: float, wake: Sequence[int] = (), awake_s: float = 0.0
@@ -71,7 +72,7 @@ class EncodedTransport:
         self._inner.close(linger_s)
 
     def _below(self, message: Message, payload: Payload) -> Payload:
-        """The payload as the transport below takes it: the same one for the same payload."""
+        """Return the encoded payload, the same object for the same ``payload``."""
         for known, below in self._sent:
             if known is payload:
                 return below
@@ -88,7 +89,7 @@ class EncodedTransport:
         kind, round_id, shard = _place_of(message) or ("update", 0, 0)
         wire = self._wire()
         if wire is None or shard >= len(wire.sizes) or len(vector) != wire.sizes[shard]:
-            return to_bytes(vector)  # a lie about its size
+            return to_bytes(vector)  # a false size
         return wire.encode(vector, kind, round_id, shard)
 
     def _decoded(self, arrival: Received, payload: Payload) -> Received:

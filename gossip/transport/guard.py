@@ -19,14 +19,14 @@ from .curve import Authenticator, AuthRequest, Keys, as_server, prove_closed
 from .strangers import RefusedKeys
 
 NOBODY: PeerId = -2
-"""Owner of a connection whose key is revoked."""
+"""Owner of a connection with a revoked key."""
 SILENT_S = 5.0
-"""Whoever is let in says something at once (``GREETING``):
-it is by messages that we know whose a connection is."""
+"""Longest silence of a new connection, in seconds. A client sends ``GREETING`` at once, because
+only messages show the key of a connection."""
 GREETING = b""
 OUTSIDE_TOLD_MAX = 16
-"""Peers of whom it is told that they are kept out: a fraction of all notices,
-so that other matters are still told."""
+"""Largest number of notices about rejected peers: a fraction of all notices, so that there is room
+for others."""
 UNLISTED = "is in no seed file here"
 LIST_IT = (
     "if it is a peer of this run: its seed file has to get here, by the shared folder or by its "
@@ -38,8 +38,8 @@ _SRCFD = int(zmq.SRCFD)
 _MONITOR_EVENT = struct.Struct("=Hi")
 _GONE = zmq.EVENT_DISCONNECTED | zmq.EVENT_CLOSED
 _BY_PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
-# Whoever hears of a failure by protocol has libzmq keep the connection, and read it no more:
-# heartbeats end it (docs/design_notes.md N23).
+# If a monitor watches failures by protocol, libzmq keeps such a connection and does not read it any
+# more. Heartbeats end it (docs/design_notes.md N23).
 _WATCHED = (
     zmq.EVENT_ACCEPTED
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
@@ -53,10 +53,11 @@ _WHY = {
 
 
 class Guard:
-    """Made before the first inbound socket of its context is.
-    Driven by the thread of the transport.
+    """Access control of all inbound sockets of a context, made before the first of them. The thread
+    of the transport drives it.
 
-    ``fd`` is readable when there is something to look at.
+    Attributes:
+        fd: Readable if there are events for ``poll_events``.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Guard:
         self._proving = False
 
     def socket_of(self, socket: zmq.Socket[bytes]) -> GuardedSocket:
-        """Lets nobody into a socket, which is not bound yet, but those with a key."""
+        """Admit only connections with a key to ``socket``, which is not bound yet."""
         as_server(socket, self.keys.pair)
         join_server = GuardedSocket(socket, self.keys, self._traffic)
         self._join_servers.append(join_server)
@@ -82,7 +83,7 @@ class Guard:
         return join_server
 
     def prove_closed(self, addresses: Sequence[str]) -> None:
-        """Raises: LocalError: A key that nobody knows is not refused at one of these."""
+        """Raise LocalError if one of ``addresses`` does not reject an unknown key."""
         self._proving = True
         try:
             prove_closed(self._context, addresses, self.keys.pair.public, self._authenticator)
@@ -101,13 +102,13 @@ class Guard:
         return False
 
     def poll_events(self, now: float) -> None:
-        """Lets in who may come, and takes notice of what has happened at the doors."""
+        """Answer requests for admission, and handle the events of the sockets."""
         self._authenticator.answer()
         for join_server in self._join_servers:
             join_server.poll_events(now)
         for address in self._strangers.settled(now):
             self._traffic.settled(("unknown_key", address))
-        outside = set(self.keys.outside().values())  # people are told of these by peer
+        outside = set(self.keys.outside().values())  # notices about these name the peer
         for key, address in self._strangers.keys_to_report(
             now, lambda key: key in outside or self.keys.peer_of(key) is not None
         ):
@@ -119,8 +120,8 @@ class Guard:
             )
 
     def sweep(self) -> None:
-        """Cuts off every connection whose key counts no more,
-        and tells who is kept out though it is known."""
+        """Close connections with revoked keys, and leave notices about known peers that are not
+        admitted."""
         for join_server in self._join_servers:
             join_server.sweep()
         outside = self.keys.outside()
@@ -136,7 +137,7 @@ class Guard:
                 self._traffic.note(("not_allowed", peer), message, said[1], about=peer)
 
     def close(self) -> None:
-        """Before the sockets are closed. Whoever knocks from here on is refused."""
+        """Close the guard, before the sockets. New connections are rejected from now on."""
         for join_server in self._join_servers:
             self._epoll.unregister(join_server.fd)
             join_server.close()
@@ -152,12 +153,12 @@ class GuardedSocket:
         self._monitor = socket.get_monitor_socket(_WATCHED)
         self.fd: int = self._monitor.FD
         self._monitor.get(zmq.EVENTS)  # see ``links.ZmqLane``
-        self._connections: dict[int, float] = {}  # descriptor -> since when
-        self._owners: dict[int, str] = {}  # descriptor -> the key of who has spoken on it
+        self._connections: dict[int, float] = {}  # start of the connection, by descriptor
+        self._owners: dict[int, str] = {}  # key of the sender of its messages, by descriptor
 
     def owner_of(self, frame: zmq.Frame) -> PeerId:
-        """Return the owner of the connection on which a frame came. If its key is revoked, count
-        this, cut the connection, and return NOBODY."""
+        """Return the owner of the connection of ``frame``. If its key is revoked, count this, close
+        the connection, and return ``NOBODY``."""
         key, fd = cast(str, frame.get("User-Id")), frame.get(_SRCFD)
         peer = self._keys.peer_of(key)
         if peer is None:
@@ -168,7 +169,7 @@ class GuardedSocket:
         return peer
 
     def poll_events(self, now: float) -> None:
-        """Takes notice of what has happened here."""
+        """Handle the events of the socket, and close silent connections."""
         while True:
             try:
                 event, value = _MONITOR_EVENT.unpack(self._monitor.recv_multipart(_DONTWAIT)[0])
@@ -203,8 +204,8 @@ class GuardedSocket:
             self._cut(fd)
 
     def _cut(self, fd: int) -> None:
-        """Ends a connection: libzmq has no call for it, but hears of its end. The descriptor may be
-        another's meanwhile."""
+        """Shut down a connection. libzmq has no call for that, but notices the end. The descriptor
+        may belong to another connection by now."""
         if fd not in self._connections:
             return
         port = int(

@@ -1,7 +1,7 @@
-"""The ways in over ZeroMQ: one bound ROUTER a lane, on which nothing is ever sent.
+"""Inboxes over ZeroMQ: one bound ROUTER for each lane, which never sends.
 
-A ROUTER's descriptor tells of news only, not of what is left (it is edge-triggered underneath), so
-``read`` says whether it has read everything.
+The descriptor of a ROUTER is edge-triggered: it signals new messages only, not those that are left.
+So ``read`` returns whether it has read everything.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .chunks import NEXT_MARK, OFFER_MARK
 from .guard import GREETING, NOBODY, Guard
 from .sockets import bind, new_socket
 
-BURST_MESSAGES = 256  # before the other lane gets its turn
-BURST_BYTES = 2**20  # likewise
-DISCARD_FRAMES = 4096  # of a message with too many frames, before others get their turn
+BURST_MESSAGES = 256  # messages before the other lane gets its turn
+BURST_BYTES = 2**20  # bytes before the other lane gets its turn
+DISCARD_FRAMES = 4096  # frames of a message with too many, before other sockets get their turn
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _RCVMORE = int(zmq.RCVMORE)
@@ -51,7 +51,7 @@ class ListenAddress:
 
 
 class _Router(ABC):
-    """A bound socket whose messages have few frames."""
+    """A bound socket for messages with few frames."""
 
     burst_bytes: float = math.inf  # before the other lane gets its turn
 
@@ -62,7 +62,7 @@ class _Router(ABC):
         self.address = bind(self.socket, where.host, where.port, where.anywhere)
         self.fd: int = self.socket.FD
         self.traffic = traffic
-        self._discarding = False  # in the middle of a message that nobody wants
+        self._discarding = False  # in the middle of a rejected message
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
         """Take what has come, within bounds. Return whether ``fd`` reports all that is left."""
@@ -93,14 +93,16 @@ class _Router(ABC):
     def read_message(
         self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
     ) -> bool:
-        """The message that begins with ``frame``. False when its rest is still to be refused."""
+        """Read the message that begins with ``frame``. Return False if its rest is still to be
+        dropped."""
 
     def next_message(self) -> tuple[bytes, PeerId]:
-        """The connection that the next message comes on, and whose that is. Raises:
-        zmq.Again: There is none.
+        """Return the connection of the next message, and its owner.
 
-        A connection may be named as the other side likes, with keys as without: of names, each
-        owner has its own.
+        The other side chooses the name of a connection, with keys and without. So names count for
+        each owner separately.
+
+        Raises: zmq.Again: There is no message.
         """
         if self._join_server is None:
             return self.socket.recv(_DONTWAIT), ANYBODY
@@ -109,8 +111,8 @@ class _Router(ABC):
         return b"%d %b" % (owner, frame.bytes), owner
 
     def refuse_rest(self) -> bool:
-        """Throws the rest of this message away. False when that is not done yet: the message has
-        very many frames."""
+        """Drop the rest of this message. Return False if some is left: the message has very many
+        frames."""
         self._discarding = True
         return self.discard()
 
@@ -125,7 +127,7 @@ class _Router(ABC):
         return True
 
     def empty(self) -> bool:
-        """Half the price of an exception."""
+        """Whether there is no further message. This takes half the time of an exception."""
         return not cast(int, self.socket.get(_EVENTS)) & _POLLIN
 
     def close(self) -> None:

@@ -1,12 +1,11 @@
-"""Payloads that stay where they are: peers of one host map each other's shared memory, and the
-receiver copies what it needs from there.
+"""Payloads in shared memory: peers of one host map each other's memory, and the receiver copies
+payloads from there.
 
-The owner seals its memory: it keeps its size for good, so a reader never meets its end (SIGBUS),
-and nobody maps it writable any more but who has done so before. A reader takes nothing but such
-memory of Linux (memfd), maps it read-only, and copies each block before it looks at it: what the
-owner changes meanwhile changes what arrives of its own payload, and nothing else. An update whose
-reader only adds it up stays where it is until then: a finite sum has finite numbers only, whatever
-they were when they were looked at first.
+The owner seals its memory, which then keeps its size for good, so that a reader never reads beyond
+its end (SIGBUS). After that, no process can map it writable again. A reader accepts only memory of
+this kind (memfd of Linux), maps it read-only, and copies each block before it checks it. So a
+change by the owner affects only the owner's own payload. An update that its reader only adds up is
+not copied: a finite sum has only finite numbers, even if they have changed since the first check.
 """
 
 from __future__ import annotations
@@ -38,8 +37,12 @@ class Lender:
     """
 
     def __init__(self, fd: int, memory: NDArray[np.uint8]) -> None:
-        """Args: ``memory``: all of it, as it is mapped here. Nobody can map it writable from now
-        on, this process included. Raises: OSError: It cannot be sealed."""
+        """Seal the memory: from now on no process can map it writable, this one included.
+
+        Args:
+            memory: All of the memory, as this process maps it.
+        Raises: OSError: It cannot be sealed.
+        """
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _KEEPS_ITS_SIZE | _F_SEAL_FUTURE_WRITE)
         self.fd, self.nbytes = fd, len(memory)
         self._start = start_of(memory)
@@ -67,22 +70,22 @@ class MappedMemory:
         self._bytes = np.frombuffer(mmap.mmap(fd, nbytes, prot=mmap.PROT_READ), np.uint8)
 
     def part(self, offset: int, nbytes: int) -> NDArray[np.uint8] | None:
-        """``nbytes`` from ``offset`` on, not copied; None: they are not all there."""
+        """Return ``nbytes`` from ``offset`` on, without a copy; None if they exceed the memory."""
         if nbytes > len(self._bytes) or offset > len(self._bytes) - nbytes:
             return None
         return self._bytes[offset : offset + nbytes]
 
 
 class BufferPool:
-    """Memory for payloads, used again once nobody refers to it: fresh memory costs more than the
+    """Memory for payloads, used again once no array refers to it: fresh memory costs more than the
     copy into it."""
 
     def __init__(self) -> None:
         self._buffers: list[Buffer] = []
 
     def allocate(self, nbytes: int) -> NDArray[np.uint8]:
-        """``nbytes``, with whatever was there before, the caller's for as long as an array over
-        them lives."""
+        """Return ``nbytes`` of uninitialized memory, which the caller owns for as long as an array
+        over it lives."""
         free = [buffer for buffer in self._buffers if buffer.is_free]
         fitting = [buffer for buffer in free if nbytes <= buffer.nbytes <= 2 * nbytes]
         if fitting:
@@ -94,7 +97,7 @@ class BufferPool:
 
 
 class Buffer:
-    """Memory that knows whether somebody refers to it."""
+    """Memory that detects whether an array refers to it."""
 
     def __init__(self, memory: NDArray[np.uint8]) -> None:
         self.nbytes, self.memory = len(memory), memory
@@ -105,8 +108,8 @@ class Buffer:
         return self._user is None or self._user() is None
 
     def lend(self, nbytes: int) -> NDArray[np.uint8]:
-        """The first ``nbytes``. Whatever array is made of this one keeps it alive: numpy looks for
-        the owner of the memory among arrays only, and the base of this one is none."""
+        """Return the first ``nbytes``. All arrays made of the returned one keep it alive: numpy
+        searches the owner of the memory among arrays only, and the base of this one is none."""
         assert self.is_free
         lent = np.frombuffer(view_of(self.memory)[:nbytes], np.uint8)
         self._user = weakref.ref(lent)
@@ -114,14 +117,14 @@ class Buffer:
 
 
 def watched_view(memory: NDArray[np.uint8], let_go: Callable[[], None]) -> NDArray[np.uint8]:
-    """The same memory, in an array that all arrays made of it keep alive. ``let_go`` is called with
-    the last of them, in whatever thread that is."""
+    """Return the same memory in an array that all arrays made of it keep alive. ``let_go`` is
+    called after the last of them is gone, in any thread."""
     view = np.frombuffer(view_of(memory), np.uint8)
     weakref.finalize(view, let_go).atexit = False
     return view
 
 
 def start_of(memory: NDArray[np.uint8]) -> int:
-    """The address of an array's first byte."""
+    """Return the address of an array's first byte."""
     start: int = memory.__array_interface__["data"][0]
     return start

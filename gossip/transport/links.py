@@ -1,4 +1,4 @@
-"""The way out to one peer: a lane for control and one for bulk, and the bulk messages that wait."""
+"""Outbound link to one peer: a control lane, a bulk lane, and the queue of bulk messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ZERO_COPY_BYTES = 512 * 1024
 """Below it a copy is cheaper than the bookkeeping of libzmq's and pyzmq's:
 23 us against 34 at 256 KiB."""
 PATIENCE_S = 2.0
-"""Time in seconds for which a lane is rejected before users are told why: keys may be on their
+"""Time in seconds for which a lane is rejected before users are notified: keys may be on their
 way."""
 CUT_S = 1.0
 """After a longer cut between hosts payloads get a new connection. The old one has sent again in
@@ -73,7 +73,7 @@ class ZmqLane:
         self.rejected_by, self._rejected_since = 0, 0.0
         self.hung_up = False  # the other side closed one of those connections
         self._refused = self._owes_greeting = False
-        # the other side spoke on this connection, which is ours to speak on: it ended for that
+        # the connection was closed because the other side has sent a frame, which it may not
         self.spoken_to = False
         self._greets = keys is not None
         self.socket = new_socket(context, zmq.DEALER, bulk=bulk, far=is_far(address))
@@ -82,8 +82,8 @@ class ZmqLane:
         self.room_fd: int = self.socket.FD
         self._monitor = self.socket.get_monitor_socket(MONITORED)
         self.news_fd: int = self._monitor.FD
-        # A pipe that nobody has looked into counts as being read, and its descriptor stays silent:
-        # so look, while it is empty.
+        # The descriptor of a pipe signals nothing before its events were read once. So they are
+        # read while it is empty.
         self._monitor.get(zmq.EVENTS)
         allow_ipv6(self.socket, address)
         self.socket.connect(address)
@@ -97,7 +97,7 @@ class ZmqLane:
                 break
             event, value = _MONITOR_EVENT.unpack(frames[0])
             if self.spoken_to:
-                continue  # of the connection that was given up
+                continue  # an event of the closed connection
             if event & (REFUSED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL):
                 self._note_rejection(event, value in _HUNG_UP)
                 continue
@@ -106,7 +106,7 @@ class ZmqLane:
                 self.rejections = 0
                 self._owes_greeting = self._greets
             news.append(self.up)
-        # Asked whether or not: until then ``room_fd`` stays readable.
+        # Always called, as ``room_fd`` stays readable until then.
         if self._is_spoken_to():
             if not self.spoken_to:
                 self._hang_up()
@@ -132,12 +132,13 @@ class ZmqLane:
                 self.socket.recv(_DONTWAIT)
 
     def _greet(self) -> None:
-        """By what it says first the other side knows whose the connection is (``guard``)."""
-        # if it is not quite there yet: at the next look
+        """Send the first message, which shows the other side the key of the connection
+        (``guard``)."""
+        # If the connection is not ready, the next call of ``news`` tries again.
         self._owes_greeting = not self.send_frame(GREETING)
 
     def send_frame(self, frame: bytes) -> bool:
-        """Sends a message of one frame. False: there is no connection, or no room."""
+        """Send a message of one frame. Return False if there is no connection, or no room."""
         try:
             self.socket.send(frame, _DONTWAIT)
         except zmq.Again:
@@ -148,7 +149,7 @@ class ZmqLane:
         if not self.rejections:
             self._rejected_since, self.rejected_by, self.hung_up = time.monotonic(), event, hung_up
         elif event & REFUSED:
-            # it says more than that the connection ended, which may be heard first
+            # A refusal is a better reason than the end of the connection, which may come first.
             self.rejected_by = event
         self.hung_up = self.hung_up or hung_up
         self.rejections += 1
@@ -156,7 +157,7 @@ class ZmqLane:
 
     @property
     def is_persistently_rejected(self) -> bool:
-        """Whether it was turned away so often, for so long, that people should hear of it."""
+        """Whether the lane was rejected so often, for so long, that users should be notified."""
         return self.rejections >= 3 and time.monotonic() - self._rejected_since >= PATIENCE_S
 
     @property
@@ -202,8 +203,8 @@ class ZmqLane:
                     self.socket.send(header, _DONTWAIT_MORE)
                     self.socket.send(chunk, _DONTWAIT, copy=not self.refers_to(outgoing))
             except zmq.Again:
-                # A non-blocking send may say so although room was made since:
-                # asking for the events looks again.
+                # A non-blocking send may fail although there is room by now. Reading the events
+                # checks again.
                 if cast(int, self.socket.get(_EVENTS)) & _POLLOUT:
                     continue
                 return False
@@ -220,54 +221,57 @@ class BulkLane(Protocol):
 
     chunk_bytes: int
     summed: bool
-    """Whether payloads need a checksum: the lane may send their memory when ``push``
-    has long returned."""
+    """Whether payloads need a checksum, as the lane may send their memory long after ``push`` has
+    returned."""
     up: bool
-    """Whether the connection stands, as far as ``news`` has told."""
+    """Whether the lane is connected, according to ``news``."""
     news_fd: int
-    """Readable when there are ``news``."""
+    """File descriptor that is readable if there are ``news``."""
     room_fd: int
-    """Readable when there may be room again."""
+    """File descriptor that is readable if there may be room again."""
 
     def news(self) -> list[bool]:
-        """Each time that the connection was made (True) or broke (False) since the last call."""
+        """Return an entry for each connect (True) and each disconnect (False) since the last
+        call."""
         ...
 
     @property
     def again_s(self) -> float | None:
-        """After bad news: when to call ``retry``, in seconds; None: it connects again by itself."""
+        """Seconds until ``retry``, after a disconnect; None if the lane reconnects by itself."""
         ...
 
     def retry(self) -> bool:
-        """Tries once more to connect, if it does not do so by itself. Whether that need not be
-        called again until the next bad news."""
+        """Try to connect again, if the lane does not do so by itself. Return whether no further
+        call is needed until the next disconnect."""
         ...
 
     def refers_to(self, outgoing: Outgoing) -> bool:
-        """Whether its payload is read from where it lies after ``push`` has returned."""
+        """Whether the memory of the payload is still read after ``push`` has returned."""
         ...
 
     def share(self, lender: Lender) -> None:
-        """The other side may read payloads in this memory, if it is on this host."""
+        """Let the other side read payloads in this memory, if it is on this host."""
         ...
 
     def lend(self, envelope: bytes, holder: NDArray[np.uint8]) -> Outgoing | None:
-        """The message of a payload that the other side reads where it lies; None: not this one."""
+        """Return the message of a payload that the other side reads in shared memory; None if the
+        payload is to be sent."""
         ...
 
     def declined(self) -> list[Outgoing]:
-        """Return the messages that were lent, and have to be sent after all."""
+        """Return the lent messages that must be sent by value."""
         ...
 
     def push(self, outgoing: Outgoing) -> bool:
-        """Takes the next chunk, without advancing. False: no room, or no connection."""
+        """Send the next chunk, without advancing. Return False if there is no room or no
+        connection."""
         ...
 
     def close(self, linger_ms: int = 0) -> None: ...
 
 
 class Link:
-    """Both lanes to one peer, and the bulk messages that wait until the bulk lane takes them."""
+    """Both lanes to one peer, and the queue of the bulk lane."""
 
     def __init__(
         self,
@@ -281,9 +285,9 @@ class Link:
         self._context = context
         self.control = ZmqLane(context, control, bulk=False, keys=keys)
         self.bulk = self._new_bulk()
-        self.cut_at = float("inf")  # when the control lane broke, until it stands again
-        self.up = False  # both lanes stand, and it was told
-        self.watched = False  # somebody waits for the bulk lane to take more
+        self.cut_at = float("inf")  # when the control lane broke; inf while it is connected
+        self.up = False  # both lanes are connected, and ``LinkUp`` was reported
+        self.watched = False  # a message waits for room in the bulk lane
         self.queue: deque[Outgoing] = deque()
         self._queued_bytes = 0
 
@@ -292,8 +296,8 @@ class Link:
         return self.control, self.bulk
 
     def lacks_bulk(self, now: float) -> bool:
-        """Whether the control lane, which stands again, was cut for so long that payloads need
-        another connection. On one host it was not the network: that peer did not read."""
+        """Whether the reconnected control lane was cut for so long that payloads need another
+        connection. On one host the network is not the reason: that peer did not read."""
         return now - self.cut_at > CUT_S and self.bulk.up and is_far(self.addresses[1])
 
     def renew_bulk(self) -> None:
@@ -304,7 +308,7 @@ class Link:
     def _new_bulk(self) -> BulkLane:
         address = self.addresses[1]
         if self.keys is not None:
-            from .sealed import SealedLane  # takes a while, and is needed where there are keys
+            from .sealed import SealedLane  # a slow import, needed only with keys
 
             return SealedLane(address, self.keys, self.control.send_frame)
         return UnixLane(address) if name_of(address) else ZmqLane(self._context, address, bulk=True)
@@ -346,7 +350,7 @@ class BuffersInFlight:
         self._flights.append((*_span(holder), weakref.ref(holder)))
 
     def touch(self, data: Any) -> bool:
-        """Whether any of them reads from this array's memory, whatever array it was sent as."""
+        """Whether any send still reads from the memory of ``data``."""
         self._drop_landed()
         if not self._flights:
             return False
@@ -378,8 +382,8 @@ def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
             ),
         )
     start = "peers of one run are started either all with keys or all without"
-    # Else the handshake came to nothing. Whoever closes a connection at once may also reset it
-    # before we have read why.
+    # Otherwise the handshake failed. A peer that closes a connection at once may also reset it
+    # before the reason was read here.
     refused = bool(lane.rejected_by & REFUSED)
     look = "look at its process, and at its log"
     if not refused and not lane.hung_up:

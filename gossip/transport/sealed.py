@@ -1,13 +1,14 @@
-"""The payload lane with keys: TCP connections whose records are sealed (``sessions``).
+"""The payload lane with keys: TCP connections with sealed records (``sessions``).
 
-Whoever reaches the port can open a connection, so nothing is taken from one that has not proved a
-session: 44 bytes are read of it, ``UNPROVEN_MAX`` such connections are open at a time, of the host
-that has most the oldest goes, and each has ``HANDSHAKE_S``. ZeroMQ, which keeps messages without
-end for anybody who is let in without CURVE (docs/design_notes.md N10), has no part in this lane.
+Any host that reaches the port can open a connection. So only 44 bytes are read from a connection
+that has not proved a session, and it is closed after ``HANDSHAKE_S``. At most ``UNPROVEN_MAX`` of
+them are open at a time: then the host with most of them loses its oldest one. This lane does not
+use ZeroMQ, which stores messages without bound for every client that is admitted without CURVE
+(docs/design_notes.md N10).
 
-A connection carries payloads one way. A chunk travels as two records: its header, and itself. What
-the sender seals is written to the socket at once, so its payload is never in flight; what the
-receiver opens goes to its place in the payload, in one pass over both.
+A connection carries payloads one way. A chunk is sent as two records: its header, and its data. The
+sender writes a sealed record to the socket at once, so its payload is never in flight. The receiver
+opens a record directly into its place in the payload, in a single pass.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ from .sockets import HANDSHAKE_S, address_of, bulk_options, host_and_port, liste
 
 UNPROVEN_MAX = 128
 OF_A_PEER_MAX = 2
-"""Connections: one that runs, and one that a former life or a cut has left."""
-ACCEPTS = 64  # before others get their turn
-BURST_BYTES = 2**20  # before the control lane is looked at again
+"""Number of connections of a peer: one in use, and one left by a former incarnation or a cut."""
+ACCEPTS = 64  # connections accepted before others get their turn
+BURST_BYTES = 2**20  # bytes before the control lane gets its turn
 BURST_READS = 256
 
 _HEADER_MAX = FIRST.size + HEADER_BYTES_MAX
@@ -130,8 +131,8 @@ class SealedLane:
             return self._end()
 
     def _advance(self, end: socket.socket) -> list[bool]:
-        """Raises: BlockingIOError: Nothing new. OSError, Malformed: It has ended, or is not with
-        whom it was to be."""
+        """Advance the handshake. Raises: BlockingIOError: Nothing has arrived. OSError, Malformed:
+        The connection has ended, or the other side is not the expected peer."""
         assert self._session is not None, "it comes with the socket"
         if not self._opened:
             _send_all(end, self._session.opening)
@@ -140,7 +141,7 @@ class SealedLane:
             return []
         data = end.recv(WELCOME_BYTES)
         if not data or self.up:
-            raise ConnectionError("it has ended, or somebody speaks where only we do")
+            raise ConnectionError("it has ended, or the receiver has sent data")
         self._welcome += data
         if len(self._welcome) < WELCOME_BYTES:
             return []
@@ -151,7 +152,7 @@ class SealedLane:
         return [True]
 
     def _end(self) -> list[bool]:
-        """Closes the connection. What its receiver has not read by then he reads all the same."""
+        """Close the connection. Its receiver can still read what was sent."""
         assert self._socket is not None
         self._socket.close()
         news = [False] if self.up else []
@@ -170,8 +171,8 @@ class SealedLane:
     # --- payloads ---------------------------------------------------------------------------------
 
     def push(self, outgoing: Outgoing) -> bool:
-        """Until the whole chunk is with the kernel it is not taken: the next call goes on with it,
-        for the same message."""
+        """Send the next chunk. If the kernel has not accepted all of it, return False: the next
+        call continues with it, for the same message."""
         end = self._socket
         if end is None or self._sealer is None:
             return False
@@ -181,7 +182,7 @@ class SealedLane:
         try:
             while unsent:
                 unsent = unsent[end.send(unsent, _SEND) :]
-        except OSError:  # no room, or nobody there any more, of which ``news`` will tell
+        except OSError:  # no room, or the peer is gone, which ``news`` will report
             self._unsent = unsent
             return False
         self._unsent = None
@@ -238,7 +239,7 @@ class SealedStream:
         self._small = self._view = memoryview(bytearray(_SMALL_BYTES))
         self._filled, self._need = 0, RECORD.size
         self._awaits_chunk = False
-        self._incoming: IncomingPayload | None = None  # None: nobody wants that chunk
+        self._incoming: IncomingPayload | None = None  # None: the chunk is rejected
 
     def room(self) -> memoryview:
         """Return the memory for the next bytes."""
@@ -265,8 +266,8 @@ class SealedStream:
         return arrivals
 
     def _make_room(self, kind: int, length: int) -> None:
-        """For a record whose head is here. It is believed of nobody without the key, since only
-        its size is, and that is what it has to be or within bounds."""
+        """Allocate memory for a record after its head. The head is not authenticated yet, but only
+        its kind and size are used, and these must be the expected ones or within bounds."""
         if self._awaits_chunk:
             wanted = self._incoming
             right = kind == CHUNK and (
@@ -304,7 +305,7 @@ class SealedStream:
 
 
 class _Connection:
-    """One that was accepted: of nobody, then of a session, then of a peer."""
+    """Accepted connection. It has no owner at first, then a session, then a peer."""
 
     def __init__(self, end: socket.socket, serial: int, host: str, until: float) -> None:
         self.end, self.serial, self.host, self.until = end, serial, host, until
@@ -340,13 +341,13 @@ class SealedInbox:
         self.fd: int = self._epoll.fileno()
         self._offers: dict[bytes, tuple[PeerId, str, SessionOffer]] = {}
         self._connections: dict[int, _Connection] = {}
-        # those of them that have not proved their session, the oldest first
+        # connections that have not proved their session, the oldest first
         self._unproven: dict[int, _Connection] = {}
         self._serial = 0
 
     def offered(self, owner: PeerId, frame: bytes) -> None:
-        """Store the offer of ``owner``, sent on the control lane, for its next connection here. It
-        replaces the former offer."""
+        """Store the offer of ``owner``, sent on the control lane, for its next connection here. The
+        new offer replaces an older one."""
         try:
             offer = SessionOffer.decode(frame)
         except Malformed:
@@ -379,14 +380,14 @@ class SealedInbox:
             self._turn_away(connection)
         return True
 
-    # --- who comes --------------------------------------------------------------------------------
+    # --- new connections --------------------------------------------------------------------------
 
     def _accept(self, now: float) -> None:
         for _ in range(ACCEPTS):
             try:
                 end, address = self._listener.accept()
             except OSError:
-                return  # nobody more, or gone again
+                return  # no further connection, or it is closed again
             end.setblocking(False)
             bulk_options(end)
             self._serial += 1
@@ -396,24 +397,25 @@ class SealedInbox:
             self._make_way()
 
     def _make_way(self) -> None:
-        """Whoever names a session that was offered is known, and not in the way of others."""
+        """Close a connection if too many have named no offered session. A connection with an
+        offered session does not count: its peer is known."""
         strangers = [one for one in self._unproven.values() if one.opener is None]
         if len(strangers) > UNPROVEN_MAX:
             counts = Counter(one.host for one in strangers)
-            # of equals the one that came last
+            # among equal hosts the one with the latest connection
             most = max((one.host for one in reversed(strangers)), key=counts.__getitem__)
             self._turn_away(next(one for one in strangers if one.host == most))
 
     def _open(self, connection: _Connection) -> None:
-        """It has named a session."""
+        """Handle a connection that has named a session."""
         connection.session = session_of(connection.begun)
         if connection.session in self._offers:
             self._welcome(connection)
-        else:  # the offer may be on its way; nothing is read meanwhile
+        else:  # The offer may be on its way. Nothing is read until it comes.
             self._epoll.modify(connection.end.fileno(), 0)
 
     def _welcome(self, connection: _Connection) -> None:
-        """A session is used once."""
+        """Send the welcome for an offered session, which is used once."""
         assert connection.session is not None
         owner, key, offer = self._offers.pop(connection.session)
         welcome, connection.opener = make_welcome(
@@ -428,7 +430,7 @@ class SealedInbox:
             self._turn_away(connection)
 
     def _admit(self, connection: _Connection) -> None:
-        """It has proved to be of the peer whose session it named."""
+        """Admit a connection that sends the proof of its session."""
         assert connection.opener is not None
         assert connection.owner is not None
         connection.opener.open_proof(memoryview(connection.begun))
@@ -486,7 +488,8 @@ class SealedInbox:
         if stream is not None:
             come = stream.grow(got, now)
             arrivals += come
-            return not come  # most often there is no more, and of more the descriptor tells
+            # Usually there is no more. Otherwise the descriptor stays readable.
+            return not come
         connection.filled += got
         if connection.filled == len(connection.begun):
             if connection.opener is None:
@@ -498,7 +501,7 @@ class SealedInbox:
     # --- the end ----------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Cuts off whoever's key counts no more."""
+        """Close the connections with revoked keys."""
         keys = self._guard.keys
         self._forget_offers(lambda owner, key: keys.peer_of(key) != owner)
         for connection in list(self._connections.values()):

@@ -1,9 +1,8 @@
-"""Sessions of the payload lane with keys: which keys a connection has, and the records that travel
-under them.
+"""Sessions of the payload lane with keys: the keys of a connection, and its sealed records.
 
-Payloads would pass at a third of their speed through CURVE. So they go over connections of their
-own, sealed with AES-256-GCM, for which processors have instructions. CURVE still carries what
-decides about these connections. One session is for one connection, and has one direction:
+CURVE would carry payloads at a third of the speed. So they have their own connections, sealed with
+AES-256-GCM, for which processors have instructions. CURVE still carries the secrets of these
+connections. One session is for one connection, and has one direction:
 
     control lane, under CURVE   [OFFER: mark, session, secret, incarnation]     sender to receiver
     payload lane                [OPEN: magic, session]                          sender to receiver
@@ -11,11 +10,10 @@ decides about these connections. One session is for one connection, and has one 
                                 record 0, record 1, ...                         sender to receiver
     record                      [RECORD: kind, length] sealed data, tag of 16 bytes
 
-Both sides derive a secret for each direction with HKDF: from the secret that the sender has drawn,
-salted with the session and what the receiver has drawn, for these two public keys, incarnations and
-this direction. So each connection has new keys, whichever side has started again. Record 0 is
-empty. It proves that its sender has the key: nothing is kept, or allocated, by the word of anybody
-before that.
+Both sides derive a secret for each direction with HKDF, from the secret of the sender. The salt is
+the session and the random bytes of the receiver; the info has both public keys, both incarnations
+and the direction. So each connection has new keys, whichever side has restarted. Record 0 is empty.
+It proves that its sender has the key: before that, nothing is stored or allocated.
 
 A record's nonce is its number, which is not sent. So a record that comes again, or at another
 place, does not open, and one cannot be left out; its head is authenticated with it. After
@@ -48,12 +46,12 @@ NONCE_BYTES = 12
 MAGIC = b"gsl1"
 
 PROOF, MESSAGE, HEADER, CHUNK = 1, 2, 3, 4
-"""Kinds of records: an empty one, a message without a payload, the header of a chunk,
-and the chunk behind it."""
+"""Kinds of records: an empty one, a message without a payload, the header of a chunk, and the chunk
+after it."""
 RECORDS_A_KEY = 2**19
-"""Records under one key. Each has at most 1 MiB, and every other one is small: 2**34 blocks of AES
-under one key can be told from a random function with an advantage of 2**-61 at most. GCM itself
-bounds records at 2**32."""
+"""Number of records under one key. Each has at most 1 MiB, and every other one is small. The
+advantage of distinguishing 2**34 blocks of AES under one key from a random function is at most
+2**-61. GCM itself bounds records at 2**32."""
 
 OFFER = struct.Struct(f"<Bxxx{SESSION_BYTES}s{SECRET_BYTES}sQ")
 OPEN = struct.Struct(f"<4s{SESSION_BYTES}s")
@@ -100,7 +98,7 @@ class SessionOffer:
 
 @dataclass(frozen=True, slots=True)
 class SessionParties:
-    """Between whom a session is.
+    """Both sides of a session.
 
     Attributes:
         sender, receiver: Their public keys, as text.
@@ -165,18 +163,18 @@ def _expand(secret: bytes, purpose: bytes) -> bytes:
 
 
 class RecordSealer:
-    """Seals what goes one way.
+    """Sealer of the records of one direction.
 
     Args:
-        secret: Of this direction of this session, which nobody else seals with.
+        secret: Secret of this direction of this session. No other sealer has it.
     """
 
     def __init__(self, secret: bytes) -> None:
         self._chain = _KeyChain(secret)
 
     def seal_into(self, kind: int, data: bytes | memoryview, room: memoryview) -> int:
-        """Writes the next record to the beginning of ``room``. Returns its size:
-        ``len(data) + OVERHEAD``."""
+        """Write the next record to the beginning of ``room``. Return its size, ``len(data) +
+        OVERHEAD``."""
         end = RECORD.size + len(data) + TAG_BYTES
         RECORD.pack_into(room, 0, kind, len(data))
         nonce = self._chain.nonce()
@@ -184,28 +182,28 @@ class RecordSealer:
         return end
 
     def proof(self) -> bytes:
-        """An empty record."""
+        """Return an empty record."""
         room = bytearray(PROOF_BYTES)
         self.seal_into(PROOF, b"", memoryview(room))
         return bytes(room)
 
 
 class RecordOpener:
-    """Opens what comes one way, in the order in which it was sealed. The first record that does
-    not open is the last that is looked at."""
+    """Opener of the records of one direction, in the order of sealing. After the first invalid
+    record it opens none."""
 
     def __init__(self, secret: bytes) -> None:
         self._chain = _KeyChain(secret)
         self._broken = False
 
     def open_into(self, head: bytes | memoryview, sealed: memoryview, room: memoryview) -> None:
-        """Opens the next record into ``room``, which has the size of its data.
+        """Open the next record into ``room``, which has the size of its data.
 
         Args:
-            head: Of ``RECORD.size``.
-            sealed: What came behind it: the data and the tag.
-        Raises: Malformed: It is not the next record of this session. Nothing is to be made of what
-            is in ``room`` then.
+            head: Head of the record, ``RECORD.size`` bytes.
+            sealed: Data and tag.
+        Raises: Malformed: It is not the next record of this session. Then the content of ``room``
+            must not be used.
         """
         if self._broken or len(sealed) != len(room) + TAG_BYTES:
             self._broken = True
@@ -218,18 +216,19 @@ class RecordOpener:
             raise Malformed("not the next record of this session") from None
 
     def pass_over(self) -> None:
-        """Leaves the next record unopened: nobody wants what is in it."""
+        """Skip the next record, which is not needed."""
         self._chain.nonce()
 
     def open_proof(self, record: memoryview) -> None:
-        """Raises: Malformed: It is not an empty record, and the next one of this session."""
+        """Open an empty record. Raises: Malformed: It is not empty, or not the next one of this
+        session."""
         if len(record) != PROOF_BYTES or RECORD.unpack_from(record) != (PROOF, 0):
             raise Malformed("not an empty record")
         self.open_into(record[: RECORD.size], record[RECORD.size :], memoryview(bytearray()))
 
 
 class OpeningSession:
-    """The sender's side of a session, until the receiver has said welcome."""
+    """The sender's side of a session, until the welcome of the receiver."""
 
     def __init__(self, sender: str, receiver: str, incarnation: int) -> None:
         """Args: ``sender``, ``receiver``: Public keys. ``incarnation``: The sender's."""
@@ -238,7 +237,8 @@ class OpeningSession:
         self.opening = OPEN.pack(MAGIC, self.offer.session)
 
     def welcomed(self, welcome: bytes) -> RecordSealer:
-        """Raises: Malformed: It does not come from whom the session was offered to."""
+        """Return the sealer of the session. Raises: Malformed: The welcome is not from the receiver
+        of the offer."""
         if len(welcome) != WELCOME_BYTES:
             raise Malformed("not a welcome")
         random, incarnation = WELCOME.unpack_from(welcome)
@@ -251,7 +251,8 @@ class OpeningSession:
 def make_welcome(
     offer: SessionOffer, sender: str, receiver: str, incarnation: int
 ) -> tuple[bytes, RecordOpener]:
-    """The receiver's side: its answer to whoever names the session, and what opens his records.
+    """Return the receiver's reply to a connection that names the session, and the opener of its
+    records.
 
     Args:
         sender, receiver: Public keys.
@@ -264,7 +265,7 @@ def make_welcome(
 
 
 def session_of(opening: bytes | bytearray) -> bytes:
-    """The session that a connection names. Raises: Malformed: It does not begin as ours do."""
+    """Return the session that a connection names. Raises: Malformed: ``opening`` is invalid."""
     magic, session = OPEN.unpack(opening)
     if magic != MAGIC:
         raise Malformed("not a connection of the payload lane")

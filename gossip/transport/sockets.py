@@ -1,4 +1,4 @@
-"""ZeroMQ sockets with every unsafe default set, and the addresses that they may have
+"""ZeroMQ sockets with safe values for every unsafe default, and the addresses that they may have
 (docs/design_notes.md N9)."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .codec import HEADER_BYTES_MAX
 
 _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASCII)
 
-BACKLOG = 256  # connections that wait to be taken
+BACKLOG = 256  # connections that wait to be accepted
 SEGMENT_BYTES_MAX = 1200
 """Between hosts, both ways, since a listener's connections inherit it. Every path of IPv6 carries
 packets of 1,280 bytes. Some drop larger ones without a message, though the devices at both ends
@@ -27,7 +27,7 @@ send them (RFC 2923, 2.1)."""
 HANDSHAKE_S = 5.0
 """Time in seconds for a connection to prove that it belongs to a peer. After that it is closed.
 CURVE takes four round trips: 2 s by satellite."""
-# of what comes on an outbound connection: CURVE's longest command has 168, an error's words 256
+# on an outbound connection: CURVE's longest command has 168 bytes, the text of an error 256
 HANDSHAKE_BYTES_MAX = 512
 _BOTH_LANES: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,  # the default, for ever, hangs the end of the context
@@ -35,27 +35,27 @@ _BOTH_LANES: dict[zmq.SocketOption, int] = {
     zmq.RECONNECT_IVL: 50,  # ms, doubling up to
     zmq.RECONNECT_IVL_MAX: 1000,
     zmq.CONNECT_TIMEOUT: 2000,
-    # who vanished without a word is forgotten after half a minute, where nothing was on its way
+    # an idle connection to a host that vanished is closed after half a minute
     zmq.TCP_KEEPALIVE: 1,
     zmq.TCP_KEEPALIVE_IDLE: 10,
     zmq.TCP_KEEPALIVE_INTVL: 5,
     zmq.TCP_KEEPALIVE_CNT: 4,
     zmq.BACKLOG: BACKLOG,
 }
-# A socket that sends heartbeats aborts its process when a connection ends whose input has stopped
-# because its queue is full (libzmq 4.3.5, #4364: the timer writes to it, "Assertion failed:
-# !_io_error"). Whoever sends a little more than is read, and hangs up, can do that, and so does a
-# peer that dies while we sleep. Answers to heartbeats do it too, when they are due for what had
-# come by then. So on the control lane no queue has an end: inbound ones take what comes, in the
-# outbound ones nothing is to come (``links.ZmqLane`` hangs up on who speaks there). On the bulk
-# lane, whose queues must be short, nobody sends heartbeats; a peer that does so all the same, on
-# purpose, can still abort us.
+# A socket that sends heartbeats can abort its process when a connection ends. This happens if the
+# input of the connection has stopped because its queue is full (libzmq 4.3.5, #4364: the timer
+# writes to it, "Assertion failed: !_io_error"). A peer can cause that: it sends a little more than
+# is read and disconnects, or dies while this process sleeps. Replies to heartbeats that arrived by
+# then can cause it, too. So the queues of the control lane are unbounded: inbound ones store every
+# frame, and in outbound ones no frame may come (``links.ZmqLane`` disconnects a peer that sends
+# one). The bulk lane needs short queues, so it sends no heartbeats. A Byzantine peer that sends
+# heartbeats there can still abort this process.
 #
-# A stopped process or a cut link shows there within 300..400 ms on one host (default: never).
-# Between hosts a heartbeat may be lost behind payloads: TCP sends it again after 0.2 s, then after
-# 0.4 s more, and queues on the way add theirs. There the failure detector, which knows whether
-# payloads are moving, is sooner. What is said about the one lane counts for both. TCP_MAXRT counts
-# the time that a full reader takes nothing, too.
+# A stopped process or a cut link shows on the control lane within 300..400 ms on one host (default:
+# never). Between hosts a heartbeat may be lost behind payloads: TCP sends it again after 0.2 s,
+# then after 0.4 s more, and queues on the way add their delay. There the failure detector is
+# sooner, as it sees whether payloads are moving. The state of the control lane counts for both.
+# TCP_MAXRT also counts the time that a full reader receives nothing.
 _NEAR_MS, _FAR_MS = round(1000 * LINK_TIMEOUT_S), round(1000 * FAR_LINK_TIMEOUT_S)
 _HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: _NEAR_MS, zmq.HEARTBEAT_TTL: _NEAR_MS}
 _HEARTBEAT_FAR = {
@@ -85,10 +85,8 @@ _BULK_IN = {zmq.MAXMSGSIZE: _BULK_BYTES_MAX, zmq.RCVHWM: 4, zmq.TCP_MAXRT: 30_00
 def new_socket(
     context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool, far: bool = False
 ) -> zmq.Socket[bytes]:
-    """``kind`` is ROUTER, to be bound, or DEALER, to be connected, to another host if ``far``.
-
-    No routing id is ever set: libzmq draws them.
-    """
+    """Return a new socket: a ROUTER, to be bound, or a DEALER, to be connected, to another host if
+    ``far``. No routing id is ever set: libzmq draws them."""
     socket = context.socket(kind)
     inbound = kind == zmq.ROUTER
     own = (
@@ -102,7 +100,8 @@ def new_socket(
         socket.set(zmq.ROUTER_MANDATORY, 1)
         socket.set(zmq.ROUTER_HANDOVER, 0)
     else:
-        socket.set(zmq.IMMEDIATE, 1)  # else messages wait for dead peers and arrive a round late
+        # Otherwise messages wait for dead peers and arrive a round late.
+        socket.set(zmq.IMMEDIATE, 1)
     return socket
 
 
@@ -113,8 +112,8 @@ def is_far(address: str) -> bool:
 
 
 def endpoint(address: str, anywhere: bool = False) -> bool:
-    """Whether this is the address of a lane: TCP, on loopback or, when ``anywhere``, on any one
-    host. It may be a peer's word."""
+    """Whether ``address`` is that of a lane: TCP, on loopback or, if ``anywhere``, on any one host.
+    It may come from a peer."""
     match = _ENDPOINT.fullmatch(address)
     if match is None or not 0 < int(match[2]) < 65536:
         return False
@@ -130,13 +129,15 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def bulk_options(connection: tcp.socket) -> None:
-    """Sets on a TCP connection of the payload lane what ZeroMQ sets on its own."""
+    """Set the options on a TCP connection of the payload lane that ZeroMQ sets on its own
+    connections."""
     for level, option, value in _BULK_TCP:
         connection.setsockopt(level, option, value)
 
 
 def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False) -> str:
-    """Bind a ZeroMQ socket to what ``listen`` returns, and return its address. Raises the same."""
+    """Bind a ZeroMQ socket to the socket that ``listen`` returns, and return its address. Raise the
+    same errors."""
     listener = listen(host, port, anywhere)
     address = address_of(listener)
     allow_ipv6(socket, address)
@@ -151,7 +152,7 @@ def bind(socket: zmq.Socket[bytes], host: str, port: int, anywhere: bool = False
 
 
 def listen(host: str, port: int, anywhere: bool = False) -> tcp.socket:
-    """Return a socket that takes connections and does not block.
+    """Return a non-blocking socket that accepts connections.
 
     Raises: ConfigError: ``host`` is not a loopback address, and not ``anywhere`` either; or no
     address of one host. AddressInUse.
@@ -173,13 +174,13 @@ def listen(host: str, port: int, anywhere: bool = False) -> tcp.socket:
 
 
 def _allowed(host: str, port: int, anywhere: bool) -> str:
-    """The number of the host to listen on. Raises: ConfigError."""
+    """Return the IP address to listen on. Raises: ConfigError."""
     host = "127.0.0.1" if host == "localhost" else host.strip("[]")
     if not is_loopback(host) and not anywhere:
         raise ConfigError(
-            f"refused to listen on {host!r} without keys: anybody who reaches the port could take "
-            "part",
-            "start the run with --keys; or --insecure, on a network where everybody may take part",
+            f"refused to listen on {host!r} without keys: any host that reaches the port could "
+            "take part",
+            "start the run with --keys; or --insecure, on a network where every host may take part",
         )
     if not is_one_host(host):
         raise ConfigError(
@@ -209,12 +210,13 @@ def find_listener(port: int) -> str | None:
             if listens and found.pid:
                 return f"pid {found.pid} ({psutil.Process(found.pid).name()})"
     except psutil.Error:
-        return None  # another user's, or it has ended
+        return None  # the process of another user, or one that has ended
     return None
 
 
 def allow_ipv6(socket: zmq.Socket[bytes], address: str) -> None:
-    """Only where it is needed: otherwise IPv4 addresses come back dressed as IPv6."""
+    """Enable IPv6 on a socket if ``address`` needs it. Otherwise IPv4 addresses would be shown as
+    IPv6 ones."""
     if "[" in address:
         socket.set(zmq.IPV6, 1)
 

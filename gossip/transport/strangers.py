@@ -1,5 +1,5 @@
-"""Keys that were refused lately because this peer does not know them. They are bounded, and no host
-can use up the bound alone."""
+"""Unknown keys that were rejected lately. Their number is bounded, and no host can use up the bound
+alone."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterator
 
 STRANGERS_MAX = 64
 OF_AN_ADDRESS_MAX = 4
-"""A host has a few peers that may be ours; keys somebody may have as many as he likes."""
+"""Largest number of keys of one address. A host has few peers of a run, but any number of keys."""
 TOLD_MAX = 16
-"""Addresses that people are told of at a time: a fraction of all notices,
-so that other matters are still told."""
+"""Largest number of addresses with a notice: a fraction of all notices, so that there is room for
+others."""
 NOTICE_S = 2.0
-"""Time in seconds for which a key is unknown before users are told: that of a newcomer may be on
-its way."""
+"""Time in seconds before users are notified of an unknown key: that of a newcomer may be on its
+way."""
 FORGET_S = 60.0
 
 
 class RefusedKeys:
-    """Keys that were refused, and where from."""
+    """Rejected keys, with their addresses."""
 
     def __init__(self) -> None:
-        # key -> when it was first looked at, 0.0: not yet; and its address
+        # time of the first check, 0.0 before it, and address, by key
         self._since: dict[str, tuple[float, str]] = {}
-        self._told: dict[str, float] = {}  # address -> when
+        self._told: dict[str, float] = {}  # time of the notice, by address
 
     def refuse(self, key: str, address: str) -> None:
         if (
@@ -38,8 +38,8 @@ class RefusedKeys:
     def keys_to_report(
         self, now: float, is_known: Callable[[str], bool]
     ) -> Iterator[tuple[str, str]]:
-        """Keys and addresses that people should hear of: one for each address, once, and again when
-        it comes back later."""
+        """Yield the keys and addresses for notices: one key for each address, once, and again if
+        the address returns later."""
         for key, (since, address) in list(self._since.items()):
             if is_known(key) or (since and now - since >= FORGET_S):
                 del self._since[key]
@@ -52,7 +52,7 @@ class RefusedKeys:
                 yield key, address
 
     def settled(self, now: float) -> list[str]:
-        """Addresses that people have been told of long ago."""
+        """Return the addresses with a notice older than ``FORGET_S``, and drop them."""
         over = [address for address, since in self._told.items() if now - since >= FORGET_S]
         for address in over:
             del self._told[address]

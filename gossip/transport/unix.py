@@ -1,13 +1,12 @@
-"""The bulk lane between peers on one host: unix sockets, whose packets go from one process to the
-other without a thread between.
+"""The bulk lane between peers on one host: unix sockets, which pass packets between two processes
+without a thread between them.
 
-A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``: what ZeroMQ
-carries in two frames. Names are abstract, so nothing is left behind in a folder, and the kernel
-says which user is at the other end: nobody else is let in. The kernel copies a chunk during the
-call that sends it, so nothing can change meanwhile, and no checksum is made or looked at. A large
-payload stays where it is, if it lies in memory that its sender shares (``lending``): the receiver
-maps that, copies the payload block by block, and says so, which is all
-that ever goes back on a connection.
+A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``, which ZeroMQ
+carries in two frames. Names are abstract, so no file is left behind. The kernel reports the user at
+the other end, and other users are rejected. The kernel copies a chunk during the call that sends
+it, so it cannot change, and no checksum is needed. A large payload in memory that its sender shares
+is not sent (``lending``): the receiver maps the memory, copies the payload block by block, and
+reports that. These reports are all that a receiver sends on a connection.
 
 Against TCP through ZeroMQ's I/O threads: ``gossip bench links``.
 """
@@ -48,18 +47,18 @@ from .codec import HEADER_BYTES_MAX
 from .lending import Lender, MappedMemory
 
 CHUNK_BYTES = 128 * 1024
-"""A packet must fit the socket's buffer, which the system bounds at 208 KiB where nobody
-has changed that."""
+"""Bytes of a chunk. A packet must fit the socket's buffer, which the system bounds at 208 KiB by
+default."""
 BUFFER_BYTES = 212_992
 CONNECTIONS_MAX = 4096
 BACKLOG = 1024
-BURST_BYTES = 2**20  # before the control lane is looked at again
+BURST_BYTES = 2**20  # bytes before the control lane gets its turn
 BURST_PACKETS = 256
-LOAN_BURST_BYTES = 2**22  # the same of what is copied from where it lies: a millisecond
+LOAN_BURST_BYTES = 2**22  # bytes copied from shared memory before that: a millisecond
 
 _LENGTH = struct.Struct("<I")
 _HEADER_MAX = _LENGTH.size + max(FIRST.size, LENT.size) + HEADER_BYTES_MAX
-RETURNS_MAX = 256  # before others get their turn
+RETURNS_MAX = 256  # returns of one lane before others get their turn
 _PEEK_BYTES = 1024  # holds the header of nearly every message
 _ADDRESS = re.compile(r"unix://@(gossip-[0-9a-f]{8,64})", re.ASCII)
 _KIND = socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
@@ -121,8 +120,8 @@ class UnixLane:
         return declined
 
     def lend(self, envelope: bytes, holder: NDArray[np.uint8]) -> Outgoing | None:
-        """A message whose payload stays where it is; None: it does not lie in shared memory,
-        or is so small that it is sent faster."""
+        """Return a message for a payload in shared memory; None if the payload is not there, or is
+        so small that it is sent faster."""
         if self._lender is None or len(holder) <= CHUNK_BYTES:
             return None
         offset = self._lender.offset_of(holder)
@@ -133,8 +132,8 @@ class UnixLane:
         return 0.0 if self._socket is None else None
 
     def retry(self) -> bool:
-        """Nobody listening there, or somebody of another user, is no error:
-        the right one may come. Nor is it that we have no descriptor left: one may come free."""
+        """Connect. Return False if the peer does not listen yet, if another user does, or if no
+        descriptor is free: a later call may succeed."""
         try:
             end = socket.socket(socket.AF_UNIX, _KIND)
         except OSError:
@@ -150,7 +149,7 @@ class UnixLane:
             return False
         self._socket = end
         self._room.register(end.fileno(), select.EPOLLOUT)
-        # it has room: that is how we tell that it stands
+        # The socket has room, so ``news`` reports it as connected.
         self._news.register(end.fileno(), select.EPOLLIN | select.EPOLLOUT)
         return True
 
@@ -172,10 +171,11 @@ class UnixLane:
         return news
 
     def _read_returns(self, end: socket.socket) -> bool:
-        """Takes note of what the other side has copied. Whether it has closed the connection.
+        """Read which payloads the other side has copied. Return whether it has closed the
+        connection.
 
-        It can return what it was lent, or have it sent by value, and nothing else: it spoils its
-        own payloads at most, when it does so too soon.
+        The other side can only return a lent payload or decline it. If it does so too soon, it
+        damages only its own payloads.
         """
         for _ in range(RETURNS_MAX):
             try:
@@ -195,10 +195,11 @@ class UnixLane:
         return False
 
     def refers_to(self, outgoing: Outgoing) -> bool:
-        return outgoing.lent  # of everything else the kernel has a copy
+        return outgoing.lent  # the kernel has a copy of all other payloads
 
     def _show(self, end: socket.socket) -> None:
-        """Gives the other side the memory that is shared, once. Raises: OSError: As in ``push``."""
+        """Send the descriptor of the shared memory to the other side, once. Raises: OSError: As in
+        ``push``."""
         if self._lender is not None and not self._shown:
             header = NEXT.pack(MAP_MARK, self._region, 0)
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [self._lender.fd]))
@@ -218,7 +219,7 @@ class UnixLane:
             if outgoing.lent:
                 self._show(self._socket)
             self._socket.sendmsg(parts, (), _SEND)
-        except OSError:  # no room, or nobody there any more, of which ``news`` will tell
+        except OSError:  # no room, or the peer is gone, which ``news`` will report
             return False
         if outgoing.lent and outgoing.holder is not None:
             self._lent[outgoing.transfer] = header[LENT.size :], outgoing.holder
@@ -233,12 +234,11 @@ class UnixLane:
 
 
 class UnixInbox:
-    """The way in from all peers: a listener, and the connections that it has accepted, behind one
-    epoll descriptor."""
+    """Inbox for all peers: a listener, and the accepted connections, behind one epoll
+    descriptor."""
 
     def __init__(self, reception: Reception, name: str = "") -> None:
-        """Listens under ``name``, or under one that nobody can guess. Raises:
-        AddressInUse, ConfigError."""
+        """Listen under ``name``, or under a random one. Raises: AddressInUse, ConfigError."""
         self.reception, self._traffic = reception, reception.traffic
         name = name or f"gossip-{secrets.token_hex(16)}"
         self.address = f"unix://@{name}"
@@ -256,9 +256,9 @@ class UnixInbox:
         self._epoll = select.epoll()
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self.fd = self._epoll.fileno()
-        # descriptor -> serial number, socket
+        # serial number and socket, by descriptor
         self._connections: dict[int, tuple[int, socket.socket]] = {}
-        # the same -> the number of the memory that its sender shares, and what is being copied
+        # number and mapping of the memory that the sender shares, by descriptor; current copies
         self._mapped: dict[int, tuple[int, MappedMemory]] = {}
         self._loans: dict[int, Loan] = {}
         self._serial = 0
@@ -267,8 +267,8 @@ class UnixInbox:
         self._beyond = bytearray(_HEADER_MAX + 1)
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """Takes what has come, but not more than others can wait for. The descriptor goes on
-        telling of the rest."""
+        """Read arrivals, at most so many that others do not wait too long. The descriptor stays
+        readable for the rest."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd in list(self._loans):
             self._copy(fd, arrivals, now)
@@ -284,7 +284,7 @@ class UnixInbox:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # nobody more, or gone again
+                return  # no further connection, or it is closed again
             if _user_at(connection) != os.getuid() or len(self._connections) >= CONNECTIONS_MAX:
                 self._traffic.drop("stranger")
                 connection.close()
@@ -309,16 +309,16 @@ class UnixInbox:
             received = self._read_packet(serial, connection, got, now, arrivals)
             if received is not None:
                 arrivals.append(received)
-                return  # most often there is no more, and of more the descriptor tells
+                return  # usually there is no more, and the descriptor stays readable otherwise
             if fd in self._loans:
-                return  # what comes behind waits until this payload is here
+                return  # later packets wait until this payload is copied
             if self._traffic.received_bytes >= stop_at:
                 return
 
     def _read_packet(
         self, serial: int, connection: socket.socket, seen: int, now: float, arrivals: list[Arrival]
     ) -> Received | None:
-        """One packet, whose first bytes are in the scratch buffer."""
+        """Read one packet. Its first bytes are in the scratch buffer."""
         end = _LENGTH.size + (
             _LENGTH.unpack_from(self._scratch)[0] if seen >= _LENGTH.size else _HEADER_MAX
         )
@@ -383,8 +383,8 @@ class UnixInbox:
                 os.close(fd)
 
     def _borrow(self, connection: socket.socket, header: memoryview, end: int, now: float) -> None:
-        """A message whose payload lies in its sender's memory. What cannot be copied is returned
-        at once."""
+        """Read a message with a payload in its sender's shared memory. If it cannot be copied,
+        return it at once."""
         self._traffic.received_messages += 1
         if not LENT.size < len(header) <= LENT.size + HEADER_BYTES_MAX:
             self._traffic.drop("malformed")
@@ -404,7 +404,7 @@ class UnixInbox:
             self._loans[fd] = loan
 
     def _copy(self, fd: int, arrivals: list[Arrival], now: float) -> None:
-        """Some more of what is being copied from the memory of a sender."""
+        """Copy the next part of a payload in the memory of a sender."""
         loan = self._loans[fd]
         incoming, stop_at = loan.incoming, loan.incoming.filled + LOAN_BURST_BYTES
         while incoming.filled < stop_at:
@@ -422,7 +422,8 @@ class UnixInbox:
         arrivals += incoming.news(now)
 
     def return_released(self) -> None:
-        """Returns what nobody here refers to any more. Its connection may have ended since."""
+        """Return the payloads that no array refers to any more. Their connections may have
+        ended."""
         let_go = self.reception.let_go
         while let_go:
             (fd, serial), transfer = let_go.popleft()
@@ -431,7 +432,7 @@ class UnixInbox:
                 _return(known[1], transfer, COPIED)
 
     def _throw_away(self, connection: socket.socket) -> None:
-        """The rest of a packet goes with its first byte."""
+        """Drop a packet: the rest of it goes with its first byte."""
         connection.recv_into(self._beyond, 1)
 
     def _close(self, fd: int) -> None:
@@ -450,7 +451,7 @@ class UnixInbox:
 
 
 def _return(connection: socket.socket, transfer: int, how: int) -> None:
-    """Tells the sender what became of its payload. Who does not read such words has its memory in
-    use for as long as the connection lasts: nobody waits for it."""
+    """Report to the sender whether its payload was copied. This never waits: if the sender does not
+    read the report, its memory stays in use until the connection ends."""
     with contextlib.suppress(OSError):
         connection.sendmsg((_RETURN_LENGTH, NEXT.pack(RETURNED_MARK, transfer, how)), (), _SEND)

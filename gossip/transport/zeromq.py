@@ -1,20 +1,19 @@
-"""The transport: a control lane over ZeroMQ, and a bulk lane over ZeroMQ too, with keys over sealed
-connections, or, on one host without keys, over unix sockets.
+"""The transport: a control lane over ZeroMQ, and a bulk lane. The bulk lane uses sealed connections
+with keys, unix sockets on one host without keys, and ZeroMQ otherwise.
 
-Inbound there is one socket a lane (``inbox``, ``sealed``, ``unix``), outbound one a peer and lane
-(``links``).
-Nothing is ever sent on an inbound one and nothing is received on an outbound one. Who speaks is
-said in the envelope, never by a ZeroMQ identity: identities are chosen by libzmq, so that nobody
-can take another's and nobody can abort us with one (docs/design_notes.md N13, N14).
+There is one inbound socket for each lane (``inbox``, ``sealed``, ``unix``), and one outbound socket
+for each peer and lane (``links``). Inbound sockets never send, and outbound ones never receive. The
+envelope names the sender, never a ZeroMQ identity. libzmq chooses the identities, so that no peer
+can use that of another, or abort this process with one (docs/design_notes.md N13, N14).
 
-Waiting is done on the sockets' file descriptors. Those of ZeroMQ tell of news only, not of what is
-left (they are edge-triggered underneath), so an inbox that was heard of is read until it is empty,
-or remembered in ``_unread``. A poll over n sockets with ``zmq.Poller`` costs 13 us at 16 peers,
-this one 1 us at any number.
+Waits use the file descriptors of the sockets. Those of ZeroMQ are edge-triggered: they signal new
+messages only, not those that are left. So after a signal an inbox is read until it is empty, or
+kept in ``_unread``. A poll over n sockets with ``zmq.Poller`` costs 13 us at 16 peers, this one 1
+us at any number.
 
-The one danger that no option covers: a multipart message without end grows libzmq's memory before
-we see any of it (libzmq counts whole messages: docs/design_notes.md N10). That is why other
-addresses than loopback ones take keys, unless told otherwise: with keys nobody else gets so far.
+No option covers one attack: an endless multipart message grows libzmq's memory before any of it can
+be read (libzmq counts whole messages: docs/design_notes.md N10). So addresses other than loopback
+need keys, unless ``insecure`` is set: with keys only known peers can send a message.
 """
 
 from __future__ import annotations
@@ -56,24 +55,27 @@ from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES, UnixInbox, name_of
 if TYPE_CHECKING:
     from .sealed import SealedInbox
 
-SAFETY_POLL_S = 0.1  # look at every socket this often, whatever the descriptors say
+SAFETY_POLL_S = 0.1
+"""Interval of the checks of every socket, whatever the descriptors signal, in seconds."""
 YIELDED_S = 0.001
-"""A processor that was away for longer has somebody else to run."""
+"""Duration of a yield, in seconds, beyond which other threads need the processor."""
 CROWDED_S = 0.1
-"""Then nobody stays awake for so long. Who sleeps is run at once when something comes; who stays in
-line has to wait for whole turns of the others, and a short round took twice as long."""
-RETRY_S = 0.05  # between attempts to connect a lane that does not do so by itself
+"""Time in seconds for which waits sleep after that. A sleeping thread runs at once when a message
+comes. A yielding one waits for whole time slices of the others: a short round took twice as
+long."""
+RETRY_S = 0.05
+"""Interval of the attempts to connect a lane that does not reconnect by itself, in seconds."""
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _BULK = frozenset(BULK_MESSAGES)
 
 
 class ZeroMQTransport:
-    """See the module. Driven by one thread."""
+    """Transport as described in the module. One thread drives it."""
 
-    _lender: Lender | None = None  # of the memory that others may read
-    _sealed_in: SealedInbox | None = None  # the same as ``_bulk_in``, where there are keys
-    _awake_from = 0.0  # the processor has been somebody else's: until then a wait is slept
+    _lender: Lender | None = None  # lender of the memory that others may read
+    _sealed_in: SealedInbox | None = None  # with keys, the same object as ``_bulk_in``
+    _awake_from = 0.0  # other threads need the processor: until then waits sleep
 
     def __init__(
         self,
@@ -90,20 +92,19 @@ class ZeroMQTransport:
         insecure: bool = False,
         keys: Keys | None = None,
     ) -> None:
-        """Binds both lanes; port 0 takes a free one.
+        """Bind both lanes; port 0 chooses a free one.
 
         Args:
-            same_host: All peers are on this host: payloads come over unix sockets, unless there are
-                keys, which those know nothing of. Where they go, the other's address says.
-            bulk_name: Abstract name to listen under when ``same_host``;
-                by default one that nobody can guess.
-            insecure: Addresses may be other than loopback without keys:
-                whoever reaches them can take part.
-            keys: Only whose key is known is let in, and only in its own name;
-                what is said is encrypted.
+            same_host: All peers are on this host. Payloads are received over unix sockets, unless
+                there are keys. They are sent as the address of the other side requires.
+            bulk_name: Abstract name to listen under with ``same_host``; random by default.
+            insecure: Allow other addresses than loopback without keys. Any host that reaches them
+                can take part.
+            keys: Admit only peers with a known key, each under its own name, and encrypt all
+                messages.
 
         Raises: ConfigError: ``host`` is not loopback, or no address of this machine. AddressInUse:
-            somebody has the port. LocalError: The keys keep nobody out.
+            The port is in use. LocalError: An unknown key is admitted.
         """
         self.traffic = Traffic()
         self.link_timeout_s = (
@@ -134,12 +135,12 @@ class ZeroMQTransport:
         self._reception = self._bulk_in.reception
         self.control, self.bulk = self._control_in.address, self._bulk_in.address
 
-        # Rarely heard descriptors (monitors, lanes that are full) sit behind one epoll, so that a
-        # wait looks at few.
+        # Rarely readable descriptors (monitors, full lanes) are behind one epoll, so that a wait
+        # polls few.
         self._control_fd, self._bulk_fd = self._control_in.fd, self._bulk_in.fd
         self._rare = select.epoll()
         self._rare_fd = self._rare.fileno()
-        # None: the bulk lane, waiting to take more
+        # None: the bulk lane, which waits for room
         self._by_fd: dict[int, tuple[Link, ZmqLane | BulkLane | None]] = {}
         self._poller = select.poll()
         for fd in (self._control_fd, self._bulk_fd, self._rare_fd):
@@ -148,13 +149,13 @@ class ZeroMQTransport:
         self._unread = {self._control_fd, self._bulk_fd}
         self._flights, self._rooms = BuffersInFlight(), BufferPool()
         self._summed: tuple[Payload, int] | None = None
-        # the last message, in which incarnation, and its envelope
+        # last message, its incarnation, and its envelope
         self._said: tuple[Message, int, bytes] | None = None
         self._look_at = 0.0
-        # to be connected by us, and when
+        # lanes to be reconnected, and when
         self._closed_lanes: dict[int, tuple[float, ZmqLane | BulkLane]] = {}
         self._retry_at = float("inf")
-        # whom to connect to as soon as their keys are known
+        # addresses of peers to connect to as soon as their keys are known
         self._keyless: dict[PeerId, tuple[str, str]] = {}
         self._keys_seen = -1
         if self._guard is not None:
@@ -201,7 +202,7 @@ class ZeroMQTransport:
             link.bulk.share(self._lender)
         for lane in link.lanes:
             self._add_lane(link, lane)
-        # nothing is to come there: what does is told at once
+        # No frame may come there. If one does, it is handled at once.
         self._by_fd[link.control.room_fd] = (link, link.control)
         self._rare.register(link.control.room_fd, select.EPOLLIN)
 
@@ -258,8 +259,7 @@ class ZeroMQTransport:
                     self._open(lane, now)
 
     def _attend(self, arrivals: list[Arrival], now: float) -> None:
-        """Do what keys ask for: let in those who knock, and drop links and connections whose keys
-        count no more."""
+        """Admit peers with a known key, and drop links and connections with revoked keys."""
         assert self._guard is not None, "only where there are keys"
         self._guard.poll_events(now)
         keys = self._guard.keys
@@ -401,7 +401,7 @@ class ZeroMQTransport:
     ) -> None:
         self._reception.room, self._reception.updates_stay = room, updates_stay
         if not isinstance(self._bulk_in, UnixInbox):
-            return  # peers are on several hosts, or want their payloads encrypted
+            return  # peers are on several hosts, or payloads are encrypted
         try:
             self._lender = Lender(fd, memory)
         except OSError as error:
@@ -415,7 +415,7 @@ class ZeroMQTransport:
             link.bulk.share(self._lender)
 
     def _sum_of(self, payload: Payload, holder: NDArray[np.uint8]) -> int:
-        """One payload often goes to many peers in a row: it is summed once."""
+        """Return the checksum of a payload. It is computed once for consecutive receivers."""
         if self._summed is None or self._summed[0] is not payload:
             self._summed = (payload, checksum(holder))
         return self._summed[1]
@@ -426,8 +426,7 @@ class ZeroMQTransport:
             self._flights.add(outgoing.holder)
 
     def _push(self, link: Link, outgoing: Outgoing) -> bool:
-        """Hands over chunks until all are gone, or the lane takes no more.
-        Returns whether all are gone."""
+        """Send chunks until all are sent or the lane has no room. Return whether all are sent."""
         lane = link.bulk
         if outgoing.index == 0 and outgoing.holder is not None and lane.refers_to(outgoing):
             self._flights.add(outgoing.holder)
@@ -506,13 +505,14 @@ class ZeroMQTransport:
             self._unread |= heard - wanted
             self._read_unread(arrivals, now)
             if look_everywhere and self._bulk_fd not in self._unread:
-                self._reception.assembly.expire(now)  # not while it is we who are behind
+                # Payloads do not expire while this peer itself is behind with reading.
+                self._reception.assembly.expire(now)
             self.woken = not wanted.isdisjoint(heard)
             if arrivals or now >= deadline or self.woken:
                 return arrivals
 
     def _read_unread(self, arrivals: list[Arrival], now: float) -> None:
-        """A burst of each descriptor that has something, the control lane first."""
+        """Read a burst from each readable descriptor, the control lane first."""
         if self._control_fd in self._unread and self._control_in.read(arrivals, now):
             self._unread.discard(self._control_fd)
         if self._rare_fd in self._unread:
@@ -522,8 +522,8 @@ class ZeroMQTransport:
             self._unread.discard(self._bulk_fd)
 
     def _poll_descriptors(self, wait_s: float, awake_s: float) -> list[tuple[int, int]]:
-        """Return the descriptors that have something, after at most ``wait_s``, of which the first
-        ``awake_s`` are not slept."""
+        """Return the readable descriptors, after at most ``wait_s``. For the first ``awake_s`` the
+        wait yields instead of sleeping."""
         look = self._poller.poll
         clock = time.monotonic
         if wait_s > 0.0 and awake_s > 0.0 and (now := clock()) >= self._awake_from:
@@ -531,8 +531,7 @@ class ZeroMQTransport:
             while now < until:
                 if ready := look(0):
                     return ready
-                # whoever else waits for this processor, our own trainer perhaps,
-                # has something to do
+                # Other threads may wait for this processor, perhaps the local trainer.
                 asked = clock()
                 os.sched_yield()
                 now = clock()
@@ -552,7 +551,7 @@ class ZeroMQTransport:
         for fd in fds:
             link, lane = self._by_fd.get(fd, (None, None))
             if link is None:
-                continue  # it was a lane that waited, and the news before it told that it closed
+                continue  # an earlier event has closed this lane, which waited for room
             if lane is None:
                 self._flush(link)
             else:
