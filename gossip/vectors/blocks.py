@@ -4,9 +4,9 @@
     codes    one a number; the last block is filled up with zeros
 
 A number is its code times the scale of its block. A scale has 8 bits of precision and a code at
-most 7, so the product is exact, and the same on every machine. The scale is that of the largest
-number of the block, whose code is then the largest code: what was decoded encodes to the same bytes
-again. Numbers that are too small for a scale are sent as zeros.
+most 7, so the product is exact, and the same on every machine. The largest number of the block sets
+the scale and gets the largest code. So decoded numbers encode to the same bytes again. Numbers that
+are too small for a scale are sent as zeros.
 """
 
 from __future__ import annotations
@@ -140,9 +140,9 @@ class Blocks(Encoding):
             yield (start, stop), given.view(-1, self.block)
 
     def _scales_of(self, most: Tensor) -> Tensor:
-        """bfloat16, for blocks whose numbers are at most so far from zero; no number where a block
-        has one that is not finite. Rounded to the nearest it is at most 2**-9 off, so that the
-        largest number gets the largest code."""
+        """Return the scales of blocks with largest absolute values ``most``, as bfloat16; NaN for a
+        block with a non-finite number. The rounding error is at most 2**-9, so that the largest
+        number gets the largest code."""
         import torch
 
         scale = (most / self.largest).clamp_(max=self._largest_scale)
@@ -180,8 +180,11 @@ class Int8(Blocks):
 
 @dataclass(frozen=True)
 class Int4(Blocks):
-    """4 bits a number and 16 a block: 0.53 bytes a number in blocks of 64. A result of such updates
-    is written as ``int8``: its server keeps nothing for a next one, which another will serve."""
+    """4 bits a number and 16 a block: 0.53 bytes a number in blocks of 64.
+
+    A result of these updates is written as ``int8``: its server has no error feedback, as another
+    peer serves the next round.
+    """
 
     largest: ClassVar[int] = 7
     bits: ClassVar[int] = 4

@@ -1,4 +1,4 @@
-"""A few numbers that stand for a vector: distances between peers are read off them."""
+"""Sketches of vectors: a few numbers from which distances between peers are estimated."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ _SKETCH_CHUNK = 2**18
 
 
 def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> bytes:
-    """A count-sketch: each element is added, under a random sign, to a random one of ``size`` sums.
+    """Return a count-sketch: each element is added, with a random sign, to a random one of ``size``
+    sums.
 
     It is linear, and keeps the squared Euclidean norm in expectation (relative deviation about
-    sqrt(2 / size)), so distances between peers can be read off their sketches.
+    sqrt(2 / size)), so distances between peers can be estimated from their sketches.
 
     Args:
         flat: ``(d,)`` float32.
-        seed: The same on all peers whose sketches are compared.
+        seed: Seed, the same on all peers with compared sketches.
         size: At most 128.
     Returns: ``size`` float32, as bytes.
     Source: Charikar, Chen, Farach-Colton 2002, "Finding frequent items in data streams".

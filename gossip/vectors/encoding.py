@@ -1,16 +1,16 @@
-"""How the numbers of an update become the bytes of a payload, and they numbers again.
+"""Encodings between the numbers of an update and the bytes of a payload.
 
     encoding = load_encoding("topk:ratio=0.05")
     raw = encoding.encode(vector, place)
     vector = encoding.decode(raw, len(vector), place)
 
-An encoding is a frozen dataclass: its fields are its options. Nobody but this package knows what
-its bytes mean. How many there are follows from the number of numbers, or from the shapes of their
-tensors, so a receiver takes its sizes from the layout that it knows, and never from a message. To
-know the names costs no torch.
+An encoding is a frozen dataclass: its fields are its options. Only this package interprets its
+bytes. Their number follows from the number of numbers, or from the shapes of their tensors. So a
+receiver computes sizes from its own layout, never from a message. The names are available without
+torch.
 
-A packed state is bytes already. It and the parameters of gossip rounds travel as they lie in
-memory (``to_bytes``).
+A packed state consists of bytes already. It and the parameters of gossip rounds are sent as they
+are in memory (``to_bytes``).
 """
 
 from __future__ import annotations
@@ -79,14 +79,15 @@ class Place(NamedTuple):
 
 
 class Encoding(ABC):
-    """One way to write numbers. Its bytes are whole words of 4, so that every lane takes them.
+    """Encoding of numbers. The number of its bytes is a multiple of 4, so that every lane accepts
+    them.
 
     Attributes:
         sparse: Only some numbers are sent; the others are decoded as zeros.
-        same_places: Of a sparse one: those of the same places from every peer.
-        low_rank: Of each matrix a part is sent, another by each peer.
-        shaped: It writes tensors: ``for_shapes`` makes another encoding of it.
-        feedback: What an update loses is added to the peer's next one.
+        same_places: A sparse encoding sends the same places from every peer.
+        low_rank: Each peer sends another part of each matrix.
+        shaped: It encodes tensors: ``for_shapes`` makes another encoding of it.
+        feedback: The loss of an update is added to the peer's next one.
     """
 
     sparse: ClassVar[bool] = False
@@ -103,10 +104,10 @@ class Encoding(ABC):
     def encode(
         self, vector: NDArray[np.float32], place: Place, into: NDArray[np.uint8] | None = None
     ) -> NDArray[np.uint8]:
-        """``(nbytes,)``. What is not finite does not become what is.
+        """Return the bytes of a vector, ``(nbytes,)``. A non-finite number does not become finite.
 
         Args:
-            into: Memory for it, which may be written, of any content; None: it gets its own.
+            into: Writable memory for the bytes, of any content; None: it is allocated.
         """
         raw = np.empty(self.nbytes(len(vector)), np.uint8) if into is None else into
         self._write(vector, place, raw)
@@ -119,13 +120,14 @@ class Encoding(ABC):
         place: Place,
         into: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """``(elements,)``, each of them finite, the same to the last bit on every machine.
+        """Return the vector, ``(elements,)``, of finite numbers. It is the same to the last bit on
+        every machine.
 
         Args:
-            raw: Of ``nbytes(elements)`` bytes, which anybody may have sent.
-            into: Memory for it, which may be written; None: it gets its own.
-        Raises: Malformed: There is a number that is not finite, or what no encoder writes. Then
-            anything may be in ``into``.
+            raw: ``nbytes(elements)`` bytes, from any sender.
+            into: Writable memory for the vector; None: it is allocated.
+        Raises: Malformed: A number is not finite, or no encoder writes these bytes. Then the
+            content of ``into`` is undefined.
         """
         vector = np.empty(elements, np.float32) if into is None else into
         self._read(raw, place, vector)
@@ -133,14 +135,14 @@ class Encoding(ABC):
 
     @abstractmethod
     def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
-        """Fills ``raw``, each byte of it, as ``encode`` says."""
+        """Fill all of ``raw``, as documented in ``encode``."""
 
     @abstractmethod
     def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
-        """Fills ``vector``, as ``decode`` says."""
+        """Fill ``vector``, as documented in ``decode``."""
 
     def for_shapes(self, shapes: tuple[Shape, ...]) -> Encoding:
-        """How the numbers of tensors of these shapes are written, one tensor behind the other."""
+        """Return the encoding for tensors of these shapes, one tensor after the other."""
         return self
 
     def for_results(self, peers: int) -> Encoding:
@@ -170,12 +172,13 @@ def finite(vector: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def within(default: Any, low: float, high: float) -> Any:
-    """A field of an encoding: an option that lies between these two, both included."""
+    """Return a field of an encoding: an option from ``low`` to ``high``, both included."""
     return field(default=default, metadata={"low": low, "high": high})
 
 
 def load_encoding(spec: str) -> Encoding:
-    """The encoding that a text names: ``bf16``, ``topk:0.05``, ``int4:block=32,feedback=off``.
+    """Return the encoding that ``spec`` names: ``bf16``, ``topk:0.05``,
+    ``int4:block=32,feedback=off``.
 
     Options follow a colon, separated by commas; the first may be given without its name.
 

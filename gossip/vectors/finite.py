@@ -10,8 +10,8 @@ import numpy as np
 def is_finite(vector: np.ndarray) -> bool:
     """Whether all numbers are finite.
 
-    The sum of their squares is finite only if they are, takes one pass, and no memory. Where it is
-    not, they may still be, but long: then each is looked at.
+    The sum of their squares is finite only if all numbers are. It takes one pass and no memory. If
+    it is not finite, the numbers may still be finite, but large: then each is checked.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         squares = np.dot(vector, vector) if vector.ndim == 1 else np.nan

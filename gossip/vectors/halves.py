@@ -61,8 +61,8 @@ class BFloat16(Halves):
 
 @dataclass(frozen=True)
 class Float16(Halves):
-    """IEEE half precision, 2 bytes a number: 11 bits of precision. What lies beyond 65,504 becomes
-    65,504, and what is below 3e-8 becomes zero."""
+    """IEEE half precision, 2 bytes a number: 11 bits of precision. Numbers beyond 65,504 become
+    65,504, and numbers below 3e-8 become zero."""
 
     largest: ClassVar[float] = 65504.0
     feedback: bool = False

@@ -50,7 +50,7 @@ def _even(elements: int, squares: float, rest: tuple[Payload, ...]) -> float:
 
 
 def compared(arrival: Received, admit: Admit) -> Received:
-    """The arrival with all that the core wants to know."""
+    """Return the arrival with the similarity of its payload, if the core compares it."""
     payload = arrival.payload
     others = admit(arrival.sender, arrival.message).compare_with if payload is not None else None
     return (

@@ -5,14 +5,14 @@
         else its numbers
 
 A gradient of a layer is close to a matrix of low rank. PowerSGD (Vogels, Karimireddy, Jaggi 2019,
-arXiv:1905.13727) makes use of that with two all-reduces a round: of P, whose mean all peers make
-orthonormal, and then of Q. Then all peers have the same P, which is a mean that a single liar sets
-as it likes, and no rule has seen an update by then. So here each peer factors its own update, a
-decoder multiplies, and the rule sees whole updates. That takes one message, as other encodings do.
+arXiv:1905.13727) uses that with two all-reduces a round: of P, which all peers then make
+orthonormal, and of Q. So all peers have the same P. It is a mean, which a single Byzantine peer can
+set at will before any rule has seen an update. So here each peer factors its own update, a decoder
+multiplies, and the rule sees whole updates. That takes one message, as other encodings do.
 
-Without messages in between an iteration costs only arithmetic. So a peer makes several, from a
-start drawn anew each round (Halko, Martinsson, Tropp 2011, arXiv:0909.4061), and keeps no factor of
-its last update to start from: the bytes follow from the update alone, also in a run that resumes.
+Without messages in between, an iteration costs only arithmetic. So a peer makes several, from a
+start drawn anew each round (Halko, Martinsson, Tropp 2011, arXiv:0909.4061). It keeps no factor of
+its last update: the bytes follow from the update alone, also in a run that resumes.
 
 To decode is ``rank`` products and sums a number. Each is one operation of IEEE 754 by itself, in a
 fixed order, so it is the same on every machine. A matrix product of a library is not.
@@ -57,8 +57,8 @@ at full speed, and the sum of the 256 of the highest rank is finite."""
 class PowerSGD(Encoding):
     """Matrices as a product of ``rank`` columns and rows: ``4 * rank * (rows + columns)`` bytes.
 
-    A result of such updates is written as ``int8``: its rank is that of all of them together, and
-    its server keeps nothing for a next one, which another will serve.
+    A result of these updates is written as ``int8``. It has the rank of all of them together, and
+    its server has no error feedback, as another peer serves the next round.
 
     Attributes:
         steps: Times that the columns are multiplied with the matrix. More come closer to the best
@@ -130,7 +130,7 @@ class Factored(Encoding):
             _multiply(p, q, part.reshape(rows, columns))
 
     def _written(self, shape: Shape) -> int:
-        """How many numbers are sent of such a tensor."""
+        """Return how many numbers are sent for a tensor of this shape."""
         rows, columns = matrix_of(shape)
         return min(self.rank * (rows + columns), rows * columns)
 
@@ -151,8 +151,9 @@ def _drawn(place: Place, tensor: int, rank: int, columns: int) -> Vector:
 
 
 def _factors(matrix: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-    """Orthonormal columns ``(rows, rank)``, and ``(rank, columns)`` such that their product is the
-    part of the matrix that lies in those columns' space: it is never longer than the matrix."""
+    """Return P with orthonormal columns, ``(rows, rank)``, and Q, ``(rank, columns)``. Their
+    product is the projection of the matrix on the span of these columns. Its norm is at most that
+    of the matrix."""
     import torch
 
     scale = float(matrix.abs().amax()) or 1.0  # its square may be no number of this type

@@ -16,12 +16,12 @@ costs a server and its clients a message each way; a megabyte of four updates ta
 average."""
 
 SUMMED_SHARD_BYTES = 4 * 2**20
-"""The same on one host, for a rule that adds up: no link is shared there, and a shard more costs
-each peer about as much as four megabytes less to add up save (``gossip bench exchange``). Of two
-peers none waits for the other where both serve, so they cut as all others do."""
+"""The same on one host, for a rule that adds up. No link is shared there. A further shard costs
+each peer about as much as adding up four megabytes less saves (``gossip bench exchange``). Two
+peers use ``SHARD_BYTES``: if both serve, neither waits for the other."""
 
 CROSS_SHARD_BYTES = 4 * 2**20
-"""The same where shards decide together, which takes another message each way."""
+"""The same if shards decide together, which takes another message each way."""
 
 SHARD_ALIGNMENT = 16  # elements: 64 bytes
 
@@ -34,18 +34,18 @@ def shard_sizes(
     cross_shard: bool = False,
     summed_here: bool = False,
 ) -> tuple[int, ...]:
-    """How the flat vector is cut. The same on every peer:
-    nothing but the run's settings and the model goes in.
+    """Return the sizes of the shards of the flat vector. They depend only on the settings of the
+    run and the model, so they are the same on every peer.
 
     Args:
         peers: The run's configured number of peers, dead or alive.
         whole_vector: The rule needs the vector in one piece.
-        cross_shard: Unless its shards decide together. Then a first one, which everybody waits
-            for, is as short as can be.
+        cross_shard: The shards decide together, so ``whole_vector`` does not count. The first
+            shard, which all peers wait for, is as short as possible.
         summed_here: The rule adds up, and peers of one host read each other's memory.
-    Returns: lengths in elements, all but the last multiples of 16: one up to 1 MiB, then
-        as many as keep each at about 1 MiB, but at most ``peers``. 4 MiB where they decide
-        together, or are ``summed_here`` by more than two.
+    Returns: Lengths in elements, all but the last multiples of 16. There is one shard up to 1 MiB,
+        else as many as keep each at about 1 MiB, but at most ``peers``. The size is 4 MiB if shards
+        decide together, or are ``summed_here`` by more than two.
     """
     assert elements > 0
     if not cross_shard:

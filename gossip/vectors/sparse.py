@@ -56,11 +56,11 @@ class Listed(Encoding):
 
 
 def _farthest(vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """The places of so many numbers that are farthest from zero, ascending. What is no number
-    counts as the farthest.
+    """Return the places of the ``count`` numbers that are farthest from zero, ascending. NaN counts
+    as the farthest.
 
-    A sample tells from where on there are enough, and only those are compared, some ten times as
-    fast as to compare all. Where the sample has misled, all are.
+    A sample gives a threshold, and only numbers beyond it are compared, about ten times as fast as
+    comparing all. If too few are beyond it, all are compared.
     """
     # without its sign, a float32 is ordered as its bits are, and what is no number comes last
     sizes = vector.view(np.uint32) & np.uint32(0x7FFFFFFF)
