@@ -104,7 +104,7 @@ async def test_a_peer_without_such_a_launcher_reads_in_the_folder_that_the_run_h
     outcome = await run.run()
     rows = list(read_lines(run.folder / "peer-0" / "events.jsonl"))
     (halted,) = [row for row in rows if row["event"] == "halted"]
-    assert "the run has been in round 258, and nobody who has its state came" in halted["reason"]
+    assert "the run has been in round 258, and no peer with its state came" in halted["reason"]
     assert (outcome.exit_code, [row for row in rows if row["event"] == "ready"]) == (7, [])
 
 

@@ -246,7 +246,7 @@ def test_who_hears_that_all_have_completed_and_are_gone_says_that() -> None:
     assert halt is not None
     assert halt.exit_code == 5
     assert f"the others have completed the training at round {ROUNDS} and are gone" in halt.reason
-    assert "nobody can give it the final state" in halt.reason
+    assert "no peer can send it the final state" in halt.reason
 
 
 def test_a_node_whose_trainer_hangs_through_the_end_needs_nobody_when_it_wakes() -> None:

@@ -210,7 +210,7 @@ def test_who_comes_without_the_final_state_when_all_have_gone_ends_and_says_why(
     assert not swarm.reports(n - 1, "ready")
     assert swarm.hosts[n - 1].halt == Halt(
         f"the others have completed the training at round {last.next_round} and are gone: "
-        f"this peer is in round {older.next_round if has_older else 0}, and nobody can give it "
+        f"this peer is in round {older.next_round if has_older else 0}, and no peer can send it "
         "the final state",
         QUORUM_LOST,
     )

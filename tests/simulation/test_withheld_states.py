@@ -82,7 +82,7 @@ def assert_all_give_up(swarm: Swarm[Peer], peers: Iterable[PeerId], times: float
         halt = swarm.hosts[peer].halt
         assert halt is not None, f"peer {peer} waits on"
         assert halt.exit_code == QUORUM_LOST
-        assert "none of them gives a state" in halt.reason
+        assert "none of them sends a state" in halt.reason
 
 
 @pytest.mark.parametrize("topology", ["rolling", "full"])

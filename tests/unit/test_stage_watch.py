@@ -270,7 +270,7 @@ def test_no_stage_begins_anew_alone_and_one_that_may_not_be_made_anew_ends() -> 
     found = decision(1, {2}, 7, rebuilds=False)
     assert isinstance(found, HaltStateLost)
     assert "lost_stage = stop" in found.reason
-    assert "nobody who has the state of stage 1 is left" in found.reason
+    assert "no peer with the state of stage 1 is left" in found.reason
 
 
 def test_a_node_beside_a_living_trainer_goes_on_in_the_round_of_the_others() -> None:

@@ -1,4 +1,4 @@
-"""The life of a peer: beginning, going on, coming back, ending."""
+"""Lifecycle of a peer: bootstrap, rejoin, the final check and the shutdown."""
 
 from . import bootstrap
 from .bootstrap import (

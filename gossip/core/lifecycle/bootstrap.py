@@ -1,5 +1,4 @@
-"""Before the first round: who is here, do we train the same model,
-and whose weights do we begin with?"""
+"""Start of a run: wait for the peers, compare the models, and choose the initial weights."""
 
 from __future__ import annotations
 
@@ -25,21 +24,21 @@ peer can start any number of incarnations."""
 
 @dataclass(frozen=True, slots=True)
 class WaitForPeers:
-    """Not everybody is here yet."""
+    """Wait: some peers have not come yet."""
 
     missing: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BeginFresh:
-    """We hold what the swarm begins with."""
+    """Begin with the local state, which is that of the swarm."""
 
     present: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TakeState:
-    """The swarm is ahead, or begins with other weights than ours: take the state of ``donor``."""
+    """Request the state of ``donor``: the swarm is ahead, or begins with other weights."""
 
     donor: PeerId
     reason: str
@@ -47,29 +46,29 @@ class TakeState:
 
 @dataclass(frozen=True, slots=True)
 class RebuildStage:
-    """The other stages of the pipeline are in round ``round_id``, and nobody has the state of ours:
-    this peer makes one."""
+    """Make a new state of this peer's stage: no peer has one, and the other stages of the pipeline
+    are in round ``round_id``."""
 
     round_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class HaltStateLost:
-    """The run has had rounds, and nobody came who has their state."""
+    """Halt: the run has had rounds, and no peer with their state came."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class HaltModelDiffers:
-    """We train another model than the swarm."""
+    """Halt: this peer trains another model than the swarm."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class HaltTooFewPeers:
-    """No quorum came in time."""
+    """Halt: no quorum came in time."""
 
     reason: str
 
@@ -86,7 +85,7 @@ Decision: TypeAlias = (
 
 
 def end_of(decision: HaltModelDiffers | HaltTooFewPeers | HaltStateLost) -> Halt:
-    """How a peer ends that cannot begin."""
+    """Return the halt of a peer that cannot begin."""
     match decision:
         case HaltModelDiffers(reason):
             return Halt(f"refused by the swarm: {reason}", REFUSED)
@@ -97,8 +96,12 @@ def end_of(decision: HaltModelDiffers | HaltTooFewPeers | HaltStateLost) -> Halt
 
 
 class Bootstrap:
-    """Collects the ``Hello`` of each peer and says what to do.
-    Every peer that has heard the same decides alike."""
+    """Decision on the start of a run by the hellos of the peers. Peers with the same hellos decide
+    alike.
+
+    Args:
+        elsewhere: Returns the round of the other stages of a pipeline; None if unknown.
+    """
 
     def __init__(
         self,
@@ -107,39 +110,37 @@ class Bootstrap:
         view: View,
         elsewhere: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """``elsewhere``: the round that the other stages of a pipeline are in, where that is
-        known."""
         self.local, self.settings, self.view, self.elsewhere = local, settings, view, elsewhere
         self.needed = max(quorum_of(settings, len(settings.peers)), settings.rounds.min_peers)
         self.hellos: dict[PeerId, Hello] = {}
         self._first = frozenset(settings.peers)
-        # models that hellos speak of; whether any is of a run that has begun
+        # layouts in the hellos; whether any hello is of a run that has begun
         self._layouts: set[bytes] = set()
         self._begun = False
         self._started_at = self._reported_at = 0.0
-        self._prepared_at: float | None = None  # since when we have a model ourselves
-        self._heard_since: set[PeerId] = set()
-        self._followed: tuple[PeerId, float] | None = None  # whose weights we want, and since when
-        self._passed: set[PeerId] = set()  # of those who have not given them in time
+        self._prepared_at: float | None = None  # when this peer got a model
+        self._hello_since: set[PeerId] = set()  # peers with a hello since then
+        self._followed: tuple[PeerId, float] | None = None  # chosen donor, and since when
+        self._passed: set[PeerId] = set()  # donors that have not sent a state in time
         self._pardons: Counter[PeerId] = Counter()
-        self._stale: set[PeerId] = set()  # who has said nothing since nobody had what it spoke of
-        # our trainer has the state of a round, of which an earlier node of ours knew
+        self._stale: set[PeerId] = set()  # peers without a hello since no donor had a state
+        # the trainer has the state of a round, from an earlier node of this peer
         self.holds = False
-        self._said: dict[PeerId, int] = {}  # the furthest round that each has said it is in
-        # since when so many are here that they may begin without the others
+        self._rounds: dict[PeerId, int] = {}  # latest round that each peer has announced
+        # since when enough peers are present to begin without the others
         self._enough_at: float | None = None
 
     def prepare(self, holds: bool) -> None:
-        """``holds``: the trainer has the state of a round already."""
+        """Record whether the trainer already has the state of a round."""
         self.holds = holds
 
     def start(self, now: float) -> None:
-        """The patience with those who are missing begins."""
+        """Start the wait for missing peers."""
         self._started_at = self._reported_at = now
 
     def again(self, now: float) -> list[Report]:
-        """Nobody had the weights that we were to begin with: of whom they are may be dead, or late,
-        or lie, in the end. Nobody is taken for being ahead of us who does not say so now."""
+        """Start again: no peer had the chosen weights. The donor may be dead, late, or Byzantine.
+        From now on, only peers with a new hello count as ahead."""
         self.start(now)
         if (
             self._followed is not None
@@ -147,33 +148,32 @@ class Bootstrap:
         ):
             self._passed.add(self._followed[0])
         self._prepared_at, self._stale = now, set(self.hellos)
-        self._heard_since.clear()
+        self._hello_since.clear()
         return [Report("no_state_found", {"passed": sorted(self._passed)})]
 
     def begins_anew(self, peer: PeerId) -> None:
-        """It speaks in another life, and may give what it did not give in the last;
-        but not life after life."""
+        """Pardon a new incarnation of a donor that sent no state, at most ``PARDONS_MAX`` times."""
         if peer in self._passed and self._pardons[peer] < PARDONS_MAX:
             self._pardons[peer] += 1
             self._passed.remove(peer)
 
     @property
     def had_round(self) -> int:
-        """The furthest that the run is known to have been in: who begins it anew throws that away.
-        More than f have said so, or whoever has started us knows."""
-        said = sorted(self._said.values(), reverse=True)
-        heard = said[self.settings.f] if len(said) > self.settings.f else 0
-        return max(self.settings.had_round, heard, self.elsewhere() or 0)
+        """Latest round that the run has certainly reached. It is that of more than f peers, of the
+        settings, or of the other stages. To begin the run anew discards these rounds."""
+        rounds = sorted(self._rounds.values(), reverse=True)
+        announced = rounds[self.settings.f] if len(rounds) > self.settings.f else 0
+        return max(self.settings.had_round, announced, self.elsewhere() or 0)
 
     @property
     def may_begin(self) -> bool:
-        """Whether the run may begin with our weights: not one stage of it alone, while the others
-        go on."""
+        """Whether the run may begin with the weights of this peer. One stage may not begin alone
+        while the others continue."""
         anew = self.settings.begin_anew and not self.elsewhere()
         return self.holds or anew or not self.had_round
 
     def begun_anew(self) -> list[Report]:
-        """Return what to report when the run begins now and throws away what somebody has had."""
+        """Return the report that the run begins anew, if that discards earlier rounds."""
         return (
             [Report("begun_anew", {"lost": self.had_round})]
             if self.had_round and not self.holds
@@ -184,35 +184,35 @@ class Bootstrap:
         return now - self._started_at
 
     def record_hello(self, peer: PeerId, hello: Hello, now: float) -> bool:
-        """Whether that is the first that we hear of it."""
+        """Record the hello of ``peer``. Return whether it is the first one."""
         new = peer not in self.hellos
         self.hellos[peer] = hello
         self._layouts.add(hello.layout)
         self._begun = self._begun or hello.begun or hello.round_id > 0
         if hello.round_id > 0 and peer != self.local:
-            self._said[peer] = max(hello.round_id, self._said.get(peer, 0))
+            self._rounds[peer] = max(hello.round_id, self._rounds.get(peer, 0))
         self._stale.discard(peer)
         if peer == self.local and self._prepared_at is None:
             self._prepared_at = now
         elif self._prepared_at is not None:
-            self._heard_since.add(peer)
+            self._hello_since.add(peer)
         return new
 
     def unheard(self) -> set[PeerId]:
-        """Return the first peers of the run that have not said anything yet."""
+        """Return the first peers of the run that have sent no hello yet."""
         return {peer for peer in self.settings.peers if peer not in self.hellos}
 
     def initial_digest(self, donor: PeerId | None) -> bytes:
-        """The weights that it has said it begins with."""
+        """Return the digest of the initial weights that ``donor`` has announced."""
         return b"" if donor is None or donor not in self.hellos else self.hellos[donor].state
 
     def missed_by(self, donor: PeerId) -> set[PeerId]:
-        """Return the peers that have not come to the start of a run that begins with another's
-        state; nobody if it goes on already."""
+        """Return the peers that are missing at the start of a run with the state of ``donor``; none
+        if the run has begun."""
         return self.unheard() if self.hellos[donor].round_id == 0 else set()
 
     def report_waiting(self, missing: tuple[PeerId, ...], now: float) -> list[Report]:
-        """Says whom we wait for, every few seconds."""
+        """Report the missing peers, every ``WAITING_REPORT_S``."""
         if now - self._reported_at < WAITING_REPORT_S:
             return []
         self._reported_at = now
@@ -221,9 +221,8 @@ class Bootstrap:
         ]
 
     def only_waits(self, now: float) -> bool:
-        """Whether ``decide`` can only wait, and nothing is to be said of that: nobody has begun,
-        and somebody who may come is missing. That is what all hellos but the last find, and
-        ``decide`` looks at everybody each time."""
+        """Whether ``decide`` can only wait, and no report is due: no peer has begun, and a peer
+        that may come is missing. This avoids the costly ``decide`` for all hellos but the last."""
         waited_s, rounds = self.waited_s(now), self.settings.rounds
         if (
             self._begun
@@ -238,45 +237,44 @@ class Bootstrap:
         return any(not (self.view.is_gone(peer) or self.view.has_ended(peer)) for peer in missing)
 
     def decide(self, now: float) -> Decision:
-        """Return what to do now. After the start timeout, or the patience of ``min_peers``: begin
-        with those here, or not at all."""
+        """Return the decision. After the start timeout, or the patience of ``min_peers``, the run
+        begins with the present peers or not at all."""
         expected = self.settings.peers
         others = [peer for peer in expected if peer != self.local]
-        # Nobody waits for them. Who was sent away before it had a link has said goodbye to nobody.
+        # No peer waits for these. A peer that ended before it had a link has sent no farewell.
         gone = {peer for peer in others if self.view.is_gone(peer) or self.view.has_ended(peer)}
-        self._forget_weights(gone)
+        self._drop_hellos(gone)
         own = self.hellos.get(self.local)
-        # A newcomer has no say in what the run begins with, however many come: neither in its
-        # weights nor in its model.
-        voices = {
+        # Newcomers, however many, do not count for the model and the weights that the run begins
+        # with.
+        voters = {
             peer: hello
             for peer, hello in self.hellos.items()
             if peer in self._first or hello.round_id > 0
         }
-        if own is None or not voices:
+        if own is None or not voters:
             return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
-        # though they may have said hello
         unreachable = {peer for peer in others if self.view.skip_reason(peer)}
-        layout = _most_common({peer: hello.layout for peer, hello in voices.items()})
-        # Who is in its first round with other weights than ours; of who is away they may be lost.
+        layout = _most_common({peer: hello.layout for peer, hello in voters.items()})
+        # Peers in their first round with other weights. The weights of an absent peer may be lost.
         apart = (
-            {peer for peer, hello in voices.items() if hello.begun and hello.state != own.state}
+            {peer for peer, hello in voters.items() if hello.begun and hello.state != own.state}
             - gone
             - unreachable
         )
-        # With a checkpoint loaded we are in a later round than the first, too.
+        # After it has loaded a checkpoint, this peer is in a later round than the first, too.
         ahead_of_us = {
             peer for peer, hello in self.hellos.items() if hello.round_id > own.round_id
         } | apart
         ahead_of_us -= self._stale | {self.local}
-        # Those that were followed in vain are taken for liars, as long as there may be so many.
+        # Donors that sent no state count as Byzantine, as long as they are at most f.
         running = sorted(
             ahead_of_us - self._passed
             if len(self._passed & ahead_of_us) <= self.settings.f
             else ahead_of_us
         )
-        if own.layout != layout and self._believes(
-            sum([hello.layout == layout for hello in voices.values()]), now
+        if own.layout != layout and self._is_credible(
+            sum([hello.layout == layout for hello in voters.values()]), now
         ):
             return HaltModelDiffers(
                 f"the swarm trains a model of layout {layout.hex()}, this peer one of layout "
@@ -286,9 +284,9 @@ class Bootstrap:
             ahead = max(running, key=lambda peer: self.hellos[peer].round_id)
             return self._follow(ahead, f"the swarm is in round {self.hellos[ahead].round_id}", now)
         if self.local not in self._first:
-            # until the others have begun
+            # A newcomer waits until the others have begun.
             return self._wait(tuple(peer for peer in expected if peer not in self.hellos), now)
-        here = (peer for peer in sorted(voices) if peer not in gone and peer not in unreachable)
+        here = (peer for peer in sorted(voters) if peer not in gone and peer not in unreachable)
         present = tuple(peer for peer in here if self.hellos[peer].layout == layout)
         here_now = frozenset(present)
         missing = tuple(peer for peer in expected if peer not in here_now)
@@ -299,12 +297,12 @@ class Bootstrap:
         if any(peer not in gone for peer in missing) and not time_is_up:
             return WaitForPeers(missing)
         lacks = own.round_id == 0 and not any(self.hellos[peer].state for peer in present)
-        # Who has loaded a checkpoint is in the round of that, with all other stages.
-        outlived = self.holds and own.round_id == 0  # a node that its trainer has outlived
+        # A peer with a loaded checkpoint is in its round, with all other stages.
+        outlived = self.holds and own.round_id == 0  # the trainer has outlived its former node
         if (lacks or outlived) and (rebuilds := self._rebuild(present, time_is_up)) is not None:
             return rebuilds
         if lacks:
-            held = f"{self._none_has_it()} came in {self.waited_s(now):.0f} s"
+            held = f"{self._no_state()} came in {self.waited_s(now):.0f} s"
             return HaltStateLost(held) if time_is_up else WaitForPeers(missing)
         if len(present) < self.needed:
             if not time_is_up:
@@ -315,26 +313,29 @@ class Bootstrap:
             return HaltTooFewPeers(f"{came}; missing: {', '.join(map(str, missing))}")
         return self._begin(own, present, now)
 
-    def _none_has_it(self) -> str:
+    def _no_state(self) -> str:
         pipeline = self.settings.pipeline
         stage = None if pipeline is None else pipeline.stage_of(self.local)
         of = "its state" if stage is None else f"the state of stage {stage}"
-        return f"the run has been in round {self.had_round}, and nobody who has {of}"
+        return f"the run has been in round {self.had_round}, and no peer with {of}"
 
     def _rebuild(self, present: tuple[PeerId, ...], time_is_up: bool) -> Decision | None:
-        """One of a stage's peers makes its state anew, if that is wanted, or goes on with what its
-        trainer has: the others wait for it. None: nobody can now."""
+        """Return the decision of a stage without a state; None if no peer can make one now.
+
+        The lowest present peer makes a new state, if the settings allow it, or continues with that
+        of its trainer. The others wait for it.
+        """
         pipeline, round_id = self.settings.pipeline, self.elsewhere()
         if pipeline is None or len(present) < self.needed:
             return None
-        if self.holds and round_id is None:  # a node beside a trainer that has had rounds
+        if self.holds and round_id is None:  # the trainer has had rounds with a former node
             return None if time_is_up else WaitForPeers(())
         if not pipeline.rebuilds and not self.holds:
             return (
                 None
                 if round_id is None
                 else HaltStateLost(
-                    f"{self._none_has_it()} is left; it is not to be made anew (lost_stage = stop)"
+                    f"{self._no_state()} is left; a new one is not allowed (lost_stage = stop)"
                 )
             )
         first = min(present)
@@ -342,14 +343,15 @@ class Bootstrap:
             return WaitForPeers((first,))
         return None if round_id is None else RebuildStage(round_id)
 
-    def _forget_weights(self, gone: set[PeerId]) -> None:
-        """Forget the weights of a peer that comes in another life: it may have others."""
+    def _drop_hellos(self, gone: set[PeerId]) -> None:
+        """Drop the hellos of round 0 of ``gone``: a new incarnation may have other weights."""
         for peer in gone.intersection(self.hellos):
             if self.hellos[peer].round_id == 0:
                 del self.hellos[peer]
 
     def _begin(self, own: Hello, present: tuple[PeerId, ...], now: float) -> Decision:
-        """Enough are here. They begin with the weights that most of them have."""
+        """Return the decision if enough peers are present. They begin with the weights that most of
+        them have."""
         if own.round_id > 0:
             return BeginFresh(present)
         states = {peer: self.hellos[peer].state for peer in present if self.hellos[peer].state}
@@ -372,24 +374,25 @@ class Bootstrap:
     def _may_have_begun(
         self, present: tuple[PeerId, ...], state: bytes, now: float
     ) -> tuple[PeerId, ...]:
-        """Return the peers that may have begun since they were heard last, without us: they had
-        other weights than we would begin with, before we had any. A peer that is silent is not
-        waited for for long."""
+        """Return the peers that may have begun without this one since their last hello. They had
+        other weights than ``state`` before this peer had any. The wait for their next hello is
+        short."""
         if self._prepared_at is None or now - self._prepared_at > WAITING_REPORT_S:
             return ()
         return tuple(
             [
                 peer
                 for peer in present
-                if peer not in self._heard_since and self.hellos[peer].state != state
+                if peer not in self._hello_since and self.hellos[peer].state != state
             ]
         )
 
     def _is_patience_over(self, present: tuple[PeerId, ...], now: float) -> bool:
-        """Whether enough have been here for so long that the others are not waited for.
+        """Whether enough peers have been present for ``patience_s``, so that the others are not
+        waited for.
 
-        It counts from when they were enough, not from who came last: so all of them begin in nearly
-        the same moment.
+        The time counts from when they were enough, not from the last arrival. So all of them begin
+        at nearly the same time.
         """
         if len(present) < self.needed:
             self._enough_at = None
@@ -402,22 +405,23 @@ class Bootstrap:
             and now - self._enough_at > rounds.patience_s
         )
 
-    def _believes(self, sayers: int, now: float) -> bool:
-        """Whether what so many say sends this peer away. Its own word weighs against theirs; a
-        newcomer's does not."""
+    def _is_credible(self, count: int, now: float) -> bool:
+        """Whether the model of ``count`` peers is enough for this peer to halt. It always is for a
+        first peer, which counts as a voter itself. For a newcomer it takes more than f peers, or
+        ``WAITING_REPORT_S``."""
         return (
             self.local in self._first
-            or sayers > self.settings.f
+            or count > self.settings.f
             or self.waited_s(now) > WAITING_REPORT_S
         )
 
     def _wait(self, missing: tuple[PeerId, ...], now: float) -> Decision:
-        """Wait as long as nobody of the run has said anything, or as a newcomer to one that has not
-        begun."""
+        """Wait while no peer of the run has sent a hello, or, as a newcomer, while the run has not
+        begun. A newcomer halts after the start timeout."""
         waited_s = self.waited_s(now)
         if self.local in self._first or waited_s <= self.settings.rounds.start_timeout_s:
             return WaitForPeers(missing)
-        return HaltTooFewPeers(f"nobody of the run has let this newcomer in for {waited_s:.0f} s")
+        return HaltTooFewPeers(f"no peer of the run has admitted this newcomer in {waited_s:.0f} s")
 
 
 def _most_common(values: dict[PeerId, bytes]) -> bytes:

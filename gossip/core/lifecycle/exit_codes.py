@@ -1,4 +1,4 @@
-"""Exit codes of a peer that gives up."""
+"""Exit codes of a peer that halts with an error."""
 
 NEVER_STARTED = 4
 QUORUM_LOST = 5

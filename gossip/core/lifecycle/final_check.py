@@ -1,12 +1,12 @@
-"""The check of the last result of a training. A wrong result of an earlier round is detected by the
-hash chain in the messages of the next round; the last round has no next one.
+"""Check of the last result of a training. The hash chain in the messages of the next round shows a
+wrong result of an earlier round; the last round has no next one.
 
-A peer whose trainer has applied its last round therefore requests the head of every peer's hash
-chain, before the trainer continues with its parameters (``Hello`` with ``asks``; peers in the same
-round reply). If more than f peers hold another head, and more than hold the local one, this peer
-adopts the state of one of them. Of two heads with equally many peers the lower one is right, so
-both sides come to the same result; where minorities may continue, ``fork_choice.py`` decides. All
-waits are limited: for silent peers, for lost peers, and for a state.
+After its trainer has applied the last round, a peer therefore requests the head of every peer's
+hash chain, before the trainer continues with its parameters (``Hello`` with ``asks``; peers in the
+same round reply). If more than f peers hold another head, and more than hold the local one, this
+peer adopts the state of one of them. Of two heads with equally many peers the lower one is right,
+so both sides come to the same result; where minorities may continue, ``fork_choice.py`` decides.
+All waits are limited: for silent peers, for lost peers, and for a state.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from .hello import HelloExchange
 REQUEST_INTERVAL_S = 0.25
 LATER_ROUNDS = 3.0  # typical rounds that results and states may need on slow links
 GRACE_S = 1.0
-"""Wait for replies that cannot change the result any more: their sender may need the local state,
-and not know it yet."""
+"""Wait for replies that cannot change the result any more, in seconds: their sender may need the
+local state."""
 
 
 class FinalCheck:
@@ -54,12 +54,12 @@ class FinalCheck:
         # With f = 0 no result is compared.
         self.lag = lag_detector if lag_detector is not None and lag_detector.settings.f else None
         self.round_id: int | None = None
-        # the round that each peer is in, and the head of its hash chain
-        self._said: dict[PeerId, tuple[int, bytes]] = {}
+        # round and head of the hash chain that each peer has announced
+        self._heads: dict[PeerId, tuple[int, bytes]] = {}
         self._last = -1  # the last round that was checked
         self._since = self._again_at = 0.0
         self._taking_since: float | None = None  # start of the wait for another state
-        # the head that was given up; once only, so that no Byzantine peer makes this peer alternate
+        # the head that was given up, only once: else Byzantine peers could make this peer alternate
         self._left: bytes | None = None
         self._changes = False
 
@@ -70,7 +70,7 @@ class FinalCheck:
             return [StateConfirmed(round_id, self.lag is None)]
         if self.round_id == round_id:
             return []
-        # A trainer that asks again gets no further time.
+        # A repeated request of the trainer does not extend the time.
         if round_id != self._last:
             self._last, self._since, self._left = round_id, now, None
         self.round_id = round_id
@@ -83,7 +83,7 @@ class FinalCheck:
         periodically."""
         if self.lag is None or not hello.chain:
             return []
-        self._said[peer] = hello.round_id, hello.chain
+        self._heads[peer] = hello.round_id, hello.chain
         answers = hello.asks and self.round_id is None and hello.round_id == self.progress.round_id
         return self.hello_exchange.answer(peer, incarnation, now) if answers else []
 
@@ -91,7 +91,7 @@ class FinalCheck:
         """Whether ``peer`` has announced another state before the present round."""
         if self.lag is None:
             return False
-        at, chain = self._said.get(peer, (-1, b""))
+        at, chain = self._heads.get(peer, (-1, b""))
         return at == self.progress.round_id and chain != self.lag.lineage.head
 
     def rejects(self, message: Message) -> bool:
@@ -113,7 +113,10 @@ class FinalCheck:
 
     def check_result(self, takes_part: bool, now: float) -> list[Effect]:
         """Confirm the result, reject it, or wait. Called after each event while ``round_id`` is not
-        None. ``takes_part``: whether this peer is in the rounds, which it is not while it recovers.
+        None.
+
+        Args:
+            takes_part: Whether this peer is in the rounds, which it is not while it recovers.
         """
         lag, asked, here = self.lag, self.round_id, self.progress.round_id
         assert lag is not None
@@ -129,7 +132,7 @@ class FinalCheck:
             for peer in self.progress.roster
             if not self._has_reported(peer) and not self.members.skip_reason(peer)
         ]
-        heads = Counter([chain for at, chain in self._said.values() if at == asked])
+        heads = Counter([chain for at, chain in self._heads.values() if at == asked])
         own, f = lag.lineage.head, lag.settings.f
         ours = 1 + heads.pop(own, 0)
         others, waited = sum(heads.values()), now >= self._since + GRACE_S
@@ -173,7 +176,7 @@ class FinalCheck:
         heads = Counter(
             [
                 chain
-                for at, chain in self._said.values()
+                for at, chain in self._heads.values()
                 if at == self.round_id and chain != self.lag.lineage.head
             ]
         )
@@ -194,15 +197,16 @@ class FinalCheck:
         self.hello_exchange.ask(False)
 
     def _has_reported(self, peer: PeerId) -> bool:
-        return peer == self.local or self._said.get(peer, (-1, b""))[0] == self.round_id
+        return peer == self.local or self._heads.get(peer, (-1, b""))[0] == self.round_id
 
     def _change(self, chain: bytes, theirs: int, ours: int) -> list[Effect]:
         assert self.lag is not None
         self._left, self._changes = self.lag.lineage.head, True
-        there = sorted(peer for peer, said in self._said.items() if said == (self.round_id, chain))
-        self.lag.fork_choice.choose(there)
+        wanted = (self.round_id, chain)
+        donors = sorted(peer for peer, head in self._heads.items() if head == wanted)
+        self.lag.fork_choice.choose(donors)
         self.lag.lose_track(
-            there[0], f"{theirs} peers hold another result of the last round, {ours} ours"
+            donors[0], f"{theirs} peers hold another result of the last round, {ours} this one"
         )
         return []
 
@@ -218,10 +222,11 @@ class FinalCheck:
         """Decide by the replies so far: the time is over."""
         assert self.lag is not None
         agreed = ours > self.lag.settings.f + sum(others.values())
-        told = {
+        fields = {
             "round": self.round_id,
             "same": ours,
             "other": sum(others.values()),
             "silent": missing,
         }
-        return [*([] if agreed else [Report("unconfirmed_result", told)]), *self._confirm(agreed)]
+        report = [] if agreed else [Report("unconfirmed_result", fields)]
+        return [*report, *self._confirm(agreed)]

@@ -1,5 +1,4 @@
-"""Announcements of a peer by ``Hello``: its model, its round, whether it goes on, and its
-addresses."""
+"""Announcements of a peer by ``Hello``: its model, its round, its stage, and its addresses."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ from gossip.core.rounds import LocalProgress
 from gossip.core.settings import CoreSettings
 from gossip.core.view import MembersView
 
-# to the same life of a peer: two that are in round 0 would answer each other's answers for ever
 ANSWER_EVERY_S = 0.1
+"""Shortest interval between two replies to one incarnation of a peer, in seconds."""
 
 
 class HelloExchange:
-    """Makes the ``Hello`` of this peer, and says when to send it.
+    """The ``Hello`` of this peer, and the replies to those of others.
 
     ``stage`` is ``ready`` as long as others may count on this peer.
 
@@ -44,27 +43,27 @@ class HelloExchange:
         self.stage: Stage = "ready"
         self.asks = self.begun = False
         self._may_begin = may_begin
-        self._answered: dict[PeerId, tuple[int, float]] = {}  # which life of a peer, and when
+        self._answered: dict[PeerId, tuple[int, float]] = {}  # incarnation and time of the reply
 
     def prepare(self, event: Prepared) -> None:
-        """The trainer has built its model."""
+        """Record the layout and state digest of the trainer's model."""
         self.layout, self.state = event.layout, event.state
 
     def adopt(self, state: bytes) -> None:
-        """This peer goes on with the state of another one. ``state``: the digest of the weights
-        that the run began with. A peer that has the same weights needs no state from here."""
+        """Continue with the state of another peer. ``state``: the digest of the weights that the
+        run began with. A peer that has the same weights needs no state from this one."""
         self.begun, self.state = True, state
 
     def ask(self, asks: bool) -> None:
-        """Sets whether others are asked which state they hold (``Hello.asks``)."""
+        """Set whether hellos request the state of their receivers (``Hello.asks``)."""
         self.asks = asks
 
     def end(self, stage: Stage) -> None:
         self.stage = stage
 
     def begin(self) -> None:
-        """The run begins with the weights of this peer, or goes on from the checkpoint that all
-        have loaded."""
+        """Record that the run begins with the weights of this peer, or continues from the
+        checkpoint that all peers have loaded."""
         self.begun = True
 
     def hello(self) -> Hello:
@@ -89,22 +88,22 @@ class HelloExchange:
         return Send(peer, self.hello())
 
     def answer(self, peer: PeerId, incarnation: int, now: float) -> list[Effect]:
-        """Answers a hello, at most once in ``ANSWER_EVERY_S`` to one life of a peer. Otherwise two
-        idle peers would answer each other's answers for ever."""
-        life, answered_at = self._answered.get(peer, (-1, 0.0))
-        if life == incarnation and now - answered_at < ANSWER_EVERY_S:
+        """Reply to a hello, at most once in ``ANSWER_EVERY_S`` to one incarnation of a peer.
+        Otherwise two idle peers would reply to each other's replies for ever."""
+        last, answered_at = self._answered.get(peer, (-1, 0.0))
+        if last == incarnation and now - answered_at < ANSWER_EVERY_S:
             return []
         self._answered[peer] = incarnation, now
         return [self.to(peer)]
 
     def answer_missed_farewell(self, event: Received, now: float) -> list[Effect]:
-        """Answer an update, or a request for one, with a hello: its sender has missed that this
-        peer leaves."""
+        """Reply with a hello to an update or a request for one: its sender has missed the farewell
+        of this peer."""
         missed = isinstance(event.message, Update | UpdateRequest)
         return self.answer(event.sender, event.incarnation, now) if missed else []
 
     def to_all(self) -> list[Send]:
-        """A hello for every peer within reach, also for those that have sent nothing yet: a peer
-        that has a false address of this one can only receive."""
+        """Return a hello for every peer within reach, also for those that have sent nothing yet: a
+        peer with a wrong address of this one can only receive."""
         hello = self.hello()
         return [Send(peer, hello) for peer in self.members.within_reach()]

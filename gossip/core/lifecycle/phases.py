@@ -1,7 +1,6 @@
-"""The phases of a peer's life, and every way from one to another:
-the table is the only place where they stand.
+"""Phases of a peer, and the only table of the transitions between them.
 
-The diagram in ``docs/architecture.md`` is made from it (``diagram``), and a test compares the two.
+``diagram`` makes the diagram in ``docs/architecture.md`` from it, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -45,25 +44,24 @@ TRANSITIONS: dict[tuple[Phase, Trigger], Phase] = {
     ("draining", "leaves"): "halted",
     ("draining", "gives up"): "halted",
 }
-"""``leaves``: others hear that it has left. ``gives up``: without its trainer, a quorum or a state
-it cannot go on."""
+"""Next phase, by phase and trigger. ``leaves``: the peer announces its leave. ``gives up``: without
+its trainer, a quorum or a state the peer cannot continue."""
 
 
 def after(phase: Phase, trigger: Trigger) -> Phase:
-    """The phase that follows. A trigger that the table does not have for this phase
-    is a bug of ours."""
+    """Return the next phase. A trigger that the table does not have for this phase is a bug."""
     following = TRANSITIONS.get((phase, trigger))
     assert following is not None, f"{trigger!r} cannot happen while {phase}"
     return following
 
 
 def diagram() -> str:
-    """The table as a Mermaid state diagram."""
-    ways: dict[tuple[Phase, Phase], list[Trigger]] = {}
+    """Return the table as a Mermaid state diagram."""
+    edges: dict[tuple[Phase, Phase], list[Trigger]] = {}
     for (source, trigger), target in TRANSITIONS.items():
-        ways.setdefault((source, target), []).append(trigger)
+        edges.setdefault((source, target), []).append(trigger)
     arrows = [
         f"    {source} --> {target}: {', '.join(triggers)}"
-        for (source, target), triggers in ways.items()
+        for (source, target), triggers in edges.items()
     ]
     return "\n".join(["stateDiagram-v2", "    [*] --> unprepared", *arrows, "    halted --> [*]"])

@@ -1,4 +1,4 @@
-"""How far the other peers are, and which of them can give commits or a state."""
+"""Progress of the other peers, and the choice of donors of commits or a state."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from .bootstrap import Bootstrap
 class PeerProgress:
     """Rounds and branches of the other peers, as they announce them.
 
-    ``local_progress`` is that of this peer. ``fork_choice`` is None in gossip rounds: without a
-    history nobody can be on another branch of it."""
+    Args:
+        local_progress: Progress of this peer.
+        fork_choice: None in gossip rounds, which have no history and so no branches.
+    """
 
     def __init__(
         self,
@@ -32,36 +34,39 @@ class PeerProgress:
             fork_choice,
         )
         self._turn = 0
-        self._lives: dict[PeerId, int] = {}  # the latest that each has spoken in
-        self._wordless: set[PeerId] = set()  # who is there, and has not spoken in its present life
+        self._incarnations: dict[PeerId, int] = {}  # incarnation of each peer's latest hello
+        self._unannounced: set[PeerId] = set()  # peers without a hello of their incarnation
 
     def on_hello(self, peer: PeerId, incarnation: int, hello: Hello, now: float) -> bool:
-        """``peer`` announces its round. What it announced in a former life is void. Returns whether
-        this is its first hello."""
-        if incarnation > self._lives.get(peer, -1):
-            self._lives[peer] = incarnation
+        """Record the round that ``peer`` announces. Announcements of a former incarnation are
+        dropped.
+
+        Returns: Whether this is its first hello.
+        """
+        if incarnation > self._incarnations.get(peer, -1):
+            self._incarnations[peer] = incarnation
             self.bootstrap.begins_anew(peer)
             self.future_buffer.begins_anew(peer, incarnation)
         roster, here = self.local_progress.roster, self.local_progress.round_id
         if hello.round_id < here and peer not in roster:
-            # It will take over a state, of whomever.
+            # The peer will adopt the state of some other peer.
             self.note_state(peer, now + self.bootstrap.settings.rounds.round_timeout_s)
-        elif peer in self._wordless:
+        elif peer in self._unannounced:
             self.note_state(peer, now)
-        self._wordless.discard(peer)
+        self._unannounced.discard(peer)
         return self.bootstrap.record_hello(peer, hello, now)
 
     def expect_words(self, peer: PeerId) -> None:
-        """``peer`` is here and has not announced its round yet. Its link may be full of payloads
-        for others on its host, of which this peer need not know."""
+        """Record that a connected peer has not announced its round yet. Its link may be busy with
+        payloads for other peers on its host, which this peer does not see."""
         member = self.members.members.get(peer)
-        if member is not None and self._lives.get(peer, -1) < member.incarnation:
-            self._wordless.add(peer)
+        if member is not None and self._incarnations.get(peer, -1) < member.incarnation:
+            self._unannounced.add(peer)
             self.note_state(peer, inf)
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Peers that may have the state: alive and not skipped. First come those on the branch that
-        this peer prefers, then those in the latest rounds."""
+        """Return the peers that may have the state: alive and not skipped. First come those on the
+        branch that this peer prefers, then those in the latest rounds."""
         usable = [
             p for p in self.members.alive() if p != self.local and not self.members.skip_reason(p)
         ]
@@ -70,14 +75,14 @@ class PeerProgress:
         )
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """A state is on its way to ``peer`` until that time at the latest. It comes from this peer;
-        where ``peer`` is this peer, from another."""
+        """Record that ``peer`` may be receiving a state until ``until``: from this peer or, if
+        ``peer`` is this peer, from another."""
         self.members.note_state(peer, until)
 
     def next_donor(self) -> PeerId | None:
-        """A different donor each time, so that no donor is asked for everything. None: there is
+        """Return a different donor each time, so that no donor gets all requests; None if there is
         none. Members of the roster are preferred: newcomers have no commits from before they
-        came."""
+        joined."""
         donors = self.donors()
         donors = tuple([peer for peer in donors if peer in self.local_progress.roster]) or donors
         if not donors:
@@ -90,19 +95,19 @@ class PeerProgress:
         return self.fork_choice is not None and self.fork_choice.is_on_other_branch(peer)
 
     def may_be_on_other_branch(self, peer: PeerId, hello: Hello) -> bool:
-        """Whether it is on another branch, or ahead of us and perhaps on one: only it can tell, and
-        what it said when it heard our hello is lost if that came before there was a way back."""
+        """Whether ``peer`` is on another branch, or is ahead and may be on one. Only its own notice
+        shows that, and it is lost if ``peer`` sent it before it could reach this peer."""
         is_partitioned = self.fork_choice is not None and self.fork_choice.is_partitioned(peer)
         return self.is_on_other_branch(peer) or (
             is_partitioned and hello.round_id > self.local_progress.round_id
         )
 
     def _wanted(self, peer: PeerId) -> bool:
-        """Not of the side that we are about to leave, if there is another."""
+        """Whether ``peer`` is on the preferred side, or there is none."""
         return self.fork_choice is None or self.fork_choice.prefers(peer)
 
     def round_of(self, peer: PeerId) -> int:
-        """The latest round that ``peer`` says it is in."""
+        """Return the latest round that ``peer`` has reported."""
         hello, member = self.bootstrap.hellos.get(peer), self.members.members.get(peer)
         applied = member.progress.step if member is not None and member.progress is not None else 0
         return max(
@@ -112,27 +117,27 @@ class PeerProgress:
         )
 
     def mark_unreported_members(self) -> None:
-        """This peer begins to follow the rounds. Nobody waits for a member that has announced no
-        round: it may be newly started."""
+        """Mark the members that have announced no round as unreported, when this peer begins to
+        follow the rounds. It does not wait for them: they may be newly started."""
         others = [peer for peer in self.local_progress.roster if peer != self.local]
         self.future_buffer.mark_unreported(
             [peer for peer in others if not self._has_reported_round(peer)]
         )
 
     def _has_reported_round(self, peer: PeerId) -> bool:
-        """Whether this life of it has told of a round."""
+        """Whether the present incarnation of ``peer`` has reported a round."""
         member = self.members.members.get(peer)
-        is_former = member is not None and self._lives.get(peer, -1) < member.incarnation
+        is_former = member is not None and self._incarnations.get(peer, -1) < member.incarnation
         return not is_former and self.round_of(peer) > 0
 
     def record_round(self, peer: PeerId, round_id: int) -> None:
-        """``peer`` says that it is in that round."""
+        """Record the round that ``peer`` has reported."""
         self.future_buffer.record_round(peer, round_id)
 
     def is_gone(self, peer: PeerId) -> bool:
-        """Whether it is dead or has left."""
+        """Whether ``peer`` is dead or has left."""
         return self.members.is_gone(peer)
 
     def met(self) -> tuple[PeerId, ...]:
-        """Whoever is known to be there, or to have been."""
+        """Return the peers that are or were members."""
         return self.members.met()

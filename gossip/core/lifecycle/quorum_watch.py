@@ -1,4 +1,5 @@
-"""Are enough peers here for a round? Says when not, and gives up when none come back in time."""
+"""Watch of the quorum: report when too few peers are reachable for a round, and halt if not enough
+of them return in time."""
 
 from __future__ import annotations
 
@@ -13,12 +14,17 @@ from .exit_codes import QUORUM_LOST
 from .shutdown import Shutdown
 
 WATCH_INTERVAL_S = 1.0
-STALL_ROUNDS = 2.0  # round timeouts without progress after which a trainer counts as stalled
+STALL_ROUNDS = 2.0
+"""Number of round timeouts without progress after which a trainer counts as stalled."""
 
 
 class QuorumWatch:
-    """To be asked every ``WATCH_INTERVAL_S``. ``skip_reason`` is "" for a peer of whom something
-    can be expected."""
+    """Check of the quorum, called every ``WATCH_INTERVAL_S``.
+
+    Args:
+        skip_reason: Returns why a peer is skipped; "" if it is not.
+        receivers: Returns the peers that are receiving the state of this one.
+    """
 
     def __init__(
         self,
@@ -28,7 +34,6 @@ class QuorumWatch:
         shutdown: Shutdown,
         receivers: Callable[[float], set[PeerId]],
     ) -> None:
-        """``receivers``: who is being given our state now."""
         self.local, self.settings, self.skip_reason = local, settings, skip_reason
         self.shutdown, self.receivers = shutdown, receivers
         self._missing_since: float | None = None
@@ -42,25 +47,25 @@ class QuorumWatch:
         *,
         stateless: Collection[PeerId] | None = None,
     ) -> tuple[list[Report], Halt | None]:
-        """Returns what there is to say, and how this peer ends, if it does.
+        """Return the reports about the quorum, and the halt of this peer or None.
 
         Args:
-            need: Peers of ``roster`` without which no round is closed.
-            stateless: None: this peer could go on with the state that it has. Else ``roster`` is
-                whoever may give it one, and these of them have said that they have none either, or
-                have had their time to.
+            need: Number of peers of ``roster`` that a round needs.
+            stateless: None if this peer can continue with its own state. Otherwise ``roster`` has
+                the possible donors of a state, and ``stateless`` those that have none or have not
+                replied in time.
         """
         has_state = stateless is None
         if (halt := self.shutdown.verdict(now, has_state=has_state)) is not None or (
             has_state and self.shutdown.had_last_round() and self.shutdown.wanted < round_id
         ):
-            return [], halt  # our trainer needs nobody for what it still does
+            return [], halt  # the local trainer needs no other peer any more
         here = [peer for peer in roster if peer == self.local or not self.skip_reason(peer)]
         reached = len(here)
         if stateless is not None:
-            need = max(need, 2)  # somebody has to give it one
+            need = max(need, 2)  # one peer must be a donor
             if not set(here).difference(stateless, (self.local,)):
-                here = [self.local]  # who all wait for one that is gone would wait for ever
+                here = [self.local]  # otherwise all would wait for ever for a donor that is gone
         if len(here) >= need:
             was_missing, self._missing_since = self._missing_since is not None, None
             return [Report("resumed", {"alive": here})] if was_missing else [], None
@@ -74,14 +79,14 @@ class QuorumWatch:
                 )
             ], None
         if has_state and self.receivers(now).intersection(roster).difference(here):
-            self._missing_since = now  # with our state it is about to come back
+            self._missing_since = now  # a peer that receives the local state returns soon
         waited_s = now - self._missing_since
-        # Who is back at a rule's service need not be of the roster yet; to agree on anything, it
-        # takes those who are.
+        # Any peer counts for the number of updates that the rule needs. Only peers of the roster
+        # count for the majority.
         ended = self.shutdown.members.has_ended
         come_back = [peer for peer in roster if peer not in here and not ended(peer)]
         others = [peer for peer in self.settings.everybody if peer not in here and not ended(peer)]
-        # Where all the others have ended, newcomers stand in for them.
+        # If all other members have ended, newcomers replace them.
         enough = len(here) + len(come_back) + len(self.shutdown.members.newcomers(roster)) >= quorum
         possible = enough and len(here) + len(others) >= need
         if waited_s < self.settings.rounds.quorum_timeout_s and possible:
@@ -92,6 +97,6 @@ class QuorumWatch:
             if has_state
             else ", and this peer waits for the state of another"
             if reached == len(here)
-            else ", and none of them gives a state"
+            else ", and none of them sends a state"
         )
         return [], Halt(f"quorum lost: {left}; waited {waited_s:.0f} s", QUORUM_LOST)

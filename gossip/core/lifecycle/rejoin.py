@@ -13,14 +13,15 @@ from gossip.core.timers import Timers
 from .hello import HelloExchange
 from .progress import PeerProgress
 
-RETURN_INTERVAL_S = 0.02  # between two requests for the commits made meanwhile
-# so many requests apart, the peer announces again that it is ready: a hello may be lost
+RETURN_INTERVAL_S = 0.02
+"""Interval between two requests for new commits, in seconds."""
 RETURN_HELLO_EVERY = 5
+"""Number of requests after which the peer announces again that it is ready: a hello may be lost."""
 
 
 @record
 class RejoinRetry:
-    """The next request for commits is due."""
+    """Timer of the next request for commits."""
 
 
 class Rejoin:
@@ -43,8 +44,11 @@ class Rejoin:
         self._turns = 0
 
     def go_on(self, follows: bool, now: float) -> list[Effect]:
-        """Begin to follow, or continue when ``RejoinRetry`` fires. ``follows``: whether this peer
-        still follows, and the trainer holds the state of the rounds."""
+        """Begin to follow, or continue when ``RejoinRetry`` fires.
+
+        Args:
+            follows: Whether this peer still follows, and the trainer has the state of the rounds.
+        """
         self._turns = self._turns + 1 if self.under_way else 0
         self.under_way = follows
         if not follows:

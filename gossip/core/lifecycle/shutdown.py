@@ -6,7 +6,7 @@ ended. It then stays for peers that may need the final state: ``drain_timeout_s`
 peer that is behind, and ``linger_s`` after the loss of a peer that was asleep, cut off or killed.
 The launcher may report that a lost peer will not return; then this peer does not wait for it.
 
-A peer whose checkpoint was already the end of the training stays until the others have come and
+If its checkpoint was already the end of the training, a peer stays until the others have come and
 announced the same.
 """
 
@@ -30,13 +30,17 @@ from .progress import PeerProgress
 
 @record
 class LingerExpired:
-    """The time for the peers that are behind is over."""
+    """End of the time for peers that are behind."""
 
 
 class Shutdown:
     """Decides how long this peer stays after its last round, and whether it came too late.
 
-    ``completed`` has the round at which each peer announced that it has completed the training.
+    Args:
+        differs: Whether a peer has announced another state of the present round.
+
+    Attributes:
+        completed: Round at which each peer announced that it has completed the training.
     """
 
     def __init__(
@@ -47,7 +51,6 @@ class Shutdown:
         timers: Timers[Any],
         differs: Callable[[PeerId], bool],
     ) -> None:
-        """``differs``: whether a peer has announced another state of the present round."""
         self.settings, self.members, self.timers = settings, members, timers
         self.progress, self.seen = peer_progress.local_progress, peer_progress.future_buffer.seen
         self.differs = differs
@@ -55,7 +58,7 @@ class Shutdown:
         self._lost_at: dict[PeerId, float] = {}
         self._back_at: dict[PeerId, float] = {}
         self._asked_in: dict[PeerId, int] = {}  # local round of its last state request
-        self._loaded = -1  # the round of the checkpoint that this life began with
+        self._loaded = -1  # round of the checkpoint that this incarnation began with
         self.wanted = -1  # last round for which the local trainer has offered an update
         self._stopped_at = inf
         self._completing = False
@@ -108,7 +111,7 @@ class Shutdown:
 
     def stay(self, now: float) -> list[Effect]:
         """Report the lost peers that this peer stays for, and check again when their time is over:
-        a peer may have come back meanwhile, and have more time."""
+        a peer may have returned by then, and have more time."""
         until = self.linger_until()
         if until <= now:
             return []
@@ -117,18 +120,18 @@ class Shutdown:
             for peer in {*self._others(), *self._unmet()}
             if self.members.skip_reason(peer) and self._needed_until(peer) > now
         )
-        told = (
+        reports = (
             [Report("lingering", {"for": lost, "at_most_s": round(until - now, 1)})] if lost else []
         )
-        return [*told, self.timers.set(until, LingerExpired())]
+        return [*reports, self.timers.set(until, LingerExpired())]
 
     def linger_until(self) -> float:
         """Return until when other peers may need this one; ``-inf`` if none does."""
         rounds = self.settings.rounds
         others = (*self._others(), *self._unmet())
         until = max([self._needed_until(peer) for peer in others], default=-inf)
-        # A peer that comes and goes does not keep this one for ever. A peer that was told to stop
-        # does not linger.
+        # A peer with an unstable link does not keep this one for ever. After a request to stop,
+        # this peer does not linger.
         return min(
             until,
             self._stopped_at
@@ -137,7 +140,7 @@ class Shutdown:
         )
 
     def _had_nothing_to_do(self) -> bool:
-        """Whether the checkpoint that this life began with was the end of the training."""
+        """Whether the checkpoint that this incarnation began with was the end of the training."""
         return self._completing and self.progress.round_id == self._loaded
 
     def _unmet(self) -> list[PeerId]:
@@ -156,7 +159,7 @@ class Shutdown:
             if peer not in self.members.met():
                 ended = self.members.has_ended(peer)
                 return -inf if ended else self._stopped_at + self.settings.rounds.linger_s
-            here = False  # it may not know yet that the training is over
+            here = False  # it may not have received yet that the training is over
         # A peer in the same round may hold another result of it. A request for this peer's state
         # may be the only sign of that.
         here = here and self._asked_in.get(peer) != self.progress.round_id
@@ -167,13 +170,14 @@ class Shutdown:
             )
         if not self._completing:
             return -inf
-        # A completed peer that cannot be reached may wait for this one, until it learns that this
-        # peer has completed, too.
+        # An unreachable completed peer may wait for this one, until it receives that this peer has
+        # completed, too.
         expected_until = self._expected_until(peer)
         return expected_until if behind else min(expected_until, self._stopped_at + drain_s)
 
     def _expected_until(self, peer: PeerId) -> float:
-        """Return until when a lost peer may come back; ``inf`` if it is not lost."""
+        """Return until when a lost peer may return; ``inf`` if it is not lost, ``-inf`` if it
+        cannot return."""
         member = self.members.members.get(peer)
         if (
             member is None
@@ -190,11 +194,11 @@ class Shutdown:
 
     # --- late peers -------------------------------------------------------------------------------
 
-    def completed_at(self, sayers: int) -> int | None:
-        """Return the latest round at or after which ``sayers`` peers have completed the training;
+    def completed_at(self, count: int) -> int | None:
+        """Return the latest round at or after which ``count`` peers have completed the training;
         None if fewer have."""
         rounds = sorted(self.completed.values(), reverse=True)
-        return rounds[sayers - 1] if len(rounds) >= sayers else None
+        return rounds[count - 1] if len(rounds) >= count else None
 
     def had_last_round(self) -> bool:
         """Whether all reachable peers have completed the training, none at a later round than the
@@ -224,7 +228,7 @@ class Shutdown:
 
     def over_at(self, now: float) -> int | None:
         """Return the round at which the training was over, if that is certain: more than f peers
-        have announced it, and no other peer will go on. Else None."""
+        have announced it, and no other peer will continue. Otherwise return None."""
         if any(
             peer not in self.completed and self._expected_until(peer) > now
             for peer in self._others()
@@ -234,7 +238,7 @@ class Shutdown:
 
     def verdict(self, now: float, *, has_state: bool) -> Halt | None:
         """Return the halt of this peer if the training is over and the local trainer cannot notice
-        that itself. ``has_state``: whether it could go on with its own state."""
+        that itself. ``has_state``: whether it could continue with its own state."""
         over_at, here = self.over_at(now), self.progress.round_id
         if over_at is None:
             return None
@@ -250,6 +254,6 @@ class Shutdown:
             return None
         return Halt(
             f"the others have completed the training at round {over_at} and are gone: "
-            f"this peer is in round {here}, and nobody can give it the final state",
+            f"this peer is in round {here}, and no peer can send it the final state",
             QUORUM_LOST,
         )
