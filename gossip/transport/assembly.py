@@ -182,7 +182,8 @@ class IncomingPayload:
         self._digest = PartsDigest(_parts_of(envelope.message)) if kind in _DIGESTED else None
 
     def receive_in(self, memory: NDArray[np.uint8]) -> None:
-        """It goes there, ``(nbytes,)``; to be called before its first chunk comes."""
+        """Receive the payload in this memory, ``(nbytes,)``. Called before its first chunk
+        comes."""
         assert len(memory) == self.nbytes
         assert not self.filled
         self._raw = memory
@@ -288,7 +289,7 @@ class Assembly:
     def expect(
         self, connection: Hashable, transfer: int, index: int, now: float
     ) -> IncomingPayload | None:
-        """The payload that this chunk continues, or None, counted."""
+        """Return the payload that this chunk continues, or None, counted."""
         found = self._open.get(connection)
         if found is None or found[0] != transfer:
             self._traffic.drop("unknown_transfer")
@@ -300,17 +301,17 @@ class Assembly:
         return found[1]
 
     def done(self, connection: Hashable) -> None:
-        """Finished, or spoilt by a chunk that is not what it must be."""
+        """Drop a payload that is complete, or has got an invalid chunk."""
         self._open.pop(connection, None)
 
     def closed(self, connection: Hashable) -> None:
-        """Nothing more comes on this connection."""
+        """Handle the end of a connection."""
         if connection in self._open:
             self._forget(connection, "gap")
 
     def orphan(self, sender: PeerId, now: float) -> None:
-        """The sender's link closed. What it has sent may still be on its way (docs/design_notes.md
-        N16), so it gets a moment."""
+        """Handle the closed link of a sender. What it has sent may still be on its way
+        (docs/design_notes.md N16), so it gets a moment."""
         for _, incoming in self._open.values():
             if incoming.envelope.sender == sender:
                 incoming.patience_s = ORPHANED_S
@@ -428,7 +429,7 @@ class Reception:
         return transfer, Loan(transfer, incoming, source)
 
     def closed(self, connection: Hashable) -> None:
-        """Nothing more comes on this connection."""
+        """Handle the end of a connection."""
         self.assembly.closed(connection)
 
     def filled(

@@ -140,26 +140,27 @@ class Codec(Generic[M]):
         self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
     def encode(self, message: M) -> bytes:
-        """One message. Raises ValueError when it is larger than others would take:
-        a bug of ours, not input."""
+        """Return the bytes of a message. Raise ValueError if it is larger than others would take: a
+        bug of ours, not input."""
         return self.encode_many((message,))
 
     def decode(self, data: bytes | memoryview) -> M:
-        """Exactly one message. Raises Malformed."""
+        """Return the one message in ``data``. Raise Malformed if there is not exactly one."""
         messages = self.decode_many(data)
         if len(messages) != 1:
             raise Malformed(f"{len(messages)} messages where one was expected")
         return messages[0]
 
     def encode_many(self, messages: Iterable[M]) -> bytes:
-        """Several messages in one packet: ``[PROTOCOL_VERSION, tag, fields, tag, fields, ...]``."""
+        """Return the packet of several messages: ``[PROTOCOL_VERSION, tag, fields, tag, fields,
+        ...]``."""
         items: list[Any] = [PROTOCOL_VERSION]
         for message in messages:
             items += self.to_plain(message)
         return self.pack(items)
 
     def decode_many(self, data: bytes | memoryview) -> list[M]:
-        """All messages of a packet, in order. Raises Malformed."""
+        """Return all messages of a packet, in order. Raise Malformed if it is invalid."""
         items = self.parse(data)
         if len(items) % 2 != 1 or items[0] != PROTOCOL_VERSION or type(items[0]) is not int:
             raise Malformed("not a packet of this protocol version")
@@ -189,7 +190,7 @@ class Codec(Generic[M]):
         return data
 
     def parse(self, data: bytes | memoryview) -> tuple[Any, ...]:
-        """Nested tuples of plain values. Raises Malformed."""
+        """Return nested tuples of plain values. Raise Malformed if the bytes are invalid."""
         if len(data) > self.limits.message_bytes:
             raise Malformed(f"{len(data)} bytes, at most {self.limits.message_bytes} are taken")
         try:
@@ -213,7 +214,7 @@ class _Shapes:
     # Reading: from plain values, distrusting each.
 
     def reader_of(self, cls: type) -> Reader:
-        """Tuple of plain fields to a ``cls``."""
+        """Return the reader from a tuple of plain fields to a ``cls``."""
         if cls not in self._readers:
             hints = get_type_hints(cls)
             fields = [(hints[f.name], f.name) for f in dataclasses.fields(cls)]
@@ -491,8 +492,8 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def seal(packed: bytes) -> bytes:
-    """The bytes with their checksum behind them. It finds accidents;
-    against intent there are keys."""
+    """Return the bytes with their checksum after them. It finds accidents; against intent there are
+    keys."""
     return packed + _SEAL.pack(zlib.crc32(packed))
 
 

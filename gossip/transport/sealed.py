@@ -100,7 +100,7 @@ class SealedLane:
         return False
 
     def _begin(self, now: float) -> None:
-        """Each connection has a session of its own: what is sealed for one opens on no other."""
+        """Begin a session for each new connection, so that a record of one opens on no other."""
         keys = self._keys
         session = OpeningSession(keys.pair.public, keys.other, keys.incarnation())
         if not self._offer(session.offer.encode()):
@@ -212,7 +212,7 @@ class SealedLane:
 
 
 def _send_all(end: socket.socket, data: bytes) -> None:
-    """A few bytes, for which a new connection has room. Raises: OSError."""
+    """Send a few bytes, for which a new connection has room. Raises: OSError."""
     if end.send(data, _SEND) != len(data):
         raise ConnectionError("it has no room")
 
@@ -368,7 +368,7 @@ class SealedInbox:
                 del self._offers[session]
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """See ``_Router.read``. The descriptor goes on telling of the rest."""
+        """Read arrivals, as ``_Router.read``. The descriptor stays readable for the rest."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd, _ in self._epoll.poll(0):
             connection = self._connections.get(fd)

@@ -90,7 +90,7 @@ class SessionOffer:
 
     @classmethod
     def decode(cls, frame: bytes) -> SessionOffer:
-        """Raises: Malformed: It is none."""
+        """Return the offer in ``frame``. Raises: Malformed: There is none."""
         if len(frame) != OFFER.size or frame[0] != OFFER_MARK:
             raise Malformed("not an offer of a session")
         return cls(*OFFER.unpack(frame)[1:])
@@ -114,8 +114,8 @@ class SessionParties:
 def derive_secrets(
     offer: SessionOffer, random: bytes, parties: SessionParties
 ) -> tuple[bytes, bytes]:
-    """Two secrets of ``SECRET_BYTES``: of what goes from the sender to the receiver, and of what
-    goes back.
+    """Return two secrets of ``SECRET_BYTES``: of what goes from the sender to the receiver, and of
+    what goes back.
 
     Args:
         random: What the receiver has drawn, of ``SECRET_BYTES``; it need not be secret.

@@ -74,8 +74,8 @@ _RETURN_LENGTH = _LENGTH.pack(NEXT.size)
 
 
 def name_of(address: str) -> str | None:
-    """The abstract name in an address of this lane; None when it is none.
-    It may be a peer's word."""
+    """Return the abstract name in an address of this lane; None if it is no such address. It may be
+    a peer's word."""
     match = _ADDRESS.fullmatch(address)
     return None if match is None else match[1]
 
@@ -109,13 +109,13 @@ class UnixLane:
         self._declined: list[Outgoing] = []
 
     def share(self, lender: Lender) -> None:
-        """Payloads that lie in its memory need not be sent from now on."""
+        """Share the memory of the lender: payloads in it need not be sent from now on."""
         self._lender, self._shown = lender, False
         self._region += 1
 
     def declined(self) -> list[Outgoing]:
-        """Messages to be sent once more, by value: the other side cannot map the memory that their
-        payloads lie in. Nothing is lent on this connection any more."""
+        """Return the messages to be sent again, by value: the other side cannot map the memory that
+        their payloads lie in. Nothing is lent on this connection any more."""
         declined, self._declined = self._declined, []
         return declined
 
@@ -362,7 +362,7 @@ class UnixInbox:
         return received
 
     def _map(self, connection: socket.socket, header: memoryview) -> None:
-        """The packet of a descriptor: it replaces the one before it on this connection."""
+        """Read the packet of a descriptor, which replaces the one before it on this connection."""
         right = len(header) == NEXT.size
         region = NEXT.unpack(header)[1] if right else 0
         _, ancillary, flags, _ = connection.recvmsg_into([self._beyond], _ANCILLARY_BYTES, _RECEIVE)

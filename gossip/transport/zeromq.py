@@ -361,7 +361,7 @@ class ZeroMQTransport:
         return True
 
     def _envelope_of(self, message: Message) -> bytes:
-        """One message often goes to many peers in a row: it is encoded once."""
+        """Return the envelope of a message. It is encoded once for consecutive receivers."""
         incarnation, said = self._incarnation(), self._said
         if said is None or said[0] is not message or said[1] != incarnation:
             said = self._said = (

@@ -48,11 +48,11 @@ class Blocks(Encoding):
 
     @abstractmethod
     def _pack(self, codes: Tensor) -> Tensor:
-        """Whole numbers in float32, one dimension, to the bytes of their codes."""
+        """Return the bytes of the codes of whole numbers in float32, one dimension."""
 
     @abstractmethod
     def _unpack(self, packed: Tensor) -> Tensor:
-        """The bytes of codes to whole numbers in float32, one dimension."""
+        """Return whole numbers in float32, one dimension, from the bytes of their codes."""
 
     def nbytes(self, elements: int) -> int:
         blocks = self._blocks(elements)
@@ -117,7 +117,8 @@ class Blocks(Encoding):
         return -(-SCALE_BYTES * blocks // WORD_BYTES) * WORD_BYTES
 
     def _parts(self, raw: NDArray[np.uint8], blocks: int) -> tuple[Tensor, Tensor]:
-        """The scales as int16, and ``(blocks, bytes)`` codes; both in the memory of ``raw``."""
+        """Return the scales as int16, and ``(blocks, bytes)`` codes; both in the memory of
+        ``raw``."""
         import torch
 
         whole = tensor_of(raw)
@@ -130,7 +131,7 @@ class Blocks(Encoding):
             yield start, min(start + step, blocks)
 
     def _filled(self, vector: NDArray[np.float32]) -> Iterator[tuple[tuple[int, int], Tensor]]:
-        """The blocks from one to another, and their numbers, a row each."""
+        """Yield ranges of blocks, and their numbers, a row each."""
         import torch
 
         for start, stop in self._pieces(self._blocks(len(vector))):

@@ -40,7 +40,7 @@ def sketch(flat: NDArray[np.float32], seed: int, size: int = SKETCH_SIZE) -> byt
 
 @functools.lru_cache(maxsize=4)
 def _places(elements: int, seed: int, size: int) -> NDArray[np.uint8]:
-    """One byte an element: which sum, and the sign in the highest bit."""
+    """Return one byte for each element: its sum, and the sign in the highest bit."""
     drawn = np.frombuffer(random.Random(f"sketch/{seed}").randbytes(elements), np.uint8)
     if size == 128:
         return drawn

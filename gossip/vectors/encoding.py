@@ -49,18 +49,17 @@ Shape: TypeAlias = tuple[int, ...]
 
 
 def bytes_for(elements: int) -> int:
-    """How many bytes a vector of so many elements is in memory."""
+    """Return the size of a vector of ``elements`` numbers in memory, in bytes."""
     return NUMBER_BYTES * elements
 
 
 def to_bytes(vector: NDArray[Any]) -> NDArray[np.uint8]:
-    """The bytes of a contiguous vector or of a packed state; not copied where they are the memory
-    itself."""
+    """Return the bytes of a contiguous vector or of a packed state, without a copy."""
     return np.frombuffer(vector, dtype=np.uint8)
 
 
 def from_bytes(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """The vector of whole numbers that these bytes are; not copied where it is the same memory."""
+    """Return the vector of float32 numbers in these bytes, without a copy."""
     return raw.view(np.float32)
 
 
@@ -146,7 +145,7 @@ class Encoding(ABC):
         return self
 
     def for_results(self, peers: int) -> Encoding:
-        """How the result of at most so many such updates is written."""
+        """Return the encoding of the result of at most ``peers`` updates in this encoding."""
         return self
 
 
@@ -165,7 +164,7 @@ class Float32(Encoding):
 
 
 def finite(vector: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The same vector. Raises: Malformed: It has a number that is not finite."""
+    """Return the same vector. Raises: Malformed: A number is not finite."""
     if not is_finite(vector):
         raise Malformed("a number is not finite")
     return vector

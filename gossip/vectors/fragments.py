@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 
 def fragment_of(round_id: int, collectives: int, fragments: int) -> int:
-    """The fragment that a round exchanges.
+    """Return the fragment that a round exchanges.
 
     Args:
         round_id: Of the round.
@@ -23,7 +23,7 @@ def fragment_of(round_id: int, collectives: int, fragments: int) -> int:
 
 
 def cut_layers(sizes: Sequence[int], fragments: int) -> tuple[tuple[int, ...], ...]:
-    """Deals layers out to fragments of about equal size.
+    """Distribute layers over fragments of about equal size.
 
     The largest layer that is left goes to the fragment that has the fewest numbers (Graham 1969:
     the largest fragment is at most 4/3 of the smallest possible largest one). Layers of one size go

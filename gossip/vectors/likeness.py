@@ -39,8 +39,8 @@ def similarity_of(result: Payload, others: tuple[Payload, ...]) -> ResultSimilar
 
 
 def _even(elements: int, squares: float, rest: tuple[Payload, ...]) -> float:
-    """How long a part of so many ``elements`` would be if all parts had numbers of the same size.
-    ``squares``: of that part. 0.0 where there is no other, or one is not finite."""
+    """Return how long a part of ``elements`` numbers would be if all parts had numbers of the same
+    size. ``squares``: of that part. 0.0 where there is no other, or one is not finite."""
     if not rest:
         return 0.0
     with np.errstate(over="ignore", invalid="ignore"):

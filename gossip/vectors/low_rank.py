@@ -143,7 +143,8 @@ class Factored(Encoding):
 
 
 def _drawn(place: Place, tensor: int, rank: int, columns: int) -> Vector:
-    """``(columns, rank)``, from -1 to 1. Philox's raw stream is the same in every version."""
+    """Return a random start, ``(columns, rank)``, from -1 to 1. Philox's raw stream is the same in
+    every version."""
     name = f"powersgd/{place.seed}/{place.round_id}/{place.shard}/{tensor}"
     key = int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "little")
     drawn = np.random.Philox(key=key).random_raw(columns * rank)
@@ -165,7 +166,7 @@ def _factors(matrix: Tensor, start: Tensor, steps: int) -> tuple[Tensor, Tensor]
 
 
 def _checked(factors: Vector, largest: float) -> Vector:
-    """The same factors. Raises: Malformed: One is of a size that no encoder writes."""
+    """Return the same factors. Raises: Malformed: No encoder writes a factor of this size."""
     sizes = np.abs(factors)
     if not bool(((sizes == 0) | ((sizes >= SMALLEST_FACTOR) & (sizes <= largest))).all()):
         raise Malformed("a factor is not one that an encoder writes")
@@ -173,7 +174,7 @@ def _checked(factors: Vector, largest: float) -> Vector:
 
 
 def _multiply(p: Vector, q: Vector, out: Vector) -> None:
-    """The sum over the rank of ``p[i, row] * q[i, column]``, in this order."""
+    """Compute the sum over the rank of ``p[i, row] * q[i, column]``, in this order."""
     rows, columns = out.shape
     step = max(1, PIECE_NUMBERS // columns)
     product = np.empty((min(step, rows), columns), np.float32)

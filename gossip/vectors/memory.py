@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """The same memory as a tensor. What numpy guards against writes is copied, which torch knows no
-    guard for: so a tensor that is to be written needs an array that may be."""
+    """Return the same memory as a tensor. Memory that numpy guards against writes is copied, which
+    torch knows no guard for: so a tensor that is to be written needs an array that may be."""
     import torch
 
     return torch.from_numpy(array if array.flags.writeable else array.copy())

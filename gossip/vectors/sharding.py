@@ -58,7 +58,7 @@ def shard_sizes(
 
 
 def _even(elements: int, peers: int, shard_bytes: int) -> tuple[int, ...]:
-    """Parts of about ``shard_bytes`` or more, at most ``peers`` of them."""
+    """Return the sizes of parts of about ``shard_bytes`` or more, at most ``peers`` of them."""
     count = min(peers, -(-bytes_for(elements) // shard_bytes))
     size = -(-elements // (count * SHARD_ALIGNMENT)) * SHARD_ALIGNMENT
     full, rest = divmod(elements, size)
@@ -66,13 +66,13 @@ def _even(elements: int, peers: int, shard_bytes: int) -> tuple[int, ...]:
 
 
 def matrix_of(shape: Shape) -> tuple[int, int]:
-    """Rows and columns. What has one dimension is one row; of more than two, the first one has the
-    rows, as a kernel of a convolution has one for each channel that it makes."""
+    """Return rows and columns. A shape with one dimension is one row. If there are more than two,
+    the first one has the rows: a convolution kernel has one for each output channel."""
     return (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
 
 
 def pack_shapes(shapes: tuple[Shape, ...]) -> bytes:
-    """The shapes as matrices, for ``unpack_shapes``: 8 bytes a tensor."""
+    """Return the shapes as matrices, for ``unpack_shapes``: 8 bytes a tensor."""
     return np.array([matrix_of(shape) for shape in shapes], np.uint32).tobytes()
 
 
@@ -96,7 +96,7 @@ def shapes_within(shapes: tuple[Shape, ...], start: int, stop: int) -> tuple[Sha
 
 
 def _cut(shape: Shape, start: int, stop: int) -> Iterator[Shape]:
-    """The parts of a tensor between these two numbers of it."""
+    """Return the parts of a tensor between two of its numbers."""
     row = prod(shape[1:])
     whole_from, whole_to = -(-start // row), stop // row
     if whole_from >= whole_to or len(shape) == 1:

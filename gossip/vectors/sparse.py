@@ -35,7 +35,7 @@ class Listed(Encoding):
 
     @abstractmethod
     def count(self, elements: int) -> int:
-        """How many are sent of so many."""
+        """Return how many of ``elements`` numbers are sent."""
 
     def nbytes(self, elements: int) -> int:
         return (INDEX_BYTES + NUMBER_BYTES) * self.count(elements)

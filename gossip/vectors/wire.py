@@ -76,7 +76,7 @@ class WireFormat:
         shard: int,
         into: NDArray[np.uint8] | None = None,
     ) -> NDArray[np.uint8]:
-        """A shard to its bytes, which may be its memory.
+        """Return the bytes of a shard, which may be its memory.
 
         Args:
             into: Memory for them; None: they get their own.
@@ -100,7 +100,7 @@ class WireFormat:
         shard: int,
         into: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """The bytes of a shard, which anybody may have sent, to its numbers.
+        """Return the numbers of a shard from its bytes, which may come from any sender.
 
         Args:
             into: Memory for them; None: they get their own.
@@ -121,8 +121,8 @@ class WireFormat:
 
     @cached_property
     def _encodings(self) -> dict[PayloadKind, tuple[Encoding, ...]]:
-        """Encodings of each shard, by kind of payload. An encoding of tensors gets the shapes of
-        those that the shard has parts of."""
+        """Return the encodings of each shard, by kind of payload. An encoding of tensors gets the
+        shapes of those that the shard has parts of."""
         updates: tuple[Encoding, ...] = (self.encoding,) * len(self.sizes)
         if self.encoding.shaped:
             starts = accumulate(self.sizes, initial=0)
@@ -138,7 +138,7 @@ class WireFormat:
 
     @cached_property
     def _numbers(self) -> tuple[int, ...]:
-        """Elements of each shard before the marks."""
+        """Return the number of elements of each shard before the marks."""
         starts = accumulate(self.sizes, initial=0)
         return tuple(
             [

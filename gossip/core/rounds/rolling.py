@@ -264,7 +264,7 @@ class RollingRounds:
         self.round_id, self._started_round = round_id, -1
 
     def come_back(self) -> None:
-        """Go on from an adopted state of a peer that is in the round which begins next."""
+        """Continue from an adopted state of a peer that is in the round which begins next."""
         self.server.come_into(self.round_id)
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
@@ -1136,7 +1136,7 @@ class RollingRounds:
         return self.round_id
 
     def on_disconnect(self, peer: PeerId) -> None:
-        """The link to ``peer`` broke."""
+        """Handle the broken link to ``peer``."""
         self.future_buffer.on_disconnect(peer)
         self.lag_detector.on_disconnect(peer)
         for shard in self._shards:

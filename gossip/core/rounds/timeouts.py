@@ -85,7 +85,7 @@ class Deadline:
         return self._cap_s
 
     def typical_round_s(self) -> float:
-        """The median of the last rounds; 0.0 while nothing is known."""
+        """Return the median duration of the last rounds; 0.0 before the first."""
         return self._rounds.median() if len(self._rounds) else 0.0
 
     def observe(self, lag_s: float) -> None:
