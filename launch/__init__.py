@@ -1,2 +1,2 @@
-"""Starts peers and watches over them: the ``gossip`` command. Imports nothing costly:
-``gossip --help`` must be quick."""
+"""Starts and supervises peers: the ``gossip`` command. Imports nothing costly: ``gossip --help``
+must be quick."""

@@ -1,15 +1,14 @@
-"""Outlives the launcher, only to end what it started: no peer survives its launcher,
-however that died.
+"""Ends all processes of a launcher after the launcher has ended, however it ended.
 
-A tiny process of its own session that holds a pipe to the launcher and learns each peer's process
-group from it. At end of file it wakes whatever is stopped, gives the peers ``MERCY_S`` to leave by
-themselves (they see the launcher go as well), kills the groups that remain, and removes the sockets
-that the launcher has left in its folder. A group is known by its leader's pid and start time, its
-members by a word in their environment that only this launcher gave out: a pid that somebody else
-has by now is never hit, and nothing is looked up by name.
+The guardian is a small process in a session of its own, with a pipe from the launcher, which sends
+it the process group of each peer. At end of file it wakes stopped processes and gives peers
+``MERCY_S`` to exit; they notice the end of the launcher, too. Then it kills the remaining groups,
+and removes the sockets that the launcher has left in its folder. A group is identified by its
+leader's pid and start time, its members by a token of the launcher in their environment. So a
+process that reuses a pid is never signalled, and no process is found by name.
 
-Run as a file with ``python -I -S``, so it imports the standard library only.
-The launcher imports its functions.
+It runs as a file with ``python -I -S``, so it imports the standard library only. The launcher
+imports its functions.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# of the two seconds after which nothing of a run may be left,
-# on a machine that does something else, too
+# Two seconds after the end of the launcher all its processes must have ended, on a busy machine,
+# too.
 MERCY_S = 1.0
 POLL_S = 0.02
 TOKEN_VARIABLE = "GOSSIP_LAUNCHER"
@@ -43,18 +42,19 @@ class ProcessStat(NamedTuple):
 
     @property
     def work(self) -> tuple[int, int]:
-        """Figures that change while the process is not stuck, however slow it is."""
+        """Figures that change unless the process is stuck, however slow it is."""
         return self.ticks, self.pages_read
 
 
 def stat(pid: int) -> ProcessStat | None:
-    """None when there is no such process."""
+    """Return the facts about a process; None: it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # a command's name may hold spaces and brackets
+    # The name of a command may contain spaces and brackets.
+    fields = text[text.rindex(")") + 2 :].split()
     return ProcessStat(
         state=fields[0],
         group=int(fields[2]),
@@ -66,7 +66,8 @@ def stat(pid: int) -> ProcessStat | None:
 
 
 def starved_s(pid: int) -> float:
-    """Return for how long the process has waited for a processor; 0 where nobody counts that."""
+    """Return the seconds for which the process has waited for a processor; 0 if the kernel does not
+    count them."""
     try:
         with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
             return int(file.read().split()[1]) / 1e9
@@ -75,16 +76,16 @@ def starved_s(pid: int) -> float:
 
 
 def carries(pid: int, token: str) -> bool:
-    """Whether the process was started, at whatever remove, with our word in its environment."""
+    """Whether the process, or an ancestor, was started with this token in its environment."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return f"{TOKEN_VARIABLE}={token}".encode() in file.read().split(b"\0")
     except OSError:
-        return False  # gone, or not ours to look into
+        return False  # It has ended, or belongs to another user.
 
 
 def _processes() -> Iterator[tuple[int, ProcessStat]]:
-    """Every process that is not a zombie."""
+    """Yield every process that is not a zombie."""
     for name in os.listdir("/proc"):
         found = stat(int(name)) if name.isdigit() else None
         if found is not None and found.state not in "ZX":
@@ -92,18 +93,18 @@ def _processes() -> Iterator[tuple[int, ProcessStat]]:
 
 
 def members(leader: int, started: int, token: str) -> list[int]:
-    """The living processes of a peer's group.
+    """Return the running processes of a peer's group.
 
     Args:
-        leader: The pid that the peer was started with, also the number of its group.
-        started: The leader's start, in clock ticks.
-        token: The word in its environment.
+        leader: Pid of the peer's first process, and number of its group.
+        started: Start of that process, in clock ticks.
+        token: Token in its environment.
     """
     now = stat(leader)
     if now is not None and now.started != started:
-        # somebody else's by now, so our group is gone: a number is not given out again before that
+        # The pid was reused, which the kernel allows only after the group has ended.
         return []
-    known = now is not None  # the leader itself says that it is our group, even as a zombie
+    known = now is not None  # The leader identifies the group, even as a zombie.
     return [
         pid
         for pid, found in _processes()
@@ -112,16 +113,17 @@ def members(leader: int, started: int, token: str) -> list[int]:
 
 
 def reap(leader: int) -> None:
-    """Lets go of the dead of a group, but for its leader: who adopts orphans has to."""
+    """Reap the zombies of a group, except its leader: their parent was this process or has
+    ended."""
     for name in os.listdir("/proc"):
         found = stat(int(name)) if name.isdigit() and int(name) != leader else None
         if found is not None and found.state == "Z" and found.group == leader:
-            with contextlib.suppress(ChildProcessError):  # somebody else's
+            with contextlib.suppress(ChildProcessError):  # not a child of this process
                 os.waitpid(int(name), os.WNOHANG)
 
 
 def signal_group(leader: int, started: int, token: str, number: int) -> bool:
-    """Sends a signal to a peer's whole group. Returns whether there was anybody to take it."""
+    """Send a signal to a peer's whole group. Return whether the group had members."""
     if not members(leader, started, token):
         return False
     try:
@@ -132,8 +134,8 @@ def signal_group(leader: int, started: int, token: str, number: int) -> bool:
 
 
 def _strays(token: str) -> list[int]:
-    """Whoever carries our word, in whatever group: a peer that was started but not told us, a child
-    with a session of its own."""
+    """Return processes with the token in any group: peers that were not registered, and children
+    with a session of their own."""
     return [pid for pid, _ in _processes() if pid != os.getpid() and carries(pid, token)]
 
 
@@ -143,7 +145,7 @@ def _kill_stray(pid: int, token: str) -> None:
     except OSError:
         return  # gone
     try:
-        # the handle keeps meaning this very process, whatever happens to its number
+        # The handle refers to this process even if its pid is reused.
         if carries(pid, token):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
     except ProcessLookupError:
@@ -153,7 +155,7 @@ def _kill_stray(pid: int, token: str) -> None:
 
 
 def end(groups: dict[int, int], token: str, mercy_s: float = MERCY_S) -> None:
-    """Ends all groups (leader -> start): wakes them, waits up to ``mercy_s``, kills the rest."""
+    """End all groups (leader -> start): wake them, wait up to ``mercy_s``, kill the rest."""
     until = time.monotonic() + mercy_s
     for leader, started in groups.items():
         signal_group(leader, started, token, signal.SIGCONT)
@@ -163,7 +165,7 @@ def end(groups: dict[int, int], token: str, mercy_s: float = MERCY_S) -> None:
         ):
             return
         time.sleep(POLL_S)
-    # Twice: a process that was just forking when its group was killed leaves one more.
+    # Twice: a process that forks at the moment of the first kill leaves a child.
     for _ in range(2):
         for leader, started in groups.items():
             signal_group(leader, started, token, signal.SIGKILL)
@@ -173,17 +175,17 @@ def end(groups: dict[int, int], token: str, mercy_s: float = MERCY_S) -> None:
 
 
 def remove_socket(path: str) -> None:
-    """A file that is no socket by now is somebody else's."""
+    """Remove a socket, but no other kind of file."""
     with contextlib.suppress(OSError):
         if file_modes.S_ISSOCK(os.lstat(path).st_mode):
             os.unlink(path)
 
 
 def main() -> None:
-    """Reads ``token T``, ``watch PID START``, ``forget PID`` and ``socket PATH`` until the launcher
-    is gone or says ``done``."""
+    """Process ``token T``, ``watch PID START``, ``forget PID`` and ``socket PATH`` until the
+    launcher ends or sends ``done``."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # it ends with the launcher and not before
+        signal.signal(number, signal.SIG_IGN)  # It ends with the launcher, not before.
     groups: dict[int, int] = {}
     sockets: list[str] = []
     token = ""

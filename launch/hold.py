@@ -1,10 +1,10 @@
-"""A launcher holds the folder of its run open for as long as it leads it: so nobody takes it for
-the launcher of a copy.
+"""Marks a process as the launcher of a run: the launcher holds the run's folder open, so that a
+copy of the folder has no launcher.
 
-What it holds is a descriptor that only says where the folder is (``O_PATH``), which no reader of
-folders opens. The kernel shows it to the same user in ``/proc``, and no file can make it up. It
-means the folder itself, whatever that is called by now. Tool and launcher are processes of one
-machine, so device and inode are the same for both, also where the folder is shared over a network.
+The descriptor has ``O_PATH``, which no program that reads folders uses. The kernel shows it in
+``/proc`` to the same user, and no file can imitate it. It refers to the folder itself, even after a
+rename. The inspecting process is on the same machine as the launcher, so device and inode agree for
+both, also on a network file system.
 """
 
 from __future__ import annotations
@@ -22,23 +22,22 @@ def mark_leader(folder: Path) -> int:
 
 
 def leads(pid: int, folder: Path) -> bool | None:
-    """Whether a process leads the run in ``folder``. None: it may not be looked into,
-    being another user's."""
+    """Whether a process leads the run in ``folder``. None: unknown, it belongs to another user."""
     try:
         wanted = os.stat(folder)
         return any(os.path.samestat(held, wanted) for _, held in _held_by(pid))
     except PermissionError:
         return None
     except OSError:
-        return False  # the process is gone, or the folder
+        return False  # The process or the folder is gone.
 
 
 def led_by(pid: int) -> list[Path]:
-    """The folders that a process leads, by the names that they have now."""
+    """Return the present paths of the folders that a process leads."""
     found = []
     with contextlib.suppress(OSError):
         for number, held in _held_by(pid):
-            with contextlib.suppress(OSError):  # it was removed, or has its name elsewhere only
+            with contextlib.suppress(OSError):  # It was removed, or is mounted elsewhere.
                 path = os.readlink(f"/proc/{pid}/fd/{number}")
                 if os.path.samestat(os.stat(path), held):
                     found.append(Path(path))
@@ -46,8 +45,8 @@ def led_by(pid: int) -> list[Path]:
 
 
 def _held_by(pid: int) -> Iterator[tuple[str, os.stat_result]]:
-    """The descriptors that only say where something is, and what that is. No other is looked at:
-    its disk may not answer."""
+    """Yield the ``O_PATH`` descriptors of a process, with their status. Others are skipped: a stat
+    of their file may block."""
     for number in os.listdir(f"/proc/{pid}/fdinfo"):
         try:
             with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as file:
@@ -57,4 +56,4 @@ def _held_by(pid: int) -> Iterator[tuple[str, os.stat_result]]:
             if flags & os.O_PATH:
                 yield number, os.stat(f"/proc/{pid}/fd/{number}")
         except FileNotFoundError:
-            continue  # closed meanwhile
+            continue  # It was closed in between.

@@ -9,10 +9,10 @@ from typer.core import TyperGroup
 
 
 def optional(help: str, *names: str, **more: Any) -> Any:
-    """Return an option without a default to show: its help says what happens without it.
+    """Return an option without a visible default: its help states what happens without it.
 
     Args:
-        more: What ``typer.Option`` takes besides.
+        more: Further arguments of ``typer.Option``.
     """
     return typer.Option(*names, help=help, show_default=False, **more)
 

@@ -33,8 +33,8 @@ def _known_output(choice: str | None) -> str | None:
 Output = Annotated[
     str | None,
     optional(
-        "Whose lines to show: of all peers, equal ones once (merged); each (all); those of the "
-        "lowest peer that runs (first), or of peer N. merged on a terminal, all elsewhere.",
+        "Output to show: of all peers, with equal lines once (merged); all lines (all); that of "
+        "the lowest running peer (first), or of peer N. merged on a terminal, else all.",
         metavar="merged|all|first|N",
         callback=_known_output,
     ),
@@ -53,8 +53,8 @@ def _known_trackers(names: list[str] | None) -> list[str] | None:
 Track = Annotated[
     list[str] | None,
     optional(
-        "Hand on what the run writes down: tensorboard, mlflow, wandb (offline), prometheus; "
-        "may be given several times. Or GOSSIP_TRACK=tensorboard,mlflow.",
+        "Send the run's records to a tracker: tensorboard, mlflow, wandb (offline), prometheus. "
+        "Repeatable. Or GOSSIP_TRACK=tensorboard,mlflow.",
         metavar="TRACKER",
         callback=_known_trackers,
     ),
@@ -75,60 +75,59 @@ Peers = Annotated[
 Room = Annotated[
     int | None,
     optional(
-        "Most peers at a time, with those that gossip join adds later; by default none can join."
+        "Maximum number of peers, including those that gossip join adds; by default none can join."
     ),
 ]
 Plan = Annotated[
     Path | None,
-    optional("Spread a model over the peers as a plan of gossip plan says; -n follows from it."),
+    optional("Spread a model over the peers by a plan of gossip plan, which determines -n."),
 ]
 Audit = Annotated[
     float | None,
     optional(
-        "With --plan: probability that another member of the stage computes a micro-batch "
-        "again, 0.05 or so; who gave wrong answers is locked up."
+        "With --plan: probability that another member of the stage recomputes a micro-batch, "
+        "about 0.05; members with wrong results are put in quarantine."
     ),
 ]
 LostStage = Annotated[
     str | None,
     optional(
-        "With --plan: of what a stage goes on that has lost all its peers, and one is back: "
+        "With --plan: state of a stage after the loss of all its peers, once one is back: "
         "checkpoint (the default), neighbours, fresh, or stop."
     ),
 ]
 Topology = Annotated[
     str | None,
-    optional("Who exchanges with whom: rolling (the default), random-k:k=3, ring, full."),
+    optional("Which peers exchange updates: rolling (the default), random-k:k=3, ring, full."),
 ]
 Aggregator = Annotated[
     str | None,
     optional(
-        "How updates become one: a rule's name, or file.py:rule; guarded_mean by default, "
+        "Aggregation rule: its name, or file.py:rule; guarded_mean by default, "
         "judged_clipping with --reference, spectral_clipping with -f."
     ),
 ]
 Sender = Annotated[
     str | None,
-    optional("What peers make of their updates first: momentum:beta=0.9, clip:10, joined by +."),
+    optional("Transforms of updates before sending: momentum:beta=0.9, clip:10, joined by +."),
 ]
 Encoding = Annotated[
     str | None,
     optional(
-        "How updates travel: float32 (the default), bf16, fp16, int8, int4, topk:0.01, "
+        "Encoding of updates: float32 (the default), bf16, fp16, int8, int4, topk:0.01, "
         "randomk:0.1, powersgd:4."
     ),
 ]
 LocalSteps = Annotated[
     int | None,
     optional(
-        "Steps that each peer takes by itself between two rounds, for slow links: 1 (the "
-        "default), 30, 100."
+        "Local steps of each peer between two rounds, for slow links: 1 (the default), 30, 100."
     ),
 ]
 Outer = Annotated[
     str | None,
     optional(
-        "What follows a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
+        "Outer optimizer after a round of local steps: nesterov:lr=0.7,momentum=0.9 (the default), "
         "heavy_ball, mean."
     ),
 ]
@@ -136,14 +135,14 @@ Fragments = Annotated[
     int | None,
     optional(
         "Parts of the model, of which each round of local steps exchanges one: 1 (the "
-        "default), 4. A round is then on so many times fewer steps and bytes."
+        "default), 4. Steps and bytes of a round are divided by this number."
     ),
 ]
 FragmentMixing = Annotated[
     float | None,
     optional(
-        "Share of its own parameters that a peer keeps of a fragment when a result comes a "
-        "round later, with --fragments and --overlap 1. From 0 to below 1; 0.5 by default."
+        "Weight of the local parameters of a fragment when a result arrives a round later, with "
+        "--fragments and --overlap 1. From 0 to below 1; 0.5 by default."
     ),
 ]
 Overlap = Annotated[
@@ -156,8 +155,8 @@ Overlap = Annotated[
 Byzantine = Annotated[
     int | None,
     optional(
-        "Byzantine peers to tolerate; by default what rule and peers allow, at most a quarter "
-        "(demo: as many as attack).",
+        "Byzantine peers to tolerate; by default the most for rule and peers, at most a quarter "
+        "(demo: the number of attackers).",
         "-f",
         "--byzantine",
     ),
@@ -169,7 +168,7 @@ Faults = Annotated[Path | None, optional("Inject the faults of a plan file (TOML
 Rounds = Annotated[
     int | None, optional("Rounds to train; by default the script decides (demo: 400).")
 ]
-Seed = Annotated[int | None, optional("Of servers, data order and attacks; 0 by default.")]
+Seed = Annotated[int | None, optional("Seed of servers, data order and attacks; 0 by default.")]
 RunDir = Annotated[Path | None, optional("Folder of the run; runs/NAME by default.")]
 Name = Annotated[str | None, optional("Name of the run; drawn by default.")]
 Quorum = Annotated[
@@ -178,39 +177,39 @@ Quorum = Annotated[
 OnMinority = Annotated[
     str | None,
     optional(
-        "pause (the default), or continue: a part without a quorum goes on when the rest is "
-        "dead for it."
+        "pause (the default), or continue: peers without a quorum go on once they have declared "
+        "the others dead."
     ),
 ]
 OnDivergence = Annotated[
     str | None,
     optional(
-        "What a peer does whose replica differs from that of most: heal copies theirs; stop "
-        "(the default) does so too, and ends if it differs again without a missed round; warn "
-        "goes on."
+        "Action of a peer with another replica than most: heal copies theirs; stop (the "
+        "default) does so, too, and ends if it differs again without a missed round; warn "
+        "continues."
     ),
 ]
 Reference = Annotated[
     int | None,
     optional(
-        "Samples by which the server of a round judges, under rules with a judge; 256 by "
-        "default. Given without --aggregator, the rule is judged_clipping.",
+        "Samples that the server of a round evaluates, for rules with a judge; 256 by "
+        "default. Without --aggregator, the rule is judged_clipping.",
         min=1,
     ),
 ]
 Trust = Annotated[
     bool | None,
     optional(
-        "Quarantine peers that keep standing out: on by default. Without, they are suspected "
-        "and told of, and take part.",
+        "Quarantine peers that repeatedly stand out: on by default. Without, they are only "
+        "reported.",
         "--trust/--no-trust",
     ),
 ]
 BatchPolicy = Annotated[
     str | None,
     optional(
-        "When peers come and go stays: fixed_local (the default), each peer's batch; "
-        "fixed_global, all of a round."
+        "Kept when the number of peers changes: each peer's batch (fixed_local, the default), "
+        "or the batch of a round (fixed_global)."
     ),
 ]
 Slices = Annotated[
@@ -244,16 +243,16 @@ BeginAnew = Annotated[
     typer.Option(
         "--begin-anew",
         help=(
-            "When all peers that had the state are lost, begin again with fresh weights. By "
-            "default the run ends."
+            "If all peers with the state are lost, begin again with fresh weights. By default "
+            "the run ends."
         ),
     ),
 ]
 Resume = Annotated[
     str | None,
     optional(
-        "Go on from a checkpoint: auto (the newest where the script saves to), a run, or a "
-        "folder; @STEP behind it."
+        "Resume from a checkpoint: auto (the newest that the script has saved), a run, or a "
+        "folder; with @STEP from that step."
     ),
 ]
 Deterministic = Annotated[
@@ -261,15 +260,15 @@ Deterministic = Annotated[
     typer.Option(
         "--deterministic",
         help=(
-            "Two runs with the same seed and peers give the same bits; a round waits for everybody "
-            "who lives."
+            "Two runs with the same seed and peers give the same bits; a round waits for all live "
+            "peers."
         ),
     ),
 ]
 Record = Annotated[
     bool,
     typer.Option(
-        "--record", help="Write down every event of the protocol, for gossip simulate --recording."
+        "--record", help="Record every event of the protocol, for gossip simulate --recording."
     ),
 ]
 Drills = Annotated[
@@ -279,14 +278,13 @@ Drills = Annotated[
 Keys = Annotated[
     bool | None,
     optional(
-        "Know peers by keys, and encrypt: on wherever others can reach them, off on a "
-        "loopback address.",
+        "Identify peers by keys, and encrypt: on by default, except on loopback addresses.",
         "--keys/--no-keys",
     ),
 ]
 SwarmKey = Annotated[
     Path | None,
-    optional("Anybody with this key may join: a file of gossip keygen; by default a new one."),
+    optional("File of gossip keygen that admits newcomers; by default a new key."),
 ]
 Allowed = Annotated[
     Path | None,
@@ -297,8 +295,8 @@ Insecure = Annotated[
     typer.Option(
         "--insecure",
         help=(
-            "Listen beyond loopback without keys: anybody who reaches it can take part, read "
-            "and send false updates."
+            "Listen beyond loopback without keys: any machine that reaches it can take part, read "
+            "updates and send false ones."
         ),
     ),
 ]
@@ -307,8 +305,8 @@ TaskOption = Annotated[
     typer.Option(
         "--task",
         help=(
-            "Be one peer of a run in --run-dir: task I of N, as I/N, or a peer's name in --plan. "
-            "Under srun, or gossip condor, it needs no word."
+            "Run one peer of a run in --run-dir: task I of N, as I/N, or a peer's name in --plan. "
+            "Not needed under srun and gossip condor."
         ),
     ),
 ]
@@ -321,7 +319,7 @@ ShowConfig = Annotated[
 
 Restarts = Annotated[
     int | None,
-    optional("How often each peer that dies by itself is started again; 0 by default.", min=0),
+    optional("Maximum restarts of each peer that fails; 0 by default.", min=0),
 ]
 
 
@@ -368,7 +366,7 @@ SETTINGS = DEMO_SETTINGS | {
 }
 """Options of a run that launchers of one machine and of many share."""
 FLAGS = ("begin_anew", "deterministic", "record", "drills")
-"""Those that are typed without a value."""
+"""Options that are flags."""
 SETTING_OF = {
     "byzantine": "f",
     "patience": "patience_s",
@@ -376,15 +374,15 @@ SETTING_OF = {
     "start_timeout": "start_timeout_s",
     "round_timeout": "round_timeout_s",
 }
-"""Names that settings have where an option has another."""
+"""Settings with another name than their option."""
 
 
 Command: TypeAlias = Callable[..., None]
 
 
 def with_settings(shared: Mapping[str, Any]) -> Callable[[Command], Command]:
-    """Give a command these options in place of its parameter ``settings``, which gets them as
-    ``flags`` makes them."""
+    """Give a command these options in place of its parameter ``settings``, which receives them in
+    the form of ``flags``."""
 
     def decorate(command: Command) -> Command:
         parameters: list[inspect.Parameter] = []
@@ -402,7 +400,7 @@ def with_settings(shared: Mapping[str, Any]) -> Callable[[Command], Command]:
             settings = flags(**{name: typed.pop(name) for name in shared})
             command(**typed, settings=settings)
 
-        # typer reads it, its type says nothing of it
+        # typer reads it, but its type does not show that.
         setattr(called, "__signature__", inspect.Signature(parameters))  # noqa: B010
         called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return called
@@ -417,7 +415,7 @@ def flags(
     run_dir: Path | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Options as ``gossip.config.resolve`` takes them; None where nothing was typed."""
+    """Return the options for ``gossip.config.resolve``; None: not given."""
     specs: list[str] | None = None
     if fault or faults is not None:
         from gossip.faults import plan as plans

@@ -1,4 +1,4 @@
-"""The signals that ask a launcher to end its run."""
+"""Signals that make a launcher end its run."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 
-AT_ONCE = signal.SIGUSR1  # of ``gossip stop --now``: peers are not waited for
+AT_ONCE = signal.SIGUSR1  # from ``gossip stop --now``: do not wait for peers
 ASKING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, AT_ONCE)
 
 
 @contextlib.contextmanager
 def forward_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
-    """``on_signal`` gets their numbers, in the running loop. Where SIGHUP is ignored it stays so:
-    ``nohup`` starts a run that outlives its terminal.
+    """Call ``on_signal`` with the number of each signal, in the running loop. An ignored SIGHUP
+    stays ignored: ``nohup`` starts a run that outlives its terminal.
 
-    Who has asked may ask again while the launcher writes down how the run went: that changes
-    nothing any more. Where nobody has asked, all is afterwards as it was.
+    After a first signal, further ones are ignored while the launcher writes its records. Without
+    one, the former handlers are restored.
     """
     loop = asyncio.get_running_loop()
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -40,7 +40,7 @@ def forward_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
         for number, before in former.items():
             loop.remove_signal_handler(number)
             again = asked and number != signal.SIGINT
-            # A function and not SIG_IGN, which processes would inherit that are started later.
+            # A function and not SIG_IGN, which child processes would inherit.
             signal.signal(number, _asked_already if again else before or signal.SIG_DFL)
 
 

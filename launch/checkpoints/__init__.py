@@ -1,4 +1,4 @@
-"""``gossip checkpoints``: what a run has saved, and whether it is whole."""
+"""``gossip checkpoints``: lists and verifies the checkpoints of a run."""
 
 from __future__ import annotations
 

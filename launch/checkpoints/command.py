@@ -102,7 +102,7 @@ def list_(
 
 
 def inspect_checkpoint(step: int, path: Path, verify: bool) -> CheckpointRow:
-    """At one checkpoint: its manifest and the sizes of its files, or every byte of them."""
+    """Verify a checkpoint: its manifest and the sizes of its files, or every byte of them."""
     from gossip.run import checkpoints
 
     try:
@@ -179,7 +179,7 @@ def export(
     if found is None:
         raise ConfigError(
             f"no checkpoint in {shown(folder)} is whole",
-            "gossip checkpoints --verify says what is damaged",
+            "gossip checkpoints --verify lists the damage",
         )
     place = out / checkpoints.MODEL_FILE if out.is_dir() else out
     try:
@@ -193,7 +193,7 @@ def export(
 
 
 def _export_stages(folder: Path, step: int | None, out: Path) -> None:
-    """The parts of one model, each from the folder of its stage."""
+    """Return the parts of one model, each from the folder of its stage."""
     from gossip.run import checkpoints, join_parts, stage_parts
 
     found = stage_parts.newest_whole(folder, step)
@@ -201,7 +201,7 @@ def _export_stages(folder: Path, step: int | None, out: Path) -> None:
         first = next(iter(checkpoints.stage_folders(folder).values()))
         raise ConfigError(
             f"no step in {shown(folder)} is whole in each of its stages",
-            f"gossip checkpoints {shown(first)} --verify says what is damaged",
+            f"gossip checkpoints {shown(first)} --verify lists the damage",
         )
     place = out / checkpoints.MODEL_FILE if out.is_dir() else out
     try:

@@ -72,7 +72,7 @@ SATELLITES = {
     "kubernetes": "gossip-clusters",
     "plan": "gossip-pipelines",
 }
-"""Commands of packages of ours that may not be installed."""
+"""Commands of gossip packages that may not be installed."""
 ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
 ENDS_AT_SCRIPT = {"allow_interspersed_args": False, "ignore_unknown_options": False}
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
@@ -262,7 +262,8 @@ for group in app.registered_groups:
 
 
 def _open_closed_streams() -> None:
-    """Open standard streams that were closed (``>&-``), or files and sockets take their numbers."""
+    """Open standard streams that were closed (``>&-``): otherwise files and sockets get their
+    numbers."""
     for at, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             opened = os.open(os.devnull, os.O_RDWR)
@@ -274,7 +275,7 @@ def _open_closed_streams() -> None:
 def main() -> None:
     """Entry point of ``gossip``."""
     _open_closed_streams()
-    # Job runners may leave it ignored: then the kernel forgets how a process has ended.
+    # Job runners may leave it ignored: then the exit codes of children are lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         try:
@@ -287,7 +288,7 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     except BrokenPipeError:
-        # Whoever read our lines has left (`gossip run ... | head`): nobody to tell.
+        # The reader of the output has ended (`gossip run ... | head`).
         sys.stderr.close()
         sys.exit(ConfigError.exit_code)
     except OSError as error:

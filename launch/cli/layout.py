@@ -1,4 +1,4 @@
-"""Layout of ``gossip --help``, and the error for an option that stands before the script."""
+"""Layout of ``gossip --help``, and the error for an option before the script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIMILAR = 0.75
 
 
 class CommandList(TyperGroup):
-    """Commands by purpose. A command of another package stands under "More"."""
+    """Group of commands, listed by purpose. Commands of other packages are listed under "More"."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         shown = {name: each for name, each in self.commands.items() if not each.hidden}
@@ -37,7 +37,7 @@ class CommandList(TyperGroup):
 
 
 class ScriptCommand(TyperCommand):
-    """Command whose options end where the user's script begins."""
+    """Command that takes no options after the user's script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)
@@ -58,8 +58,8 @@ class ScriptCommand(TyperCommand):
 
 
 def _place_after_script(option: str, given: list[str]) -> list[str]:
-    """Return the arguments with ``option`` and its value behind the script; [] if it is not certain
-    which word the script is, or what belongs to the option."""
+    """Return the arguments with ``option`` and its value moved after the script; [] if the script,
+    or the value of the option, is ambiguous."""
     at = next((i for i, each in enumerate(given) if each.split("=")[0] == option), len(given))
     script = next((i for i, each in enumerate(given) if i > at and each.endswith(".py")), 0)
     end = at + 1

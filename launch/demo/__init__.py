@@ -1,4 +1,4 @@
-"""The digits under faults."""
+"""The demo: handwritten digits under faults."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ TABLE = Path(__file__).with_name("digits.gz")
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """1437 images to train on and 360 to test on: ``(n, 64)`` float32 in [0, 1],
-    labels ``(n,)`` int64."""
+    """1437 images for training and 360 for testing: ``(n, 64)`` float32 in [0, 1], labels ``(n,)``
+    int64."""
 
     train: TensorDataset
     test_images: Tensor
@@ -41,7 +41,7 @@ class Digits:
 
 
 def load_digits() -> Digits:
-    """Return the digits, split the same everywhere."""
+    """Return the digits, with the same split on all machines."""
     table = torch.tensor(list(gzip.decompress(TABLE.read_bytes()))).view(-1, 65)
     images, labels = table[:, :-1].to(torch.float32) / 16, table[:, -1]
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(SPLIT_SEED))
@@ -50,7 +50,7 @@ def load_digits() -> Digits:
 
 
 def make_model() -> nn.Sequential:
-    """17,226 parameters."""
+    """Return a new model with 17,226 parameters."""
     return nn.Sequential(
         nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64), nn.ReLU(), nn.Linear(64, 10)
     )
@@ -62,14 +62,14 @@ def make_optimizer(model: nn.Module, lr: float) -> torch.optim.SGD:
 
 @torch.no_grad()
 def test(model: nn.Module, digits: Digits) -> tuple[float, float]:
-    """(accuracy, loss) on the test images."""
+    """Return (accuracy, loss) on the test images."""
     logits = model(digits.test_images)
     accuracy = (logits.argmax(dim=1) == digits.test_labels).float().mean()
     return float(accuracy), float(cross_entropy(logits, digits.test_labels))
 
 
 def state_digest(state: dict[str, Tensor]) -> str:
-    """blake2b over names and bytes: equal for models that are equal bit for bit."""
+    """Return the blake2b of names and bytes: equal for models that are equal bit for bit."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(state):
         digest.update(name.encode() + b"\0" + state[name].detach().contiguous().numpy().tobytes())
@@ -77,7 +77,7 @@ def state_digest(state: dict[str, Tensor]) -> str:
 
 
 def save_final(folder: Path, model: nn.Module, round_id: int) -> None:
-    """``final.safetensors``, with the digest of what is in it."""
+    """Write ``final.safetensors``, with the digest of its content."""
     from safetensors.torch import save_file
 
     state = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
@@ -102,7 +102,7 @@ def main() -> None:
     images, labels = digits.train.tensors
 
     def judge() -> Tensor:
-        """The loss on a fresh mini-batch, for rules that rate updates by it."""
+        """Return the loss on a fresh mini-batch, for rules that rate updates by it."""
         chosen = torch.randint(len(images), (options.batch,))
         return cross_entropy(model(images[chosen]), labels[chosen])
 

@@ -1,8 +1,11 @@
-"""Judges what a demo trained, in a process of its own so that the launcher stays free of torch.
+"""Evaluates the models of a demo, in another process so that the launcher need not import torch.
 
-    # accuracy of the replicas and of their mean
+Accuracy of the replicas and of their mean:
+
     python -m gossip.launch.demo.evaluate replicas RUN_DIR 0 1 2
-    # plain PyTorch without faults, for comparison
+
+Plain PyTorch without faults, for comparison:
+
     python -m gossip.launch.demo.evaluate alone RUN_DIR ROUNDS BATCH SEED
 
 Both write ``RUN_DIR/evaluation.json``.
@@ -30,7 +33,7 @@ LOG_EVERY = 10
 
 
 def replicas(folder: Path, peers: list[int]) -> dict[str, Any]:
-    """Accuracy and loss of each replica that left a model, and of their mean."""
+    """Return accuracy and loss of each saved replica, and of their mean."""
     digits = load_digits()
     model = make_model()
     states: dict[int, dict[str, Tensor]] = {}
@@ -73,8 +76,7 @@ def replicas(folder: Path, peers: list[int]) -> dict[str, Any]:
 
 
 def alone(folder: Path, rounds: int, batch: int, seed: int) -> dict[str, Any]:
-    """The same training in one process, with as many samples a round as all peers together,
-    and no gossip in it."""
+    """Train in one process without gossip, with as many samples a round as all peers together."""
     torch.set_num_threads(1)
     digits = load_digits()
     torch.manual_seed(seed)

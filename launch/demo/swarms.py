@@ -52,9 +52,9 @@ class Demo:
     """A demo that was checked and can run.
 
     Attributes:
-        standard: Nobody chose rule, topology or faults, so it is known how it must end.
-        compare: Also train with plain averaging, and without faults.
-        track: Trackers that the run is handed on to, and the one with plain averaging.
+        standard: Rule, topology and faults are the defaults, so the outcome is known.
+        compare: Whether to train with plain averaging, and without faults, too.
+        track: Trackers of the run, and of the one with plain averaging.
     """
 
     resolved: Resolved
@@ -71,7 +71,7 @@ class Demo:
         compare: bool = True,
         as_json: bool = False,
     ) -> Demo:
-        """Raises: ConfigError and its kin: something in the options cannot be."""
+        """Check the options. Raises: ConfigError and its subclasses: An option is invalid."""
         resolved = resolve(
             flags,
             file,
@@ -106,7 +106,7 @@ class Demo:
         runs.show_config(self.resolved, self.as_json)
 
     def run(self) -> int:
-        """All phases. Returns the exit code."""
+        """Run all phases. Return the exit code."""
         self.resolved = runs.settle(self.resolved, "demo")
         config = self.resolved.config
         folder = runs.begin(self.resolved, sys.argv, Path(__file__).resolve().parent)
@@ -237,8 +237,8 @@ class KeyEvents:
 
 
 def standard_faults(peers: int, rounds: int) -> tuple[str, ...]:
-    """A quarter of the peers lie (none of one to three peers),
-    and whoever serves the middle round is killed.
+    """Return the default faults: a quarter of the peers is Byzantine (none of one to three peers),
+    and the server of the middle round is killed.
 
     For eight peers: ``sign_flip:5,6*10`` and ``crash:server@...``. The last peer stays honest.
     """
@@ -253,10 +253,10 @@ def standard_faults(peers: int, rounds: int) -> tuple[str, ...]:
 
 
 def enough_neighbours(topology: str, attackers: int, peers: int) -> str:
-    """``random-k`` without a k gets one at which all liars together are outvoted by the others
-    who push to a peer.
+    """Return the topology; ``random-k`` without a k gets one at which the honest senders to a peer
+    outvote all Byzantine ones.
 
-    Its own default of log2(n) mixes as fast, but then two of three neighbours may lie.
+    The default of log2(n) mixes as fast, but two of three neighbours may be Byzantine.
     """
     if topology.replace("_", "-") != "random-k" or not attackers:
         return topology
@@ -266,7 +266,7 @@ def enough_neighbours(topology: str, attackers: int, peers: int) -> str:
 def what_went_wrong(
     outcome: RunOutcome, summary: Mapping[str, Any], comparison: Mapping[str, Any], standard: bool
 ) -> list[str]:
-    """Return a line for each expectation that the run did not meet. Empty: all is well."""
+    """Return a line for each expectation that the run did not meet. Empty: it met all."""
     config, wrong = outcome.config, []
     if outcome.unplanned:
         wrong.append(f"peers {_list(outcome.unplanned)} were lost, and not by the fault plan")
@@ -305,8 +305,8 @@ def diverged(plain: Mapping[str, Any] | None) -> str:
 
 
 def _kills(plan: FaultPlan) -> int:
-    """How many different peers it kills at least. Two servers may be one and the same only after a
-    restart, so each counts."""
+    """Return the minimum number of different peers that the plan kills. Two servers can be the same
+    peer only after a restart, so each counts."""
     named = {
         spec.split(":")[1].split("@")[0]
         for spec in plan.specs
@@ -317,7 +317,7 @@ def _kills(plan: FaultPlan) -> int:
 
 
 def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """The runs side by side."""
+    """Return a table that compares the runs."""
     width = max(map(len, rows))
     lines = [f"{'':{width}}  accuracy  worst replica      loss  rounds   wall s"]
     for name, row in rows.items():
@@ -367,7 +367,7 @@ def _list(peers: Sequence[int] | set[int]) -> str:
 
 
 def _judge(*words: str) -> None:
-    """Runs ``gossip.launch.demo.evaluate``, with one thread."""
+    """Run ``gossip.launch.demo.evaluate`` with one thread."""
     command = python_command("-m", "gossip.launch.demo.evaluate", *words)
     done = subprocess.run(
         command,

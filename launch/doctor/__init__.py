@@ -1,4 +1,4 @@
-"""Examines this machine, and the way to others."""
+"""Checks of this machine and of its connection to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""``gossip doctor --to``: whether a join server answers at an address, and what it sees of us."""
+"""``gossip doctor --to``: checks a join server at an address, and the address that it sees of this
+machine."""
 
 from __future__ import annotations
 

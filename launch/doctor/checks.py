@@ -22,7 +22,7 @@ from .findings import Finding, Level
 
 OURS = "gossip-train"
 SHOWN = ("torch", "pyzmq", "msgpack", "numpy")
-# of no network (RFC 5737): nothing is sent there, it only asks which way would be taken
+# Addresses of no network (RFC 5737): nothing is sent there, only the route is looked up.
 OUTSIDE = "192.0.2.1"
 OUTSIDE_6 = "2001:db8::1"
 FILES_MIN, FILES_SAFE = 256, 1024
@@ -40,7 +40,7 @@ print(f"{torch.__version__}, {', '.join(names) or 'CPU only'}")
 
 
 def versions() -> Finding:
-    """Python and packages against what the installed gossip says it needs."""
+    """Check Python and packages against the requirements of the installed gossip."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     needs = _needs()
     wrong = []
@@ -62,7 +62,7 @@ def versions() -> Finding:
 
 
 def _needs() -> dict[str, str]:
-    """Packages that gossip always needs, and their least versions."""
+    """Return the packages that gossip always needs, with their minimum versions."""
     try:
         requirements = importlib.metadata.requires(OURS) or []
     except importlib.metadata.PackageNotFoundError:
@@ -70,19 +70,20 @@ def _needs() -> dict[str, str]:
     found = {}
     for requirement in requirements:
         match = re.match(r"([\w.-]+)\s*(?:>=\s*([\w.]+))?[^;]*(;.*)?$", requirement)
-        if match is not None and not match[3]:  # what stands behind a semicolon is for extras
+        # A requirement with a semicolon belongs to an extra.
+        if match is not None and not match[3]:
             found[match[1]] = match[2] or "0"
     return found
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """``2.13.0+cpu`` -> (2, 13, 0)"""
+    """Return the numbers of a version: ``2.13.0+cpu`` -> (2, 13, 0)."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def keys(runs: Path) -> Finding:
-    """Whether libzmq can encrypt, and whether the keys that lie here are for their owners only."""
+    """Check that libzmq can encrypt, and that only the owner can read the keys in ``runs``."""
     import zmq
 
     library = zmq.zmq_version()
@@ -102,7 +103,7 @@ def keys(runs: Path) -> Finding:
 
 
 def addresses() -> Finding:
-    """Interfaces, and which address other machines would be told."""
+    """Check the interfaces, and find the address that other machines would use."""
     import psutil
 
     from gossip.launch.local import own_addresses
@@ -117,7 +118,7 @@ def addresses() -> Finding:
     others = [number for own in up.values() for number in own if not is_loopback(number)]
     told = source_towards(OUTSIDE) or source_towards(OUTSIDE_6)
     way = "the way to other networks"
-    # no way out, or one that leads through an address that is not ours alone
+    # There is no route, or it begins at an address that is not only ours.
     if told not in others:
         told, way = next(iter(others), ""), "there is no way to other networks"
     facts = {"interfaces": up, "advertised": told}
@@ -129,8 +130,7 @@ def addresses() -> Finding:
 
 
 def shared_memory() -> Finding:
-    """/dev/shm, which workers of a DataLoader hand batches through.
-    Peers themselves do not use it."""
+    """Check /dev/shm, which passes batches from workers of a DataLoader. Peers do not use it."""
     topic = "shared memory"
     try:
         free = shutil.disk_usage("/dev/shm").free
@@ -185,7 +185,7 @@ def memory() -> Finding:
 
 
 def threads() -> Finding:
-    """Threads of each peer. ``gossip run`` leaves the user's own OMP_NUM_THREADS alone."""
+    """Check the threads of each peer. ``gossip run`` keeps the user's own OMP_NUM_THREADS."""
     own = os.environ.get("OMP_NUM_THREADS", "")
     if own in ("", "1"):
         return Finding("ok", "threads", "gossip run gives each peer one")
@@ -195,7 +195,8 @@ def threads() -> Finding:
 
 
 def torch() -> Finding:
-    """Whether torch, and what a peer needs beside it, can be imported: in a process of its own."""
+    """Check that torch and the packages that a peer needs with it can be imported, in another
+    process."""
     command = python_command("-c", IMPORT_TORCH)
     do = "python -c 'import torch' shows all of it"
     try:

@@ -1,5 +1,5 @@
-"""``gossip doctor``: examines this machine, or the way to another,
-and says what to do about what is wrong."""
+"""``gossip doctor``: checks this machine or its connection to another one, and prints a hint for
+each problem."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SCHEMA = "gossip.doctor/1"
 
 def doctor(
     to: Annotated[
-        str | None, optional("Examine the way to this address instead.", metavar="HOST:PORT")
+        str | None, optional("Check the connection to this address instead.", metavar="HOST:PORT")
     ] = None,
     key: Annotated[Path | None, optional("With --to: the swarm key of that run.")] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print all as JSON, for a bug report.")
     ] = False,
 ) -> None:
-    """Examine this machine, or the way to another (--to): each line says ok, warn or fail, and
-    what to do."""
+    """Check this machine, or the connection to another (--to): each line is ok, warn or fail,
+    with a hint."""
     from gossip.errors import ConfigError
 
     from . import findings
@@ -69,7 +69,7 @@ def report(found: list[Finding]) -> dict[str, object]:
 
 
 def examine_machine(runs: Path) -> Iterator[Finding]:
-    """One finding after the other. The one that imports torch takes longest."""
+    """Yield one finding after the other. The import of torch takes longest."""
     from . import checks
 
     yield checks.versions()

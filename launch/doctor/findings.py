@@ -1,4 +1,4 @@
-"""Findings of an examination: a line each with its level and, if something is wrong, what to do."""
+"""Findings of ``gossip doctor``: one line each, with a level and, for a problem, a hint."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Literal
 from gossip.launch.report import counted
 
 Level = Literal["ok", "warn", "fail"]
-"""``fail``: runs do not work, or not as they should."""
+"""``fail``: runs do not work, or not correctly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """``do``: what to do about it. ``facts``: the figures behind the words, for --json."""
+    """``do``: hint. ``facts``: the figures of the text, for --json."""
 
     level: Level
     topic: str
@@ -27,7 +27,7 @@ class Finding:
 
 
 def lines(finding: Finding) -> list[str]:
-    """For people."""
+    """Return a finding as text."""
     return [
         f"{finding.level:5} {finding.topic}: {finding.said}",
         *([f"      try: {finding.do}"] if finding.do else []),
@@ -35,6 +35,6 @@ def lines(finding: Finding) -> list[str]:
 
 
 def tally(findings: Iterable[Finding]) -> str:
-    """``0 errors, 2 warnings``"""
+    """Return a count such as ``0 errors, 2 warnings``."""
     levels = [finding.level for finding in findings]
     return f"{counted(levels.count('fail'), 'error')}, {counted(levels.count('warn'), 'warning')}"

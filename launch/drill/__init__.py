@@ -1,4 +1,4 @@
-"""Hurts a live run on purpose, and says what it cost."""
+"""Fault injection into a live run, and a report of the impact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``gossip drill``: hurts a live run on purpose, and says what it cost."""
+"""``gossip drill``: injects faults into a live run, and reports their impact."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gossip.launch.optional import optional
 from gossip.run import shown, shown_lines
 
 RANDOM_KINDS = ("kill", "stop", "partition", "slow", "poison")
-# at most so much longer is looked on, until those that were started again are back, or have left
+# maximum time to wait for restarted and leaving peers
 BACK_S = 30.0
 LOOK_S = 0.25
 
@@ -27,7 +27,7 @@ PeerList = Annotated[
     str, typer.Argument(metavar="PEERS", help="For example 3, or 0-4, or 1,5.", show_default=False)
 ]
 For = Annotated[str, typer.Option("--for", help="How long: 5s, 500ms, 1m.")]
-Settle = Annotated[str, typer.Option(help="How long to look on after it is over.")]
+Settle = Annotated[str, typer.Option(help="How long to observe after it is over.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the impact as JSON, and nothing else, to stdout.")
 ]
@@ -54,7 +54,7 @@ def kill(
     settle: Settle = "5s",
     as_json: Json = False,
 ) -> None:
-    """SIGKILL to all processes of a peer."""
+    """Send SIGKILL to all processes of a peer."""
     order = {
         "drill": "kill",
         "peers": _peers(peers),
@@ -72,7 +72,7 @@ def stop(
     settle: Settle = "5s",
     as_json: Json = False,
 ) -> None:
-    """SIGSTOP to all processes of a peer, SIGCONT when its time is over."""
+    """Send SIGSTOP to all processes of a peer, and SIGCONT after the time of --for."""
     _once(
         context,
         {"drill": "stop", "peers": _peers(peers), "for_s": _seconds(for_s)},
@@ -85,8 +85,8 @@ def stop(
 def leave(
     context: typer.Context, peers: PeerList, settle: Settle = "5s", as_json: Json = False
 ) -> None:
-    """SIGTERM to a peer, as a scheduler sends that wants its machine back: it leaves after its
-    round, and stays away."""
+    """Send SIGTERM to a peer, as a scheduler does at a preemption: it leaves after its round and
+    is not restarted."""
     _once(context, {"drill": "leave", "peers": _peers(peers)}, settle, as_json)
 
 
@@ -107,7 +107,7 @@ def partition(
     settle: Settle = "5s",
     as_json: Json = False,
 ) -> None:
-    """Let nothing pass between the sides. A peer on no side reaches everybody."""
+    """Block all messages between the sides. A peer on no side reaches all peers."""
     order = {
         "drill": "partition",
         "sides": [_peers(side) for side in sides],
@@ -147,7 +147,7 @@ def poison(
     settle: Settle = "5s",
     as_json: Json = False,
 ) -> None:
-    """Make peers lie about their updates."""
+    """Make peers send false updates."""
     order = {"drill": "poison", "peers": _peers(peers), "attack": attack, "for_s": _seconds(for_s)}
     _once(context, order if strength is None else {**order, "strength": strength}, settle, as_json)
 
@@ -157,8 +157,8 @@ def heal(
     context: typer.Context,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was healed as JSON.")] = False,
 ) -> None:
-    """End every drill that lasts: mend links, wake the stopped, let nobody be slow or lie.
-    Says what there was."""
+    """End every lasting drill: restore links, wake stopped peers, end slowness and false updates.
+    Print what was ended."""
     from gossip.launch.local import ask
 
     answer = ask(_folder(context.obj), {"drill": "heal"})
@@ -190,7 +190,7 @@ def at_random(
     settle: Settle = "5s",
     as_json: Json = False,
 ) -> None:
-    """One drill after the other, drawn from a seed. Ctrl-C heals, and reports."""
+    """Run one drill after the other, drawn from a seed. Ctrl-C heals and reports."""
     from gossip.launch.local import RunUnreachable, ask
 
     folder, draw, pause_s = _folder(context.obj), random.Random(seed), _seconds(every)
@@ -210,11 +210,11 @@ def at_random(
                 answer = ask(folder, order)
             except RunUnreachable as nobody:
                 if time.monotonic() - began < pause_s:
-                    raise  # it never took one
+                    raise  # The run never accepted a drill.
                 say(f"{time.monotonic() - began:6.1f} s  {shown(nobody)}")
                 break
             except ConfigError as error:
-                # whom it would hit is still away from the last
+                # Its target has not returned from the last drill yet.
                 say(f"not done: {_in_words(order)}: {shown(error)}")
             else:
                 until = max(until, answer["until"])
@@ -239,7 +239,7 @@ def _random_kinds(typed: str) -> list[str]:
 def drawn(
     draw: random.Random, kinds: list[str], peers: Sequence[int], pause_s: float
 ) -> dict[str, Any]:
-    """A drill that is over before the next one comes. A minority is cut off,
+    """Return a random drill that ends before the next one begins. A partition cuts off a minority,
     never half of the peers or more."""
     kind = draw.choice(kinds)
     peer, share, few = (
@@ -305,8 +305,8 @@ def _once(context: typer.Context, order: Mapping[str, Any], settle: str, as_json
 
 
 def _wait(folder: Path, since: float, until: float) -> float:
-    """Until the drill is over, by its time or because somebody healed all, or the run is.
-    Returns when it was."""
+    """Wait until the drill or the run is over, or all drills were healed. Return the time of the
+    end."""
     from gossip.launch.local import RunUnreachable, who
 
     while (left_s := until - time.monotonic()) > 0:
@@ -323,12 +323,12 @@ def _wait(folder: Path, since: float, until: float) -> float:
 def _heal_if_there(folder: Path) -> None:
     from gossip.launch.local import RunUnreachable, ask
 
-    with contextlib.suppress(RunUnreachable):  # what is over needs no healing
+    with contextlib.suppress(RunUnreachable):  # A run that is over needs no healing.
         ask(folder, {"drill": "heal"})
 
 
 def _report(folder: Path, since: float, until: float, settle_s: float, as_json: bool) -> None:
-    """After what there is to see has had its time to show, or as soon as the run is over."""
+    """Print the impact, after the settling time or as soon as the run is over."""
     from gossip.launch.local import names
     from gossip.launch.report import summary
     from gossip.observe import read_commits
@@ -368,7 +368,7 @@ def _peer_count(folder: Path) -> int:
 
 
 def _known(folder: Path) -> list[int]:
-    """Everybody of the run: of the first, or come later and still expected."""
+    """Return all peers of the run: the first ones, and newcomers that have not ended."""
     from gossip.run import peers_in, read_seed
 
     seeds = folder / "seeds"
@@ -381,7 +381,7 @@ def _known(folder: Path) -> list[int]:
 
 
 def _folder(run: Path) -> Path:
-    """Raises: ConfigError: There is no such run."""
+    """Return the folder of a run. Raises: ConfigError: There is no such run."""
     from gossip.launch.report import find
 
     return find(str(run))

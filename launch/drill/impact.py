@@ -1,5 +1,5 @@
-"""Impact of a drill, from the rows that the run wrote: which peers noticed it and when, what was
-lost, and the pace of rounds before, during and after. Pure: events in, figures out."""
+"""Impact of a drill, from the records of the run: which peers noticed it and when, losses, and the
+pace of rounds before, during and after. Pure: events in, figures out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from gossip.launch.report import RunModel, counted, history
 from gossip.observe import CommitRow, Event, events, select
 
-BEFORE_S = 5.0  # the pace is measured over so long before the drill
-PACE_S = 0.5  # and afterwards over windows of this length
+BEFORE_S = 5.0  # length of the measurement of the pace before the drill
+PACE_S = 0.5  # length of the windows after the drill
 RECOVERED = 0.95  # of the pace before
 
 
@@ -38,7 +38,7 @@ def impact(
     commits: Iterable[CommitRow],
     window: DrillWindow,
 ) -> dict[str, Any]:
-    """The cost of all that was drilled in ``window``.
+    """Return the impact of all drills in ``window``.
 
     Args:
         happened: Events of the run, in any order.
@@ -96,8 +96,8 @@ def impact(
 
 
 def _left(meanwhile: Sequence[Event]) -> list[dict[str, Any]]:
-    """Return how long each peer that a drill asked to leave took until its process had ended.
-    ``after_ms`` None: the process is still there."""
+    """Return the time from the drill to the end of the process, for each peer that a drill asked to
+    leave. ``after_ms`` None: the process has not ended."""
     gone: dict[int, float] = {}
     for exited in select(meanwhile, events.Exited):
         gone.setdefault(exited.peer, exited.t)
@@ -109,11 +109,11 @@ def _left(meanwhile: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def pace(made: Sequence[float], since: float, until: float, now: float) -> dict[str, float | None]:
-    """Rounds a second before, during and after; the longest time without one; from ``until`` on,
-    when it was as before again.
+    """Return rounds per second before, during and after; the longest pause; and the time from
+    ``until`` to the recovery of the pace.
 
     Args:
-        made: When rounds were committed, ascending.
+        made: Times of commits, ascending.
     """
     began = max(since - BEFORE_S, made[0]) if made else since
     before, during, after = (
@@ -149,8 +149,8 @@ def _rate(made: Sequence[float], start: float, stop: float, least_s: float = 0.0
 def _before_and_after(
     happened: Iterable[Event], name: str, since: float, until: float, now: float
 ) -> dict[str, float] | None:
-    """Mean of what was logged in the seconds before, and since the drill is over;
-    None when nothing was."""
+    """Return the mean of the logged values before the drill and after it; None: there are too few
+    values."""
     logged = [
         (event.t, value)
         for event in select(happened, events.Metrics, events.Round)
@@ -169,8 +169,8 @@ def _before_and_after(
 
 
 def _back(view: RunModel, peer: int, at: float) -> float | None:
-    """Return the time from a blow to the first round of the peer's next life, in milliseconds.
-    None: it has had no round since."""
+    """Return the time from a fault to the first round of the peer's next life, in milliseconds.
+    None: it has had no round yet."""
     found = [
         rejoin
         for rejoin in view.rejoins
@@ -188,7 +188,7 @@ def _rounded(value: float | None) -> float | None:
 
 
 def lines(found: Mapping[str, Any]) -> list[str]:
-    """The figures for a person."""
+    """Return the figures as lines for the user."""
     told = [f"impact of {counted(len(found['drills']), 'drill')}"]
     for hit in found["hit"]:
         said = [

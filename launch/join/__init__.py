@@ -1,4 +1,4 @@
-"""Joining a run that trains."""
+"""Joining a run in progress."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""``gossip join HOST:PORT``: asks a join server of a run, gets ids and all that a folder needs,
-and makes that folder here."""
+"""``gossip join HOST:PORT``: gets ids and settings from a join server of a run, and makes a run
+folder on this machine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class JoinTicket:
     """Parameters of newcomers that join by an address.
 
     Attributes:
-        join_servers: Addresses, HOST:PORT. One that answers is enough.
+        join_servers: Addresses, HOST:PORT. One that replies is enough.
         advertise: Address of this machine, an interface or a network; "": the address that the join
             server would see.
         port: Port of the own join server.
@@ -76,8 +76,8 @@ class JoinTicket:
 
 @dataclass(frozen=True, slots=True)
 class JoinSetup:
-    """A folder on this machine, and what its supervisor needs. ``where``: the folder that the
-    command is run in."""
+    """A run folder on this machine, and the parameters of its supervisor. ``where``: the working
+    directory of the command."""
 
     config: RunConfig
     newcomers: dict[int, int]
@@ -92,14 +92,13 @@ def arrive(
     argv: Sequence[str],
     say: Callable[[str], None],
 ) -> JoinSetup:
-    """Everything up to the start of the peers. What this machine lacks is found out before it takes
-    ids from others.
+    """Do everything up to the start of the peers. Check this machine before ids are requested.
 
     Raises:
-        NobodyAnswers: No join server does.
-        Refused: The key or a version is another one than the swarm's.
-        ConfigError: The run is over or full, the script is not here,
-            or the addresses do not go together.
+        NobodyAnswers: No join server replies.
+        Refused: The key or a version differs from that of the swarm.
+        ConfigError: The run is over or full, the script is missing here, or the addresses do not
+            fit.
     """
     return asyncio.run(_JoinClient(ticket, say).arrive(own, argv))
 
@@ -146,8 +145,8 @@ class _JoinClient:
     # --- join servers --------------------------------------------------------------------------
 
     def _resolved(self) -> list[str]:
-        """Numbers in place of names. Raises: ConfigError: An address is none, or is not to be
-        talked to like this."""
+        """Return the addresses of the join servers with names resolved. Raises: ConfigError: An
+        address is invalid, or requires a key."""
         found: list[str] = []
         for address in self._ticket.join_servers:
             try:
@@ -245,16 +244,16 @@ class _JoinClient:
         if own is None:
             others = printable(shlex.join(here.command) or "train.py")
             raise ConfigError(
-                "joining by an address, name the script: what runs here is not for a join server "
-                f"to say. The others run {others}",
+                "joining by an address, name the script: a join server must not choose what runs "
+                f"here. The others run {others}",
                 f"gossip join {at} -- {others}",
             )
         own.check()
         return own
 
     def _own_host(self, at: str, seen: str) -> str:
-        """The address that the own peers listen on, which the others must reach.
-        Raises: ConfigError."""
+        """Return the address that the own peers listen on, which the others must reach. Raises:
+        ConfigError."""
         host = split(at)[0]
         own = (
             own_address(self._ticket.advertise) if self._ticket.advertise else source_towards(host)
@@ -280,14 +279,14 @@ class _JoinClient:
         return own
 
     def _settled(self, welcome: says.JoinAccepted, host: str, name: str) -> RunConfig:
-        """The run's settings for this machine. Raises: ConfigError."""
+        """Return the run's settings for this machine. Raises: ConfigError."""
         folder = self._ticket.run_dir or _free(Path(RUNS), name)
         try:
             given = RunConfig.model_validate_json(welcome.config)
             if given.insecure and not (self._ticket.insecure or is_loopback(host)):
                 raise ConfigError(
                     f"the run {given.name} has no keys",
-                    "--insecure, if everybody on the network may take part",
+                    "--insecure, if all machines on the network may take part",
                 )
             allowed = self._own_list(given.allowed)
             settled = {
@@ -306,9 +305,9 @@ class _JoinClient:
             ) from None
 
     def _own_list(self, theirs: str) -> str:
-        """Return the list of allowed peers that this machine's own user keeps; "": there is none.
-        ``theirs``, the join server's list, is only named in a warning: by that list the server
-        could admit any peer."""
+        """Return the list of allowed peers of this machine's user; "": there is none. ``theirs``,
+        the list of the join server, is only named in a warning: with that list, the server could
+        admit any peer."""
         own = os.environ.get("GOSSIP_ALLOWED", "")
         if theirs and not own:
             list_ = (
@@ -328,8 +327,8 @@ class _JoinClient:
         return str(Path(own).resolve()) if own else ""
 
     def _check(self, welcome: says.JoinAccepted, config: RunConfig) -> None:
-        """Raises: ConfigError: Somebody at an address would have more started here than was asked
-        for, or other code."""
+        """Check the reply of a join server. Raises: ConfigError: It would start more peers here
+        than requested, or other code."""
         ids, asked = dict(welcome.ids), self._ticket.count
         if len(ids) != asked or not all(0 <= peer < config.peers_max for peer in ids):
             raise ConfigError(
@@ -357,7 +356,7 @@ class _JoinClient:
         where: Path,
         argv: Sequence[str],
     ) -> None:
-        """The folder, as ``gossip run`` makes one. Raises: RunExists, ConfigError."""
+        """Make the folder, as ``gossip run`` does. Raises: RunExists, ConfigError."""
         folder = Path(config.run_dir)
         feasible.make_run_folder(folder)
         config.dump(folder / "config.json")
@@ -367,15 +366,16 @@ class _JoinClient:
             write_pair(folder / SWARM_KEY, self._key)
         (folder / "seeds").mkdir()
         for entry in welcome.entries:
-            # or who joins by this folder could have the same id
+            # Otherwise a peer that joins by this folder could claim the same id.
             create_claim(folder / "seeds", entry.peer, entry.incarnation)
-            if (seed := entry.seed) is not None:  # its own are taken, and have no address yet
+            # The ids of the newcomers are claimed, and have no address yet.
+            if (seed := entry.seed) is not None:
                 write_seed(folder / "seeds", seed)
 
 
 def _key_in(path: Path) -> KeyPair:
-    """Raises: ConfigError: It is none; a line that was pasted names one that has to
-    be copied first."""
+    """Read the swarm key. Raises: ConfigError: The file contains no key, or must be copied to this
+    machine first."""
     if not path.exists():
         copy = (
             "copy it from the machine that printed the command, as with scp, to "
@@ -399,13 +399,12 @@ def differs(commit: str, code: Path) -> str:
 
 
 def printable(text: str) -> str:
-    """The words of a stranger without what a terminal would heed."""
+    """Replace the characters of a remote text that could control the terminal."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def _free(folder: Path, name: str) -> Path:
-    """A path in ``folder`` where there is nothing yet, named after the run. The name is a
-    stranger's word."""
+    """Return an unused path in ``folder``, named after the run. The name is remote input."""
     plain = re.sub(r"[^\w.-]", "_", name, flags=re.ASCII).lstrip(".") or "run"
     tails = itertools.chain([""], (f"-{number}" for number in itertools.count(2)))
     return next(path for tail in tails if not (path := folder / f"{plain}{tail}").exists())

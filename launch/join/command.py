@@ -1,5 +1,5 @@
-"""``gossip join``: adds peers to a run that trains,
-by its folder or by the address of one of its join servers."""
+"""``gossip join``: adds peers to a run in progress, by its folder or by the address of one of its
+join servers."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _by_folder(
     screen = show(About(place.config.name, what, str(place.folder)))
     if difference := joining.difference(place, program.code):
         screen.print_line(difference)
-    os.chdir(program.folder)  # as the others, who may name their data by where it is from there
+    os.chdir(program.folder)  # The other peers started there, and may use relative paths.
     outcome = runs.train(place.config, program.program.command, screen, newcomers)
     raise typer.Exit(runs.finish(place.folder, outcome, screen, as_json))
 
@@ -134,7 +134,7 @@ def _named(newcomers: dict[int, int]) -> str:
 
 
 def _after_dashes(script: str | None, arguments: Sequence[str]) -> Program | None:
-    """The dashes between our words and the script's are not needed, and do no harm."""
+    """Return the program after the options; a ``--`` before it is optional."""
     words = [*([script] if script is not None else []), *arguments]
     if words[:1] == ["--"]:
         words = words[1:]
@@ -149,8 +149,8 @@ def _after_dashes(script: str | None, arguments: Sequence[str]) -> Program | Non
 
 
 def _is_address(run: str) -> bool:
-    """Whether it is meant as HOST:PORT: no folder of that name is there,
-    and a number comes behind its last colon."""
+    """Whether ``run`` is meant as HOST:PORT: there is no folder with this name, and a number
+    follows the last colon."""
     if Path(run).exists():
         return False
     _, colon, port = run.rpartition(":")

@@ -1,5 +1,5 @@
-"""``gossip join``: finds a run that trains, takes ids in it that nobody else has,
-and knows what its peers run."""
+"""``gossip join``: finds a run in progress, claims unused ids, and determines the program of its
+peers."""
 
 from __future__ import annotations
 
@@ -36,10 +36,9 @@ class JoinableRun:
 
 
 def find_joinable(run: str) -> JoinableRun:
-    """The run in a folder, or of that name under ``runs/``.
+    """Return the run in a folder, or with that name under ``runs/``.
 
-    Raises: ConfigError: There is no such run, it is over, nobody of it answers,
-        or it has room for nobody.
+    Raises: ConfigError: There is no such run, it is over, no peer of it replies, or it is full.
     """
     folder = find(run)
     config = RunConfig.load(path := folder / "config.json", read_file(path))
@@ -71,14 +70,14 @@ def _check_alive(place: JoinableRun) -> None:
     if not any(map(answers, here)):
         named = ", ".join(f"{seed.peer} ({seed.control})" for seed in here)
         raise ConfigError(
-            f"nobody of the run in {place.folder} answers: {named}",
+            f"no peer of the run in {place.folder} answers: {named}",
             "it was killed, or is on another machine",
         )
 
 
 def claim_ids(place: JoinableRun, count: int) -> dict[int, int]:
-    """Ids for so many newcomers, and the incarnations that their lives begin with. Raises:
-    ConfigError: There are not so many."""
+    """Return ids for ``count`` newcomers, with their first incarnations. Raises: ConfigError: Too
+    few are free."""
     taken: dict[int, int] = {}
     while len(taken) < count:
         found = claim(place.seeds, place.config.peers, place.config.peers_max)
@@ -109,7 +108,7 @@ class PeerProgram:
 
     @property
     def code(self) -> Path:
-        """Folder whose version is the version of the code."""
+        """Folder of the code; its git version is compared with that of the run."""
         return self.folder if self.program.module else self.program.folder
 
 

@@ -1,6 +1,6 @@
-"""The run folder of a task that shares none with the others.
+"""Run folder of a task that shares no folder with other tasks.
 
-Its settings come with the task, and the addresses of the others come from join servers.
+The settings come with the task, and the addresses of other peers from join servers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ CONFIG = "config.json"
 
 
 def settings(given: Path, submission: str, folder: Path) -> RunConfig:
-    """Return the settings of this submission. The same files may be submitted again, which is
-    another run, so the submission is part of the run's id.
+    """Return the settings of this submission. Its id is part of the run's id: the same files may be
+    submitted again, which is another run.
 
     Args:
-        given: File of the settings that were written when the command was typed.
+        given: File with the settings from the time of the submission.
         folder: Run folder of this task.
     """
     config = RunConfig.load(given)
@@ -34,7 +34,7 @@ def settings(given: Path, submission: str, folder: Path) -> RunConfig:
 
 
 def furnish(config: RunConfig, words: Sequence[str]) -> list[str]:
-    """Makes the run's folder of this task. Returns the command of the peer."""
+    """Make the run's folder of this task. Return the command of the peer."""
     program = Program.of(words)
     program.check()
     folder = Path(config.run_dir)
@@ -49,7 +49,7 @@ def furnish(config: RunConfig, words: Sequence[str]) -> list[str]:
 
 
 async def supervise(supervisor: Supervisor, meanwhile: Coroutine[Any, Any, None]) -> RunOutcome:
-    """Runs the peers of a supervisor to their end, and ``meanwhile`` as long."""
+    """Run the peers of a supervisor to their end, and ``meanwhile`` beside them."""
     keeping = asyncio.create_task(meanwhile)
     try:
         return await supervisor.run()

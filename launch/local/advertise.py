@@ -10,8 +10,8 @@ from gossip.transport import is_loopback
 
 
 def own_address(wanted: str) -> str:
-    """The address of this machine that ``wanted`` means: its number, an interface, or a network
-    (CIDR) that it is in.
+    """Return the address of this machine that ``wanted`` names: an address, an interface, or a
+    network (CIDR) that contains it.
 
     Raises: ConfigError: There is none, or there are several.
     """
@@ -34,8 +34,8 @@ def own_address(wanted: str) -> str:
 
 
 def resolve_advertised(wanted: str) -> str:
-    """The same, of an address that other machines are to be told. Raises: ConfigError: It is one
-    that leads back to them."""
+    """Return the address that ``wanted`` names, for other machines. Raises: ConfigError: It is a
+    loopback address or the name of this machine."""
     names_itself = wanted in ("localhost", socket.gethostname())
     found = "" if names_itself else own_address(wanted)
     if not names_itself and not is_loopback(found):
@@ -63,8 +63,8 @@ def resolve_advertised(wanted: str) -> str:
 
 
 def own_addresses() -> dict[str, list[str]]:
-    """Interface -> numbers, IPv4 first. Without those that name an interface (fe80::1%eth0), which
-    others cannot use."""
+    """Return the addresses of each interface, IPv4 first. Link-local addresses with an interface
+    (fe80::1%eth0) are left out: other machines cannot use them."""
     import psutil  # here: 50 ms that `gossip --help` need not pay
 
     found: dict[str, list[str]] = {}
@@ -80,7 +80,7 @@ def own_addresses() -> dict[str, list[str]]:
 def _only(wanted: str, numbers: list[str], addresses: dict[str, list[str]]) -> str:
     if not numbers:
         raise ConfigError(f"this machine has no address {wanted}", _have(addresses))
-    # An interface mostly has one of each family, and what was meant is then the older one.
+    # An interface usually has one address of each family; IPv4 is preferred.
     same = [number for number in numbers if (":" in number) == (":" in numbers[0])]
     if len(same) > 1:
         raise ConfigError(f"{wanted} is several addresses: {', '.join(same)}", "name one of them")

@@ -19,7 +19,7 @@ INSECURE = (
 )
 
 
-# Two launchers call it, and each knows one more thing than the other.
+# Two launchers call it with different knowledge.
 def waiting(  # noqa: PLR0913
     view: RunModel,
     config: RunConfig,
@@ -65,8 +65,8 @@ def name_log(folder: Path, peer: int) -> str:
 
 
 class WaitingReminder:
-    """Times to print whom a start waits for: after 5, 15, 45 s and so on, and 5 s after each line
-    when it is somebody else."""
+    """Times at which to print the peers that a start waits for: after 5, 15, 45 s and so on, and 5
+    s after the previous line if the missing peers have changed."""
 
     def __init__(self, began: float, first_s: float) -> None:
         self._began, self._first_s = began, first_s
@@ -84,12 +84,12 @@ class WaitingReminder:
 
 
 class ReachabilityProbe:
-    """Finds out in the background why peers that are waited for are not met.
+    """Determines in the background why missing peers cannot be reached.
 
     Args:
         folder: Of the run; addresses are read from its ``seeds``.
         own: Peers that run here.
-        unannounced: Those of them whose addresses cannot be written down, and why.
+        unannounced: Own peers without an address file in ``seeds``: it cannot be written, and why.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class ReachabilityProbe:
 
     @property
     def found(self) -> dict[int, str]:
-        """Reason why a peer that is waited for is not met, by peer."""
+        """Reason why a missing peer cannot be reached, by peer."""
         return self._found
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class ReachabilityProbe:
         self._found = {peer: why for peer, why in zip(missing, found, strict=True) if why}
 
     async def _why(self, peer: int, shared: bool) -> str:
-        # Here and not at the top: ZeroMQ takes 0.1 s to import, and mostly nobody is missing.
+        # Imported here because ZeroMQ takes 0.1 s to import, and usually no peer is missing.
         from gossip.launch.registry import why_silent
 
         seeds = self._folder / "seeds"

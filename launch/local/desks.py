@@ -1,9 +1,9 @@
 """Sockets that take orders for a live run (``drilling``).
 
-Each launcher of a run has one unix socket in the run's folder: ``drill.sock`` is that of the
-launcher that began the run, ``drill-5.sock`` that of a ``gossip join`` whose first peer is 5, or of
-task 5 of a scheduler. A process is hurt by the launcher that started it. Lasting faults are written
-down by the first launcher that is there.
+Each launcher of a run has one unix socket in the run's folder. ``drill.sock`` belongs to the
+launcher that began the run. ``drill-5.sock`` belongs to a ``gossip join`` with 5 as its first peer,
+or to task 5 of a scheduler. The launcher that started a process applies faults to it. The first
+launcher that replies records lasting faults.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ TIMEOUT_S = 10.0
 
 
 class RunUnreachable(ConfigError):
-    """The run is over, or does not answer: no drill can be had any more."""
+    """The run is over, or does not reply: no drill is possible."""
 
 
 def name_of(first_peer: int | None) -> str:
-    """The socket of a launcher's desk. ``first_peer``: of those that it started; None:
-    it has begun the run."""
+    """Return the name of a launcher's socket. ``first_peer``: the first peer that it started; None:
+    the launcher began the run."""
     return "drill.sock" if first_peer is None else f"drill-{first_peer}.sock"
 
 
 def names(folder: Path) -> list[str]:
-    """Return the names of the desks in a run's folder, that of the run's first launcher first."""
+    """Return the names of the sockets in a run's folder, that of the run's first launcher first."""
     found = [path.name for path in folder.glob("drill*.sock")]
     return sorted(found, key=lambda name: int("0" + "".join(filter(str.isdigit, name))))
 
@@ -42,9 +42,9 @@ def names(folder: Path) -> list[str]:
 def open_socket(
     folder: Path, name: str, act: Callable[[socket.socket, str], None]
 ) -> socket.socket:
-    """A unix socket, with ``act`` (bind, connect) done to it. A path of a socket has 107 bytes at
-    most and a run's folder may be deeper than that, so it is named by way of an open
-    descriptor of the folder."""
+    """Return a unix socket after ``act`` (bind, connect). The path of a socket has at most 107
+    bytes, and a run's folder may be deeper, so the path goes through an open descriptor of the
+    folder."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -58,13 +58,13 @@ def open_socket(
 
 
 def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
-    """Sends an order to the run in ``folder``: to that of its launchers whose it is, or to several
-    their share. Nothing of it is done before all have said that it can be.
+    """Send an order to the launcher in ``folder`` that it concerns, or to each of several launchers
+    its share. No launcher acts before all have accepted the order.
 
-    Returns: The number of the drill, when it began (``t``) and is over (``until``); of ``heal``,
-    what was ended, who was woken.
-    Raises: RunUnreachable: The run does not run. ConfigError: It allows no drills, or says that
-        this one cannot be.
+    Returns: The number of the drill, its start (``t``) and its end (``until``). For ``heal``: the
+    faults that ended and the peers that were woken.
+    Raises: RunUnreachable: The run has ended. ConfigError: The run allows no drills, or cannot
+    perform this one.
     """
     shares = _shares(folder, order)
     if len(shares) > 1:
@@ -74,8 +74,8 @@ def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def who(folder: Path) -> tuple[list[int], float]:
-    """Peers whose processes can be drilled, and when all was healed last (monotonic seconds).
-    Raises: as ``ask``."""
+    """Return the peers with processes that can be drilled, and the time of the last ``heal``
+    (monotonic seconds). Raises: As ``ask``."""
     heard = _request_all(folder, {"drill": "who"})
     return sorted(peer for _, answer in heard for peer in answer["peers"]), max(
         answer["healed"] for _, answer in heard
@@ -83,7 +83,7 @@ def who(folder: Path) -> tuple[list[int], float]:
 
 
 def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return the desks that are to act, each with its share of the order."""
+    """Return the sockets of the launchers that must act, each with its share of the order."""
     heard = _request_all(folder, {"drill": "who"})
     kind, wanted = order.get("drill"), order.get("peers")
     if kind == "heal":
@@ -93,7 +93,7 @@ def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[s
         return [(first, order)]
     theirs = {desk: [peer for peer in wanted if peer in answer["peers"]] for desk, answer in heard}
     known = [peer for peers in theirs.values() for peer in peers]
-    # The first desk replies for peers that no desk runs: it has the error message for them.
+    # The first launcher replies for peers that no launcher runs: it has the error message for them.
     theirs[first] += [peer for peer in wanted if peer not in known]
     return [(desk, {**order, "peers": peers}) for desk, peers in theirs.items() if peers] or [
         (first, order)
@@ -111,8 +111,8 @@ def _together(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _request_all(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """Send an order to every desk and return the replies. A launcher that was killed leaves its
-    socket behind, so a desk that does not reply is skipped as long as another replies."""
+    """Send an order to every launcher and return the replies. A launcher that was killed leaves its
+    socket behind. So a launcher that does not reply is skipped as long as another one replies."""
     heard, silent = [], None
     for desk in names(folder):
         try:

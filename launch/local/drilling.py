@@ -58,19 +58,19 @@ def _bind(end: socket.socket, path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _DrillOrder:
-    """An order that can be carried out. ``act`` is given the drill's number; what it returns is
-    part of the answer."""
+    """An order that passed all checks. ``act`` receives the number of the drill; its result is part
+    of the reply."""
 
     lasts_s: float
     act: Callable[[int], Mapping[str, Any] | None]
 
 
 class DrillServer:
-    """Takes the drills of one launcher's peers, and those that last, of all.
+    """Applies drills to the peers of one launcher, and lasting faults to all peers.
 
     Args:
-        supervisor: Of the launcher.
-        first_peer: Which it started first; None: the launcher has begun the run, by itself.
+        supervisor: Supervisor of the launcher.
+        first_peer: First peer that it started; None: the launcher began the run.
     """
 
     def __init__(self, supervisor: OngoingRun, first_peer: int | None = None) -> None:
@@ -112,7 +112,7 @@ class DrillServer:
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
         except (ConnectionError, ValueError):
-            pass  # whoever asked has left, or has sent a line without end
+            pass  # The client has disconnected, or has sent a line without end.
         finally:
             writer.close()
 
@@ -131,7 +131,8 @@ class DrillServer:
             return {"error": f"not an order: {error}", "hint": None}
 
     def _begin(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises: ConfigError, BadFault: It cannot be done, and nothing of it is."""
+        """Perform an order. Raises: ConfigError, BadFault: It is not possible; nothing has
+        changed."""
         kind = order.get("drill")
         if kind not in KINDS:
             raise UnknownName("drill", str(kind), KINDS)
@@ -150,8 +151,7 @@ class DrillServer:
         return {"number": self._number, "t": now, "until": now + checked.lasts_s, **said}
 
     def _check(self, kind: str, order: Mapping[str, Any]) -> _DrillOrder:
-        """Everything that a drill says is looked at before anything is done,
-        so that nothing is half done."""
+        """Check an order completely before any part of it takes effect."""
         if kind == "heal":
             return _DrillOrder(0.0, lambda _: self._heal())
         if kind == "partition":
@@ -267,7 +267,7 @@ class DrillServer:
         return named
 
     def _known(self, peer: Any) -> int:
-        """A peer of the run, of the first or come later."""
+        """Return a peer of the run: one of the first peers or a newcomer."""
         known = {*range(self._run.config.peers), *peers_in(self._folder / "seeds")}
         if isinstance(peer, bool) or not isinstance(peer, int) or peer not in known:
             raise BadFault(
@@ -281,12 +281,12 @@ class DrillServer:
         return _DrillOrder(for_s, lambda number: self._last(number, fault, for_s))
 
     def _last(self, number: int, fault: Fault, for_s: float) -> None:
-        """Begins what lasts, and ends it when its time is over."""
+        """Begin a lasting fault, and schedule its end."""
         now = time.monotonic()
         self._lasting[number] = Drill(number, fault, now, now + for_s)
         write(self._folder / "faults", self._lasting.values())
         word = _word(number, fault)
-        for peer in fault.victims[:1]:  # one row for all, as when it is planned
+        for peer in fault.victims[:1]:  # one row for all peers, as for a planned fault
             at = self._run.view.round
             self._run.record(
                 events.Fault(peer=peer, kind=fault.kind, round=at, fault=word, seconds=for_s)
@@ -305,13 +305,13 @@ class DrillServer:
         self._run.record(events.FaultOver(peer=peer, kind=kind, round=at, fault=word))
 
     def _heal(self) -> dict[str, Any]:
-        """Ends all that lasts, and wakes whoever was stopped. Returns what and whom."""
+        """End all lasting faults and wake all stopped peers. Return both."""
         self._healed_at = time.monotonic()
         ended = [_word(number, drill.fault) for number, drill in self._lasting.items()]
         for number in list(self._lasting):
             self._end(number)
         if not ended:
-            # what a launcher has left behind that was killed meanwhile
+            # Remove faults of a launcher that was killed in between.
             write(self._folder / "faults", ())
         return {"ended": ended, "woken": self._run.wake_all()}
 

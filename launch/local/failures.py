@@ -1,4 +1,4 @@
-"""The first failure of a run in at most twelve lines: which peer, which round, where in the user's
+"""The first failure of a run in at most twelve lines: the peer, the round, the place in the user's
 code, and its output."""
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Frame:
 
     @property
     def users(self) -> bool:
-        """Whether it is the user's own code: not the library's, not ours,
-        not frozen into the interpreter."""
+        """Whether it is the user's own code: not a library's, not gossip's, not frozen into the
+        interpreter."""
         path = str(Path(self.file).resolve())
         libraries = [
             path_
@@ -62,12 +62,12 @@ def explain(
     folder: Path,
     shadowing: Mapping[str, str] | None = None,
 ) -> list[str]:
-    """Lines for people about a peer that failed.
+    """Return lines about a peer that failed.
 
     Args:
         life: How it ended.
-        going_on: Peers that go on.
-        finished: Peers that ended well before.
+        going_on: Number of peers that continue.
+        finished: Number of peers that finished before.
         folder: The peer's folder, ``<run>/peer-<id>``.
         shadowing: Modules that the script takes from files of the user, and these files.
     """
@@ -103,7 +103,7 @@ def explain(
 def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str | None:
     if _ASKS_FOR_RANK.search(said):
         return FROM_DDP
-    # A library may have caught the error of its import, and raised another.
+    # A library may have caught the error of its import and raised another one.
     for name in _IMPORTS_FROM.findall("\n".join([said, *tail])):
         if name in shadowing:
             return f"hint: rename {shadowing[name]}: it is imported in place of the module {name}"
@@ -136,7 +136,7 @@ def _frames(written: Mapping[str, Any]) -> list[Frame]:
 
 
 def _parse(lines: Sequence[str]) -> list[Frame]:
-    """The frames of the last traceback in some text."""
+    """Return the frames of the last traceback in a text."""
     starts = [
         number
         for number, line in enumerate(lines)
@@ -165,7 +165,7 @@ def _lines_of(written: Mapping[str, Any]) -> list[str]:
 
 
 def _last_words(tail: Sequence[str]) -> list[str]:
-    """The last thing on stderr that is not a frame of a traceback."""
+    """Return the last lines on stderr that are not frames of a traceback."""
     words = [line for line in tail if line.strip()]
     starts = [
         number

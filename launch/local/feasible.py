@@ -16,7 +16,7 @@ Model and data come on top."""
 
 
 def check_memory(peers: int) -> None:
-    """Raises OutOfMemory when so many peers would not fit into what is available now."""
+    """Check the available memory. Raises: OutOfMemory: So many peers do not fit."""
     import psutil  # here: 50 ms that `gossip --help` need not pay
 
     have = psutil.virtual_memory().available
@@ -25,27 +25,27 @@ def check_memory(peers: int) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Raises AddressInUse when somebody has it already; better before a folder is made than
-    when the join server opens."""
+    """Check that a port is free, before a folder is made and the join server opens. Raises:
+    AddressInUse: It is not."""
     plain = host.strip("[]")
     with socket.socket(socket.AF_INET6 if ":" in plain else socket.AF_INET) as end:
-        # as the join server will: who has just left keeps nobody out
+        # As the join server does: a connection that was just closed does not keep the port in use.
         end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             end.bind((plain, port))
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                return  # whatever it is, the join server says it
+                return  # The join server reports any other error.
             from gossip.transport import find_listener
 
             raise AddressInUse(f"{host}:{port}", find_listener(port)) from None
 
 
 def make_run_folder(path: Path) -> None:
-    """Raises RunExists when there is something in it already, ConfigError when it cannot be made,
-    or be closed to others."""
+    """Make the folder of a run, readable by its owner only. Raises: RunExists: It is not empty.
+    ConfigError: It cannot be made, or its mode cannot be changed."""
     try:
-        # it names the run, and who knows that can pose as a peer
+        # A process that can read the folder could take part as a peer.
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if any(path.iterdir()):
             raise RunExists(str(path))
@@ -57,7 +57,7 @@ def make_run_folder(path: Path) -> None:
 
 
 def _close_to_others(path: Path) -> None:
-    """An empty folder that was there already has the mode that somebody gave it."""
+    """Restrict the mode of a folder that existed before."""
     mode = stat.S_IMODE(path.stat().st_mode)
     if not mode & 0o077:
         return
@@ -67,5 +67,5 @@ def _close_to_others(path: Path) -> None:
         raise ConfigError(
             f"others can look into the run folder {path} (mode {mode:04o}), and it is not yours "
             "to close",
-            "choose another --run-dir: with the files there anybody who reads them can take part",
+            "choose another --run-dir: a user that reads the files there can take part",
         ) from None

@@ -12,7 +12,7 @@ from gossip.faults import ByzantineFault
 from gossip.run import SWARM_KEY
 from gossip.transport import is_loopback
 
-JOIN_SERVERS_SAID = 3  # any one of them will do, as long as one is left
+JOIN_SERVERS_SAID = 3  # One reachable server is enough.
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,9 @@ class Invitation:
     """How others join a run.
 
     Attributes:
-        join_servers: Addresses of some; the first is asked first.
-        key: Where the swarm key lies here. Another machine needs a copy, in the folder that the
-            line is pasted in.
+        join_servers: Addresses of some join servers; the first is contacted first.
+        key: Path of the swarm key on this machine. Another machine needs a copy, in the folder
+            that the command runs in.
         command: The script and its arguments.
     """
 
@@ -44,17 +44,18 @@ class Invitation:
         if self.key is not None:
             words = ["--key", str(self.key) if self.is_local else self.key.name, *words]
         elif not self.is_local:
-            words = ["--insecure", *words]  # without a key no server elsewhere is asked
+            # Without a key, no server on another machine is contacted.
+            words = ["--insecure", *words]
         for spec in code_of(self.config):
-            words += ["--code", spec]  # who pastes the line has seen it
+            words += ["--code", spec]  # The user sees the code before pasting the line.
         return shlex.join(["gossip", "join", *words, first, "--", *self.command])
 
     def format_lines(self, head: str, only: str) -> list[str]:
-        """The lines that tell others; the last one can be pasted as it is.
+        """Return the lines of the invitation; the last one can be pasted.
 
         Args:
-            head: What they begin with: how many there is room for.
-            only: What to say behind the line when only this machine reaches the first server.
+            head: Beginning of the first line: how many peers may join.
+            only: Hint for an invitation that works on this machine only.
         """
         if self.is_local:
             return [f"{head}: {self.line}   (on this machine; {only})"]
@@ -71,7 +72,7 @@ def of_many_hosts(
     yet, or there is no room for more peers.
 
     Args:
-        folder: Folder of the launcher, where the key lies.
+        folder: Folder of the launcher, with the key.
         join_servers: Addresses of all hosts' join servers; "": not open yet.
     """
     more = config.room - config.peers
@@ -91,8 +92,8 @@ def code_of(config: RunConfig) -> list[str]:
 
 
 def names_code(spec: str) -> bool:
-    """Whether a rule or topology is taken from a file or a module, as in ``my_rules.py:midpoint``,
-    and not known by its name."""
+    """Whether a rule or topology is loaded from a file or a module, as in ``my_rules.py:midpoint``,
+    and not built in."""
     return any(
         tail and "=" not in tail[0] for stage in spec.split("+") for tail in [stage.split(":")[1:]]
     )

@@ -1,6 +1,6 @@
 """A supervisor's join server: open from before its first peer until after its last.
 
-It knows which peers a start on several hosts lacks.
+The server reports which peers a start on several hosts lacks.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ class JoinService:
     """The join server of one supervisor.
 
     Args:
-        run: Whose peers they are.
+        run: Run that the peers belong to.
     """
 
     def __init__(self, run: OngoingRun, endpoint: JoinEndpoint) -> None:
-        # Here and not at the top: ZeroMQ and the codec take 0.2 s to import,
-        # and few launchers have a join server.
+        # Imported here because ZeroMQ and the codec take 0.2 s to import, and few launchers have a
+        # join server.
         from gossip.launch.registry import JoinServer, JoinServerCallbacks
 
         self._run, self._config, self._invites = run, run.config, endpoint.invites
@@ -39,7 +39,7 @@ class JoinService:
         )
 
     async def open(self) -> None:
-        """Raises: ConfigError, AddressInUse: It cannot listen."""
+        """Open the server. Raises: ConfigError, AddressInUse: It cannot listen."""
         await self.join_server.open()
         self._run.record(events.JoinServer(address=self.join_server.address))
         if self._config.room > self._config.peers and self._invites:
@@ -49,8 +49,8 @@ class JoinService:
         await self.join_server.close()
 
     def _invite(self) -> None:
-        """Says what to type on another machine,
-        or here when this join server is on a loopback address."""
+        """Print the command to type on another machine, or on this one if the join server has a
+        loopback address."""
         config, join_server = self._config, self.join_server
         head = "others join" if self._run.joins else f"room for {config.room - config.peers} more"
         only = "for others: gossip run --advertise ADDRESS"
@@ -61,8 +61,8 @@ class JoinService:
             self._run.screen.print_line(line)
 
     async def another_id(self, peer: int) -> tuple[int, int] | None:
-        """For a newcomer that has lost its own, with the incarnation that its life begins with.
-        None: there is no room."""
+        """Return another id, and its first incarnation, for a newcomer that has lost its id. None:
+        there is no room."""
         new = await self.join_server.claim_own()
         if new is None:
             self._run.screen.print_line(f"x there is no room for peer {peer} under another id")
@@ -75,12 +75,12 @@ class JoinService:
 
     @property
     def missing(self) -> list[int]:
-        """First peers that are elsewhere and have not come."""
+        """First peers of other launchers that have not arrived."""
         return sorted(set(self.join_server.missing) - set(self._run.peers))
 
     @property
     def stateless(self) -> set[int]:
-        """Peers on their way here, of this launcher and others."""
+        """Newcomers of all launchers that have no state yet."""
         return self.join_server.keeper.stateless()
 
     def troubles(self) -> list[str]:

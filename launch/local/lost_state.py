@@ -1,7 +1,7 @@
 """Detects that all peers with the state of a run are gone.
 
-A restarted peer could then only begin anew, with fresh weights. The run ends instead, unless the
-user wants that (``--begin-anew``). A launcher ends a run at once if all peers are its own. If other
+A restarted peer could then only begin with fresh weights. The run ends instead, unless
+``--begin-anew`` is set. A launcher ends a run at once if all peers are its own. If other
 launchers have peers of the run, the peers find out by themselves
 (``gossip.core.lifecycle.bootstrap``).
 """
@@ -20,7 +20,7 @@ FILES_TOLD = 3
 
 
 def end_if_lost(run: OngoingRun) -> bool:
-    """Ends a run whose state is lost, and says what that means. Whether it did."""
+    """End a run with a message if its state is lost. Return whether the run ended."""
     if not _is_lost(run):
         return False
     was = run.view.holders.in_words()
@@ -76,7 +76,7 @@ def _is_lost(run: OngoingRun) -> bool:
     if run.is_over or run.outcome.finished:
         return False
     if run.joins or len(run.peers) < run.config.peers:
-        return False  # others may have it, of whom this launcher does not know
+        return False  # Peers of other launchers may have it.
     seeds = run.folder / "seeds"
     others = [read_seed(seeds, peer) for peer in peers_in(seeds) if peer not in run.peers]
     return all(seed is None or seed.ended for seed in others)

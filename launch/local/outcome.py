@@ -1,4 +1,4 @@
-"""How the run of one launcher ended: every life of its peers, and the exit code
+"""Outcome of the run of one launcher: all lives of its peers, and the exit code
 (``docs/exit_codes.md``)."""
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ Stop = Literal["", "interrupt", "terminate", "killed", "never_started", "state_l
 
 @dataclass(slots=True)
 class RunOutcome:
-    """How a run ended."""
+    """Outcome of a run."""
 
     config: RunConfig
     view: RunModel
     lives: list[ProcessLife] = field(default_factory=list)
     stopped: Stop = ""
-    dismissed: set[int] = field(default_factory=set)  # who waited for a start that could not come
-    joins: bool = False  # its peers came to a run that others had begun
+    # peers that waited for a start that had become impossible
+    dismissed: set[int] = field(default_factory=set)
+    joins: bool = False  # its peers joined a run of another launcher
     wall_s: float = 0.0
     # files that could not be written -> lines that each lacks
     lacking: dict[str, int] = field(default_factory=dict)
 
     @property
     def finished(self) -> list[int]:
-        """Peers whose last life ended with exit code 0."""
+        """Peers that ended their last life with exit code 0."""
         return sorted(
             life.peer
             for life in self.last_lives.values()
@@ -48,7 +49,7 @@ class RunOutcome:
 
     @property
     def unplanned(self) -> list[int]:
-        """Peers that were lost without the plan wanting it."""
+        """Peers lost by other causes than planned faults."""
         return sorted({blow.peer for blow in self.view.blows if not blow.planned})
 
     @property
@@ -57,9 +58,9 @@ class RunOutcome:
 
 
 def exit_code(outcome: RunOutcome) -> int:
-    """The launcher's exit code (``docs/exit_codes.md``)."""
+    """Return the launcher's exit code (``docs/exit_codes.md``)."""
     if outcome.stopped in ("interrupt", "terminate") and _all_done(outcome):
-        # all that was stopped is the wait for those who might have come back
+        # The signal only ended the wait for peers that might have been restarted.
         return NOT_SAVED if outcome.view.not_saved else 0
     match outcome.stopped:
         case "interrupt" | "killed":
@@ -74,12 +75,12 @@ def exit_code(outcome: RunOutcome) -> int:
             pass
     if outcome.finished:
         return NOT_SAVED if outcome.view.not_saved else 0
-    # What the peers themselves say is more than what their processes' codes can.
+    # The reports of peers contain more than the exit codes of their processes.
     judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
     codes = [code_of(life, outcome.view.halted.get(life.peer)) for life in judged]
     code = telling(codes)
-    # Who is started again and finds nobody says that the run never started,
-    # of one that has had rounds.
+    # A restarted peer that finds no other peer reports that the run never started, even if the run
+    # has had rounds.
     return QUORUM_LOST if code == NeverStarted.exit_code and outcome.view.round >= 0 else code
 
 
@@ -88,19 +89,20 @@ def telling(codes: Sequence[int]) -> int:
     for code in (6, 2, DIVERGED, STATE_LOST, 4, 1, 5):
         if code in codes:
             return code
-    # all were killed: nobody is left to reach a quorum
+    # All peers were killed: no quorum is left.
     return next((code for code in codes if code), 5)
 
 
 def _all_done(outcome: RunOutcome) -> bool:
-    """Whether the training was over for every peer of this launcher."""
+    """Whether the training had ended for every peer of this launcher."""
     ends = [outcome.view.halted.get(peer) for peer in outcome.finished]
     done = all(end is not None and end.reason == "finished" for end in ends)
     return bool(ends) and done and len(ends) == len(outcome.last_lives)
 
 
 def code_of(life: ProcessLife, halted: events.Halted | None) -> int:
-    """Return the exit code of a peer: that of its node, where that of its process says less."""
+    """Return the exit code of a peer: that of its node if it is more specific than that of its
+    process."""
     code = None if halted is None else halted.exit_code
     if code is not None and code > 1 and life.code not in (None, 0):
         return code

@@ -1,6 +1,6 @@
 """Stopped peers, and the times at which they are woken.
 
-If drills and planned hangs overlap on one peer, the one that ends last decides.
+If drills and planned hangs overlap on one peer, the one that ends last applies.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class _StoppedProcess:
 
 
 class StoppedProcesses:
-    """Wakes by SIGCONT who was stopped.
+    """Wakes stopped peers with SIGCONT.
 
     Args:
-        woken: Called with each peer that was, and the seconds that it had slept.
+        woken: Called with each peer that was woken, and the seconds for which it was stopped.
     """
 
     def __init__(self, woken: Callable[[int, float], None]) -> None:
@@ -36,24 +36,25 @@ class StoppedProcesses:
         self._asleep: dict[int, _StoppedProcess] = {}
 
     def wake_later(self, process: PeerProcess, after_s: float) -> None:
-        """``process`` was just stopped, and no fault needs that for more than so many seconds."""
+        """Wake ``process``, which was just stopped, after ``after_s`` seconds, or later if an
+        earlier call requires it."""
         now = time.monotonic()
         since, until = now, now + after_s
         known = self._asleep.pop(process.peer, None)
         if known is not None:
             known.timer.cancel()
-            # else it was a former life that slept: nobody is left to be woken
+            # Otherwise an earlier process of the peer was stopped, and no longer exists.
             if known.process is process:
                 since, until = known.since, max(until, known.until)
         timer = asyncio.get_running_loop().call_later(until - now, self._wake, process.peer)
         self._asleep[process.peer] = _StoppedProcess(process, since, until, timer)
 
     def wake_all(self) -> list[int]:
-        """At once. Returns whom."""
+        """Wake all stopped peers now. Return the peers."""
         return [peer for peer in list(self._asleep) if self._wake(peer)]
 
     def close(self) -> None:
-        """Nobody is woken any more."""
+        """Cancel all wake-ups."""
         for sleep in self._asleep.values():
             sleep.timer.cancel()
         self._asleep.clear()
@@ -62,6 +63,6 @@ class StoppedProcesses:
         sleep = self._asleep.pop(peer)
         sleep.timer.cancel()
         if not sleep.process.send_all(signal.SIGCONT):
-            return False  # it was killed meanwhile
+            return False  # The process was killed in between.
         self._woken(peer, time.monotonic() - sleep.since)
         return True

@@ -1,5 +1,5 @@
-"""One peer's processes as the launcher sees them: started, read, signalled,
-and gone to the last one."""
+"""The processes of one peer, as the launcher sees them: start, output, signals, and end of the last
+one."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from gossip.run import Appender, parse_json
 
 from .warm import ForkedProcess, WarmStart
 
-# a trainer's death is its node's to announce; then the node drains and leaves too
+# The node announces the death of its trainer; then it sends what is queued and exits, too.
 GROUP_GRACE_S = 8.0
-LEFT_BEHIND_S = 1.0  # for what else of its group outlives both
+LEFT_BEHIND_S = 1.0  # for other processes of its group
 DRAIN_S = 1.0
 LAST_WORDS_S = 0.2
 POLL_S = 0.05
 LINE_MAX = 64 * 1024
-TAIL_LINES = 100  # a worker of a DataLoader that failed, and then its trainer's traceback
+TAIL_LINES = 100  # enough for the traceback of a DataLoader worker and then that of its trainer
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLife:
-    """How one life of a peer ended: with an exit code, or by a signal."""
+    """How one process of a peer ended: with an exit code, or by a signal."""
 
     peer: int
     incarnation: int
@@ -63,11 +63,11 @@ def signal_name(number: int) -> str:
 
 @dataclass(frozen=True)
 class PeerCommand:
-    """How every peer of a launcher is started.
+    """How a launcher starts each of its peers.
 
     Attributes:
-        token: What marks its processes as this launcher's.
-        warm: Forks it; None: it is started as ``environment`` says.
+        token: Marks the processes of this launcher.
+        warm: Forks the process; None: it is started with ``environment``.
     """
 
     command: Sequence[str]
@@ -92,7 +92,7 @@ class PeerListener:
 
 
 class PeerProcess:
-    """A peer from its start until no process of it is left."""
+    """A peer, from its start until its last process has ended."""
 
     def __init__(
         self,
@@ -147,20 +147,20 @@ class PeerProcess:
         return found is not None and found.started == self.started_ticks and found.state not in "ZX"
 
     def send_trainer(self, number: int) -> None:
-        """A signal to the trainer alone. Its pid is ours until we have waited for it."""
+        """Send a signal to the trainer alone. Its pid cannot be reused before it is reaped."""
         if self._process.returncode is None:
             os.kill(self.pid, number)
 
     def send_all(self, number: int) -> bool:
-        """A signal to trainer, node and whoever they started."""
+        """Send a signal to trainer, node and all their children."""
         return signal_group(self.pid, self.started_ticks, self.token, number)
 
     def members(self) -> list[int]:
         return members(self.pid, self.started_ticks, self.token)
 
     async def wait_gone(self) -> ProcessLife:
-        """Reads everything until the last process of the peer is gone; what stays behind its
-        trainer is killed."""
+        """Read all output until the last process of the peer has ended. Processes that outlive the
+        trainer too long are killed."""
         assert self._process.stdout is not None
         assert self._process.stderr is not None
         readers = [
@@ -170,8 +170,8 @@ class PeerProcess:
         ]
         try:
             code, ended_at = await self._wait_trainer()
-            # What it said last is on its way: when the whole peer was killed the
-            # channels end at once.
+            # The last output may still be in the channels. If the whole peer was killed, they end
+            # at once.
             await asyncio.wait(readers, timeout=LAST_WORDS_S)
             life = ProcessLife(
                 self.peer,
@@ -191,8 +191,8 @@ class PeerProcess:
                     self.send_all(signal.SIGKILL)
                     break
                 await asyncio.sleep(POLL_S)
-            # Everybody who could write is gone, but for children that took a session of their own:
-            # they are not waited for.
+            # All writers have ended, except children with a session of their own: those are not
+            # waited for.
             await asyncio.wait(readers, timeout=DRAIN_S)
         finally:
             for reader in readers:
@@ -200,13 +200,14 @@ class PeerProcess:
             await asyncio.gather(*readers, return_exceptions=True)
             self._log.close()
         reap(self.pid)
-        self._process.wait()  # only now may somebody else get the pid
+        self._process.wait()  # From now on the pid can be reused.
         return life
 
     async def _wait_trainer(self) -> tuple[int, float]:
-        """Exit code (a signal negative) and time of the trainer's end.
+        """Wait for the trainer. Return its exit code (negative for a signal) and the time of its
+        end.
 
-        It is left a zombie: its pid and group stay ours while we clear up behind it.
+        The trainer stays a zombie, so that its pid and group are not reused before the cleanup.
         """
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[tuple[int, float]] = loop.create_future()
@@ -265,7 +266,7 @@ class PeerProcess:
             transport.close()
 
     def _line(self, line: bytes, err: bool) -> None:
-        # A progress bar draws over itself with carriage returns: the last state is the one to show.
+        # A progress bar redraws itself with carriage returns: show the last state.
         text = line.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
         if err:
             self._tail.append(text)
@@ -280,8 +281,8 @@ class ProcessLeader(Protocol):
 
 
 class Guardian:
-    """The launcher's end of ``guardian.py``; started again, with all it needs to know, should
-    somebody kill it."""
+    """The launcher's connection to ``guardian.py``. If the guardian is killed, it is started again
+    with all its data."""
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -327,7 +328,7 @@ class Guardian:
         self._send_line(f"forget {process.pid}")
 
     def revive(self) -> bool:
-        """Starts it again when it is gone; returns whether it was."""
+        """Start the guardian again if it has ended. Return whether it had."""
         if self._process.poll() is None:
             return False
         self._close_pipe()
@@ -339,17 +340,17 @@ class Guardian:
         try:
             self._process.stdin.write(line + "\n")
         except BrokenPipeError:
-            self.revive()  # and that tells it everything
+            self.revive()  # This sends the new process all data.
 
     def close(self) -> None:
-        """Nothing is left to guard."""
+        """End the guardian."""
         self._send_line("done")
         self._close_pipe()
-        self._process.send_signal(signal.SIGCONT)  # somebody may have stopped it
+        self._process.send_signal(signal.SIGCONT)  # It may be stopped.
         self._process.wait()
 
     def _close_pipe(self) -> None:
         assert self._process.stdin is not None
-        # what was still to be said, nobody is there to hear
+        # The guardian may have ended before it read the rest.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.close()

@@ -11,18 +11,19 @@ from gossip.launch.guardian import TOKEN_VARIABLE
 
 
 def script_command(script: str | PathLike[str], arguments: Sequence[str]) -> list[str]:
-    """How a peer runs a script: unbuffered, so that its lines come when it writes them."""
+    """Return the command that runs a script: unbuffered, so that output arrives as it is
+    written."""
     return [sys.executable, "-u", str(script), *arguments]
 
 
 def peer_environment(folder: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     return {
-        # More threads than cores are a hundred times slower than one each:
-        # only the user may say otherwise.
+        # With more threads than cores training is a hundred times slower. The user can override
+        # this.
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
         **{key: value for key, value in inherited.items() if key != TOKEN_VARIABLE},
         "GOSSIP_RUN_DIR": str(folder),
         "GOSSIP_CONFIG": str(folder / "config.json"),
-        "GOSSIP_TRAINER": "",  # this launcher may run in a script that is a peer of another run
+        "GOSSIP_TRAINER": "",  # This launcher may run in the script of a peer of another run.
     }

@@ -67,16 +67,16 @@ class Program:
 
     @property
     def file(self) -> Path | None:
-        """The file that is run; None: there is none. A module is looked for as ``python -m`` does,
-        from the working folder on, and no package is imported."""
+        """The file to run; None: there is none. A module is searched as by ``python -m``, beginning
+        with the working directory, and no package is imported."""
         if self.module:
             return _file_of_module(self.script)
         return Path(self.script) if os.path.isfile(self.script) else None
 
     @property
     def first_folder(self) -> str | None:
-        """Folder that Python imports from before all others: that of the script, or for a module
-        the working directory. None: ``PYTHONSAFEPATH`` leaves it out."""
+        """Folder that Python imports from first: that of the script, or for a module the working
+        directory. None: ``PYTHONSAFEPATH`` leaves it out."""
         if os.environ.get("PYTHONSAFEPATH"):
             return None
         return os.getcwd() if self.module else os.path.dirname(os.path.realpath(self.script))
@@ -96,12 +96,12 @@ class Program:
 
     @property
     def folder(self) -> Path:
-        """Folder whose version is the version of the code."""
+        """Folder of the code; its git version is recorded."""
         file = self.file
         return file.resolve().parent if file is not None else Path.cwd()
 
     def check(self) -> None:
-        """Raises ConfigError unless there is something to run."""
+        """Check that there is a program to run. Raises: ConfigError: There is not."""
         if self.file is not None:
             for name, file in self.shadowing(["gossip"]).items():
                 raise ConfigError(
@@ -142,7 +142,7 @@ def _file_of_module(name: str) -> Path | None:
     path = [str(Path.cwd()), *(entry for entry in sys.path if entry)]
     found, parts = None, name.split(".")
     for part in parts:
-        # Each by its last name: the full one would want its packages imported.
+        # Search by the last part of the name: the full name would import the packages.
         found = PathFinder.find_spec(part, path) if part else None
         if found is None:
             return None

@@ -1,7 +1,6 @@
 """Whether a peer that has died by itself is started again, and when (``--restarts``).
 
-What the fault plan kills and starts again is no matter of this file, and neither is a peer that was
-asked to leave.
+Planned restarts are outside this module, and so are peers that were asked to leave.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from .peer_process import ProcessLife
 
 FIRST_S = 1.0
 MOST_S = 30.0
-DOUBLINGS_MAX = 16  # the longest wait is reached long before
-STEADY_S = 60.0  # who has run for so long is waited for as if it had never died
+DOUBLINGS_MAX = 16  # keeps the power finite; ``MOST_S`` limits the wait long before
+STEADY_S = 60.0  # After a life of this length the wait is that of a first restart.
 ASKED_BY = (signal.SIGINT, signal.SIGTERM)
 FINAL = (0, 2, 4, 5, 6, 7, 9, 130, EXIT_ASKED)
-"""Exit codes that are no accident: it came to the end, it was asked to, its command line is wrong,
-or the swarm has no use for it (``docs/exit_codes.md``)."""
+"""Exit codes that are not accidents: the end of the training, a request to leave, a wrong command
+line, or a swarm that cannot use the peer (``docs/exit_codes.md``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +35,10 @@ class NextRestart:
 
 
 class RestartCounter:
-    """Restarts that each peer of a launcher has left.
+    """Number of restarts that each peer of a launcher has left.
 
     Args:
-        most: Restarts of each peer; 0: none is started again.
+        most: Restarts of each peer; 0: none is restarted.
     """
 
     def __init__(self, most: int) -> None:
@@ -48,7 +47,7 @@ class RestartCounter:
         self._in_a_row = Counter[int]()
 
     def next_restart(self, life: ProcessLife) -> NextRestart | Literal["used up"]:
-        """The next restart of a peer that has died by itself."""
+        """Return the next restart of a peer that failed."""
         peer = life.peer
         if self._used[peer] >= self.most:
             return "used up"
@@ -61,10 +60,11 @@ class RestartCounter:
 
 
 def died_by_itself(life: ProcessLife, halted: events.Halted | None) -> bool:
-    """Whether nobody wanted this end, and another life may end better.
+    """Whether this end was not requested, and a restart may help.
 
     Args:
-        halted: Last report of the peer's node on its end; that of a former life does not count.
+        halted: Last report of the peer's node on its end; a report of an earlier life does not
+            count.
     """
     if life.signal is not None:
         return life.signal not in ASKED_BY

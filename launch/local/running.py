@@ -1,4 +1,4 @@
-"""A run that goes on, as the parts of its supervisor see it."""
+"""A run in progress, as the parts of its supervisor see it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .outcome import RunOutcome, Stop
 
 
 class OngoingRun(Protocol):
-    """Its ``Supervisor``, which says what each of these does."""
+    """The part of ``Supervisor`` that its parts use; see there."""
 
     config: RunConfig
     command: list[str]

@@ -1,5 +1,5 @@
-"""One run from resolved settings to summary: the folder, the peers, what is left behind. ``run``
-and ``demo`` share it."""
+"""One run from resolved settings to summary: the folder, the peers, the records. ``run`` and
+``demo`` share it."""
 
 from __future__ import annotations
 
@@ -50,13 +50,12 @@ COMMAND = "command.json"
 
 
 def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
-    """Checks what can be checked before anything starts, and fills in what is drawn: run id,
-    name, folder, f.
+    """Check what can be checked before the start, and fill in the run id, name, folder and f.
 
     Args:
         here: How many of the peers will run on this machine; None: all.
-    Raises: ConfigError and its kin: A name, a number,
-        a fault or the machine does not allow this run.
+    Raises: ConfigError and its subclasses: A name, a number, a fault or the machine does not allow
+    this run.
     """
     config = resolved.config
     fitting.check(config)
@@ -76,12 +75,12 @@ def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
 def begin(
     resolved: Resolved, argv: Sequence[str], code: Path | None, key: KeyPair | None = None
 ) -> Path:
-    """Makes the run's folder and writes into it what the run was started with. Returns its path.
+    """Make the run's folder and write the settings of the run into it. Return its path.
 
     Args:
-        argv: What was typed.
-        key: Of the swarm, in a run with keys; a new one when None.
-        code: The folder whose git version goes into ``environment.json``.
+        argv: The command line.
+        key: Key of the swarm, in a run with keys; None: a new one.
+        code: Folder of the code; its git version goes into ``environment.json``.
     """
     folder = Path(resolved.config.run_dir).resolve()
     feasible.make_run_folder(folder)
@@ -92,8 +91,8 @@ def begin(
 
 
 def print_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
-    """How many liars are tolerated, and why: before the first round. And which rule, where it
-    follows from other options."""
+    """Print how many Byzantine peers are tolerated, and why, before the first round. Print the
+    rule, too, if it follows from other options."""
     if resolved.config.peers_max == 1:
         return
     line = tolerance.describe(resolved.config, resolved.sources["f"])
@@ -109,10 +108,10 @@ def train(
     newcomers: Mapping[int, int] | None = None,
     endpoint: JoinEndpoint | None = None,
 ) -> RunOutcome:
-    """Starts the peers in a folder that ``begin`` made, and returns when they are gone.
-    ``newcomers``, ``endpoint``: see ``Supervisor``.
+    """Run the peers in a folder that ``begin`` made until all have ended. ``newcomers``,
+    ``endpoint``: see ``Supervisor``.
 
-    What they run is written down: whoever joins later runs the same, unless told otherwise.
+    The command is recorded: newcomers run the same one by default.
     """
     if newcomers is None:
         write_json(
@@ -127,8 +126,8 @@ def train(
 
 
 def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
-    """Writes ``commits.jsonl`` and ``summary.json``. Returns the summary: of what this launcher has
-    seen itself, where the folder is gone."""
+    """Write ``commits.jsonl`` and ``summary.json``. Return the summary. If the folder is gone, the
+    summary has what this launcher has seen."""
     own = (outcome.exit_code, outcome.wall_s, outcome.joins)
     seen = (outcome.config, outcome.view) if outcome.lacking else None
     try:
@@ -142,7 +141,7 @@ def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
 
 
 def _what_next(folder: Path, found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield hints on a run that did not finish: where it resumes, and where the reasons are."""
+    """Yield hints on a run that did not finish: how to resume it, and where the reasons are."""
     if found["exit_code"] == 0:
         return
     saved = newest_saved(folder)
@@ -154,7 +153,7 @@ def _what_next(folder: Path, found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _doubts(found: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with the result of a run."""
+    """Yield warnings about the result of a run."""
     if found["replicas_identical"] is False and found["exit_code"] == DIVERGED:
         yield (
             "! the peers end with replicas that differ in parameters, states of the optimizer or "
@@ -166,8 +165,8 @@ def _doubts(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> int:
-    """The same, and says how it went. Returns the exit code that tells it. Raises: GossipError:
-    All for nothing."""
+    """Conclude the run and print its outcome. Return the exit code. Raises: GossipError: All rounds
+    were lost."""
     found = conclude(folder, outcome)
     if as_json:
         print(json.dumps(found))
@@ -218,7 +217,7 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
 
 
 def show_config(resolved: Resolved, as_json: bool) -> None:
-    """Prints every option, its value and where that comes from."""
+    """Print every option, its value and the source of the value."""
     values = resolved.config.model_dump(mode="json")
     if as_json:
         print(

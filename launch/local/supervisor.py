@@ -55,10 +55,10 @@ from .warm import ForkServerGone, WarmStart, is_possible
 
 WAITING_EVERY_S = 5.0
 TICK_S = 0.1
-STOP_GRACE_S = 30.0  # after the first Ctrl-C; then those that did not leave are killed
-START_AGAIN_S = (0.5, 1.0, 2.0, 4.0)  # after each failure to make a process
-START_SLACK_S = 10.0  # peers count their start timeout themselves; this is for those that cannot
-TOO_LATE = (NeverStarted.exit_code, 5)  # what a peer ends with that finds nobody any more
+STOP_GRACE_S = 30.0  # from the first Ctrl-C to the end of peers that have not left.
+START_AGAIN_S = (0.5, 1.0, 2.0, 4.0)  # after each failure to start a process
+START_SLACK_S = 10.0  # Peers have their own start timeout; this limit is for those that hang.
+TOO_LATE = (NeverStarted.exit_code, 5)  # exit codes of a peer that finds no other peer
 
 
 class Supervisor:
@@ -67,18 +67,19 @@ class Supervisor:
     Args:
         config: Resolved; its run folder exists.
         command: Program and arguments, the same for every peer.
-        screen: Where words go.
-        environment: What peers inherit; ``os.environ`` when None.
-        newcomers: To a run that others have begun: which ids to start, and with which incarnations.
-            None: begins the run.
-        share: Of the peers that begin it: which to start here, and with which incarnations; others
+        screen: Output for the user.
+        environment: Environment that peers inherit; None: ``os.environ``.
+        newcomers: Ids and first incarnations of peers that join a run of another launcher.
+            None: this launcher begins the run.
+        share: Ids and first incarnations of the first peers that run here; other launchers
             start the rest. None: all.
-        endpoint: Of its join server. None: it has one only where somebody may join.
-        files: Goes into the names of the files that a launcher appends to,
-            where several share the run's folder.
+        endpoint: Endpoint of the join server. None: a join server only if there is room for
+            newcomers.
+        files: Part of the names of files that a launcher appends to, if several launchers share
+            the run's folder.
     """
 
-    # Every launcher names those that it needs.
+    # Each parameter is used by some launcher.
     def __init__(  # noqa: PLR0913
         self,
         config: RunConfig,
@@ -109,14 +110,14 @@ class Supervisor:
         self._stopped_processes = StoppedProcesses(self._on_woken)
         self._stop = asyncio.Event()
         self._explained = False
-        self._ended: set[int] = set()  # peers that will not come back
+        self._ended: set[int] = set()  # peers that will not be restarted
         self._late: set[int] = set()
-        # of several launchers in this folder
+        # one of several launchers in this folder
         alone = min(self.peers) if self.joins or files else None
         self._desk = DrillServer(self, alone) if config.drills else None
         self._tries = ReachabilityProbe(self.folder, self.peers, self.view.unannounced)
         self._restarts = RestartCounter(config.restarts)
-        self._lost: set[int] = set()  # ids that turned out to be somebody else's
+        self._lost: set[int] = set()  # ids that another launcher has, too
         has_join_server = endpoint is not None or config.room > config.peers
         listens = self._environment.get("GOSSIP_LISTEN", "")
         self.join_service = (
@@ -124,7 +125,7 @@ class Supervisor:
         )
 
     async def run(self) -> RunOutcome:
-        """Until the last process of the last peer is gone."""
+        """Run until the last process of the last peer has ended."""
         dump_stacks_on_signal("launcher")
         began = time.monotonic()
         self._events = JsonLines(
@@ -141,7 +142,7 @@ class Supervisor:
         return self.outcome
 
     async def _lead(self, began: float) -> None:
-        """All lives of all peers, and what is told when the last one has gone."""
+        """Run all lives of all peers, and write the records when the last one has ended."""
         watcher = asyncio.create_task(self._watch(began))
         try:
             if self._desk is not None:
@@ -163,7 +164,7 @@ class Supervisor:
                 self._desk.close()
             self._stopped_processes.close()
             for process in self._processes.values():
-                # only when something above broke: otherwise all are gone
+                # Processes are left only after an error above.
                 process.send_all(signal.SIGKILL)
             self._guardian.close()
             if self.join_service is not None:
@@ -186,7 +187,8 @@ class Supervisor:
     # --- one peer ---------------------------------------------------------------------------------
 
     async def _all_lives(self, watcher: asyncio.Task[None]) -> None:
-        """Until the last process is gone. Raises: what has broken the watcher."""
+        """Run all peers until the last process has ended. Raises: The error that ended the
+        watcher."""
         watcher.add_done_callback(self._end_without_watcher)
         await asyncio.gather(
             *(self._life_of(peer, incarnation) for peer, incarnation in self.peers.items())
@@ -195,12 +197,12 @@ class Supervisor:
             watcher.result()
 
     async def _life_of(self, peer: int, incarnation: int) -> None:
-        """All the lives of one peer."""
+        """Run all lives of one peer."""
         while not self._stop.is_set():
             process = await self._begin_life(peer, incarnation)
             if process is None:
                 break
-            self._dismiss_latecomers()  # the others may have ended while this one was started
+            self._dismiss_latecomers()  # The others may have ended during the start of this one.
             try:
                 life = await process.wait_gone()
             finally:
@@ -215,17 +217,17 @@ class Supervisor:
             if self._others_are_done:
                 self._print_line(f"! peer {peer} is not started again: the others are done")
                 break
-            # its node may have been started more than once
+            # Its node may have been restarted before.
             incarnation = max(incarnation, self.view.rows[peer].incarnation) + 1
             self._print_line(f"+ starting peer {peer} again, incarnation {incarnation}")
         self._ended.add(peer)
-        seeds = self.folder / "seeds"  # or those who are done would wait for it to come back
+        seeds = self.folder / "seeds"  # Otherwise peers that are done would wait for its restart.
         self.troubles.try_to(seeds, lambda: announce_end(seeds, peer, incarnation))
         self._dismiss_latecomers()
 
     def lose(self, peer: int) -> None:
-        """An id of ours was given away a second time, by a join server that ours could not reach,
-        and the other has it now."""
+        """Replace an own id that a join server, which ours could not reach, has assigned to another
+        peer."""
         process = self._processes.get(peer)
         if process is not None:
             self._lost.add(peer)
@@ -233,10 +235,10 @@ class Supervisor:
                 f"! id {peer} was assigned twice while join servers could not reach each "
                 "other: our peer gets another"
             )
-            process.send_all(signal.SIGKILL)  # a goodbye would be taken for that of the other
+            process.send_all(signal.SIGKILL)  # A goodbye would be attributed to the other peer.
 
     async def _begin_anew(self, peer: int) -> None:
-        """A newcomer that has lost its id comes again."""
+        """Start a newcomer that has lost its id again, under another id."""
         self._ended.add(peer)
         new = (
             await self.join_service.another_id(peer)
@@ -248,23 +250,23 @@ class Supervisor:
             await self._life_of(*new)
 
     def _dismiss_latecomers(self) -> None:
-        """Stops peers that were started again and came too late: all others are done, and nobody is
-        left to take them in."""
+        """Stop restarted peers that came too late: all others are done, and no peer is left to send
+        them a state."""
         if not self.outcome.finished or any(
             self.view.rows[peer].state == "training" for peer in self._processes
         ):
             return
         for peer, process in self._processes.items():
             row = self.view.rows[peer]
-            # What the row says is of its last life until it has announced this one.
+            # Until the peer has announced this life, the row is about the previous one.
             waits = row.state in ("starting", "here") or (row.state == "gone" and process.running)
             if process.incarnation > self.peers[peer] and waits and peer not in self._late:
                 self._print_line(f"! peer {peer} came back too late: the others are done")
                 self._dismiss(process)
 
     def _dismiss(self, process: PeerProcess) -> None:
-        """Asks a peer to leave that nobody needs. It is killed where it has not left in time: its
-        script may ignore SIGTERM."""
+        """Ask a peer that is not needed to leave. Kill it after ``STOP_GRACE_S``: its script may
+        ignore SIGTERM."""
         self._late.add(process.peer)
         process.send_trainer(signal.SIGTERM)
         asyncio.get_running_loop().call_later(STOP_GRACE_S, self._kill_dismissed, process)
@@ -275,8 +277,8 @@ class Supervisor:
             process.send_all(signal.SIGKILL)
 
     def _dismiss_early_birds(self) -> None:
-        """Stops those who wait for a start that cannot come any more,
-        because too many have failed before it."""
+        """Stop peers that wait for a start that has become impossible, because too many peers have
+        failed."""
         failed = sorted(
             [
                 peer
@@ -308,13 +310,13 @@ class Supervisor:
 
     @property
     def _need(self) -> int:
-        """Peers of ours that it takes to start. Who joins finds the others there."""
+        """Number of own peers that a start needs. A newcomer finds the others running."""
         elsewhere = self.config.peers - len(self.peers)
         return 1 if self.joins else max(1, self.config.needed_to_start - elsewhere)
 
     async def _begin_life(self, peer: int, incarnation: int) -> PeerProcess | None:
-        """None: the run was stopped before there was one to stop,
-        or this machine starts no more processes."""
+        """Start a process of a peer. None: the run was stopped before, or this machine can start no
+        more processes."""
         pauses = iter(START_AGAIN_S)
         while not self._stop.is_set():
             warm = (
@@ -327,9 +329,9 @@ class Supervisor:
             try:
                 return self._start(peer, incarnation, warm)
             except ForkServerGone:
-                continue  # it is not ready for a while: started without it
+                continue  # It is not ready for a while: start without it.
             except OSError as error:
-                # no more processes, descriptors, memory: others may end and give back what it takes
+                # Processes, descriptors or memory are exhausted: others may end and free some.
                 pause_s, now = next(pauses, None), time.monotonic()
                 if pause_s is None:
                     life = ProcessLife(
@@ -376,8 +378,8 @@ class Supervisor:
         return process
 
     async def _starts_again(self, peer: int, life: ProcessLife) -> bool:
-        """Waits until a peer is started again that the plan has killed, or that has died by itself;
-        false when it is not."""
+        """Wait until a peer is due for its restart, planned or after a failure. False: it is not
+        restarted."""
         planned_s = self.view.restarts.pop(peer, None)
         if self._is_planned(life):
             after_s = planned_s
@@ -394,8 +396,8 @@ class Supervisor:
         return False
 
     def _back_off_s(self, life: ProcessLife) -> float | None:
-        """How long to wait before a peer that the plan has not killed is started again; None: it is
-        not, and why is told."""
+        """Return the seconds to wait before a failed peer is restarted. None: it is not restarted,
+        and the reason is recorded."""
         peer = life.peer
         if not self.config.restarts or self._stop.is_set() or peer in self._late:
             return None
@@ -414,11 +416,11 @@ class Supervisor:
 
     @property
     def _others_are_done(self) -> bool:
-        """Whether all but one will not come back, and the training has come to its end."""
+        """Whether all but one peer have ended for good, and the training is complete."""
         return bool(self.outcome.finished) and len(self._ended) == len(self.peers) - 1
 
     def _is_planned(self, life: ProcessLife) -> bool:
-        """Whether a fault of the plan, or a drill, has killed it."""
+        """Whether a planned fault or a drill has killed the process."""
         blow = self.view.blow(life.peer)
         struck = blow is not None and blow.kind in ("crash", "restart") and blow.at >= life.began_at
         return struck and life.signal == signal.SIGKILL
@@ -426,7 +428,7 @@ class Supervisor:
     def _on_exit(self, life: ProcessLife) -> None:
         blow, planned = self.view.blow(life.peer), self._is_planned(life)
         if blow is not None and blow.planned and life.code in TOO_LATE and self.outcome.finished:
-            # The plan kept it away until the others were done.
+            # The plan kept it down until the others were done.
             self._late.add(life.peer)
             halted = self.view.halted.get(life.peer)
             self._print_line(
@@ -459,19 +461,20 @@ class Supervisor:
                 self.folder / f"peer-{life.peer}",
                 self._shadowing(),
             )
-            # the first failure is mostly the cause of the others
+            # The first failure is usually the cause of the others.
             for line in lines[:1] if self._explained else lines:
                 self.screen.print_line(line)
             self._explained = True
 
     def _shadowing(self) -> dict[str, str]:
-        """Files of the user that the script imports in place of modules that it needs."""
+        """Return files of the user that Python imports in place of modules that the script
+        needs."""
         if not is_possible(self.command):
             return {}
         return Program.of(self.command[2:]).shadowing({*sys.stdlib_module_names, *sys.modules})
 
     def _on_row(self, row: Row) -> None:
-        """Take a checked row of a peer."""
+        """Apply a checked row of a peer."""
         before = set(self.view.hangs)
         self._events.write(row)
         event = read_event(row)
@@ -495,8 +498,8 @@ class Supervisor:
 
     @property
     def is_training(self) -> bool:
-        """Whether there is something to disturb."""
-        # newcomers
+        """Whether the run can be disturbed."""
+        # a run that the peers have joined
         begun = bool(self.view.ready) or any(
             self.view.rows[peer].state == "training" for peer in self.peers
         )
@@ -504,7 +507,7 @@ class Supervisor:
 
     @property
     def is_over(self) -> bool:
-        """Whether it ends, or has."""
+        """Whether the run is ending or has ended."""
         return self._stop.is_set() or len(self._ended) == len(self.peers)
 
     def is_here(self, peer: int) -> bool:
@@ -513,7 +516,8 @@ class Supervisor:
         return process is not None and process.running
 
     def kill_peer(self, after_s: float | None, peer: int, fault: str) -> None:
-        """SIGKILL to all its processes. It is started again ``after_s`` later, or never."""
+        """Send SIGKILL to all processes of a peer. It is restarted after ``after_s``; None:
+        never."""
         kind = "crash" if after_s is None else "restart"
         self._record_fault(kind, peer, fault, after_s)
         self._processes[peer].send_all(signal.SIGKILL)
@@ -523,27 +527,27 @@ class Supervisor:
         self.record(events.Fault(peer=peer, kind=kind, round=at, fault=fault, seconds=seconds))
 
     def stop_peer(self, for_s: float, peer: int, fault: str) -> None:
-        """SIGSTOP to all its processes, SIGCONT ``for_s`` later."""
+        """Send SIGSTOP to all processes of a peer, and SIGCONT after ``for_s``."""
         self._record_fault("hang", peer, fault, for_s)
         self.view.hangs.pop(peer, None)
         self._processes[peer].send_all(signal.SIGSTOP)
         self._wake_later(peer, for_s)
 
     def ask_peer_to_leave(self, peer: int, fault: str) -> None:
-        """SIGTERM to its trainer, as a scheduler does that wants its machine back.
-        It is not started again."""
+        """Send SIGTERM to the trainer of a peer, as a scheduler does at a preemption. It is not
+        restarted."""
         self._record_fault("leave", peer, fault)
         self._processes[peer].send_trainer(signal.SIGTERM)
-        self._processes[peer].send_all(signal.SIGCONT)  # whoever sleeps could not leave
+        self._processes[peer].send_all(signal.SIGCONT)  # A stopped process could not leave.
 
     def wake_all(self) -> list[int]:
-        """SIGCONT at once to whoever would be woken later. Returns whom."""
+        """Send SIGCONT to all stopped peers now. Return the peers."""
         return self._stopped_processes.wake_all()
 
     # --- all peers --------------------------------------------------------------------------------
 
     async def _watch(self, began: float) -> None:
-        """Redraws, says whom we wait for, and gives up on a run that does not start."""
+        """Redraw the screen, print which peers are missing, and end a run that does not start."""
         looked, warned = began, -INSECURE_EVERY_S
         reminder = WaitingReminder(began, WAITING_EVERY_S)
         while True:
@@ -573,7 +577,7 @@ class Supervisor:
             if reminder.is_due(now, unmet.union(self.view.missing)):
                 for line in (self._name_awaited(now, elsewhere), *troubles):
                     self._remind(line)
-        if self._tries.over:  # they have ended while ours were on their way here
+        if self._tries.over:  # The run ended before the own peers arrived.
             self.end(
                 "never_started",
                 f"x the run is over: {self._tries.over} have completed it, and nobody else is "
@@ -586,8 +590,8 @@ class Supervisor:
 
     @property
     def _starved_s(self) -> float:
-        """For how long a peer that is missing has waited for a processor. Such a peer is slow, and
-        not stuck: that time does not count."""
+        """Longest time, in seconds, that a missing peer has waited for a processor. This time does
+        not count: a starved peer is slow, not stuck."""
         return max(
             [
                 starved_s(self._processes[peer].pid)
@@ -606,8 +610,8 @@ class Supervisor:
         return f"{line}; {machine_load()}{busy}"
 
     def _end_without_watcher(self, watcher: asyncio.Task[None]) -> None:
-        """End the run when the watcher breaks: nobody else gives up on peers that do not come, or
-        sees that everybody has left."""
+        """End the run if the watcher breaks: without it no missing peer and no end of the others is
+        noticed."""
         if watcher.cancelled():
             return
         self._stop.set()
@@ -615,11 +619,11 @@ class Supervisor:
             process.send_all(signal.SIGKILL)
 
     def _end_if_everybody_left(self) -> None:
-        """Newcomers may be on their way to a run that ends meanwhile."""
+        """End a run that all others have left before the own newcomers arrived."""
         if not self.joins or self.is_over or self.view.have_begun(self.peers):
             return
-        # Nor do newcomers of other launchers have anything to give. Who has just been let in is
-        # known to all at the next look.
+        # Newcomers of other launchers have no state either. A newcomer that was just admitted is in
+        # the seeds at the next check.
         coming = self.join_service.stateless if self.join_service is not None else set[int]()
         left = nobody_left(self.folder / "seeds", coming.union(self.peers))
         if left and self._was_left:
@@ -635,7 +639,8 @@ class Supervisor:
         return [f"!   {trouble}" for trouble in join_servers + tried]
 
     def _end_never_started(self, waited_s: float) -> None:
-        missing = self.view.awaited(time.monotonic())  # one that starts again is not missing here
+        # A peer that is being restarted is not missing here.
+        missing = self.view.awaited(time.monotonic())
         error = NeverStarted(self._need, tuple(self.view.here), tuple(missing), waited_s)
         self._print_line(f"x {error}")
         self._print_line(f"  hint: {error.hint}{name_log(self.folder, missing[0])}")
@@ -658,25 +663,25 @@ class Supervisor:
             self.kill("")
 
     def end(self, why: Stop, say: str = "", grace_s: float | None = None) -> None:
-        """Asks every trainer to leave after its round, and kills those that have not left
-        ``grace_s`` later."""
+        """Ask every trainer to leave after its round, and kill those that have not left after
+        ``grace_s``."""
         grace_s = STOP_GRACE_S if grace_s is None else grace_s
         if len(self._ended) == len(self.peers):
-            return  # everybody is done; we are only writing it down
+            return  # All peers have ended; only the records are left to write.
         self.outcome.stopped = why
         self._stop.set()
         if say:
             self._print_line(say)
         self.record(events.Stopping(reason=why))
-        # Ctrl-C is a KeyboardInterrupt in every script, as it is in one that runs alone.
+        # Ctrl-C raises KeyboardInterrupt in every script, as in one that runs alone.
         number = signal.SIGINT if why == "interrupt" else signal.SIGTERM
         for process in self._processes.values():
             process.send_trainer(number)
-            process.send_all(signal.SIGCONT)  # whoever sleeps could not leave
+            process.send_all(signal.SIGCONT)  # A stopped process could not leave.
         asyncio.get_running_loop().call_later(grace_s, self.kill, f"not gone after {grace_s:.0f} s")
 
     def kill(self, say: str) -> None:
-        """Kills whoever is left."""
+        """Kill all processes that are left."""
         left = {peer: process.members() for peer, process in self._processes.items()}
         if not any(left.values()):
             return
@@ -698,13 +703,14 @@ class Supervisor:
 
     def _apply(self, event: Event) -> None:
         for line in self.view.apply(event):
-            self._print_line(shown(line))  # one line, whatever ends of lines a peer's words have
+            # one line, also if the text of a peer contains line breaks
+            self._print_line(shown(line))
 
     def _report_write_failure(self, path: str, why: str) -> None:
         self.record(events.CannotWrite(path=path, why=why))
 
     def _remind(self, text: str) -> None:
-        """Print a line about something that goes on for a while, again and again."""
+        """Print a line about a lasting condition; it is printed repeatedly."""
         self._print_line(text)
 
     def _print_line(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""``gossip keygen``: keys for a swarm that others join, and for peers that keep theirs."""
+"""``gossip keygen``: keys for a swarm that others can join, and for peers with a permanent key."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def keygen(
     """Make a key, in a file that only you can read: gossip keygen,
     then gossip run --key swarm.key train.py
 
-    Whoever has the file of a swarm's key may join the runs that were started with it. A peer that
-    is to have the same key in all its lives is given one by GOSSIP_KEY=FILE; its public half can
-    then stand in the list of gossip run --allowed FILE.
+    The file of a swarm's key admits its holder to the runs that were started with it.
+    GOSSIP_KEY=FILE gives a peer the same key in all its lives. Its public half can be listed in
+    the file of gossip run --allowed FILE.
     """
     from gossip.run import fingerprint, make_pair, read_pair
 
@@ -46,10 +46,10 @@ def flags(keys: bool | None, key: Path | None, allowed: Path | None) -> dict[str
 
 
 def own_key(path: Path | None, config: RunConfig) -> KeyPair | None:
-    """The swarm key that a run is started with; None: it makes one.
+    """Return the swarm key that the user chose for a run; None: the run makes one.
 
-    Raises: ConfigError: There is none in the file, something in the list of who is allowed is no
-        key, or the run has no keys.
+    Raises: ConfigError: The file contains no key, the list of allowed peers has an entry that is no
+    key, or the run has no keys.
     """
     from gossip.run import allow_list, read_pair
 
@@ -64,14 +64,14 @@ def own_key(path: Path | None, config: RunConfig) -> KeyPair | None:
 
 
 def check_listed(config: RunConfig, key_file: str) -> None:
-    """Before a machine starts all peers of a run: each would find the same for itself, and some
-    might begin without the others.
+    """Check the keys of all peers that this machine starts. Each peer would find the same error by
+    itself, and some might begin without the others.
 
     Args:
-        key_file: As ``GOSSIP_KEY`` names it.
+        key_file: Value of ``GOSSIP_KEY``.
 
-    Raises: ConfigError: The key of one of them is not on the list of who is allowed, or cannot be
-        read; or it is that of all.
+    Raises: ConfigError: The key of a peer is not on the list of allowed peers, or cannot be read;
+    or all peers have the same key.
     """
     from gossip.run import allow_list, listed_pair
 

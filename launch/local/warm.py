@@ -1,16 +1,17 @@
-"""Starting peers in milliseconds: they are forked from one process that has imported what
-every peer needs.
+"""Starts peers in milliseconds: forks them from one process that has imported what every peer
+needs.
 
-A peer is two processes that import torch, which takes one to two seconds of a processor each. Eight
-peers that start on two processors wait for that longest of all, and a peer that was killed is
-missed meanwhile. So the launcher starts one process that imports it all once, does nothing else,
-and forks whenever a peer is to be started: into the trainer, which goes on as
-``python -u script.py`` would, and into its node, which waits for ``gossip.init()``.
+A peer consists of two processes that import torch, which takes one to two seconds of processor time
+each. If eight peers start on two processors, this is most of the start time. It also delays the
+restart of a killed peer. So the launcher starts one process that only imports the modules and forks
+at each start of a peer. One child becomes the trainer, which continues as ``python -u script.py``
+would. The other becomes its node, which waits for ``gossip.init()``.
 
 Forking is safe there: the process has one thread, no sockets but the one to the launcher, and no
-device context. A peer is the launcher's own child: the fork happens twice, the one between ends at
-once, and the launcher adopts what is left over (``PR_SET_CHILD_SUBREAPER``). It can wait for it
-like for any other, and this process may die without anybody noticing.
+device context. A peer becomes a child of the launcher: the process forks twice, the process in
+between exits at once, and the launcher adopts the orphan (``PR_SET_CHILD_SUBREAPER``). So the
+launcher can wait for a peer as for any child, and the process that forks may die without
+consequence.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from .program import MODULE, Program
 
 REQUEST_BYTES_MAX = 2**17
 READY_S, FORK_S = 90.0, 10.0
-"""The process that forks is stuck if it has done nothing for so long, before it is ready and when
-it is to fork."""
+"""If the process that forks makes no progress for so long, it is stuck: before it is ready, and
+during a fork."""
 LOOK_S = 1.0
 ENDING_S = 0.5
 AGAIN_S = 1.0  # after a failure; twice as long after the next one
@@ -53,32 +54,32 @@ PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 15, 36
 
 
 class ForkServerGone(LocalError):
-    """Nothing was forked, and the reason has been said."""
+    """No peer was forked, and the reason was printed."""
 
 
 class ForkedProcess:
-    """A child that somebody else has forked for us,
-    as far as ``subprocess.Popen`` is needed of it."""
+    """A child that another process has forked, with the part of ``subprocess.Popen`` that is
+    used."""
 
     def __init__(self, pid: int, stdout: BinaryIO, stderr: BinaryIO) -> None:
         self.pid, self.stdout, self.stderr = pid, stdout, stderr
         self.returncode: int | None = None
 
     def wait(self) -> int:
-        """Waits for its end, and lets its pid go."""
+        """Wait for the process to end, and reap it."""
         if self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
 
 class WarmStart:
-    """The launcher's end. Whatever becomes of the other end, peers can be started: without it,
-    and a little later.
+    """The launcher's connection to the process that forks. If that process fails, peers start
+    without it, a little later.
 
     Args:
-        environment: That of all peers.
-        token: The launcher's word in their environment.
-        say: Takes a line about what went wrong.
+        environment: Environment of all peers.
+        token: Marks the launcher's processes in their environment.
+        say: Called with a line about each failure.
     """
 
     def __init__(
@@ -116,9 +117,9 @@ class WarmStart:
         return self._ready and not stop.is_set()
 
     async def ready(self) -> bool:
-        """Whether peers can be forked: waits until they can, or it is clear that the process will
-        not have it. When somebody has killed the process there is another; when it fails, none for
-        a while, and after ``FAILURES_MAX`` failures no more."""
+        """Whether peers can be forked. Wait until the process is ready or has failed. If it was
+        killed, start another one. After a failure start none for a while, and after
+        ``FAILURES_MAX`` failures none at all."""
         async with self._one_asks:
             if self._failures >= FAILURES_MAX or time.monotonic() < self._not_before:
                 return False
@@ -144,8 +145,8 @@ class WarmStart:
             return self._ready
 
     def _count_down(self, seconds: float) -> Callable[[], float]:
-        """Return what is left of ``seconds`` since the process was last seen to work: on a busy
-        machine, or on a slow disk, it is slow, and not stuck."""
+        """Return a function for the time that is left of ``seconds`` since the process last made
+        progress. On a busy machine or a slow disk the process is slow, not stuck."""
         seen, since = self._work, time.monotonic()
 
         def left_s() -> float:
@@ -162,9 +163,9 @@ class WarmStart:
         return None if found is None else found.work
 
     def _fail(self, when: str, why: str = "") -> None:
-        """Ends the process, says so, and leaves it be for a while."""
+        """End the process, print why, and start no other one for a while."""
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # who closes its channel is about to end: how is worth knowing
+            # A process that closes its channel is about to exit: wait for its exit code.
             self._process.wait(ENDING_S)
         code = self._process.poll()
         self._process.kill()
@@ -191,15 +192,15 @@ class WarmStart:
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], status: socket.socket
     ) -> ForkedProcess:
-        """A new peer, in a session of its own.
+        """Fork a new peer, in a session of its own.
 
         Args:
             command: ``[interpreter, "-u", script, *arguments]``, with ``"-m", module`` in place of
                 the script where it is a module.
-            environment: What this peer alone has.
-            status: Its end of the status channel.
-        Raises: Gone: Somebody has killed the process that forks, it does not answer, or it cannot
-            fork. ``ready`` knows.
+                environment: Variables of this peer alone.
+                status: The peer's end of the status channel.
+            Raises: ForkServerGone: The process that forks was killed, does not reply, or cannot
+            fork. ``ready`` starts another one.
         """
         request = json.dumps(
             {"words": list(command[2:]), "environment": dict(environment)}
@@ -236,16 +237,17 @@ class WarmStart:
         )
 
     def close(self) -> None:
-        """No more peers will be started. Those that were are left alone."""
+        """End the process that forks. Peers that it has forked continue."""
         self._socket.close()
-        # it holds nothing; and while it imports torch it would not see the end of the channel
+        # It holds no resources, and during the import of torch it would not notice a closed
+        # channel.
         self._process.kill()
         self._process.wait()
         _prctl(PR_SET_CHILD_SUBREAPER, 0)
 
 
 def is_possible(command: Sequence[str]) -> bool:
-    """Whether this is how the launcher has Python run a script."""
+    """Whether the command runs a script as the launcher does."""
     return (
         len(command) > 2
         and list(command[:2]) == [sys.executable, "-u"]
@@ -257,12 +259,12 @@ def is_possible(command: Sequence[str]) -> bool:
 
 
 def serve(channel: socket.socket) -> Callable[[], None]:
-    """Forks for whoever asks. Returns in a child only, with what that has to do; in the process
-    itself it does not return."""
+    """Fork at each request. Return in a child only: the function that the child must call. The
+    process itself never returns."""
     while True:
         request, fds, _, _ = socket.recv_fds(channel, REQUEST_BYTES_MAX, 3)
         if not request:
-            os._exit(0)  # there is nothing to clear up, and with torch that takes a while
+            os._exit(0)  # Nothing needs cleanup, and with torch a regular exit takes long.
         told, tell = os.pipe()
         between = _fork(tell)
         if between == 0:
@@ -279,7 +281,7 @@ def serve(channel: socket.socket) -> Callable[[], None]:
         for fd in fds:
             os.close(fd)
         if between is not None:
-            os.waitpid(between, 0)  # only then is the child the launcher's
+            os.waitpid(between, 0)  # From now on the child is the launcher's.
         channel.send(os.read(told, 1024))
         os.close(told)
 
@@ -295,7 +297,7 @@ def _fork(tell: int) -> int | None:
 
 
 def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None]:
-    """Makes this process a peer: a session of its own, its own output, and its node beside it."""
+    """Turn this process into a peer, with its own session and output, and start its node."""
     os.setsid()
     out, err, status = fds
     os.dup2(out, 1)
@@ -305,7 +307,7 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None
     os.environ.update(request["environment"], GOSSIP_STATUS_FD=str(status))
     program = Program.of(request["words"])
     if program.shadowing(sys.modules):
-        # The script finds files of its own under names that are imported here already.
+        # The script has files with the names of modules that are already imported here.
         os.set_inheritable(status, True)
         os.execv(program.command[0], program.command)
     from gossip.training import node_start
@@ -317,8 +319,8 @@ def _become(request: Mapping[str, Any], fds: Sequence[int]) -> Callable[[], None
 
 
 def run(program: Program) -> None:
-    """Run a program as ``python script arguments`` or ``python -m module arguments`` does, down to
-    what a traceback shows."""
+    """Run a program as ``python script arguments`` or ``python -m module arguments`` does,
+    including the frames of tracebacks."""
     sys.orig_argv = program.command
     if program.first_folder is not None:
         sys.path.insert(0, program.first_folder)
@@ -331,7 +333,7 @@ def run(program: Program) -> None:
         else:
             _run_script(program, main)
     except Exception as error:  # noqa: BLE001
-        # as the interpreter does, without showing how we got there
+        # As the interpreter does, without the frames of this module.
         first = "<frozen runpy>" if program.module else program.script
         frames = error.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename != first:
@@ -343,7 +345,7 @@ def run(program: Program) -> None:
 
 def _run_module(program: Program) -> None:
     sys.argv = [MODULE, *program.arguments]
-    # The function that the interpreter itself calls for -m; what is public runs in another module.
+    # The interpreter calls this function for -m; the public one runs the code in another module.
     as_main = getattr(runpy, "_run_module_as_main")  # noqa: B009
     as_main(program.script)
 
@@ -366,7 +368,7 @@ def _run_script(program: Program, main: types.ModuleType) -> None:
 
 
 class _Script(SourceLoader):
-    """Runs a file without leaving a compiled one behind."""
+    """Runs a file without writing a compiled one."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -391,8 +393,8 @@ def _prctl(option: int, value: Any) -> None:
 
 
 def main() -> None:
-    """``python -m gossip.launch.local.warm FD``:
-    the launcher is at the other end of the descriptor."""
+    """Run ``python -m gossip.launch.local.warm FD``: the launcher holds the other end of the
+    descriptor."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     try:
         import torch
@@ -401,19 +403,19 @@ def main() -> None:
         from gossip.training import Session  # noqa: F401
 
         torch.set_num_threads(1)
-        # The first optimizer of a process imports torch._dynamo,
-        # which takes as long again as torch itself.
+        # The first optimizer of a process imports torch._dynamo, which takes as long as torch
+        # itself.
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     except Exception:  # noqa: BLE001
-        # whatever it is, the launcher has to know that no peer can be started
+        # Whatever the error is, the launcher must see that no peer can be forked.
         traceback.print_exc()
         sys.exit(1)
     gc.collect()
-    gc.freeze()  # or the first collection would copy most of what is shared
+    gc.freeze()  # Otherwise the first collection would copy most of the shared pages.
     try:
         channel.send(READY)
     except BrokenPipeError:
-        sys.exit(1)  # the launcher could not begin, and has said why
+        sys.exit(1)  # The launcher has failed to start, and has printed why.
     serve(channel)()
 
 

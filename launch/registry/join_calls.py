@@ -1,4 +1,4 @@
-"""Asking another join server something, and saying what came back when it was no answer."""
+"""Requests to other join servers, and the reasons why a request got no reply."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NO_KEY = (
     "refused by key: that join server needs one (--key FILE); or it is no join server of gossip"
 )
 LAST_WORDS_S = 0.5
-"""When the connection has ended: what came before may not be read yet."""
+"""After the connection has ended, time to read what arrived before."""
 _WATCHED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -36,7 +36,7 @@ _WATCHED = (
 )
 _OPTIONS: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,
-    zmq.HANDSHAKE_IVL: 3000,  # less than ``join_server.ASK_S``, so that a refusal is heard
+    zmq.HANDSHAKE_IVL: 3000,  # less than ``join_server.ASK_S``, so that a refusal is noticed
     zmq.MAXMSGSIZE: len(says.VERSION) + says.MESSAGE_BYTES_MAX,
     zmq.SNDHWM: 64,
     zmq.RCVHWM: 64,
@@ -46,8 +46,8 @@ _numbers = itertools.count(1)
 
 
 class JoinServerUnreachable(GossipError):
-    """A join server gave no answer. ``why`` says what came back instead; ``by_key``: it does not
-    talk to who has our key, or none."""
+    """A join server did not reply. ``why``: what happened instead; ``by_key``: it rejected the
+    local key, or the lack of one."""
 
     def __init__(self, why: str, by_key: bool = False) -> None:
         super().__init__(why, by_key)
@@ -58,13 +58,13 @@ class JoinServerUnreachable(GossipError):
 
 
 def new_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
-    """``kind`` is ROUTER, of a join server, or DEALER, of who asks. To be bound inside
-    (``join_proxy``)."""
+    """Return a socket that is to be bound inside (``join_proxy``). ``kind``: ROUTER for a join
+    server, DEALER for a client."""
     socket = context.socket(kind)
     for option, value in _OPTIONS.items():
         socket.set(option, value)
     if kind == zmq.ROUTER:
-        # else an answer that nobody waits for vanishes without an error
+        # Otherwise a reply to a closed connection vanishes without an error.
         socket.set(zmq.ROUTER_MANDATORY, 1)
         socket.set(zmq.ROUTER_HANDOVER, 0)
     else:
@@ -73,7 +73,7 @@ def new_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
 
 
 def plain(socket: zmq.asyncio.Socket) -> zmq.Socket[bytes]:
-    """The same for functions that set it up and neither send nor receive."""
+    """Return the socket with the type for functions that set it up and neither send nor receive."""
     return cast("zmq.Socket[bytes]", socket)
 
 
@@ -84,9 +84,8 @@ async def ask(
     timeout_s: float,
     key: KeyPair | None = None,
 ) -> says.Said:
-    """The answer of the join server at ``address`` (``HOST:PORT``, numbers only).
-    ``key``: the swarm's.
-    Raises: JoinServerUnreachable."""
+    """Return the reply of the join server at ``address`` (``HOST:PORT``, numbers only). ``key``:
+    key of the swarm. Raises: JoinServerUnreachable."""
     dealer = new_socket(context, zmq.DEALER)
     if key is not None:
         as_client(plain(dealer), key, key.public)
@@ -96,7 +95,7 @@ async def ask(
         asyncio.create_task(_ask(dealer, question)),
         asyncio.create_task(_refusal(monitor, key is not None, hung_up)),
     ]
-    # What answers there may be anything: it says no more than an answer has (``join_proxy``).
+    # Any program may listen there, so the proxy limits what it sends (``join_proxy``).
     passage = asyncio.create_task(_connect(address, bind_inside(plain(dealer)), hung_up))
     try:
         done, _ = await asyncio.wait(
@@ -121,8 +120,8 @@ async def ask(
 
 
 async def _connect(address: str, inside: str, hung_up: asyncio.Event) -> None:
-    """Makes the connection, until either side ends it; ``hung_up``: the other has, after it had
-    begun its greeting. Raises: JoinServerUnreachable."""
+    """Connect, and forward bytes until either side closes. ``hung_up`` is set if the other side
+    closed after it had begun its greeting. Raises: JoinServerUnreachable."""
     try:
         host, port = split(address)
     except ValueError as error:
@@ -155,17 +154,17 @@ async def _ask(dealer: zmq.asyncio.Socket, question: says.Question) -> says.Said
 
 
 async def _refusal(monitor: zmq.asyncio.Socket, has_key: bool, hung_up: asyncio.Event) -> says.Said:
-    """Waits for a handshake that fails. Raises: JoinServerUnreachable."""
+    """Wait for a failed handshake. Raises: JoinServerUnreachable."""
     while True:
         event = parse_monitor_message(await monitor.recv_multipart())["event"]
-        # Without a detail it is also our own end of a handshake that takes too long.
+        # Without a detail, the event may be the local timeout of a slow handshake.
         if event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL or hung_up.is_set():
             break
     raise JoinServerUnreachable(OTHER_KEY if has_key else NO_KEY, by_key=True)
 
 
 def _read(data: bytes) -> says.Said:
-    """Raises: JoinServerUnreachable: It is nothing that this version can read."""
+    """Decode a reply. Raises: JoinServerUnreachable: This version cannot read it."""
     try:
         return says.decode(data)
     except Malformed as error:
@@ -181,7 +180,7 @@ def _read(data: bytes) -> says.Said:
 
 
 async def why_silent(address: str) -> str:
-    """Return the result of a plain connection to an address, in words."""
+    """Return the result of a plain TCP connection to an address, as text."""
     try:
         host, port = split(address)
     except ValueError as error:
@@ -206,7 +205,8 @@ def _in_words(error: OSError) -> str:
 
 
 def split(address: str) -> tuple[str, int]:
-    """``10.0.0.5:7421`` or ``[fe80::1]:7421``. Raises: ValueError: It is neither."""
+    """Return host and port of ``10.0.0.5:7421`` or ``[fe80::1]:7421``. Raises: ValueError: It is
+    neither."""
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not bare or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
@@ -223,11 +223,11 @@ def join(host: str, port: int) -> str:
 
 
 def source_towards(host: str) -> str:
-    """The own address that this machine would send from to reach ``host``, which is a number; "":
-    there is no way there.
+    """Return the local address from which this machine would send to ``host``, an address; "":
+    there is no route.
 
-    Nothing is sent. The own hostname is never asked: it often leads to 127.0.0.1,
-    or to another network.
+    Nothing is sent. The hostname is not used: it often resolves to 127.0.0.1, or to another
+    network.
     """
     family = sockets.AF_INET6 if ":" in host else sockets.AF_INET
     with sockets.socket(family, sockets.SOCK_DGRAM) as probe:

@@ -1,7 +1,7 @@
-"""Messages of the join protocol and their bytes: a question and an answer, each one frame of
+"""Messages of the join protocol and their encoding: a request and a reply, each one frame of
 msgpack within narrow limits.
 
-The first four bytes of each are the version of the protocol, so that a difference is noticed.
+The first four bytes of each message are the version of the protocol, so that a mismatch is noticed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ SAYING_MAX = 1024
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Versions that must be the same on all peers: they decode each other's messages, and calculate
-    the same from them."""
+    """Versions that must be the same on all peers: peers decode each other's messages, and compute
+    the same results from them."""
 
     protocol: int
     gossip: str
@@ -36,15 +36,16 @@ class Versions:
 
     @classmethod
     def here(cls) -> Versions:
-        """Read without importing torch. Of torch's version what stands before the +: CPU and CUDA
-        peers may train together."""
+        """Return the versions of this machine, without importing torch. The part of torch's version
+        from the + on is left out: CPU and CUDA peers may train together."""
         python = ".".join(platform.python_version_tuple()[:2])
         return cls(
             PROTOCOL_VERSION, _version("gossip-train"), python, _version("torch").partition("+")[0]
         )
 
     def differences(self, other: Versions) -> list[str]:
-        """``torch 2.13.0 here, 2.12.1 there`` for each of them; ``other`` is there."""
+        """Return a text such as ``torch 2.13.0 here, 2.12.1 there`` for each difference. ``other``:
+        the versions there."""
         pairs = (
             (field.name, getattr(self, field.name), getattr(other, field.name))
             for field in fields(self)
@@ -71,8 +72,8 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """``count`` newcomers want to join. ``join_server``:
-    the number of the join server that their launcher will have."""
+    """Request to admit ``count`` newcomers. ``join_server``: id of the join server that their
+    launcher will have."""
 
     join_server: bytes
     count: int
@@ -81,7 +82,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProposeIds:
-    """May we give these ids away?"""
+    """Request to assign these ids."""
 
     run: bytes
     entries: tuple[PeerEntry, ...]
@@ -113,13 +114,13 @@ class RegistryPush:
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
-    """To ``RunQuery``.
+    """Reply to ``RunQuery``.
 
     Attributes:
-        seen: The address that the question came from.
-        command, folder: What the peers here run, and where;
-            empty when nobody has written that down.
-        commit: Of their code; "": not in git.
+        seen: Address that the request came from.
+        command, folder: Command of the peers here and its folder; empty if they are not
+            recorded.
+        commit: Git commit of their code; "": not in git.
     """
 
     run: bytes
@@ -136,8 +137,8 @@ class RunInfo:
 
 @dataclass(frozen=True, slots=True)
 class JoinAccepted:
-    """To ``JoinRequest``: ids, the incarnations that their lives begin with, and all that a run's
-    folder needs. ``config``: JSON."""
+    """Reply to ``JoinRequest``: ids, their first incarnations, and the contents of a run's folder.
+    ``config``: JSON."""
 
     run: bytes
     ids: tuple[tuple[int, int], ...]
@@ -148,7 +149,7 @@ class JoinAccepted:
 
 @dataclass(frozen=True, slots=True)
 class JoinRejected:
-    """To any question: no, and what to do about it. ``kind`` "wait": ask again in a moment."""
+    """Rejection of any request, with a hint. ``kind`` "wait": retry in a moment."""
 
     kind: Literal["version", "run", "full", "over", "wait"]
     message: str
@@ -157,15 +158,16 @@ class JoinRejected:
 
 @dataclass(frozen=True, slots=True)
 class GrantedIds:
-    """To ``ProposeIds``: those of the ids that nobody else has or wants here."""
+    """Reply to ``ProposeIds``: those of the ids that no other peer has and no other proposal
+    contains here."""
 
     peers: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryState:
-    """To ``RegistryPull`` and ``RegistryPush``: the digest of what this join server knows. After a
-    pull that differs, also all of it."""
+    """Reply to ``RegistryPull`` and ``RegistryPush``: the digest of this join server's registry.
+    After a pull with another digest, also all entries."""
 
     join_server: ServerEntry
     digest: bytes
@@ -196,12 +198,13 @@ _CODEC: Codec[Said] = Codec(
 
 
 def encode(said: Said) -> bytes:
-    """Raises: ValueError: It is larger than others take: a bug of ours, not input."""
+    """Encode a message. Raises: ValueError: It exceeds a limit: a bug, not bad input."""
     return VERSION + _CODEC.encode(said)
 
 
 def decode(data: bytes | memoryview) -> Said:
-    """Raises: Malformed: It is nothing that ``encode`` makes, and nothing else is ever raised."""
+    """Decode a message. Raises: Malformed: It is not a message of ``encode``. No other exception is
+    raised."""
     version = bytes(data[: len(VERSION)])
     if version != VERSION:
         is_other = version[:3] == VERSION[:3]
@@ -214,5 +217,5 @@ def decode(data: bytes | memoryview) -> Said:
 
 
 def is_other_version(data: bytes) -> bool:
-    """Whether it is of a join server that speaks another version."""
+    """Whether the message is from a join server with another version of the protocol."""
     return data[:3] == VERSION[:3] and data[: len(VERSION)] != VERSION

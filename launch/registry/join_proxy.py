@@ -1,11 +1,11 @@
-"""Limits the bytes per connection: a proxy between the network and a join server's ZeroMQ socket.
+"""Proxy between the network and a join server's ZeroMQ socket. It limits the bytes per connection.
 
-libzmq keeps the parts of a message until the last of them has come, and no option limits their
-number: 58 MB of empty parts become 1.8 GB (its size limit is per part, its high-water marks count
-whole messages). So nobody connects to a join server's ZeroMQ socket directly. That socket is a unix
-socket of this user. TCP connections end here, where frames and bytes are counted as they pass, with
-keys as without. A connection carries one question, so little is enough. A connection that sends
-more is closed.
+libzmq stores the parts of a message until the last part has arrived, and no option limits their
+number. 58 MB of empty parts become 1.8 GB: the size limit is per part, and high-water marks count
+whole messages. So no peer connects to a join server's ZeroMQ socket directly. That socket is a unix
+socket of this user. TCP connections end at the proxy, which counts frames and bytes, with keys or
+without. A connection carries one request, so small limits are enough. A connection that exceeds
+them is closed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ import zmq.asyncio
 from .join_messages import MESSAGE_BYTES_MAX
 
 FRAMES_MAX = 8
-"""Maximum number of frames of a connection: the handshake has two at most, a question two."""
-BYTES_MAX = MESSAGE_BYTES_MAX + 16 * 1024  # the handshake, and what CURVE adds to a frame
+"""Maximum number of frames of a connection: at most two for the handshake, two for a request."""
+BYTES_MAX = MESSAGE_BYTES_MAX + 16 * 1024  # the handshake, and the overhead of CURVE per frame
 VISITORS_MAX = 128
 """Connections at a time; each takes three descriptors."""
 HELD_BYTES_MAX = 16 * 2**20
-"""Maximum bytes of all open connections together: most questions have less than a kilobyte. Beyond
-it, a connection with more than an equal part is closed."""
-VISIT_S = 10.0  # nobody waits longer for an answer
-NO_DESCRIPTORS_S = 0.2  # until some may be free again
+"""Maximum bytes of all open connections together: most requests are smaller than a kilobyte. Beyond
+it, a connection with more than an equal share is closed."""
+VISIT_S = 10.0  # No client waits longer for a reply.
+NO_DESCRIPTORS_S = 0.2  # wait for descriptors to become free
 CHUNK_BYTES = 64 * 1024
 
 _GREETING_BYTES = 64
@@ -43,7 +43,7 @@ _LARGE = 2
 
 
 class LimitExceeded(Exception):
-    """The other side has sent more than a question has, or no ZMTP 3."""
+    """The other side has sent more than a request, or does not use ZMTP 3."""
 
 
 class HeldBytes:
@@ -54,8 +54,8 @@ class HeldBytes:
 
 
 class FrameMeter:
-    """Counts frames and bytes of one direction of a connection (ZMTP 3: RFC 23). Encrypted frames
-    have a plain frame around."""
+    """Counts frames and bytes of one direction of a connection (ZMTP 3: RFC 23). An encrypted frame
+    is inside a plain one."""
 
     def __init__(self, held: HeldBytes) -> None:
         self._held = held
@@ -65,7 +65,7 @@ class FrameMeter:
         self._body_left = self._announced = 0
 
     def count_bytes(self, data: bytes) -> None:
-        """Raises: LimitExceeded."""
+        """Count received bytes. Raises: LimitExceeded."""
         self.bytes += len(data)
         self._held.bytes += len(data)
         too_large = (
@@ -85,12 +85,13 @@ class FrameMeter:
 
     @property
     def is_zmtp(self) -> bool:
-        """Whether what came so far begins as a greeting. The rest of it may never come: libzmq ends
-        a connection whose mechanism is not its own as soon as it has read the other's greeting."""
+        """Whether the data so far begins as a greeting. The rest may never arrive: if the
+        mechanisms differ, libzmq closes the connection as soon as it has read the other
+        greeting."""
         return self._greeted or _has_signature(self._head)
 
     def release_bytes(self) -> None:
-        """The connection is over."""
+        """Release the bytes of a connection that has ended."""
         self._held.bytes -= self.bytes
         self.bytes = 0
 
@@ -103,7 +104,7 @@ class FrameMeter:
         head = bytes(self._head)
         self._head.clear()
         if not self._greeted:
-            # In the framing of older versions frames would be counted wrongly.
+            # Older versions have another framing, so the count of frames would be wrong.
             if not _has_signature(head) or head[_VERSION_AT] < _VERSION:
                 raise LimitExceeded
             self._greeted = True
@@ -124,8 +125,7 @@ def _has_signature(greeting: bytes | bytearray) -> bool:
 
 
 def bind_inside(inside: zmq.Socket[bytes]) -> str:
-    """Binds a socket where only this proxy's user reaches it.
-    Returns the abstract name of that place."""
+    """Bind a socket that only this user can reach. Return its abstract name."""
     name = f"gossip-door-{secrets.token_hex(16)}"
     inside.set(zmq.IPC_FILTER_UID, os.getuid())
     inside.bind(f"ipc://@{name}")
@@ -133,10 +133,10 @@ def bind_inside(inside: zmq.Socket[bytes]) -> str:
 
 
 async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMeter) -> bool:
-    """Between two connections until either ends. Both are closed then. ``meter``:
-    of what comes from outside.
+    """Forward bytes between two connections until either ends, and close both. ``meter``: counts
+    bytes from outside.
 
-    Returns: Whether the outside has ended it, after it had begun its greeting.
+    Returns: Whether the outside closed the connection after it had begun its greeting.
     Raises: LimitExceeded.
     """
     ends: list[asyncio.StreamWriter] = []
@@ -153,7 +153,7 @@ async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMet
         done, _ = await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         to_outside.close()
         with contextlib.suppress(OSError):
-            await to_outside.wait_closed()  # the last words of ours are still to be sent
+            await to_outside.wait_closed()  # The last bytes to the outside may still be unsent.
         for pump in done:
             pump.result()
         return pumps[0] in done and meter.is_zmtp
@@ -170,7 +170,7 @@ async def pass_on(outside: socket.socket, inside: socket.socket, meter: FrameMet
 async def _pump(
     source: asyncio.StreamReader, sink: asyncio.StreamWriter, meter: FrameMeter | None
 ) -> None:
-    with contextlib.suppress(OSError):  # one of both has gone: so does the other
+    with contextlib.suppress(OSError):  # If one side has closed, close the other.
         while data := await source.read(CHUNK_BYTES):
             if meter is not None:
                 meter.count_bytes(data)
@@ -180,23 +180,23 @@ async def _pump(
 
 @dataclass(slots=True)
 class _ProxiedConnection:
-    """One connection from outside. ``host``: its number."""
+    """One connection from outside. ``host``: its address."""
 
     host: str
     task: asyncio.Task[None]
 
 
 class Proxy:
-    """Takes a join server's connections, and knows whose they are.
+    """Accepts the connections of a join server, and stores the address of each.
 
     Args:
-        listener: Listens, and does not block. Taken over.
-        inside: Where the join server's ZeroMQ socket is bound, as ``bind_inside`` says.
+        listener: A listening, non-blocking socket. The proxy owns it from now on.
+        inside: Name of the join server's ZeroMQ socket, from ``bind_inside``.
     """
 
     def __init__(self, listener: socket.socket, inside: str) -> None:
         self._listener, self._inside = listener, inside
-        # own name of the inner connection -> the outer one, the oldest first
+        # name of the inner connection -> the outer one, the oldest first
         self._visits: dict[str, _ProxiedConnection] = {}
         self._numbers = itertools.count()
         self._held = HeldBytes()
@@ -208,15 +208,15 @@ class Proxy:
             try:
                 outside, address = await loop.sock_accept(self._listener)
             except OSError:
-                # no more descriptors, or whoever knocked has gone:
-                # those that are open end by themselves
+                # No descriptors are left, or the client has gone: open connections end by
+                # themselves.
                 await asyncio.sleep(NO_DESCRIPTORS_S)
                 continue
             name = f"{self._inside}.{next(self._numbers)}"
             task = asyncio.create_task(self._receive(outside, name, FrameMeter(self._held)))
             self._visits[name] = _ProxiedConnection(str(address[0]), task)
             await self._make_room()
-            await asyncio.sleep(0)  # an accept that need not wait gives nobody else a turn
+            await asyncio.sleep(0)  # An accept that does not block never yields to other tasks.
 
     async def _receive(self, outside: socket.socket, name: str, meter: FrameMeter) -> None:
         inside = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -229,7 +229,7 @@ class Proxy:
         except LimitExceeded:
             self.cut += 1
         except (TimeoutError, OSError):
-            pass  # it took too long, or has gone: nobody waits for more
+            pass  # The connection timed out or was closed.
         finally:
             outside.close()
             inside.close()
@@ -237,8 +237,8 @@ class Proxy:
             self._visits.pop(name, None)
 
     async def _make_room(self) -> None:
-        """Close connections until they are few enough: each time the oldest of the host that has
-        most."""
+        """Close connections until they are within the limit: each time the oldest one of the host
+        with the most."""
         while len(self._visits) > VISITORS_MAX:
             most = Counter(visit.host for visit in self._visits.values()).most_common(1)[0][0]
             oldest = next(visit for visit in self._visits.values() if visit.host == most)
@@ -246,7 +246,7 @@ class Proxy:
             await _cancelled([oldest.task])
 
     def host_of(self, frame: zmq.Frame) -> str:
-        """The number of the host that a message came from; "": its connection has ended."""
+        """Return the address of the host that sent a message; "": its connection has ended."""
         try:
             with socket.socket(fileno=os.dup(frame.get(zmq.SRCFD))) as end:
                 name = end.getpeername()

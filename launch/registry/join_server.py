@@ -1,8 +1,9 @@
-"""A launcher's join server: newcomers ask it for an id, and launchers exchange addresses of peers.
+"""A launcher's join server: assigns ids to newcomers, and exchanges addresses of peers with other
+join servers.
 
-Each join server writes what it learns into its own ``seeds/``, which is all that a peer's node ever
-reads. Join servers visit each other (``remote_servers``). ``registry`` has what they agree on, and
-whose claims are believed.
+Each join server writes these addresses into its own ``seeds/``, the only place that a peer's node
+reads. Join servers visit each other (``remote_servers``). ``registry`` has their shared state and
+the rules for accepting claims.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from .remote_servers import RemoteServers
 from .sender_rates import SenderRateLimiter
 
 LOOK_S = 0.2
-ASK_S = 5.0  # five round trips, of up to half a second by satellite, and some more
+ASK_S = 5.0  # five round trips, of up to half a second by satellite, with a margin
 GOODBYE_S = 1.0
 CLAIM_TRIES = 8
 CLAIM_PAUSE_S = 0.1
@@ -53,7 +54,7 @@ class JoinServerCallbacks:
 
     Attributes:
         let_in: Returns the own peers that train with the others.
-        lost: Called with an own id that turned out to belong to another launcher.
+        lost: Called with an own id that another launcher has, too.
         say: Called with lines for the user.
     """
 
@@ -66,7 +67,7 @@ class JoinServer:
     """The join server of one launcher.
 
     Args:
-        own: The peers that this launcher runs, and the incarnations that they begin with.
+        own: Ids of the peers that this launcher runs, with their first incarnations.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class JoinServer:
             missing = f"{folder}/swarm.key is missing: a join server of a run with keys needs it"
             raise ConfigError(missing, "copy it there, for you alone (chmod 600)")
         self._key = read_pair(endpoint.key) if endpoint.key is not None else None
-        # it may listen elsewhere than on loopback
+        # With a key it may listen on other addresses than loopback.
         self._insecure = config.insecure or self._key is not None
         self._authenticator: Authenticator | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -95,14 +96,14 @@ class JoinServer:
         self._join_requests = 0
         self._versions = says.Versions.here()
         self._draw = random.Random(self.join_server).randrange
-        self.refused = 0  # what was sent here and is no question
+        self.refused = 0  # number of messages that are no valid request
         self._stumbles: set[str] = set()
         self._to_meet = list(endpoint.seeds)
         self.goodbye_s = GOODBYE_S
         self.address = ""  # HOST:PORT, once it is open
 
     async def open(self) -> None:
-        """Raises: ConfigError, AddressInUse: It cannot listen there."""
+        """Open the join server. Raises: ConfigError, AddressInUse: It cannot listen there."""
         self._context = zmq.asyncio.Context()
         self._socket = new_socket(self._context, zmq.ROUTER)
         try:
@@ -147,7 +148,8 @@ class JoinServer:
         self._context.destroy(0)
 
     async def close(self) -> None:
-        """Tells the others, if they take it in a moment. Nothing when it was never open."""
+        """Close the join server, and notify the others if they reply in a moment. Do nothing if it
+        was never open."""
         if not self.address:
             return
         self._publish_changes()
@@ -158,8 +160,8 @@ class JoinServer:
         question = says.RegistryPush(
             self._config.run_id, entry, tuple(self.keeper.entries.values()), ()
         )
-        # Whoever was visited a moment ago may know of this join server,
-        # though its answer is still on the way.
+        # A join server that was just visited may have stored this one's address, even if its reply
+        # has not arrived yet.
         others = [
             other for other in self.remote_servers.all.values() if other.answered or not other.tries
         ]
@@ -193,7 +195,7 @@ class JoinServer:
                 self._handle_request(frames)
 
     def _handle_request(self, frames: Sequence[zmq.Frame]) -> None:
-        """One question."""
+        """Reply to one request."""
         if len(frames) != 3 or len(frames[1].buffer) != NUMBER_BYTES:
             self.refused += 1
             return
@@ -227,8 +229,8 @@ class JoinServer:
 
     @contextlib.contextmanager
     def _going_on(self) -> Iterator[None]:
-        """A full disk, no descriptors, or an answer that is too large costs what was to be done,
-        and not the join server."""
+        """After an error such as a full disk, missing descriptors or a too large reply, abandon the
+        present task but keep the join server running."""
         try:
             yield
         except (OSError, ValueError) as error:
@@ -249,7 +251,7 @@ class JoinServer:
         sent = asyncio.ensure_future(
             self._socket.send_multipart([sender, number, says.encode(answer)], zmq.NOBLOCK)
         )
-        # whoever asked has gone, or takes no answers
+        # Ignore errors: the client has gone, or accepts no replies.
         sent.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _other_version(self, data: bytes) -> says.JoinRejected:
@@ -261,7 +263,7 @@ class JoinServer:
         )
 
     def _answer(self, question: says.Said, seen: str) -> says.Said | None:
-        """None: it is no question."""
+        """Return the reply to a request; None: the message is no request."""
         now, keeper = time.monotonic(), self.keeper
         match question:
             case says.RunQuery():
@@ -354,11 +356,9 @@ class JoinServer:
                 "a peer that leaves or is killed makes room; one whose launcher was killed does not"
             )
             return says.JoinRejected("full", f"{message}and there is room for {free}", hint)
-        # Where this launcher's peers listen decides about keys when nobody has;
-        # theirs listen elsewhere.
+        # Whether this launcher listens on loopback must not decide about keys there.
         keys = None if config.insecure else config.keyed
-        # That there is a list they are told, not what is on it:
-        # each machine's is kept by who runs that machine.
+        # Only the name of the list of allowed peers is sent: each machine has its own list.
         allowed = Path(config.allowed).name
         given = config.model_copy(
             update={"run_dir": "", "host": "127.0.0.1", "keys": keys, "allowed": allowed}
@@ -392,16 +392,17 @@ class JoinServer:
         )
 
     async def claim_own(self) -> tuple[int, int] | None:
-        """An id for a newcomer of this launcher, and its incarnation. None: there is no room."""
+        """Return an id for a newcomer of this launcher, and its incarnation. None: there is no
+        room."""
         taken = await self.claim(self.join_server, 1)
         return None if taken is None else next(iter(taken.items()))
 
     async def claim(self, owner: bytes, count: int) -> dict[int, int] | None:
-        """Ids for newcomers, which no other join server that can be reached gives to anybody else,
-        and the incarnations that they begin with. None: there are not so many."""
+        """Return ids for newcomers, with their first incarnations. No other reachable join server
+        assigns these ids. None: too few are free."""
         keeper = self.keeper
         for attempt in range(CLAIM_TRIES):
-            self._publish_changes()  # somebody may just have taken one by the folder
+            self._publish_changes()  # A peer may just have claimed one in the folder.
             proposal = keeper.propose(
                 owner, count, time.monotonic(), self._draw if attempt else None
             )
@@ -421,7 +422,7 @@ class JoinServer:
 
     @property
     def missing(self) -> list[int]:
-        """Those of the first peers that nobody has told us an address of."""
+        """First peers without a known address."""
         return self.keeper.missing()
 
     def is_met(self, peer: int) -> bool:
@@ -437,7 +438,8 @@ class JoinServer:
         while True:
             await asyncio.sleep(LOOK_S)
             if self._authenticator is not None:
-                self._authenticator.answer()  # its descriptor tells of news only
+                # Its descriptor is edge-triggered: it signals new data only.
+                self._authenticator.answer()
             with self._going_on():
                 self._publish_changes()
                 expired = self.keeper.expire(time.monotonic())
@@ -445,7 +447,7 @@ class JoinServer:
                 self.remote_servers.spread(expired)
 
     def _publish_changes(self) -> None:
-        """Reads what has changed in the folder, and tells the others."""
+        """Read changes in the folder, and send them to the other join servers."""
         for news in self._folder.poll_changes(self.keeper, self._callbacks.let_in()):
             self.remote_servers.spread(news)
         self.meet(self._folder.other_join_servers())
@@ -472,7 +474,7 @@ class JoinServer:
     # --- other join servers --------------------------------------------------------------------
 
     def meet(self, addresses: Iterable[str]) -> None:
-        """Visits these join servers, too, as soon as this one is open."""
+        """Visit these join servers, too, once this one is open."""
         if not self.address:
             self._to_meet += addresses
             return

@@ -1,13 +1,13 @@
-"""Common knowledge of the join servers of a run: the address of each peer, the owner of each id,
-and the other join servers. Pure: no sockets.
+"""Shared state of the join servers of a run: the address of each peer, the owner of each id, and
+the other join servers. Pure: no sockets.
 
-The state is one register per id. Of two entries for an id every join server keeps the same one, in
-whatever order and however often they arrive. So join servers that got the same entries have the
-same state. A join server is an id of its own, together with the launcher that owns it.
+The state is one register per id. Of two entries for an id every join server keeps the same one,
+regardless of their order and number. So join servers that received the same entries have the same
+state. A join server has an id of its own, which also identifies its launcher.
 
-Anybody who can connect may send anything, so the source counts (``merge_claims``). A join server
-that answers at its own address is believed about its own peers before anybody else. Others are
-believed about those peers only while it does not answer.
+Any process that can connect may send entries, so the source matters (``merge_claims``). A join
+server that replies at its own address has priority for entries of its own peers. Claims of others
+about those peers count only while it does not reply.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ GRANT_S = 10.0
 """Lifetime of a grant, in seconds. A join server that was granted an id has reported to all join
 servers by then that the id is taken, or does not take it."""
 LEASE_S = 60.0
-"""Time that a launcher has after it was given an id, in seconds. It opens a join server of its own
-at once; if it has none by then, it will not come."""
+"""Time that a launcher has after it was assigned an id, in seconds. It opens a join server at once;
+if it has none by then, it has failed."""
 CLAIM_S = 300.0
-"""A newcomer has an address by then, or its id goes back, whoever has claimed it."""
+"""Time, in seconds, after which a claimed id without an address becomes free again."""
 UNMET_MAX = 64
-"""Join servers that were named and have not answered yet:
-whoever makes them up fills no more than this."""
+"""Maximum number of join servers that others have named and that have never replied. It bounds the
+effect of invented names."""
 JUMP_MAX = 2**16
 """Largest increase of a peer's incarnation that another join server may claim. After the largest
-number that there is, no further life would be possible."""
+possible number no further life would be possible."""
 CLAIMED: Literal[0] = 0
 LISTENING: Literal[1] = 1
 LET_IN: Literal[2] = 2
@@ -45,13 +45,13 @@ Order: TypeAlias = tuple[int, int, bytes, bool, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class PeerEntry:
-    """Knowledge about the life of a peer.
+    """State of one life of a peer.
 
     Attributes:
         progress: CLAIMED: its id is taken; LISTENING: it has an address; LET_IN: it trains with the
             others. It only grows.
-        owner: The join server whose launcher runs it; b"": one that has no join server.
-        ended: It is not started again, and who comes may have its id, under a higher incarnation.
+            owner: Join server of the launcher that runs the peer; b"": a launcher without one.
+            ended: The peer is not restarted. A newcomer may get its id, under a higher incarnation.
     """
 
     peer: int
@@ -65,10 +65,10 @@ class PeerEntry:
 
     @property
     def order(self) -> Order:
-        """Return the sort key of an entry: of two for an id the greater counts. That is the later
-        life; of two that were given the same by join servers that could not reach each other the
-        one that got further, then the one whose join server has the greater number, which is drawn
-        and so nobody's choice."""
+        """The sort key of an entry; of two entries for an id the greater one is kept. That is the
+        later life. Join servers that cannot reach each other may assign the same life twice. Then
+        the one with more progress is kept, or else the one of the join server with the
+        greater id, which is random."""
         return (
             self.incarnation,
             self.progress,
@@ -81,8 +81,7 @@ class PeerEntry:
 
     @property
     def seed(self) -> Seed | None:
-        """Return the entry as the file for the peers of a host has it; None: there is no address
-        yet."""
+        """The entry in the format of the files for peers; None: it has no address yet."""
         if self.ended:
             return Seed(self.peer, "", "", self.incarnation, ended=True)
         if self.progress == CLAIMED:
@@ -95,8 +94,8 @@ class ServerEntry:
     """A join server.
 
     Attributes:
-        place: Of its run's folder: join servers that share one do not write each other's
-            entries into it.
+        place: Id of its run's folder: join servers that share a folder do not write each
+            other's entries into it.
     """
 
     join_server: bytes
@@ -111,12 +110,12 @@ class ServerEntry:
 
 @dataclass(frozen=True, slots=True)
 class RegistryDelta:
-    """News to a join server."""
+    """Changes of a registry."""
 
     entries: tuple[PeerEntry, ...] = ()
     join_servers: tuple[ServerEntry, ...] = ()
-    lost: tuple[int, ...] = ()  # own ids that turned out to be somebody else's
-    # join servers that are said to have closed: whoever visits them finds out
+    lost: tuple[int, ...] = ()  # own ids that belong to another launcher
+    # join servers that have closed according to others: a visit verifies it
     closed: tuple[ServerEntry, ...] = ()
 
     def __bool__(self) -> bool:
@@ -125,18 +124,19 @@ class RegistryDelta:
 
 @dataclass(slots=True)
 class IdProposal:
-    """Ids that this join server wants to give away, until the others have agreed."""
+    """Ids that this join server will assign if the others agree."""
 
     entries: tuple[PeerEntry, ...]
     yielded: set[int] = field(default_factory=set)
 
 
 class Registry:
-    """The knowledge of one join server.
+    """The registry of one join server.
 
     Args:
-        own: Ids that this launcher runs, and the incarnations that they begin with.
-        first: Ids from this on are for newcomers; ``ids``: there are no more than so many.
+        own: Ids of the peers that this launcher runs, with their first incarnations.
+        first: First id for newcomers.
+        ids: Number of ids.
     """
 
     def __init__(self, local: ServerEntry, own: Mapping[int, int], first: int, ids: int) -> None:
@@ -147,12 +147,11 @@ class Registry:
         self._proposals: list[IdProposal] = []
         self._granted: dict[int, tuple[PeerEntry, float]] = {}
         self._leases: dict[int, tuple[PeerEntry, float]] = {}
-        # of newcomers, and until when they count
+        # claims of newcomers, and when they expire
         self._claims: dict[int, tuple[PeerEntry, float]] = {}
-        self._vouched: set[int] = (
-            set()
-        )  # ids whose entry is the word of the join server that it names
-        self._met: set[bytes] = set()  # join servers that have answered
+        # ids with an entry that comes from its own join server
+        self._vouched: set[int] = set()
+        self._met: set[bytes] = set()  # join servers that have replied
         self.merge(
             [
                 PeerEntry(peer, incarnation, CLAIMED, local.join_server)
@@ -165,8 +164,7 @@ class Registry:
     def merge(
         self, entries: Iterable[PeerEntry] = (), join_servers: Iterable[ServerEntry] = ()
     ) -> RegistryDelta:
-        """Takes in what another join server says, or what was found in the folder.
-        Returns what of it was new."""
+        """Merge entries of another join server or of the folder. Return the changes."""
         new = tuple([taken for entry in entries if self._add_entry(taken := self._disowned(entry))])
         lost = tuple(
             [
@@ -189,21 +187,21 @@ class Registry:
         source: bytes,
         answers: Callable[[bytes], bool],
     ) -> RegistryDelta:
-        """Merge what somebody has said, as far as that one may say it.
+        """Merge entries that the sender has the authority to claim.
 
         Args:
-            source: The join server that has said it at its own address; b"":
-                somebody has sent it here.
-            answers: Whether a join server of that number answers at present.
+            source: Join server that replied with the claims at its own address; b"": they were
+                sent here, by any process.
+            answers: Whether a join server replies at present.
         """
         new: list[PeerEntry] = []
         lost: list[int] = []
         for entry in entries:
             if self._is_credible(entry, source, answers):
-                # who has ended has no more to lose
+                # An ended life cannot be lost to false claims.
                 own_word = source != b"" and entry.owner == source and not entry.ended
                 if own_word and entry.peer not in self._vouched | self.own:
-                    # what others had said of it before, however great
+                    # Drop claims of others about this peer, however great their order.
                     self.entries.pop(entry.peer, None)
                 news = self.merge([entry])
                 new += news.entries
@@ -238,20 +236,20 @@ class Registry:
         if known is None:
             return True
         if entry.peer in self.own:
-            # Of ours nobody knows more than we do;
-            # but a newcomer's id may have been given away twice.
+            # This launcher has the latest state of its own peers. Only the id of a newcomer may
+            # have been assigned twice.
             return own_word and entry.peer >= self.first and entry.incarnation == known.incarnation
         later = entry.incarnation > known.incarnation
         vouched = entry.peer in self._vouched and answers(known.owner)
         if not vouched or entry.owner == known.owner == source:
             return True
-        # Its join server is there, and has said how it is: another join server may have been given
-        # the id as well, or have it next.
+        # The owner replies and has confirmed its entry. Only a second assignment of the same id, or
+        # a later life after the end, may replace it.
         return known.ended if later else own_word
 
     def _add_named_server(self, join_server: ServerEntry) -> bool:
-        """A join server has one address, and when it has closed others cannot know better than
-        whoever visits it."""
+        """Add a join server that another one has named. A join server has one address, and only a
+        visit shows whether it has closed."""
         known = self.join_servers.get(join_server.join_server)
         unmet = [
             other
@@ -261,16 +259,16 @@ class Registry:
         if join_server.ended or len(unmet) > UNMET_MAX:
             return False
         if known is not None and not known.ended:
-            # it is where somebody answers
+            # Its address is known: it has replied there.
             return known.address != join_server.address and join_server.join_server not in self._met
-        # it was taken for closed: that others have said so may have been a lie
+        # Others reported that it has closed, which may have been false.
         self.join_servers.pop(join_server.join_server, None)
         self._met.discard(join_server.join_server)
         return self._add_server(join_server)
 
     def meet(self, join_server: ServerEntry) -> bool:
-        """A join server has answered, at the address that this says. False:
-        one of its number is known elsewhere."""
+        """Record that a join server has replied at the address in its entry. False: a join server
+        with its id is known at another address."""
         known = self.join_servers.get(join_server.join_server)
         if join_server.ended or join_server.join_server == self.local.join_server:
             return False
@@ -283,13 +281,14 @@ class Registry:
             return False
         if known is None and not self._add_server(join_server):
             return False
-        # what others have said of it counts no more
+        # Its own entry replaces those of others.
         self.join_servers[join_server.join_server] = join_server
         self._met.add(join_server.join_server)
         return True
 
     def forget(self, join_server: bytes) -> None:
-        """It was said to have closed, or was only named, and does not answer."""
+        """Remove a join server that does not reply and was reported closed, or only named by
+        others."""
         if join_server in self._met:
             self.merge((), [replace(self.join_servers[join_server], ended=True)])
         elif join_server != self.local.join_server:
@@ -297,8 +296,7 @@ class Registry:
 
     @property
     def announced_servers(self) -> tuple[ServerEntry, ...]:
-        """The join servers that others are told of: those where we have seen that somebody
-        is there, or was."""
+        """Join servers to report to others: those that have replied once."""
         return tuple(
             [
                 entry
@@ -308,8 +306,8 @@ class Registry:
         )
 
     def _disowned(self, entry: PeerEntry) -> PeerEntry:
-        """Ids that we are said to have and do not know of go back:
-        the answer that gave them to us was lost."""
+        """Return an entry that assigns an unknown id to this launcher as ended: the reply that
+        assigned the id was lost."""
         known = self.entries.get(entry.peer)
         mine = entry.owner == self.local.join_server and entry.peer not in self.own
         had = known is not None and (known.owner, known.incarnation) == (
@@ -344,12 +342,12 @@ class Registry:
         return True
 
     def publish(self, seed: Seed, let_in: bool = False) -> RegistryDelta:
-        """Return what the file of a peer in this run's folder says: of an own one, or of one that
-        has no join server."""
+        """Merge the file of a peer in this run's folder: an own peer, or one without a join server.
+        Return the changes."""
         known, own = self.entries.get(seed.peer), seed.peer in self.own
         same = known is not None and known.incarnation == seed.incarnation
         if known is not None and same and not own and known.owner:
-            return RegistryDelta()  # its join server knows better
+            return RegistryDelta()  # Its join server has newer data.
         progress: Progress = LET_IN if let_in else CLAIMED if seed.ended else LISTENING
         if known is not None and same and known.progress > progress:
             progress = known.progress
@@ -363,11 +361,11 @@ class Registry:
         return news
 
     def claimed(self, peer: int, incarnation: int) -> RegistryDelta:
-        """Somebody without a join server has taken an id: there is the file of a claim."""
+        """Record that a newcomer without a join server has claimed an id in the folder."""
         return self.merge([PeerEntry(peer, incarnation, CLAIMED, b"")])
 
     def digest(self) -> bytes:
-        """The same at two join servers that know the same."""
+        """Return a hash of the registry, equal for two join servers with the same entries."""
         join_servers = sorted(
             join_server for join_server, entry in self.join_servers.items() if not entry.ended
         )
@@ -377,26 +375,25 @@ class Registry:
         ).digest()
 
     def missing(self) -> list[int]:
-        """Those of the first peers that nobody knows an address of, ascending."""
+        """Return the first peers without a known address, ascending."""
         known = {
             peer for peer, entry in self.entries.items() if entry.progress > CLAIMED or entry.ended
         }
         return [peer for peer in range(self.first) if peer not in known]
 
     def stateless(self) -> set[int]:
-        """Return the peers that are on their way to a run that has begun: newcomers and restarted
-        peers that no round has let in."""
+        """Return newcomers and restarted peers that no round has admitted yet."""
         return {
             peer
             for peer, entry in self.entries.items()
-            if entry.owner  # others do not report whom they let in
+            if entry.owner  # Peers without a join server do not report their admission.
             and entry.progress < LET_IN
             and (peer >= self.first or entry.incarnation > 0)
         }
 
     @property
     def state(self) -> Literal["not begun", "running", "over"]:
-        """``over``: all peers that ever came have ended."""
+        """State of the run. ``over``: all peers have ended."""
         if all(entry.ended for entry in self.entries.values()):
             return "over" if self.entries else "not begun"
         return (
@@ -406,14 +403,14 @@ class Registry:
         )
 
     def end(self) -> ServerEntry:
-        """This join server closes. Returns what to tell the others."""
+        """Mark this join server as closed. Return its entry for the others."""
         self.local = self.join_servers[self.local.join_server] = replace(self.local, ended=True)
         return self.local
 
     # --- ids for newcomers ------------------------------------------------------------------------
 
     def free(self, now: float) -> list[int]:
-        """Ids that a newcomer may have, those that nobody has had first."""
+        """Return the ids that a newcomer may get, unused ones first."""
         taken = {entry.peer for proposal in self._proposals for entry in proposal.entries}
         taken |= {peer for peer, (_, until) in self._granted.items() if now < until}
         fresh = [
@@ -430,11 +427,11 @@ class Registry:
     def propose(
         self, owner: bytes, count: int, now: float, draw: Callable[[int], int] | None = None
     ) -> IdProposal | None:
-        """Chooses ids for ``count`` newcomers of a launcher; None: there are not so many.
+        """Choose ids for ``count`` newcomers of a launcher; None: too few are free.
 
         Args:
-            draw: A number below the one given: after a proposal that others were in the way of, to
-                go out of theirs.
+            draw: Returns a random number below its argument. It is used after a conflict, to
+                choose other ids than the competing proposals.
         """
         free = self.free(now)
         if len(free) < count:
@@ -454,11 +451,11 @@ class Registry:
         return 0 if known is None else known.incarnation + 1
 
     def consider(self, entries: Iterable[PeerEntry], now: float) -> list[int]:
-        """Return the ids, of those that another join server wants to give away, that it may. What
-        is granted is granted to nobody else for a while.
+        """Return those of the ids of another join server's proposal that it may assign. A granted
+        id is granted to no other join server for ``GRANT_S``.
 
-        Of two join servers that want the same id at the same time one yields, and always the same
-        one: so each pair of join servers that can reach each other gives an id away once.
+        If two join servers propose the same id at the same time, one of them yields, always the
+        same one. So two join servers that reach each other never assign the same id.
         """
         return [entry.peer for entry in entries if self._grants(entry, now)]
 
@@ -487,11 +484,11 @@ class Registry:
         return True
 
     def agreed(self, proposal: IdProposal, granted: Iterable[Iterable[int]]) -> bool:
-        """Whether nobody is in the way of a proposal, which is over now.
+        """Whether no other join server objects to a proposal. The proposal ends here.
 
         Args:
-            granted: Of each join server that has answered, what it granted. Who cannot be reached
-                has no say: should it have given away the same, ``merge`` finds out.
+            granted: Ids that each join server that has replied granted. Unreachable join
+                servers are not counted: if they assign the same id, ``merge`` resolves it.
         """
         self._proposals.remove(proposal)
         wanted = {entry.peer for entry in proposal.entries}
@@ -499,7 +496,7 @@ class Registry:
         return free and all(wanted <= set(peers) for peers in granted)
 
     def assign_ids(self, proposal: IdProposal, now: float) -> RegistryDelta:
-        """Gives away what all have agreed to."""
+        """Assign the ids of an accepted proposal."""
         for entry in proposal.entries:
             if entry.owner == self.local.join_server:
                 self.own.add(entry.peer)
@@ -512,7 +509,7 @@ class Registry:
         return known is None or (known.ended and entry.incarnation > known.incarnation)
 
     def expire(self, now: float) -> RegistryDelta:
-        """Takes ids back from launchers that were given them and never came."""
+        """Free the ids of launchers that were assigned ids and never arrived."""
         self._granted = {peer: grant for peer, grant in self._granted.items() if now < grant[1]}
         over = [entry for entry, until in self._leases.values() if now >= until]
         for entry in over:
@@ -526,7 +523,7 @@ class Registry:
         return self.merge([replace(entry, ended=True) for entry in missing])
 
     def _old_claims(self, now: float) -> list[PeerEntry]:
-        """Ids that somebody has claimed, and nobody uses."""
+        """Return claimed ids that were not used in time."""
         claims = [
             entry
             for entry in self.entries.values()

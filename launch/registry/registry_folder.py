@@ -38,7 +38,7 @@ JOIN_SERVERS = "join_servers"
 
 
 class RegistryFolder:
-    """``seeds/`` and ``doors/`` of a run, for one join server of it."""
+    """The files of one join server in the folder of a run."""
 
     def __init__(self, run: Path, join_server: bytes) -> None:
         self._seeds, self._join_servers = run / "seeds", run / JOIN_SERVERS
@@ -48,21 +48,21 @@ class RegistryFolder:
         self._others: set[str] = set()
 
     def place(self) -> bytes:
-        """The number of this folder: of whoever was the first to open a join server here.
+        """Return the id of this folder, which the first join server in it has drawn.
 
-        Raises: ConfigError: What is there is no such number.
+        Raises: ConfigError: The file does not contain an id.
         """
         self._join_servers.mkdir(parents=True, exist_ok=True)
         path = self._join_servers / "place"
         scratch = self._join_servers / f".place.{self._file.stem}"
         scratch.write_text(secrets.token_hex(JOIN_SERVER_ID_BYTES), "utf-8")
         with contextlib.suppress(FileExistsError):
-            os.link(scratch, path)  # whole, and only if there is none yet
+            os.link(scratch, path)  # atomic, and only if there is none yet
         scratch.unlink()
         return _number_in(path)
 
     def announce(self, entry: ServerEntry) -> None:
-        """Writes down where this join server is."""
+        """Write the address of this join server."""
         write_json(
             self._file,
             {
@@ -77,7 +77,7 @@ class RegistryFolder:
         self._file.unlink(missing_ok=True)
 
     def poll_changes(self, keeper: Registry, let_in: Collection[int]) -> Iterator[RegistryDelta]:
-        """Tells the keeper what has changed."""
+        """Merge changes in the folder into the registry, and yield them."""
         for peer in peers_in(self._seeds):
             known = keeper.entries.get(peer)
             promoted = (
@@ -107,7 +107,7 @@ class RegistryFolder:
         return changed
 
     def other_join_servers(self) -> list[str]:
-        """Addresses of join servers that have come to share this folder."""
+        """Return the addresses of join servers that are new in this folder."""
         new = [
             path
             for path in self._join_servers.glob("*.json")
@@ -117,17 +117,17 @@ class RegistryFolder:
         return [str((read_json(path) or {}).get("address", "")) for path in new]
 
     def write(self, news: RegistryDelta, keeper: Registry) -> None:
-        """For the peers of this folder: what others have said."""
+        """Write changes of other join servers for the peers of this folder."""
         for entry in news.entries:
             owner = keeper.join_servers.get(entry.owner)
             if entry.peer in keeper.own or (
                 owner is not None and owner.place == keeper.local.place
             ):
-                continue  # who runs it writes it
+                continue  # Its own launcher writes it.
             self._seeds.mkdir(parents=True, exist_ok=True)
             if entry.progress == CLAIMED or entry.peer >= keeper.first:
-                # Also of a newcomer that has an address when we hear of it: or who joins by this
-                # folder could have the same id.
+                # Also for a newcomer with an address: otherwise a peer that joins by this folder
+                # could claim the same id.
                 create_claim(self._seeds, entry.peer, entry.incarnation)
             if (seed := entry.seed) is not None:
                 write_seed(self._seeds, seed)

@@ -1,9 +1,9 @@
-"""A join server's visits to the others: at once when something has changed, else every second to
-compare what they know.
+"""Visits of a join server to the others: at once after a change, otherwise every second to compare
+digests.
 
-What a join server answers at its own address counts as its own statement. A message that arrives
-here may come from anybody, so it only causes a visit. A farewell is believed once the join server
-does not answer any more.
+A reply of a join server at its own address counts as its own claim. A message that arrives here may
+come from any process, so it only causes a visit. A farewell takes effect once the join server no
+longer replies.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .join_calls import JoinServerUnreachable
 from .registry import UNMET_MAX, PeerEntry, Registry, RegistryDelta, ServerEntry
 
 VISIT_S = 1.0
-VISIT_SOON_S = 0.2  # while somebody of the first peers is missing
+VISIT_SOON_S = 0.2  # while an address of a first peer is missing
 BACK_OFF_MAX_S = 8.0
 NAMED_TRIES = 6
-"""Visits to a join server that others have named and that has never answered: some twenty seconds,
-then it is forgotten."""
+"""Visits to a join server that others have named and that has never replied: after about twenty
+seconds it is removed."""
 
 Ask = Callable[[str, says.Question], Awaitable[says.Said]]
 LearnAddress = Callable[[Iterable[PeerEntry], Iterable[ServerEntry], bytes], None]
@@ -32,18 +32,18 @@ LearnAddress = Callable[[Iterable[PeerEntry], Iterable[ServerEntry], bytes], Non
 
 @dataclass(slots=True)
 class RemoteServer:
-    """Another join server, and how it went with it.
+    """Another join server, and the state of the visits to it.
 
     Attributes:
-        named: By another join server, and by nobody else.
-        doubt: Something was said in its name: it is asked whether that is so.
-        farewell: What was said to be its last word, until it answers.
+        named: Only other join servers have named it; it has never replied.
+        doubt: A message in its name has arrived: the next visit verifies it.
+        farewell: Entries of a farewell in its name, until it replies.
     """
 
     address: str
-    news: set[int] = field(default_factory=set)  # ids whose entries it has not been told of
+    news: set[int] = field(default_factory=set)  # ids with entries that it has not received
     wake: asyncio.Event = field(default_factory=asyncio.Event)
-    tries: int = 0  # since it answered last
+    tries: int = 0  # since its last reply
     error: str = ""
     answered: bool = False
     gone: bool = False
@@ -53,16 +53,16 @@ class RemoteServer:
 
 
 class RemoteServers:
-    """All that one join server visits.
+    """All join servers that one join server visits.
 
     Args:
-        ask: Asks a join server. Raises Unanswered.
-        learn: Takes in what a join server has said, and whose word that is.
-        begin: Keeps a visit going.
-        going_on: What a full disk and its like cost is what was to be done.
+        ask: Sends a request to a join server. Raises: JoinServerUnreachable.
+        learn: Merges entries of a join server, with their source.
+        begin: Runs a visit in the background.
+        going_on: Context that survives errors such as a full disk.
     """
 
-    # All but the first are of the one server that makes it.
+    # All parameters but the first are parts of the one server that makes it.
     def __init__(  # noqa: PLR0913
         self,
         run: bytes,
@@ -78,11 +78,11 @@ class RemoteServers:
 
     @property
     def there(self) -> list[str]:
-        """Addresses of join servers that answer."""
+        """Addresses of join servers that reply."""
         return [other.address for other in self.all.values() if other.answered and not other.tries]
 
     def troubles(self) -> list[str]:
-        """Return a line on each join server that does not answer, with its last error."""
+        """Return a line on each join server that does not reply, with its last error."""
         return [
             f"{other.address}: {other.error} (x{other.tries})"
             for other in self.all.values()
@@ -90,7 +90,7 @@ class RemoteServers:
         ]
 
     def answers(self, join_server: bytes) -> bool:
-        """Whether a join server answers at present."""
+        """Whether a join server replies at present."""
         entry = self._keeper.join_servers.get(join_server)
         other = self.all.get(entry.address) if entry is not None and not entry.ended else None
         return other is not None and other.answered and not other.tries
@@ -113,7 +113,7 @@ class RemoteServers:
                 neighbour.wake.set()
 
     def make_sure(self, join_server: ServerEntry, entries: Iterable[PeerEntry]) -> None:
-        """Something was sent here in the name of a join server."""
+        """Verify a message that was sent in the name of a join server, by a visit."""
         known = self._keeper.join_servers.get(join_server.join_server)
         neighbour = self.all.get(join_server.address)
         if neighbour is None or known is None or known.address != join_server.address:
@@ -129,7 +129,7 @@ class RemoteServers:
             neighbour.wake.set()
 
     async def _visits(self, neighbour: RemoteServer) -> None:
-        """All the visits to one join server."""
+        """Visit one join server until it is removed."""
         while not neighbour.gone:
             told, neighbour.news = neighbour.news, set()
             neighbour.wake.clear()
@@ -146,14 +146,14 @@ class RemoteServers:
                 with self._going_on():
                     self._let_go(neighbour)
             with contextlib.suppress(TimeoutError):
-                # wait_for would not be cancelled any more once it is woken (bpo-37658), and the
-                # join server never closed.
+                # wait_for could not be cancelled once it is woken (bpo-37658), and the join server
+                # would never close.
                 async with asyncio.timeout(pause_s):
                     await neighbour.wake.wait()
 
     def _let_go(self, neighbour: RemoteServer) -> None:
-        """Forgets a join server that does not answer, if it has said goodbye, or if all that we
-        have of it is somebody's word."""
+        """Remove a join server that does not reply, if it has sent a farewell, or if only others
+        have named it."""
         if neighbour.farewell is None and not (neighbour.named and neighbour.tries >= NAMED_TRIES):
             return
         neighbour.gone = True
@@ -167,8 +167,8 @@ class RemoteServers:
         self._learn(neighbour.farewell or (), (), b"")
 
     async def _talk(self, neighbour: RemoteServer, told: Collection[int]) -> None:
-        """Tells a join server what is new, or else asks whether it knows the same.
-        Raises: Unanswered."""
+        """Send changes to a join server, or compare digests with it. Raises:
+        JoinServerUnreachable."""
         keeper, run, address = self._keeper, self._run, neighbour.address
         known = tuple([keeper.entries[peer] for peer in told if peer in keeper.entries])
         if known:

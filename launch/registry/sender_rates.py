@@ -1,4 +1,4 @@
-"""How much each sender may ask of a join server."""
+"""Rate limit for the requests of each sender to a join server."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ class SenderRateLimiter:
     """Rate limit for each sender. A request beyond the limit is refused.
 
     Args:
-        per_s: Units a second for each sender, which is known by the number of its host.
+        per_s: Units a second for each sender. A sender is identified by the address of its
+            host.
         at_once: Units that a sender may use at once.
     """
 
     def __init__(self, per_s: float, at_once: float) -> None:
         self._per_s, self._at_once = per_s, at_once
-        # sender -> units, when that was; the longest silent first
+        # sender -> units and the time of the last request; the longest silent sender is first
         self._left: dict[str, tuple[float, float]] = {}
 
     def consume_units(self, sender: str, units: float, now: float) -> bool:
-        """Whether the sender may have so many now; if not it has spent nothing."""
+        """Whether the sender has ``units`` left. If so, they are used up."""
         left, since = self._left.pop(sender, (self._at_once, now))
         left = min(self._at_once, left + (now - since) * self._per_s)
         granted = units <= left

@@ -1,9 +1,9 @@
-"""This process as a job of HTCondor: which peer of which run it is, by the ads that HTCondor leaves
-beside every job.
+"""The task of an HTCondor job: its peer and its run, from the ads that HTCondor provides to every
+job.
 
-Jobs of one submission are usually independent runs with different arguments. So a job is a peer of
-a common run only if its ad has two attributes, which ``gossip condor`` writes and any submit file
-may: ``GossipPeer``, ``GossipPeers``.
+Jobs of one submission are usually independent, with different arguments. So a job is a peer of a
+common run only if its ad has the attributes ``GossipPeer`` and ``GossipPeers``, which ``gossip
+condor`` writes and any submit file may.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gossip.run import Task
 
 PEER, PEERS = "GossipPeer", "GossipPeers"
 ADDRESS = re.compile(r"<\[?([0-9A-Fa-f.:]+?)\]?:\d+[?>]")
-"""An address as HTCondor's daemons tell it: ``<10.0.0.7:9618?addrs=...>``."""
+"""An address in the format of HTCondor's daemons: ``<10.0.0.7:9618?addrs=...>``."""
 
 
 def condor_task(given: Mapping[str, str]) -> Task | None:
@@ -54,22 +54,20 @@ def reached_at(given: Mapping[str, str]) -> str:
 
 
 def run_of(ad: Mapping[str, str]) -> str:
-    """The name of the run of all jobs of a DAG, however often its nodes are tried;
-    or of one submission."""
+    """Return the name of the common run of all jobs of a DAG, including retries of its nodes; or of
+    one submission."""
     return f"condor-{_number(ad, 'DAGManJobId' if 'DAGManJobId' in ad else 'ClusterId')}"
 
 
 def read_ad(path: str) -> dict[str, str]:
-    """The attributes in a file of ``Name = value`` lines, without the quotes of strings; none:
-    there is no such file."""
+    """Return the attributes in a file of ``Name = value`` lines, without the quotes of strings.
+    Empty: there is no file."""
     if not path:
         return {}
     try:
         lines = Path(path).read_text("utf-8", "replace").splitlines()
     except OSError as error:
-        raise ConfigError(
-            f"cannot read what HTCondor says of this job: {path}: {error.strerror}"
-        ) from error
+        raise ConfigError(f"cannot read the ad of this job: {path}: {error.strerror}") from error
     rows = (line.split(" = ", 1) for line in lines if " = " in line)
     return {name.strip(): value[1:-1] if value[:1] == '"' else value for name, value in rows}
 
@@ -78,7 +76,7 @@ def _number(ad: Mapping[str, str], name: str) -> int:
     text = ad.get(name, "")
     if not (text.isascii() and text.isdigit()):
         raise ConfigError(
-            f"the ad of this job says {name} = {text or 'nothing'}, which is no number",
+            f"the ad of this job has {name} = {text or 'nothing'}, which is no number",
             f"+{name} = $(Process)",
         )
     return int(text)

@@ -1,5 +1,5 @@
-"""Peer of a pipeline's plan that a scheduler's task is: machines are unequal, and the plan names
-them."""
+"""Assignment of scheduler tasks to the peers of a pipeline plan: machines are unequal, and the plan
+names them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from gossip.run import Task
 
 ONE_EACH = re.compile(r"1(\(x[0-9]+\))?")
-"""``SLURM_STEP_TASKS_PER_NODE`` where each node has one task."""
+"""``SLURM_STEP_TASKS_PER_NODE`` if each node has one task."""
 
 
 def number_of(given: str, names: Sequence[str]) -> tuple[int, int]:
-    """The task that ``--task NAME`` names, and how many there are.
+    """Return the number of the task ``--task NAME``, and the number of tasks.
 
     Raises: ConfigError: The plan has no such peer.
     """
@@ -31,11 +31,12 @@ def number_of(given: str, names: Sequence[str]) -> tuple[int, int]:
 
 
 def on_node(task: Task, names: Sequence[str], given: Mapping[str, str]) -> Task:
-    """The task as the peer that is called as its node is, as a profile is that was measured there.
-    Where each node has several tasks, or no peer has the name, it is the peer of its rank.
+    """Return the task as the peer with the name of its node, which is the default name of a profile
+    measured there. If nodes have several tasks, or no peer has the name, the peer follows from the
+    rank.
 
     Args:
-        given: The variables of the task.
+        given: Variables of the task.
     """
     if task.peers != len(names):
         raise ConfigError(
@@ -50,7 +51,8 @@ def on_node(task: Task, names: Sequence[str], given: Mapping[str, str]) -> Task:
 
 
 def refuse_plan(shown: Mapping[str, Mapping[str, object]], scheduler: str) -> None:
-    """Args: shown: What ``gossip run --show-config`` says. Raises: ConfigError: It has a plan."""
+    """Check that there is no plan. ``shown``: output of ``gossip run --show-config``. Raises:
+    ConfigError: There is one."""
     if shown["pipeline"]["value"] is not None:
         raise ConfigError(
             f"--plan: {scheduler} starts a peer on whatever machine is free, and a plan names them",

@@ -31,21 +31,24 @@ def ray(
         list[str],
         typer.Argument(
             metavar="[OPTIONS] SCRIPT [ARGS]",
-            help="What would follow gossip run.",
+            help="Arguments of gossip run.",
             show_default=False,
         ),
     ],
-    peers: Annotated[int, optional("How many peers.", "-n", "--peers", min=1)],
+    peers: Annotated[int, optional("Number of peers.", "-n", "--peers", min=1)],
     address: Annotated[
-        str, typer.Option(help="Of the cluster: HOST:PORT, or auto for the one of this machine.")
+        str,
+        typer.Option(
+            help="Address of the cluster: HOST:PORT, or auto for the one of this machine."
+        ),
     ] = "auto",
     strategy: Annotated[
-        str, typer.Option(help=f"Where peers go: {', '.join(STRATEGIES)}.")
+        str, typer.Option(help=f"Placement of peers: {', '.join(STRATEGIES)}.")
     ] = "SPREAD",
     cpus: Annotated[float, typer.Option(min=0.0, help="Processors of each peer.")] = 1.0,
     gpus: Annotated[float, typer.Option(min=0.0, help="GPUs of each peer.")] = 0.0,
     restarts: Annotated[
-        int, typer.Option(min=-1, help="How often Ray starts a lost peer again; -1: always.")
+        int, typer.Option(min=-1, help="Maximum restarts of a peer by Ray; -1: no limit.")
     ] = 3,
     place_timeout: Annotated[
         float, typer.Option(help="Seconds to wait for room in the cluster.")
@@ -53,9 +56,9 @@ def ray(
 ) -> None:
     """Train with peers on a Ray cluster: gossip ray -n 8 --address auto -- train.py --lr 0.1
 
-    A peer whose process or node is lost is started again by Ray, and takes over the state from the
-    others; they go on meanwhile. The script and gossip are needed on every node, under the same
-    path. Needs the extra ray: pip install 'gossip-train[ray]'
+    If the process or node of a peer is lost, Ray restarts the peer, which receives the state from
+    the others. The others continue without interruption. The script and gossip are needed on
+    every node, under the same path. Needs the extra ray: pip install 'gossip-train[ray]'
     """
     try:
         import ray as the_ray
@@ -93,7 +96,7 @@ def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
 
 
 class Driver:
-    """Starts the actors, waits for them, and puts together what they bring back."""
+    """Starts the actors, waits for them, and collects their results."""
 
     def __init__(
         self,
@@ -109,7 +112,7 @@ class Driver:
         self.stopped = 0
 
     def run(self, address: str, strategy: str, place_timeout: float) -> int:
-        """Returns the exit code."""
+        """Run all actors to their end. Return the exit code."""
         from gossip.config import RunConfig
         from gossip.launch.report import RUNS
         from gossip.run import make, settled, tolerance
@@ -180,7 +183,7 @@ class Driver:
         return 128 + self.stopped if self.stopped else task_runs.verdict(folder, code)
 
     def _place(self, peers: int, strategy: str, timeout_s: float) -> Any:
-        """Raises: ConfigError: The cluster has no room."""
+        """Reserve resources for the actors. Raises: ConfigError: The cluster has no room."""
         ray = self.ray
         bundle = {"CPU": self.cpus, **({"GPU": self.gpus} if self.gpus else {})}
         group = ray.util.placement_group([bundle] * peers, strategy=strategy)
@@ -198,7 +201,7 @@ class Driver:
         return group
 
     def _any_lives(self, register: Any, peers: set[int]) -> bool:
-        """Whether one of them has been heard of, as far as that can be known now."""
+        """Whether one of the peers has reported recently. True if the registry does not reply."""
         try:
             return not peers.isdisjoint(
                 self.ray.get(register.find_active_peers.remote(SILENT_S), timeout=SILENT_S)
@@ -207,7 +210,8 @@ class Driver:
             return True
 
     def _stop(self, register: Any, number: int) -> None:
-        """Each peer leaves after its round; said twice, all actors end with this process."""
+        """Ask each peer to leave after its round; at a second signal, end all actors with this
+        process."""
         if self.stopped:
             raise KeyboardInterrupt
         self.stopped = number
@@ -218,7 +222,7 @@ class Driver:
         codes: dict[int, int] = {}
         while running:
             if 0 in codes.values() and not self._any_lives(register, set(running.values())):
-                # Ray may wait for room for them as long as it takes.
+                # Ray may wait for resources indefinitely.
                 print(
                     f"x peers {', '.join(map(str, sorted(running.values())))} are lost; the "
                     "others are done",

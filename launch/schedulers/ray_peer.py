@@ -1,9 +1,9 @@
-"""Actors on Ray's nodes: one for each peer, and one that exchanges the peers' addresses. No other
-module needs this one at import.
+"""Actors on Ray's nodes: one for each peer, and one that exchanges the addresses of peers. No other
+module imports this one at import time.
 
-An actor's peer is its own processes, as under every launcher. When the actor is killed, the
-guardian of its supervisor ends them. When the process or node of an actor is lost, Ray starts the
-actor again. Its peer then begins another life and receives the state from the others.
+An actor runs a peer in separate processes, like every launcher. If the actor is killed, the
+guardian of its supervisor ends them. If the process or node of an actor is lost, Ray restarts the
+actor. Its peer then has the next incarnation, and receives the state from other peers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gossip.run import Seed, peers_in, read_seed, shown_lines, write_seed
 
 EVERY_S = 0.2
 ANSWER_S = 10.0
-BYTES_MAX = 64 * 2**20  # of what a peer has written down that goes to the driver
+BYTES_MAX = 64 * 2**20  # of a peer's files that are sent to the driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class RayPlan:
 
     Attributes:
         command: Program and arguments, run in ``folder``.
-        one_host: All are on one machine, and listen on its loopback interface.
+        one_host: Whether all peers are on one machine, and listen on its loopback interface.
     """
 
     config: str
@@ -46,8 +46,8 @@ class RayPlan:
 
 
 class RayRegistry:
-    """Addresses of all peers, merged from those in each peer's own folder. After a restart it
-    receives all of them anew."""
+    """Addresses of all peers, merged from the folders of all peers. After a restart of this actor
+    the peers send them again."""
 
     def __init__(self) -> None:
         self._seeds: dict[int, Seed] = {}
@@ -56,8 +56,8 @@ class RayRegistry:
         self._heard: dict[int, float] = {}
 
     def begin(self, peer: int) -> int | None:
-        """The incarnation of another life of a peer; None: it is too late,
-        all others have come to their end."""
+        """Return the incarnation of a peer's next life; None: it is too late, because all others
+        have ended."""
         former = self._seeds.get(peer)
         others = [seed for seed in self._seeds.values() if seed.peer != peer]
         if former is not None and others and all(seed.ended for seed in others):
@@ -69,7 +69,7 @@ class RayRegistry:
     def exchange(
         self, peer: int, known: Sequence[Mapping[str, Any]]
     ) -> tuple[list[dict[str, Any]], bool]:
-        """Takes in what a peer knows. Returns what all know, and whether the run is to stop."""
+        """Merge the seeds of a peer. Return all seeds, and whether the run must stop."""
         self._heard[peer] = time.monotonic()
         for fields in known:
             seed = Seed(**fields)
@@ -86,15 +86,16 @@ class RayRegistry:
 
 
 def newer(seed: Seed, known: Seed | None) -> bool:
-    """Whether it says more: of a later life, or the end of the same."""
+    """Whether the seed is of a later life, or reports the end of the same one."""
     return known is None or (seed.incarnation, seed.ended) > (known.incarnation, known.ended)
 
 
 class SeedCourier(threading.Thread):
-    """Carries seeds between the own folder and the register,
-    and the wish to stop to the own process.
+    """Copies seeds between the own folder and the registry actor, and forwards its request to stop
+    to this process.
 
-    A register that does not answer is asked again: peers that know each other need none.
+    If the actor does not reply, the next attempt follows: peers that have each other's addresses do
+    not need it.
     """
 
     def __init__(self, folder: Path, peer: int, register: Any) -> None:
@@ -118,7 +119,7 @@ class SeedCourier(threading.Thread):
             told = [asdict(seed) for seed in known.values()]
             found, stop = ray.get(self.register.exchange.remote(self.peer, told), timeout=ANSWER_S)
         except Exception as error:  # noqa: BLE001
-            # Ray has many; whatever it was, the next try may do better
+            # Ray has many exceptions; the next attempt may succeed after any of them.
             print(f"gossip: the register does not answer: {type(error).__name__}", file=sys.stderr)
             return
         for fields in found:
@@ -127,23 +128,23 @@ class SeedCourier(threading.Thread):
                 write_seed(self.folder, seed)
         if stop and not self.stopped:
             self.stopped = True
-            # the supervisor's, which lets its peer finish the round
+            # SIGTERM of the supervisor, which lets its peer finish the round
             os.kill(os.getpid(), signal.SIGTERM)
 
     def close(self) -> None:
         self._over.set()
         self.join()
-        self.carry()  # the last word: that the peer has ended
+        self.carry()  # last exchange: the peer has ended
 
 
 class PeerActor:
-    """One peer."""
+    """Actor that runs one peer."""
 
     def __init__(self, plan: RayPlan, peer: int, register: Any) -> None:
         self.plan, self.peer, self.register = plan, peer, register
 
     def run(self) -> dict[str, Any]:
-        """All the life of the peer. Returns its exit code, and what it has written down."""
+        """Run the peer to its end. Return its exit code and its files."""
         import ray
 
         from gossip.launch.local import Program, Supervisor
@@ -156,7 +157,7 @@ class PeerActor:
         try:
             os.chdir(self.plan.folder)
             config = RunConfig.model_validate_json(self.plan.config)
-            # of its own: the machines may share no file system
+            # a folder of its own: the machines may share no file system
             folder = Path(config.run_dir) / f"ray-{self.peer}"
             (folder / "seeds").mkdir(parents=True, exist_ok=True, mode=0o700)
             config = config.model_copy(update={"run_dir": str(folder)})
@@ -192,7 +193,7 @@ class PeerActor:
         return {"code": outcome.exit_code, "files": self._files(folder)}
 
     def _files(self, folder: Path) -> dict[str, bytes]:
-        """For the driver, under the names that they have in a run's folder."""
+        """Return the files for the driver, with their names in a run's folder."""
         named = {
             "events.jsonl": f"events-{self.peer}.jsonl",
             "logbook.md": f"logbook-{self.peer}.md",

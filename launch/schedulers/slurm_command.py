@@ -1,5 +1,5 @@
-"""``gossip slurm``: a batch script for a job whose tasks are the peers of one run, and which goes
-on when a node is lost."""
+"""``gossip slurm``: a batch script for a job with a peer of one run in each task. The run continues
+after the loss of a node."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ SCRIPT = """\
 #!/bin/bash
 {options}
 # --no-kill, here and for srun: a lost node takes its own tasks with it, not the job.
-# --signal: every task hears SIGTERM before the time is up, and its peer leaves after its round.
-# --requeue: a job that is started again is another run, in another folder. With --resume auto it
-# goes on from the newest checkpoint; without one there is no state left to go on from.
+# --signal: every task receives SIGTERM before the time limit, and its peer leaves after its round.
+# --requeue: a requeued job is another run, in another folder. With --resume auto it continues from
+# the newest checkpoint; without a checkpoint there is no state to continue from.
 
 cd "$SLURM_SUBMIT_DIR" || exit 2
 {environment}run="runs/slurm-$SLURM_JOB_ID"
 [ "${{SLURM_RESTART_COUNT:-0}}" = 0 ] || run="$run-r$SLURM_RESTART_COUNT"
 
-# --kill-on-bad-exit=0, --wait=0: a task that ends, however, leaves the others alone.
+# --kill-on-bad-exit=0, --wait=0: the end of a task does not end the others.
 srun --no-kill --kill-on-bad-exit=0 --wait=0{srun} \\
   {python} -m gossip.launch.cli run --run-dir "$run" {words}
 
-# The code of srun is the worst of its tasks. The job has gone well when peers came to the end.
+# The exit code of srun is the worst of its tasks. The job succeeds if peers have finished.
 {python} -m gossip.launch.schedulers.task_runs "$run" $?
 """
 
@@ -43,13 +43,13 @@ def slurm(
         list[str],
         typer.Argument(
             metavar="[OPTIONS] SCRIPT [ARGS]",
-            help="What follows gossip run in every task.",
+            help="Arguments of gossip run in every task.",
             show_default=False,
         ),
     ],
-    nodes: Annotated[int, optional("Machines.", "-N", "--nodes", min=1)],
-    per_node: Annotated[int, typer.Option(min=1, help="Peers on each.")] = 1,
-    time: Annotated[str | None, optional("Most that the job may take, as sbatch wants it.")] = None,
+    nodes: Annotated[int, optional("Number of machines.", "-N", "--nodes", min=1)],
+    per_node: Annotated[int, typer.Option(min=1, help="Peers on each machine.")] = 1,
+    time: Annotated[str | None, optional("Time limit of the job, in sbatch's format.")] = None,
     cpus: Annotated[int, typer.Option(min=1, help="Processors, and so threads, of each peer.")] = 1,
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer.")] = 0,
     partition: Annotated[str | None, optional("As sbatch's.", "-p", "--partition")] = None,
@@ -107,7 +107,7 @@ def slurm(
 
 
 def send(text: str) -> None:
-    """Raises: GossipError: There is no sbatch, or it refuses."""
+    """Submit the script. Raises: ConfigError: There is no sbatch, or it rejects the job."""
     if shutil.which("sbatch") is None:
         raise ConfigError(
             "there is no sbatch on this machine",

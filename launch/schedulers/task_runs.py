@@ -1,5 +1,5 @@
-"""``gossip run`` as a task of a scheduler: one peer of a run whose others are started elsewhere,
-and how the whole went."""
+"""``gossip run`` as a task of a scheduler: one peer of a run with other peers in other tasks, and
+the outcome of the whole run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from .condor_job import condor_task
 
 
 def find_task(given: str | None, resolved: Resolved) -> Task | None:
-    """Return the task that this process is, by ``--task`` or the scheduler's variables; None: it is
-    none.
+    """Return the task of this process, from ``--task`` or the scheduler's variables; None: it is no
+    task.
 
     Raises: ConfigError: ``--task`` is invalid or lacks a folder, or the variables are inconsistent.
     """
@@ -76,10 +76,10 @@ def _numbers(given: str) -> tuple[int, int]:
 def train(
     task: Task, resolved: Resolved, program: Program, screen: Screen, track: Sequence[str] = ()
 ) -> tuple[Path, RunOutcome]:
-    """Runs the task's peer to its end. Returns the run's folder, and how that went.
+    """Run the task's peer to its end. Return the run's folder and the outcome.
 
     Args:
-        track: Trackers, of which the first task takes care.
+        track: Trackers, which only the first task uses.
     """
     feasible.check_memory(1)
     command = program.command
@@ -111,14 +111,14 @@ def train(
 
 
 def _place(config: RunConfig, peer: int) -> str:
-    """In a pipeline ``, lab2 in stage 1``."""
+    """Return the place of a peer in a pipeline, as in ``, lab2 in stage 1``; "": no pipeline."""
     plan = config.pipeline
     return "" if plan is None else f", {plan.names[peer]} in stage {plan.stage_of(peer)}"
 
 
 def displaces(folder: Path, peer: int) -> str:
-    """Return a warning if a former life of the peer still runs: the others then accept the later
-    one only. "": none runs."""
+    """Return a warning if an earlier life of the peer still runs: the other peers then accept only
+    the later one. "": none runs."""
     former = read_seed(folder / "seeds", peer)
     if former is None or former.ended or not answers(former):
         return ""
@@ -130,14 +130,14 @@ def displaces(folder: Path, peer: int) -> str:
 
 
 def verdict(folder: Path, code: int) -> int:
-    """Return the exit code of a batch script. If peers finished, it is the run's, whatever became
-    of the others: 0, unless all rounds were lost or the replicas diverged. Otherwise it is
-    ``code``, or if that is 0, the code that follows from the peers'."""
+    """Return the exit code of a batch script. If peers finished, it is the run's, regardless of the
+    others: 0, unless all rounds were lost or the replicas diverged. Otherwise it is ``code``, or if
+    that is 0, the code that follows from the peers'."""
     if not (folder / "config.json").is_file():
         print(f"error: there is no run in {folder}: no task has begun", file=sys.stderr)
         return code or ConfigError.exit_code
     found = summary.write(folder, code, 0.0)
-    # The caller need not know the tasks' exit codes.
+    # The caller may not have the exit codes of the tasks.
     if not found["finished"] and not found["exit_code"]:
         found = summary.write(folder, telling(summary.codes(folder)), 0.0)
     finished = found["finished"]

@@ -1,8 +1,8 @@
-"""Words behind ``--`` where tasks are described for a scheduler: options of ``gossip run``, checked
-before any task waits.
+"""Options of ``gossip run`` after ``--`` in commands for schedulers, checked before any task waits
+in a queue.
 
-Tasks run elsewhere, without the environment of this process. A variable that counts is carried to
-them, or a message says that it is not.
+Tasks run elsewhere, without the environment of this process. A relevant variable is sent to them,
+or a message names it as left out.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ if TYPE_CHECKING:
     from gossip.launch.local import Program
 
 NO_USE = (2, 6)
-"""Exit codes of a peer that would end the same way again: wrong settings, refused by the others."""
+"""Exit codes of a peer that would fail again after a restart: wrong settings, or rejected by the
+others."""
 PEERS = "GOSSIP_PEERS"
 START_S = 600.0
-"""Tasks begin when there are machines for them, one after the other."""
+"""Start timeout, in seconds: tasks start one after the other, as machines become free."""
 
 
 def check(context: typer.Context, words: list[str], peers: int) -> dict[str, Any]:
-    """Finds now what every task would find later. Returns every option, its value and source.
+    """Detect now the errors that every task would find. Return every option, with its value and
+    source.
 
     Args:
-        context: Of the command of ``gossip`` that asks.
-        peers: How many tasks there will be.
+        context: Context of the ``gossip`` command.
+        peers: Number of tasks.
 
-    Raises: ConfigError: ``gossip run`` would refuse this.
+    Raises: ConfigError: ``gossip run`` would fail with these options.
     """
     shown = check_options(words, peers)
     program_of(context, words).check()
@@ -47,8 +49,8 @@ def check(context: typer.Context, words: list[str], peers: int) -> dict[str, Any
 
 
 def check_options(words: list[str], peers: int) -> dict[str, Any]:
-    """The same where the script is not on this machine."""
-    said_so = PEERS in os.environ  # then the caller may not like it
+    """Check the options only, for a script that is not on this machine."""
+    said_so = PEERS in os.environ  # In that case the source of the number of peers stays visible.
     done = subprocess.run(
         python_command("-m", "gossip.launch.cli", "run", "--show-config", "--json", *words),
         capture_output=True,
@@ -82,16 +84,16 @@ def check_options(words: list[str], peers: int) -> dict[str, Any]:
 
 
 def parsed(context: typer.Context, words: list[str]) -> dict[str, Any]:
-    """Return the parameters that ``gossip run`` parses from words that were found valid. The
-    context's command holds the whole command line, and so ``run``."""
-    # of a group, which typer's types do not promise
+    """Return the parameters that ``gossip run`` parses from valid options. ``run`` is found in the
+    root command of the context."""
+    # The root is a group, which typer's types do not show.
     run = getattr(context.find_root().command, "commands")["run"]  # noqa: B009
     params: dict[str, Any] = run.make_context("run", list(words)).params
     return params
 
 
 def program_of(context: typer.Context, words: list[str]) -> Program:
-    """Return the program that stands behind the options."""
+    """Return the program that follows the options."""
     from gossip.launch.local import MODULE, Program
 
     found = parsed(context, words)
@@ -100,14 +102,15 @@ def program_of(context: typer.Context, words: list[str]) -> Program:
 
 
 def refuse(shown: Mapping[str, Any], elsewhere: Mapping[str, str], hint: str) -> None:
-    """Raises: ConfigError: One of these options is set, which are said in another place."""
+    """Check that none of these options is set. Raises: ConfigError: One is, and it is determined
+    elsewhere."""
     for option, why in elsewhere.items():
         if (source := shown[option]["source"]) not in ("default", "drawn"):
             raise ConfigError(f"{option} is set ({source}): {why}", hint)
 
 
 def patient(words: list[str], shown: dict[str, Any], scheduler: str) -> list[str]:
-    """The same words, with a start timeout that fits a queue where none was given."""
+    """Return the options, with a start timeout for a queue if none is given."""
     if shown["start_timeout_s"]["source"] != "default":
         return words
     shown["start_timeout_s"] = {"value": START_S, "source": scheduler}
@@ -115,17 +118,16 @@ def patient(words: list[str], shown: dict[str, Any], scheduler: str) -> list[str
 
 
 def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str) -> Resolved:
-    """All settings, checked as far as can be before a task waits in a queue. Raises:
-    ConfigError and its kin."""
+    """Return all settings, checked as far as possible before a task waits in a queue. Raises:
+    ConfigError and its subclasses."""
     from gossip.run import settled
 
     resolved = _settings_of(shown, peers, name)
     if not resolved.config.insecure:
         if resolved.config.keys is False:
             raise ConfigError(
-                "the peers are on several machines: without keys anybody who reaches them could "
-                "take "
-                "part",
+                "the peers are on several machines: without keys any process that reaches them "
+                "could take part",
                 "leave out --no-keys, or add --insecure",
             )
         resolved = resolved.with_values(f"{scheduler}, on several machines", keys=True)
@@ -138,10 +140,10 @@ def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str
 
 def check_fit(shown: Mapping[str, Any], peers: int) -> None:
     """Check that so many peers can train with these settings, before any task waits in a queue. For
-    tasks that make the run by themselves.
+    tasks that make the run themselves.
 
-    Raises: ConfigError and its kin: The rule cannot tolerate f among so many, or --min-peers could
-        not train, and so on.
+    Raises: ConfigError and its subclasses: The rule cannot tolerate f among so many, --min-peers
+    could not train, and so on.
     """
     from gossip.run import settled, tolerance
 
@@ -151,15 +153,15 @@ def check_fit(shown: Mapping[str, Any], peers: int) -> None:
 
 
 def check_resume(shown: Mapping[str, Any]) -> None:
-    """Looks now for what the tasks will go on from, where they see the same folders.
-    Raises: ConfigError: There is no such checkpoint, or it is damaged."""
+    """Check the checkpoint that the tasks will resume from, if they share folders with this
+    machine. Raises: ConfigError: It does not exist, or is damaged."""
     from gossip.run import settled_resume
 
     settled_resume(_settings_of(shown, int(shown["peers"]["value"]), "run"), to_stderr)
 
 
 def check_resume_elsewhere(shown: Mapping[str, Any]) -> None:
-    """Raises: ConfigError: The tasks are told to go on from a folder of this machine."""
+    """Check ``resume`` for tasks on other machines. Raises: ConfigError: It is a relative path."""
     resume = shown["resume"]["value"]
     if resume not in ("", "auto") and not Path(resume).is_absolute():
         raise ConfigError(
@@ -170,7 +172,7 @@ def check_resume_elsewhere(shown: Mapping[str, Any]) -> None:
 
 
 def to_stderr(line: str) -> None:
-    """A word to the user beside what is printed."""
+    """Print a line to stderr, beside the output of the command."""
     print(f"! {line}", file=sys.stderr)
 
 
@@ -183,14 +185,14 @@ def _settings_of(shown: Mapping[str, Any], peers: int, name: str) -> Resolved:
 
 
 def environment_of(shown: Mapping[str, Any]) -> dict[str, str]:
-    """Settings that stand in variables here, and so would be missing there."""
+    """Return settings that come from variables of this process, which the tasks lack."""
     sources = [str(row["source"]) for row in shown.values()]
     return {name: os.environ[name] for name in sources if name.startswith("GOSSIP_")}
 
 
 def left_behind() -> list[str]:
-    """Variables of ours that are set here, say something about this machine,
-    and are not carried to another."""
+    """Return the variables of gossip that are set here, describe this machine, and are not sent to
+    the tasks."""
     from gossip.config import NOT_OPTIONS
 
     return sorted(

@@ -1,12 +1,12 @@
-"""``python -m gossip.launch.ssh.agent``: the launcher's hand on one host,
-at the other end of its ssh.
+"""``python -m gossip.launch.ssh.agent``: the part of the launcher that runs on one host, connected
+to it by ssh.
 
-Everything comes in over stdin, nothing by argv: what to look at, then config, command, environment
-and secrets. It supervises the peers of its host, and sends what they do and say. It ends them when
-stdin ends, which is when the launcher or its ssh has died. A cut cable is no end of anything: the
-peers go on, and what could not be sent is sent when the cable is back. Where the launcher had been
-silent for long before stdin ended, its host was lost and not the launcher:
-then they go on until they are done.
+All input comes over stdin, nothing by argv: first the checks, then config, command, environment and
+secrets. The agent supervises the peers of its host, and sends their events and output. It ends them
+at the end of stdin, which means that the launcher or its ssh has died. If only the network is
+interrupted, the peers continue, and unsent data is sent later. If the launcher was silent for long
+before the end of stdin, the host was cut off and the launcher may be alive: then the peers continue
+until they are done.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ from . import frames, hostfacts, pairs
 from .frames import Frame
 
 VERSION = 2
-# a launcher that was silent for so long before stdin ended was cut off, and has not died
+# If the launcher was silent for so long before the end of stdin, the network was interrupted.
 LOST_S = 10.0
-STOP_S = 0.5  # what peers have to leave in, once the launcher has died
-# and then the agent, for its last files: a summary of a long run takes longer,
-# and nobody is there who waits
+STOP_S = 0.5  # grace period of peers after the launcher has died
+# Then the grace period of the agent for its last files. A summary of a long run takes longer, and
+# no process waits for it.
 LEAVE_S = 0.5
 GOODBYE_S = 0.1
 OUTPUTS_MAX = 5000
@@ -67,7 +67,7 @@ LOOK_S = 0.05
 FETCHED = ("*.log", "*.jsonl", "*.jsonl.*", "*.json", "*.toml", "*.md", "*.txt")
 NOT_FETCHED = ("seeds", "join_servers", "launchers", "checkpoints")
 AGENT = "agent.json"
-TOKEN_LEAST = 16  # characters: a short one could be in the environment of anything
+TOKEN_LEAST = 16  # characters; a shorter one could occur in the environment of any process
 
 
 class LauncherBacklog:
@@ -97,7 +97,7 @@ class LauncherBacklog:
         self._rows, self._offset = rows, 0
 
     async def run(self, writer: asyncio.StreamWriter) -> None:
-        """Until the other side is gone."""
+        """Send frames until the other side is gone."""
         try:
             while True:
                 for frame in self._next():
@@ -108,12 +108,12 @@ class LauncherBacklog:
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._some.wait(), LOOK_S)
         except OSError:
-            pass  # what that means is for the end of stdin to tell
+            pass  # The end of stdin shows whether the launcher has died.
         finally:
             self._closed = True
 
     async def flushed(self) -> None:
-        """Until all that there was has been handed over, or nobody is there to take it."""
+        """Wait until all frames are sent, or the other side is gone."""
         while not self._closed and (self._frames or self._outputs or self._has_rows()):
             await asyncio.sleep(LOOK_S)
 
@@ -165,8 +165,8 @@ class _Screen:
 
 
 class _Supervisor(Supervisor):
-    """The launcher hears all hosts, so what is worth a line of what happens, or goes on,
-    is for it to say."""
+    """Supervisor that leaves messages about events and lasting conditions to the launcher, which
+    receives those of all hosts."""
 
     def _apply(self, event: Event) -> None:
         self.view.apply(event)
@@ -179,7 +179,7 @@ class _Supervisor(Supervisor):
 
 
 class Agent:
-    """One host's part of one run."""
+    """The part of a run on one host."""
 
     def __init__(self, outbox: LauncherBacklog) -> None:
         self._outbox = outbox
@@ -192,7 +192,7 @@ class Agent:
         self._reader: asyncio.StreamReader | None = None
 
     async def run(self, reader: asyncio.StreamReader) -> int:
-        """Until it is dismissed, or nothing is left of its peers. Returns the exit code."""
+        """Handle frames until it is dismissed or its peers have ended. Return the exit code."""
         self._reader = reader
         self._outbox.send("hello", version=VERSION, pid=os.getpid())
         decoder = frames.Decoder()
@@ -203,7 +203,7 @@ class Agent:
                 if frame["kind"] == "bye":
                     break
                 self._handle_frame(frame)
-                # what was started has begun before the next frame is about it
+                # Let tasks begin before the next frame refers to them.
                 await asyncio.sleep(0)
             self._at_end_of_input()
         except (OSError, Malformed) as error:
@@ -224,7 +224,7 @@ class Agent:
             self._supervisor.end("terminate", "the launcher is gone: stopping", STOP_S)
             asyncio.get_running_loop().call_later(STOP_S + LEAVE_S, _leave, self._supervisor.token)
             if self._supervisor.join_service is not None:
-                # the other join servers of the run close in this moment, too
+                # The other join servers of the run close at the same time.
                 self._supervisor.join_service.join_server.goodbye_s = GOODBYE_S
         else:
             self._supervisor.record(events.LauncherLost(silent_s=round(silent_s, 1)))
@@ -256,7 +256,7 @@ class Agent:
             self._about_folder(frame, self._folder)
 
     def _order(self, frame: Frame, supervisor: _Supervisor) -> None:
-        """To the peers that run here."""
+        """Handle an order to the peers of this host."""
         match frame["kind"]:
             case "stop":
                 supervisor.end(frame["why"])
@@ -270,7 +270,7 @@ class Agent:
             case "gone":
                 seeds, peer, incarnation = folder / "seeds", frame["peer"], frame["incarnation"]
                 known = read_seed(seeds, peer)
-                # else a newcomer has its id by now
+                # Otherwise a newcomer has the id by now.
                 if known is None or known.incarnation <= incarnation:
                     announce_end(seeds, peer, incarnation)
             case "fetch":
@@ -285,13 +285,13 @@ class Agent:
     # --- before the start -------------------------------------------------------------------------
 
     async def _send_facts(self, asked: Frame) -> None:
-        """In a thread: a disk may take longer than an agent may be silent, and slow pongs tell a
-        wrong clock."""
+        """Send the facts of this host. They are collected in a thread: slow disks must not delay
+        pongs, which measure the clock and show that the agent is alive."""
         self._outbox.send("facts", facts=await asyncio.to_thread(hostfacts.collect_facts, asked))
 
     def _end_if_failed(self, looking: asyncio.Task[None]) -> None:
         """Pass the exception of a failed check to the frame reader, which then ends. Otherwise the
-        launcher would wait for facts that never come."""
+        launcher would wait for facts until its timeout."""
         if (
             not looking.cancelled()
             and isinstance(error := looking.exception(), Exception)
@@ -358,8 +358,8 @@ class Agent:
         self._outbox.send("started", peers=sorted(share), run_dir=str(folder))
 
     def _is_done(self, folder: Path) -> bool:
-        """Whether the peers here have finished while the launcher could not be told:
-        it is told then."""
+        """Whether the peers of this host finished while the launcher was unreachable. If so, send
+        their end now."""
         summary = read_json(folder / "summary.json") or {}
         if not summary.get("finished"):
             return False
@@ -369,7 +369,7 @@ class Agent:
         return True
 
     async def _send_end(self, stopped: str, exit_code: int, dismissed: Iterable[int]) -> None:
-        """After all that happened before it."""
+        """Send the end of this part of the run, after all its events."""
         await self._outbox.flushed()
         self._outbox.send(
             "ended", stopped=stopped, exit_code=exit_code, dismissed=sorted(dismissed)
@@ -415,15 +415,15 @@ class Agent:
 
 
 def _leave(token: str) -> None:
-    """Ends what is left of our peers, and this process."""
+    """End the remaining peers and this process."""
     guardian.end({}, token, mercy_s=0.0)
     os._exit(1)
 
 
 def _end_former(folder: Path) -> None:
-    """Ends an agent of this run that is still here, and its peers: we begin their next lives.
+    """End an earlier agent of this run and its peers, which are about to be restarted.
 
-    Nothing is ended by the word of another user's file, nor what is no agent.
+    A file of another user, or a process that is not gossip's, is ignored.
     """
     try:
         with open_in(folder, AGENT) as file:
@@ -443,7 +443,7 @@ def _end_former(folder: Path) -> None:
     if not pid or started is None or not isinstance(token, str) or len(token) < TOKEN_LEAST:
         return
     with contextlib.suppress(OSError):
-        # what is looked at next is this very process, whatever happens to its number
+        # From now on the pid cannot refer to another process.
         handle = os.pidfd_open(pid)
         try:
             found = guardian.stat(pid)
@@ -460,7 +460,7 @@ def _end_former(folder: Path) -> None:
 
 async def _main() -> int:
     loop = asyncio.get_running_loop()
-    # Whatever else is written to stdout, by whomever, must not stand among the frames.
+    # Other output on stdout, such as that of libraries, must not mix with the frames.
     out = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)
     reader = asyncio.StreamReader()
@@ -477,15 +477,14 @@ async def _main() -> int:
     try:
         return await Agent(outbox).run(reader)
     finally:
-        # Who has said bye has heard everything; nobody else listens.
+        # After "bye" the launcher expects no more frames.
         sender.cancel()
         await asyncio.gather(sender, return_exceptions=True)
         transport.abort()
 
 
 def main() -> None:
-    """Entry point. Its one argument, the name of the run,
-    is for who looks at the processes of this host."""
+    """Entry point. The only argument, the name of the run, is shown in the process list."""
     if len(sys.argv) > 2:
         raise LocalError("an agent is started by gossip hosts and gets everything over stdin")
     sys.exit(asyncio.run(_main()))

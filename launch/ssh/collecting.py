@@ -1,5 +1,5 @@
-"""Files of a run's hosts, put together in the launcher's folder: logs, metrics, commits and events
-of all peers."""
+"""Files of all hosts of a run, collected in the launcher's folder: logs, metrics, commits and
+events."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from gossip.errors import Malformed
 from gossip.run import JsonLines, read_lines, to_json
 
 FETCHED = "fetched"
-"""Folder for what there is one of on each host, such as its events; what belongs to a peer lies
-where peers' files always do."""
+"""Folder for files that exist once on each host, such as events. Files of a peer go to the usual
+place."""
 SAME_CLOCK_S = 0.002
 
 
 class Collector:
-    """Takes in the files of one host. Where they go is ours to say: a path that leads out of the
-    folder, or to a peer of another host, is refused.
+    """Writes the files of one host. A path that leads out of the folder, or to a peer of another
+    host, is rejected.
 
     Args:
-        peers: Which run there.
+        peers: Peers that run there.
     """
 
     def __init__(self, folder: Path, host: str, peers: Container[int]) -> None:
@@ -32,7 +32,8 @@ class Collector:
         self.left_out: list[str] = []
 
     def write_piece(self, frame: Mapping[str, Any]) -> None:
-        """A piece of a file; an empty one is its end. Raises: Malformed: No path of ours."""
+        """Write a piece of a file; an empty one ends it. Raises: Malformed: The path is not
+        allowed."""
         name, data = str(frame["path"]), base64.b64decode(frame["data"])
         if self._open is None or self._open[0] != name:
             self.close()
@@ -67,8 +68,7 @@ class Collector:
             self._open = None
 
     def to_our_clock(self, shift_s: float) -> None:
-        """Rows that say when something was have the monotonic time of their host;
-        of several hosts they need one."""
+        """Convert the monotonic times of the host in the fetched files to those of this machine."""
         for path in self.paths if abs(shift_s) > SAME_CLOCK_S else ():
             if path.suffix == ".jsonl":
                 lines = path.read_text("utf-8", "replace").splitlines(keepends=True)
@@ -82,8 +82,8 @@ def shifted(row: Mapping[str, Any], shift_s: float) -> dict[str, Any]:
 
 
 def merge_events(folder: Path, hosts: Iterable[str]) -> None:
-    """Rewrites ``events.jsonl``: of a host whose own file was fetched its rows, of the others those
-    that it had sent."""
+    """Rewrite ``events.jsonl`` with the fetched events of each host, or with those that it sent if
+    its file was not fetched."""
     rows, have = [], set()
     for host in hosts:
         path = folder / FETCHED / host / "events.jsonl"

@@ -76,16 +76,14 @@ Env = Annotated[
         show_default=False,
     ),
 ]
-Restarts = Annotated[
-    int, typer.Option(min=0, help="How often in a row a host that was lost is started again.")
-]
+Restarts = Annotated[int, typer.Option(min=0, help="Maximum consecutive restarts of a lost host.")]
 Check = Annotated[
     bool,
-    typer.Option("--check", help="Look at all hosts and all pairs of them, and start nothing."),
+    typer.Option("--check", help="Check all hosts and all pairs of them, and start nothing."),
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Print what would be started and sent, and connect to nobody."),
+    typer.Option("--dry-run", help="Print what would be started and sent, without a connection."),
 ]
 SECRETIVE = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
 
@@ -94,9 +92,7 @@ SECRETIVE = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
 def hosts(
     script: Annotated[
         str,
-        typer.Argument(
-            help="Your training script, which is there on every host.", show_default=False
-        ),
+        typer.Argument(help="Your training script, which every host has.", show_default=False),
     ],
     where: Hosts,
     arguments: Annotated[
@@ -178,7 +174,7 @@ def hosts(
 def _peers_on(
     hosts: tuple[Host, ...], plan: Path | None
 ) -> tuple[tuple[Host, ...], dict[str, Any]]:
-    """The hosts that have peers, and the options that follow from these."""
+    """Return the hosts that have peers, and the options that follow from them."""
     from . import planned
 
     if plan is None:
@@ -324,8 +320,8 @@ def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str,
 
 
 def check_list(config: RunConfig, hosts: Sequence[Host]) -> None:
-    """Raises: ConfigError: The list of who is allowed would be another file on
-    each host, or none."""
+    """Check the list of allowed peers. Raises: ConfigError: Its path is relative, so it would name
+    another file on each host, or none."""
     elsewhere = [host.name for host in hosts if not host.is_local]
     if elsewhere and config.allowed and not Path(config.allowed).is_absolute():
         raise ConfigError(

@@ -1,5 +1,5 @@
-"""Frames between launcher and agent over ssh: a JSON object a line, with a mark that sets it apart
-from other output of a login shell."""
+"""Frames between launcher and agent over ssh: one JSON object per line, with a mark that separates
+it from other output of a login shell."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from gossip.errors import Malformed
 
-MARK = b"\x1e"  # record separator, as in RFC 7464: no banner and no profile begins a line with it
+MARK = b"\x1e"  # record separator, as in RFC 7464: no banner or profile begins a line with it
 FRAME_BYTES_MAX = 4 * 2**20
 CHUNK_BYTES = 256 * 1024
 Frame = dict[str, Any]
 
 
 def encode(frame: Mapping[str, Any]) -> bytes:
-    """Raises: ValueError: It is larger than a frame may be, or no JSON."""
+    """Encode a frame. Raises: ValueError: It is too large, or no JSON."""
     line = MARK + json.dumps(frame, separators=(",", ":"), allow_nan=False).encode() + b"\n"
     if len(line) > FRAME_BYTES_MAX:
         raise ValueError(f"a frame of {len(line)} bytes, at most {FRAME_BYTES_MAX} are possible")
@@ -25,8 +25,7 @@ def encode(frame: Mapping[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Bytes in, frames out; lines that are none are kept apart as ``noise``,
-    the last few of them."""
+    """Decodes bytes into frames. The last few lines that are no frames are in ``noise``."""
 
     NOISE_LINES = 20
 
@@ -35,15 +34,15 @@ class Decoder:
         self.noise: list[str] = []
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Raises: Malformed: A frame is no JSON object, or it never ends:
-        the other side is no agent of ours."""
+        """Decode data. Raises: Malformed: A frame is no JSON object, or too long: the other side is
+        no agent."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > FRAME_BYTES_MAX:
             raise Malformed(f"a line of more than {FRAME_BYTES_MAX} bytes")
         return [frame for line in lines if (frame := self._parse(line)) is not None]
 
     def _parse(self, line: bytes) -> Frame | None:
-        # A prompt or an escape sequence without a line of its own may stand before a frame.
+        # A prompt or an escape sequence without a newline may precede a frame.
         noise, mark, text = line.partition(MARK)
         if noise.strip():
             self.noise = [*self.noise, noise.decode("utf-8", "replace").strip()][
@@ -61,7 +60,7 @@ class Decoder:
 
 
 async def read(reader: asyncio.StreamReader, decoder: Decoder) -> AsyncIterator[Frame]:
-    """Frames until the other side closes. Raises: Malformed."""
+    """Yield frames until the other side closes. Raises: Malformed."""
     while data := await reader.read(CHUNK_BYTES):
         for frame in decoder.feed(data):
             yield frame

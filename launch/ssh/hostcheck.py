@@ -17,17 +17,17 @@ CLOCK_S = 5.0
 DISK_BYTES = 2**30
 PAIRS_SHOWN = 15
 SLOW_MS = 25.0
-"""A round trip of which the time of a measurement (``pairs.MEASURE_S``) has less than ten."""
+"""For a slower round trip, a measurement (``pairs.MEASURE_S``) contains fewer than ten of them."""
 Facts: TypeAlias = Mapping[str, Any]
 Level: TypeAlias = Literal["ok", "warn", "fail"]
 Results: TypeAlias = Mapping[tuple[str, str], Mapping[str, Any]]
-"""(from, to) -> what a probe said."""
+"""(from, to) -> result of a probe."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckLine:
-    """``about``: a host or a pair of them. ``hint``: what to do. ``problem``: not so a host's first
-    line, which sums up."""
+    """One line of the report. ``about``: a host or a pair of hosts. ``problem``: False for the
+    first line of a host, its summary."""
 
     level: Level
     about: str
@@ -38,7 +38,7 @@ class CheckLine:
 
 @dataclass(slots=True)
 class HostReport:
-    """All lines, in order."""
+    """All lines of the report, in order."""
 
     lines: list[CheckLine] = field(default_factory=list)
 
@@ -50,7 +50,7 @@ class HostReport:
         return [line for line in self.lines if line.level == "fail" and line.problem]
 
     def as_text(self) -> list[str]:
-        """For people: level, whom it is about, what was found; then, further in, what to do."""
+        """Return the report as text: level, host, finding; below it, indented, the hint."""
         width = max((len(line.about) for line in self.lines), default=0)
         found = []
         for line in self.lines:
@@ -72,12 +72,12 @@ def judge_hosts(
     program: Program,
     digest: str | None,
 ) -> None:
-    """A line for each host that answered, and one for whatever is wrong there.
+    """Add a line for each host that replied, and one for each of its problems.
 
     Args:
-        found: What each agent has told, with ``clock_s``: how far its clock is ahead of ours.
-        program: With an empty name nothing is to be run.
-        digest: Of its file here; None: it is not here, and the first host's counts.
+        found: Facts of each agent, with ``clock_s``: difference of its clock to ours, in seconds.
+        program: Program of the peers; without a name, no program is checked.
+        digest: Digest of its file here; None: it is not here, and the first host is the reference.
     """
     answered = [found[host.name] for host in hosts if host.name in found]
     first = next((facts for facts in answered if facts.get("script")), None)
@@ -195,7 +195,7 @@ def _script(host: Host, facts: Facts, program: Program, digest: str | None) -> I
 
 
 def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:
-    """Memory and cores for the peers of a host."""
+    """Check the memory and cores for the peers of a host."""
     if facts["memory_bytes"] < host.slots * PEER_BYTES:
         fits = facts["memory_bytes"] // PEER_BYTES
         need = (
@@ -217,7 +217,7 @@ def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:
 
 def _fewer(host: Host, fits: int) -> str:
     """Return a hint for a host that has room for only ``fits`` peers."""
-    if host.peers:  # the plan says how many there are
+    if host.peers:  # The plan determines the number of peers.
         return f"give some of {', '.join(host.peers)} to another host, or plan without them"
     return f"{host.name} slots={fits}" if fits else "another host"
 
@@ -239,12 +239,12 @@ def _run_dir(host: Host, facts: Facts) -> Iterable[CheckLine]:
 def choose(
     names: Sequence[str], listening: Mapping[str, Sequence[str]], probed: Mapping[str, Results]
 ) -> dict[str, str]:
-    """An address for each host: of those it listens on the first that all others reach, or else the
-    one that most do.
+    """Return an address for each host: the first that all others reach, or else the one that most
+    others reach.
 
     Args:
         listening: Host -> its addresses, the most likely first.
-        probed: Address -> what those said who tried it, of each host that has it.
+        probed: Address -> results of the probes to it.
     """
 
     def reached(name: str, address: str) -> int:
@@ -283,7 +283,8 @@ def judge_pairs(
     probed: Mapping[str, Results],
     measured: Mapping[tuple[str, str], float],
 ) -> None:
-    """A line for each pair, or one for all of many; and one for each way that is closed.
+    """Add a line for each pair, or one for all if there are many; and one for each failed
+    direction.
 
     Args:
         measured: (from, to) -> Mbit/s.
@@ -360,7 +361,7 @@ def _figures(
     ways = [way for a, b in pairs for way in ((a, b), (b, a))]
     times = [float(probed[chosen[target]][source, target]["ms"]) for source, target in ways]
     rates = [measured[way] for way in ways if way in measured]
-    # TCP takes about ten round trips until it is as fast as its link.
+    # TCP needs about ten round trips to reach the speed of its link.
     least = "at least " if max(times) > SLOW_MS else ""
     told = [f"{_span(times, 2)} ms", *([f"{least}{_span(rates, 0)} Mbit/s"] if rates else [])]
     return "  ".join(told)

@@ -1,5 +1,5 @@
-"""Facts that an agent finds on its host before anything starts: versions, the script, memory,
-clock, addresses."""
+"""Facts about a host, collected by its agent before the start: versions, the script, memory, clock,
+addresses."""
 
 from __future__ import annotations
 
@@ -32,11 +32,12 @@ _OURS = Path(gossip.__file__).parent
 
 
 def collect_facts(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Facts for the launcher to judge; changes into the folder that peers are to run in.
+    """Return facts for the checks of the launcher, and change to the working directory of the
+    peers.
 
     Args:
-        asked: ``workdir``, ``program``, ``run_dir``, ``run`` and ``address``, as the launcher was
-            given them; ``saved`` and ``host`` as ``saved`` takes them, where a run is to go on.
+        asked: ``workdir``, ``program``, ``run_dir``, ``run`` and ``address`` as given to the
+            launcher; for a resumed pipeline ``saved`` and ``host``, the arguments of ``saved``.
     """
     found: dict[str, Any] = {
         "python": sys.version.split()[0],
@@ -101,8 +102,7 @@ def saved(said: str, host: str) -> dict[str, Any]:
 
 
 def is_of_run(folder: Path, run: str) -> bool:
-    """Whether an agent of this very run has made it:
-    one that comes back after another goes on there."""
+    """Whether an agent of this run has made the folder: a restarted agent continues in it."""
     try:
         return (read_json(folder / "config.json") or {}).get("run") == run
     except ValueError:
@@ -138,11 +138,11 @@ def addresses(wanted: str = "") -> list[str]:
     """Return the addresses at which others may reach this host, the most likely first. Loopback
     comes last, for peers on the same machine.
 
-    The own name is never looked up: it often leads to 127.0.1.1. The address that ssh reports is
-    one that was reached.
+    The hostname is not resolved: it often leads to 127.0.1.1. The address that ssh reports is known
+    to work.
 
     Args:
-        wanted: A number, an interface, or a network such as 10.0.0.0/8; "": whatever there is.
+        wanted: An address, an interface, or a network such as 10.0.0.0/8; "": any.
     Raises: ConfigError: There is no such address here.
     """
     by_interface: dict[str, list[str]] = {}

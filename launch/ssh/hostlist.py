@@ -1,5 +1,4 @@
-"""Hosts that a run is spread over: ``-H a,b:2`` on the command line, or a file in DeepSpeed's
-syntax.
+"""Hosts of a run: ``-H a,b:2`` on the command line, or a file in DeepSpeed's syntax.
 
 nodea slots=2
 # 2222 is the port of ssh, not a number of peers
@@ -22,8 +21,7 @@ from gossip.topologies import WEIGHT_MAX
 
 LOCAL = "localhost"
 HOSTS_MAX = 256
-# Whatever stands here becomes a word of a command line:
-# nothing that ssh could take for an option of its own.
+# The name becomes a word of a command line, so it must not look like an option of ssh.
 _NAME = re.compile(
     r"(?:(?P<user>[A-Za-z0-9_][\w.+-]*)@)?"
     r"(?P<host>\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)"
@@ -41,9 +39,9 @@ class Host:
         slots: Number of peers that it gets.
         user: User of ssh; "": ssh's default.
         port: Port of ssh; None: ssh's default.
-        python: Interpreter that has gossip; "": of the same path as ours.
-        workdir: Folder that the peers run in; "": of the same path as ours.
-        weight: How often its peers serve rounds beside those of others, 1 to 10; 0: not given.
+        python: Interpreter with gossip; "": the path of this one.
+        workdir: Working directory of the peers; "": the path of this one.
+        weight: How often its peers serve rounds relative to others, 1 to 10; 0: not given.
         address: Address that its peers listen on: a number, an interface, or a network such as
             10.0.0.0/8. "": one that the others reach.
         peers: Names of its peers in the plan of a pipeline; (): not given.
@@ -77,9 +75,9 @@ assert set(OPTIONS) <= {field.name for field in fields(Host)}
 
 
 def load(given: str) -> tuple[Host, ...]:
-    """Hosts from a list, or from the file of that name.
+    """Return the hosts of a list, or of the file with that name.
 
-    Raises: ConfigError: It is neither, or something in it is wrong; with the line.
+    Raises: ConfigError: It is neither, or has an error; with the line.
     """
     path = Path(given)
     if not path.is_file() and ("/" in given or given.endswith(".txt")):  # no host has such a name
@@ -94,7 +92,8 @@ def load(given: str) -> tuple[Host, ...]:
 
 
 def parse_list(text: str) -> tuple[Host, ...]:
-    """``a,user@b:2``: names with numbers of peers. ``lab1=a,lab2=user@b``: with a plan's peers."""
+    """Parse ``a,user@b:2``: hosts with numbers of peers; or ``lab1=a,lab2=user@b``: with peers of a
+    plan."""
     found: list[Host] = []
     for word in text.split(","):
         peer, named, rest = word.strip().rpartition("=")
@@ -112,7 +111,7 @@ def parse_list(text: str) -> tuple[Host, ...]:
 
 
 def _with_peer(found: list[Host], host: Host, number: int | None) -> list[Host]:
-    """``lab1=a``: one more peer of a host, which may be there already."""
+    """Add a peer of ``lab1=a`` to its host, which may be in the list already."""
     (peer,) = host.peers
     if number is not None:
         raise ConfigError(
@@ -131,7 +130,7 @@ def _with_peer(found: list[Host], host: Host, number: int | None) -> list[Host]:
 
 
 def parse_file(text: str, where: str) -> tuple[Host, ...]:
-    """A line a host: its name, then options as ``name=value``. What follows a # is a comment."""
+    """Parse one host per line: its name, then options as ``name=value``. A # begins a comment."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         at = f"{where}:{number}"

@@ -1,5 +1,5 @@
-"""Whether two hosts reach each other, how fast, and under which address. Agents try it before
-anything starts.
+"""Measures whether two hosts reach each other, at which address and how fast. Agents do this before
+the start.
 
 Each agent listens on all of its addresses, on ports that the system chooses, as peers do. A client
 must know the token that the launcher gave to all agents. A listener sends the name of its agent,
@@ -24,13 +24,13 @@ CONNECT_S = 3.0  # for the connection and its first line, then for each echo
 VISIT_S = 10.0
 ECHOES = 5
 MEASURE_S = 0.25
-ARRIVAL_S = 2.0  # of what was sent meanwhile, over a slow link: of a part of it
+ARRIVAL_S = 2.0  # time for data to arrive over a slow link; the result counts what has arrived
 BLOCK = bytes(256 * 1024)
 WORD_BYTES = 16
 
 
 class Listener:
-    """The listening side. ``agent``: a number drawn by it, which tells it from all others."""
+    """The listening side. ``agent``: a random id that identifies it."""
 
     def __init__(self, word: str) -> None:
         self.agent = secrets.token_hex(8)
@@ -38,7 +38,7 @@ class Listener:
         self._servers: list[asyncio.Server] = []
 
     async def open(self, addresses: Iterable[str]) -> dict[str, int]:
-        """Ports by address; without those that it cannot listen on."""
+        """Listen on the addresses. Return the ports of those that it can listen on."""
         ports = {}
         for address in addresses:
             with contextlib.suppress(GossipError):
@@ -69,7 +69,7 @@ class Listener:
                 )
                 await writer.drain()
                 while await reader.read(len(BLOCK)):
-                    pass  # closed with something unread, the connection would lose the answer
+                    pass  # Closing a socket with unread data would lose the reply.
         writer.close()
 
     def close(self) -> None:
@@ -78,8 +78,8 @@ class Listener:
 
 
 async def probe(address: str, port: int, agent: str, word: str) -> dict[str, Any]:
-    """Whether that agent answers there: ``ms`` of a round trip, and the own address as it was seen;
-    or the ``error``."""
+    """Return the fastest round trip to an agent (``ms``) and the local address as seen there, or
+    the ``error``."""
     try:
         async with (
             asyncio.timeout(CONNECT_S) as limit,
@@ -105,8 +105,8 @@ async def probe(address: str, port: int, agent: str, word: str) -> dict[str, Any
 
 
 async def measure(address: str, port: int, word: str) -> dict[str, Any]:
-    """Bits a second from here to there, of what is sent in ``MEASURE_S``; ``stuck``: nothing of it
-    comes through; or the ``error``."""
+    """Return the rate to a listener, of data sent during ``MEASURE_S``; or ``stuck`` if nothing of
+    it arrives; or the ``error``."""
     try:
         async with asyncio.timeout(VISIT_S), _visit(address, port, word) as (reader, writer):
             await reader.readline()

@@ -1,4 +1,4 @@
-"""Assignment of a pipeline plan's peers to hosts: by their names, and never by their order."""
+"""Assignment of the peers of a pipeline plan to hosts: by name, never by order."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ ABOUT_FILE = "in a host file: HOST peers=NAME,NAME"
 
 
 def by_plan(hosts: Sequence[Host], names: Sequence[str], where: str) -> tuple[Host, ...]:
-    """The hosts that have peers of the plan, with the numbers of these.
+    """Return the hosts that have peers of the plan, with the ids of these peers.
 
-    A host has the peers that were named for it, or else the one that is called as the host is: a
-    profile has the name of its machine where nobody has said another.
-    The order of hosts means nothing: a plan is for unequal machines, and names them by stage.
+    A host has the peers that were named for it, or else the peer with the name of the host: a
+    profile is named after its machine by default. The order of hosts is ignored, because a plan is
+    for unequal machines.
 
     Args:
-        names: Of the plan's peers, by their numbers.
-        where: The plan, as an error names it.
-    Raises: ConfigError: A peer has no host, or two; a host is given a peer that the plan has not,
-        or another number of peers.
+        names: Names of the plan's peers, by id.
+        where: Name of the plan in error messages.
+    Raises: ConfigError: A peer has no host, or two; a host is given an unknown peer, or another
+    number of peers.
     """
     own = {host.name: _peers_of(host, names, where) for host in hosts}
     _check_once(own, where)
@@ -88,7 +88,7 @@ def _names_of(host: Host) -> tuple[str, ...]:
 
 
 def _is_same(name: str, other: str) -> bool:
-    """``lab1`` is ``lab1.local``, too."""
+    """Whether two host names are the same up to the domain: ``lab1`` is ``lab1.local``, too."""
     short, long = sorted((name, other), key=len)
     return short == long or ("." not in short and long.startswith(f"{short}."))
 

@@ -1,5 +1,5 @@
-"""The launcher's end of one agent: its ssh started, its frames read, its clock known,
-its end noticed."""
+"""The launcher's connection to one agent: starts its ssh, reads its frames, measures its clock,
+notices its end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .agent import VERSION
 from .frames import Decoder, Frame
 from .hostlist import Host
 
-HELLO_S = 60.0  # a far host, a slow disk, a cold cache: python and gossip are read from it
+HELLO_S = 60.0  # Python and gossip may be read from a cold cache or a slow disk.
 ANSWER_S = 60.0
 PING_S = 1.0
 BYE_S = 3.0
@@ -44,16 +44,16 @@ NONSENSE = (
 
 
 class AgentLost(LocalError):
-    """The agent of a host is gone, or does not answer."""
+    """The agent of a host has ended, or does not reply."""
 
 
 class RemoteAgent:
-    """One life of one host's agent.
+    """One process of a host's agent.
 
     Args:
-        argv: Starts it.
-        on_frame: Called with what nobody has asked for.
-        on_end: Called once, when there will be no more frames.
+        argv: Command that starts it.
+        on_frame: Called with frames that are no replies.
+        on_end: Called once, after the last frame.
     """
 
     def __init__(
@@ -76,10 +76,10 @@ class RemoteAgent:
         self.heard_at = time.monotonic()
         self.over = False
         self.closing = False
-        self.stumbled = False  # some of what it told was lost
+        self.stumbled = False  # whether a frame was lost
 
     async def open(self) -> None:
-        """Raises: Unreachable: There is no agent."""
+        """Start the agent. Raises: Unreachable: It does not start."""
         try:
             self._process = await asyncio.create_subprocess_exec(
                 *self._argv,
@@ -87,7 +87,7 @@ class RemoteAgent:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
                 env={**os.environ, TOKEN_VARIABLE: self._guardian.token},
-                start_new_session=True,  # a Ctrl-C is for us: we tell the agents what to do
+                start_new_session=True,  # Ctrl-C must not reach ssh: the launcher stops the agents.
             )
         except OSError as error:
             raise ssh.Unreachable(
@@ -108,14 +108,14 @@ class RemoteAgent:
             await self.close(now=True)
             raise ssh.Unreachable(
                 self.host.target,
-                "its gossip speaks another language",
+                "its gossip has another version of the agent protocol",
                 "install the same version on all hosts",
             )
         self._tasks.append(asyncio.create_task(self._keep_pinging()))
 
     @property
     def is_open(self) -> bool:
-        """Whether it has a process that has not ended."""
+        """Whether the process of the agent is running."""
         return bool(self._tasks) and not self.over
 
     @property
@@ -125,7 +125,7 @@ class RemoteAgent:
 
     @property
     def clock_s(self) -> float:
-        """How far its clock is ahead of ours."""
+        """Difference of the agent's wall clock to ours, in seconds; positive: it is ahead."""
         return min(self._clocks)[2] if self._clocks else 0.0
 
     @property
@@ -146,7 +146,7 @@ class RemoteAgent:
             self._process.stdin.write(frames.encode({"kind": kind, **fields}))
 
     async def ask(self, kind: str, answer: str, within_s: float = ANSWER_S, **fields: Any) -> Frame:
-        """Raises: Lost: No answer came."""
+        """Send a request and return the reply. Raises: AgentLost: No reply arrived."""
         self.send(kind, **fields)
         return await self._expect(answer, within_s)
 
@@ -167,7 +167,7 @@ class RemoteAgent:
             async for frame in frames.read(self._process.stdout, self._decoder):
                 self._receive_frame(frame)
         except NONSENSE as error:
-            # nobody would hear it any more: it ends, too
+            # No more frames will be read, so end the agent.
             self._tail.append(f"it cannot be understood: {type(error).__name__}: {error}")
             self._signal(signal.SIGKILL)
         await self._process.wait()
@@ -185,7 +185,7 @@ class RemoteAgent:
             self._handle_frame(frame)
 
     def _end(self) -> None:
-        """No frame comes any more."""
+        """Record that no more frames will arrive."""
         if self.over:
             return
         self.over = True
@@ -196,7 +196,7 @@ class RemoteAgent:
 
     def _handle_frame(self, frame: Frame) -> None:
         """Handle a frame of the agent. A malformed frame, or one that cannot be written here (a
-        full disk), is lost; host and run go on."""
+        full disk), is dropped; host and run continue."""
         try:
             self._on_frame(self, frame)
         except NONSENSE as error:
@@ -211,13 +211,13 @@ class RemoteAgent:
 
     async def _read_errors(self) -> None:
         assert self._process.stderr is not None
-        with contextlib.suppress(ValueError, OSError):  # a line without an end is nothing to read
+        with contextlib.suppress(ValueError, OSError):  # too long a line
             async for line in self._process.stderr:
                 self._tail.append(line.decode("utf-8", "replace").rstrip())
 
     async def _keep_pinging(self) -> None:
-        """Also tells the agent that we are there:
-        it knows by that whether we die or the cable is cut."""
+        """Ping the agent. It uses the pings to distinguish a dead launcher from an interrupted
+        network."""
         for number in itertools.count():
             self._pings[number] = time.monotonic()
             self._pings.pop(number - CLOCK_SAMPLES, None)
@@ -236,7 +236,7 @@ class RemoteAgent:
             self._process.send_signal(number)
 
     async def close(self, now: bool = False) -> None:
-        """Dismisses the agent, which ends what it still runs; ``now``: does not wait for it."""
+        """Disconnect from the agent, which ends its peers. ``now``: do not wait for it."""
         self.closing = True
         if not self.over:
             self.send("bye")
@@ -250,4 +250,4 @@ class RemoteAgent:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._end()  # also of a process that not even SIGKILL has ended in time
+        self._end()  # also if SIGKILL has not ended the process in time

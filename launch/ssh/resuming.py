@@ -1,5 +1,5 @@
-"""Resume of a pipeline whose hosts have checkpoints in folders of their own: each has some of the
-layers, and all must go on from one step."""
+"""Resume of a pipeline with checkpoints in separate folders of hosts: each host has some of the
+layers, and all must resume from the same step."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ COPY = "bring all parts together, as with rsync -a OTHER:FOLDER/ FOLDER/, and co
 
 
 def put_off(resolved: Resolved) -> tuple[Resolved, str]:
-    """A pipeline's ``resume`` is for the hosts to look at: without it here, and what it was.
+    """Remove the ``resume`` of a pipeline from the settings, and return it: only the hosts can
+    resolve it.
 
-    Raises: ConfigError: Nobody can tell which folder it is before the script runs.
+    Raises: ConfigError: The folder cannot be determined before the script runs.
     """
     config = resolved.config
     if config.pipeline is None or not config.resume:
@@ -39,8 +40,8 @@ def put_off(resolved: Resolved) -> tuple[Resolved, str]:
 def from_hosts(
     resolved: Resolved, said: str, hosts: Sequence[Host], found: HostSurvey
 ) -> tuple[Resolved, dict[str, str]]:
-    """The config with the step that all go on from, and ``resume`` for the peers of each host; what
-    was chosen, or is wrong, is a line in the report."""
+    """Return the config with the step that all hosts resume from, and ``resume`` for the peers of
+    each host. The result is a line in the report."""
     plan, report = resolved.config.pipeline, found.report
     assert plan is not None, "only a pipeline goes on from parts"
     if report.failed:
@@ -82,7 +83,8 @@ def _judge(
     hosts: Sequence[Host],
     able: Mapping[str, Sequence[SavedStage]],
 ) -> None:
-    """A peer whose host lacks its layers takes the state of another of its stage that has them."""
+    """Report peers on hosts without the layers of their stage. Another peer of the stage sends them
+    its state; if there is none, the check fails."""
     for number, stage in enumerate(plan.stages):
         where = {peer: host.name for host in hosts for peer in host.numbers if peer in stage.peers}
         have = [name for name in where.values() if stage_parts.covering(able[name], stage.layers)]

@@ -1,5 +1,5 @@
-"""How a host's agent is started: over the user's own ssh, with their config, jump hosts and agent.
-Nothing is ever asked for."""
+"""Command that starts a host's agent: the user's own ssh, with its config, jump hosts and agent. It
+never prompts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gossip.interpreter import python_command
 from .hostlist import Host
 
 CONNECT_S = 10
-# ControlMaster: a connection that is there is used; one that others may use, too, is none of ours
-# to begin and to end.
+# ControlMaster: an existing connection is used, but no shared one is opened: other processes may
+# depend on it.
 OPTIONS = (
     "BatchMode=yes",
     f"ConnectTimeout={CONNECT_S}",
@@ -42,7 +42,7 @@ class Unreachable(GossipError):
 
 
 def parse(given: str) -> tuple[str, ...]:
-    """The words of ``--ssh``. Raises: ConfigError."""
+    """Split the value of ``--ssh`` into words. Raises: ConfigError."""
     try:
         words = tuple(shlex.split(given))
     except ValueError as error:
@@ -68,10 +68,10 @@ def python_of(host: Host) -> str:
 
 
 def explain(host: Host, code: int | None, said: Sequence[str]) -> Unreachable:
-    """Why there is no agent, from the exit code of ssh and what stands on its stderr.
+    """Return the reason why there is no agent, from the exit code and stderr of ssh.
 
     Args:
-        code: None: it has not ended, and no agent has answered.
+        code: Exit code; None: ssh is running, and no agent has replied.
     """
     target, python = host.target, python_of(host)
     text = "\n".join(said)
@@ -105,13 +105,13 @@ def explain(host: Host, code: int | None, said: Sequence[str]) -> Unreachable:
     if code is None:
         return Unreachable(target, "no agent has answered", by_hand)
     if code == 255:
-        return Unreachable(target, last or "it ended without a word", by_hand)
+        return Unreachable(target, last or "it ended without output", by_hand)
     return Unreachable(
         target, f"the agent ended with exit code {code}{': ' if last else ''}{last}", by_hand
     )
 
 
 def _plain(line: str, target: str) -> str:
-    """Without the names that ssh puts before what it says."""
+    """Remove the host names that ssh puts before its messages."""
     host = re.escape(target.rpartition("@")[2])
     return re.sub(rf"^(ssh: |([\w.+-]+@)?{host}: )+", "", line.strip()).rstrip(".\r")

@@ -1,5 +1,5 @@
-"""Looks at every host and every pair of hosts before anything starts: agents look,
-``hostcheck`` judges."""
+"""Checks every host and every pair of hosts before the start: agents collect facts, ``hostcheck``
+evaluates them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from .pairs import WORD_BYTES
 from .remote import AgentLost, RemoteAgent
 
 MEASURED_MAX = 8
-"""Among so many hosts every pair is measured; of more each host with the next one only: a pair at a
-time takes half a second."""
+"""Up to so many hosts, every pair is measured, half a second each. With more hosts, each is
+measured with the next one only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class HostRequirements:
     """Requirements that each host must meet.
 
     Attributes:
-        program: As it was typed; from each host's ``workdir`` on, as all other paths.
+        program: The program as typed; like all other paths relative to each host's ``workdir``.
         run_dir: Folder of the run; each host has a folder of its own in it (``host_folder``).
         run: Id of the run.
         saved: Checkpoint that a pipeline resumes from, as ``hostfacts.saved`` takes it; "": none.
@@ -62,9 +62,9 @@ class HostRequirements:
 
 @dataclass(frozen=True, slots=True)
 class HostSurvey:
-    """``addresses``: that the peers of each host listen on. ``unreachable``: hosts that no agent
-    answers on. ``measured``: (from, to) -> Mbit/s. ``saved``: what ``hostfacts.saved`` has found on
-    each host."""
+    """Result of the checks. ``addresses``: address for the peers of each host. ``unreachable``:
+    hosts without an agent. ``measured``: (from, to) -> Mbit/s. ``saved``: result of
+    ``hostfacts.saved`` on each host."""
 
     report: HostReport
     addresses: Mapping[str, str]
@@ -74,7 +74,7 @@ class HostSurvey:
 
 
 async def survey(remotes: Mapping[str, RemoteAgent], wanted: HostRequirements) -> HostSurvey:
-    """Opens all remotes and has them look around."""
+    """Connect to all hosts and check them."""
     report = HostReport()
     hosts = [remote.host for remote in remotes.values()]
     answers = await asyncio.gather(
@@ -155,7 +155,7 @@ async def _survey_pairs(
                     elif "stuck" in result:
                         probed[address][way] = {**probed[address][way], **result}
     except AgentLost as lost:
-        report.add("fail", "all", f"the pairs could not be looked at: {lost}", "run it again")
+        report.add("fail", "all", f"the pairs could not be checked: {lost}", "run it again")
         return {}, {}
     hostcheck.judge_pairs(report, names, chosen, probed, measured)
     return chosen, measured
@@ -184,7 +184,7 @@ async def find_address(
     probed: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
     for other, answer in zip(there, answers, strict=True):
         if isinstance(answer, AgentLost):
-            continue  # it is lost too
+            continue  # It is lost, too.
         if isinstance(answer, BaseException):
             raise answer
         for target, result in zip(targets, answer["results"], strict=True):
@@ -200,9 +200,9 @@ def _measured_pairs(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def with_keys(resolved: Resolved, found: HostSurvey) -> Resolved:
-    """The config with what the addresses ask for: beyond loopback peers have keys.
+    """Return the config with keys turned on if peers listen beyond loopback.
 
-    Raises: ConfigError: Somebody has said that they should have none, and nothing else.
+    Raises: ConfigError: ``keys`` is off, and ``insecure`` is not set.
     """
     config = resolved.config
     if (
@@ -213,9 +213,9 @@ def with_keys(resolved: Resolved, found: HostSurvey) -> Resolved:
         return resolved
     if config.keys is False:
         raise ConfigError(
-            "without keys anybody who reaches the hosts could take part, read gradients and send "
-            "false updates",
-            "leave out --no-keys, or add --insecure on a network where everybody may do that",
+            "without keys any process that reaches the hosts could take part, read gradients and "
+            "send false updates",
+            "leave out --no-keys, or add --insecure on a network with trusted machines only",
         )
     return resolved.with_values("addresses beyond loopback", keys=True)
 
@@ -225,7 +225,8 @@ class HostsUnfit(ConfigError):
 
 
 def refuse(found: HostSurvey) -> None:
-    """Raises: Unreachable, Unfit: Something has failed; when it is one thing, with that."""
+    """Raise the errors of the report. Raises: Unreachable, HostsUnfit: A check has failed; a single
+    failure is named."""
     failed = found.report.failed
     if not failed:
         return

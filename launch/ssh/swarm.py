@@ -1,5 +1,5 @@
-"""Runs one swarm on many hosts: an agent on each, whose peers it hears; what is lost comes back,
-and nothing is left behind."""
+"""Runs one swarm on many hosts with an agent on each: shows their events, restarts lost hosts, and
+leaves no process behind."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ from .remote import AgentLost, RemoteAgent
 from .survey import HostRequirements, HostSurvey, find_address, survey
 
 SILENT_S = 5.0
-LOST_S = 60.0  # a host that was silent for so long is given up, or connected to anew
+LOST_S = 60.0  # A host that was silent for so long is abandoned, or connected to again.
 BACK_OFF_S = (1.0, 2.0, 5.0, 10.0, 20.0, 40.0)
-REBOOT_S = 600.0  # a host that is lost and cannot be reached may reboot for so long
-STEADY_S = 120.0  # after so long a host may be lost anew as often as at first
+REBOOT_S = 600.0  # time for a lost host to reboot
+STEADY_S = 120.0  # After so long the count of restarts of a host begins again.
 FETCH_S = 300.0
 STOP_SLACK_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class AgentProgram:
-    """Program of the peers, and how agents are reached.
+    """Program of the peers, and how to reach the hosts.
 
     Attributes:
         environment: Variables that are sent to every host; no others are sent.
-        ssh: Words of the command.
-        restarts: How often in a row the agent of a host is started again.
+        ssh: Command line of ssh.
+        restarts: Maximum number of consecutive restarts of a host's agent.
         module: Whether the script is the name of a module.
-        saved: Checkpoint that a pipeline resumes from, with the step where one is given; "": none.
+        saved: Checkpoint that a pipeline resumes from, with its step if given; "": none.
     """
 
     hosts: tuple[Host, ...]
@@ -91,7 +91,7 @@ class AgentProgram:
 
 @dataclass(slots=True)
 class HostState:
-    """A host of the run, and how it goes with it."""
+    """State of a host of the run."""
 
     host: Host
     peers: Sequence[int]
@@ -114,7 +114,7 @@ class HostState:
 
 
 class HostsLauncher:
-    """One run on many hosts, from the first look to the last file.
+    """One run on many hosts, from the checks to the collected files.
 
     Args:
         config: Resolved; its peers are those of all hosts.
@@ -144,10 +144,10 @@ class HostsLauncher:
         self._running = False
         self._key: KeyPair | None = None
         self.resumes: Mapping[str, str] = {}
-        """Checkpoint that the peers of each host resume from, by host, where it is not the same on
-        all."""
+        """Checkpoint that the peers of each host resume from, by host, if hosts have different
+        ones."""
         self._tasks: set[asyncio.Task[None]] = set()
-        self._looks = asyncio.Lock()  # an agent answers one question of a kind at a time
+        self._looks = asyncio.Lock()  # An agent handles one request of a kind at a time.
 
     def _remote(self, host: Host) -> RemoteAgent:
         argv = ssh.command(host, self.program.ssh, self.config.name)
@@ -158,7 +158,7 @@ class HostsLauncher:
         return f"{peer}@{self._of[peer].name}" if peer in self._of else str(peer)
 
     def bracketed(self, peer: int) -> str:
-        """Before the lines that it writes."""
+        """Return the prefix of the peer's output lines."""
         return f"[{self.peer_name(peer)}]"
 
     async def survey_hosts(self) -> HostSurvey:
@@ -171,7 +171,7 @@ class HostsLauncher:
         return found
 
     async def close(self) -> None:
-        """Dismisses whoever is still there."""
+        """Disconnect from all agents."""
         there = [found.remote for found in self.places.values() if not found.remote.over]
         await asyncio.gather(*(remote.close(now=remote.silent_s > SILENT_S) for remote in there))
         self._guardian.close()
@@ -179,12 +179,11 @@ class HostsLauncher:
     # --- the run ----------------------------------------------------------------------------------
 
     async def run(self, folder: Path, config: RunConfig) -> RunOutcome:
-        """Starts the peers of all hosts, and returns when they are gone and what they leave
-        is in ``folder``.
+        """Run the peers of all hosts until they have ended and their files are in ``folder``.
 
         Args:
-            folder: Of the run, with its swarm key where it has one.
-            config: As it was given, and what the look at the hosts has added.
+            folder: Folder of the run, with its swarm key if there is one.
+            config: The config after the checks of the hosts.
         """
         began = time.monotonic()
         self.config = self.outcome.config = config
@@ -199,8 +198,8 @@ class HostsLauncher:
         return self.outcome
 
     async def _lead(self, began: float) -> None:
-        """The run itself, until every host has said how its part ended."""
-        # Whoever stops this process stops its pings, and the agents would take it for cut off.
+        """Run until every host has reported the end of its part."""
+        # A stopped launcher sends no pings, so the agents would take it for unreachable.
         former = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         watcher = asyncio.create_task(self._watch(began))
         try:
@@ -265,7 +264,7 @@ class HostsLauncher:
         write_json(self._folder / checkpoints.HOSTS, {"hosts": rows})
 
     async def _life_of(self, found: HostState) -> None:
-        """Until the peers of a host are done, or it is given up."""
+        """Supervise a host until its peers are done, or it is abandoned."""
         while True:
             await found.over.wait()
             found.over.clear()
@@ -301,8 +300,8 @@ class HostsLauncher:
             )
 
     async def _returns(self, found: HostState) -> bool:
-        """Starts the agent of a lost host again, with all its peers that were not done,
-        whose lives count one up."""
+        """Restart the agent of a lost host, and its unfinished peers with the next incarnation.
+        Return whether that succeeded."""
         peers = [peer for peer in found.peers if peer not in self.outcome.finished]
         if time.monotonic() - found.since > STEADY_S:
             found.tries = 0
@@ -312,7 +311,7 @@ class HostsLauncher:
             if await self._reach_again(found):
                 found.silent, found.ended = False, False
                 found.over.clear()
-                if found.remote.over:  # it has ended before it was listened to
+                if found.remote.over:  # It ended before its end could be noticed here.
                     found.over.set()
                 self._start(found, {peer: self._next_incarnation(found, peer) for peer in peers})
                 return True
@@ -385,7 +384,8 @@ class HostsLauncher:
         return max(self.view.rows[peer].incarnation, found.incarnations.get(peer, 0)) + 1
 
     def _announce_end(self, found: HostState) -> None:
-        """Or those who are done would wait for peers that do not come back."""
+        """Announce the end of the peers of a host to the others, which would otherwise wait for
+        their restart."""
         for other in self.places.values():
             for peer in found.peers if other is not found else ():
                 other.remote.send(
@@ -420,7 +420,7 @@ class HostsLauncher:
             case "failed":
                 hint = f" (try: {frame['hint']})" if frame.get("hint") else ""
                 self._print_line(f"x {found.name}: {frame['message']}{hint}")
-                found.tries = self.program.restarts  # it would fail again
+                found.tries = self.program.restarts  # Another start would fail, too.
                 found.over.set()
             case "file" if found.collector is not None:
                 try:
@@ -435,7 +435,7 @@ class HostsLauncher:
             self._print_line(f"! an event of {found.name} is left out: {error}")
             return
         if isinstance(row.get("peer"), int) and row["peer"] not in found.peers:
-            raise ValueError(f"{found.name} tells of peer {row['peer']}, which is not there")
+            raise ValueError(f"{found.name} reports peer {row['peer']}, which runs on another host")
         self._events.write({**row, "host": found.name})
         event = read_event(row)
         match event:
@@ -449,8 +449,8 @@ class HostsLauncher:
         self._apply(event)
 
     def _introduce(self, found: HostState, join_server: str) -> None:
-        """Tells the join servers of the other hosts where the new one is, and once there are all of
-        them, how others join."""
+        """Send the address of a new join server to the other hosts. Once all hosts have one, print
+        how others join."""
         found.join_server = join_server
         for other in self.places.values():
             if other is not found:
@@ -465,8 +465,8 @@ class HostsLauncher:
             self._print_line(line)
 
     def _print_agent_line(self, found: HostState, text: str) -> None:
-        """A line of an agent. The first failure is mostly the cause of the others:
-        only that is explained."""
+        """Print a line of an agent. Details are printed for the first failure only, which is
+        usually the cause of the others."""
         if text.startswith("  "):
             if self._explained_by in (None, found.name):
                 self._print_line(text)
@@ -502,7 +502,8 @@ class HostsLauncher:
                 self._print_line(waiting(self.view, self.config, now - began, now, self.peer_name))
 
     def _listen_for(self, found: HostState) -> None:
-        """Says when a host falls silent, and for how long; one that stays so is taken for lost."""
+        """Print when a host falls silent and when it replies again. Disconnect from a host that
+        stays silent."""
         silent_s = found.remote.silent_s
         if (
             found.remote.over
@@ -529,8 +530,8 @@ class HostsLauncher:
             self._keep(found.remote.close(now=True))
 
     def _dismiss_if_late(self, found: HostState) -> None:
-        """Stops the peers of a host that came back when all others were done:
-        nobody is left to take them in."""
+        """Stop the peers of a restarted host that came too late: all others are done, and no peer
+        is left to send them a state."""
         others_run = any(
             self._running_on(other)
             for other in self.places.values()
@@ -598,8 +599,8 @@ class HostsLauncher:
                 self._keep(found.remote.close(now=True))
 
     async def _fetch(self, found: HostState) -> None:
-        """Logs, metrics, commits and events of a host's peers.
-        Of one that is lost there is what it had sent."""
+        """Fetch logs, metrics, commits and events of a host's peers. Of a lost host only the sent
+        events exist here."""
         if not found.ended or found.remote.over or found.remote.silent_s > SILENT_S:
             self._print_line(
                 f"! the logs of {found.name} are there only: {self._wanted.host_folder(found.host)}"

@@ -1,5 +1,4 @@
-"""How often the peers of each host serve rounds beside the others: by what its network carries, as
-measured before the start."""
+"""Weights of the servers of each host, from the measured speed of its network."""
 
 from __future__ import annotations
 
@@ -18,9 +17,9 @@ from .hostlist import Host, place
 MEASURED = "the speeds of the hosts"
 SAID = "the hosts"
 SPREAD = 2.0
-"""Hosts that are closer to each other are alike: in a quarter of a second no more is measured than
-the order of magnitude."""
-STEPS = 3  # of halving: who is slower than that serves an eighth of what the fastest serve
+"""Hosts with a smaller ratio of speeds get equal weights: a measurement of a quarter of a second
+shows only the order of magnitude."""
+STEPS = 3  # of halving: the slowest hosts serve at least an eighth as often as the fastest
 NAMED_MAX = 4
 
 
@@ -28,8 +27,8 @@ def speeds(names: Sequence[str], measured: Mapping[tuple[str, str], float]) -> d
     """Return the rate of each host in its slower direction, in Mbit/s. Empty if a host was not
     measured in both.
 
-    A way is as slow as the slower of its two ends, so a host's own rate shows best on its best way.
-    A host with a single fast way is fast itself, however many of the others are slow.
+    A connection is as fast as the slower of its two ends, so the best connection of a host shows
+    its own rate. A host with one fast connection is fast, however slow the others are.
 
     Args:
         measured: (from, to) -> Mbit/s.
@@ -45,8 +44,8 @@ def speeds(names: Sequence[str], measured: Mapping[tuple[str, str], float]) -> d
 
 
 def weights_of(carried: Mapping[str, float]) -> dict[str, int]:
-    """Powers of two, 1 for the slowest: noise does not change them. Empty when none is more than
-    twice as fast as another."""
+    """Return weights of the hosts: powers of two, so that noise does not change them, and 1 for the
+    slowest. Empty if no host is more than twice as fast as another."""
     best, worst = max(carried.values(), default=0.0), min(carried.values(), default=0.0)
     if best <= SPREAD * worst:
         return {}
@@ -55,9 +54,9 @@ def weights_of(carried: Mapping[str, float]) -> dict[str, int]:
 
 
 def weigh_by_hosts(resolved: Resolved, hosts: Sequence[Host]) -> Resolved:
-    """The config with the weights that stand behind hosts in their file.
+    """Return the config with the weights of the host file.
 
-    Raises: ConfigError: They are given elsewhere as well.
+    Raises: ConfigError: Weights are also given elsewhere.
     """
     if not any(host.weight for host in hosts):
         return resolved
@@ -79,20 +78,20 @@ def by_bandwidth(
     measured: Mapping[tuple[str, str], float],
     report: HostReport,
 ) -> Resolved:
-    """The config with weights where hosts differ much, unless the user has said any;
-    and a line in the report."""
+    """Return the config with weights by bandwidth, unless the user has set weights or the hosts are
+    similar. Add a line to the report."""
     config = resolved.config
     if resolved.sources["server_weights"] != "default" or all(map(is_loopback, addresses.values())):
         return resolved
     if config.pipeline is not None:
-        return resolved  # each stage has servers of its own, and the plan knows the links
+        return resolved  # Each stage has its own servers, and the plan includes the links.
     carried = speeds([host.name for host in hosts], measured)
     topology = topologies.load(config.topology)
     if "weights" in topology.bound:
         return resolved
     best = max(carried.values(), default=0.0)
-    # Such a host has as many updates of its own to carry as those that come when it serves: to have
-    # it serve less spares nothing.
+    # On this host, sending the own updates is as much load as receiving those of others as a
+    # server. Serving less often would save nothing.
     full = {host.name for host in hosts if 2 * host.slots >= config.peers}
     found = weights_of({name: best if name in full else rate for name, rate in carried.items()})
     if "weights" in topology.options:

@@ -168,7 +168,7 @@ def test_settings_that_stand_in_variables_go_with_the_jobs(
         (["--", "--aggregator", "kurm", "train.py"], "Did you mean 'krum'?"),
         (["--", "--run-dir", "/x", "train.py"], "run_dir is set (flag)"),
         (["--", "-n", "3", "train.py"], "peers is set (flag)"),
-        (["--", "--no-keys", "train.py"], "without keys anybody who reaches them"),
+        (["--", "--no-keys", "train.py"], "without keys any process that reaches them"),
         (["--", "--aggregator", "my.py:rule", "train.py"], "my.py"),
         (["--name", "a b", "train.py"], "letters, digits"),
         (["--input", "data.csv", "train.py"], "there is no data.csv"),
@@ -344,7 +344,7 @@ def test_who_comes_when_nobody_is_left_is_told_so(
             condor_peer.check_going_on(task, lines, incarnation)
             return
         with pytest.raises(
-            ConfigError, match=f"the run condor-7 is over: {over}, and nobody answers"
+            ConfigError, match=f"the run condor-7 is over: {over}, and no peer answers"
         ):
             condor_peer.check_going_on(task, lines, incarnation)
 

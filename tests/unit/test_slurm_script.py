@@ -47,20 +47,20 @@ GOLDEN = """\
 #SBATCH --requeue
 #SBATCH --mem=8G
 # --no-kill, here and for srun: a lost node takes its own tasks with it, not the job.
-# --signal: every task hears SIGTERM before the time is up, and its peer leaves after its round.
-# --requeue: a job that is started again is another run, in another folder. With --resume auto it
-# goes on from the newest checkpoint; without one there is no state left to go on from.
+# --signal: every task receives SIGTERM before the time limit, and its peer leaves after its round.
+# --requeue: a requeued job is another run, in another folder. With --resume auto it continues from
+# the newest checkpoint; without a checkpoint there is no state to continue from.
 
 cd "$SLURM_SUBMIT_DIR" || exit 2
 export OMP_NUM_THREADS=1
 run="runs/slurm-$SLURM_JOB_ID"
 [ "${SLURM_RESTART_COUNT:-0}" = 0 ] || run="$run-r$SLURM_RESTART_COUNT"
 
-# --kill-on-bad-exit=0, --wait=0: a task that ends, however, leaves the others alone.
+# --kill-on-bad-exit=0, --wait=0: the end of a task does not end the others.
 srun --no-kill --kill-on-bad-exit=0 --wait=0 --cpus-per-task=1 \\
   PYTHON -P -m gossip.launch.cli run --run-dir "$run" --aggregator krum train.py --lr 0.1 'a b'
 
-# The code of srun is the worst of its tasks. The job has gone well when peers came to the end.
+# The exit code of srun is the worst of its tasks. The job succeeds if peers have finished.
 PYTHON -P -m gossip.launch.schedulers.task_runs "$run" $?
 """
 WORDS = ["--aggregator", "krum", "train.py", "--lr", "0.1", "a b"]

@@ -1,5 +1,5 @@
-"""``gossip condor``: a DAG for HTCondor whose jobs are the peers of one run, which goes on when
-jobs are evicted or come late."""
+"""``gossip condor``: a DAG for HTCondor with the peers of one run as its jobs. The run continues if
+jobs are evicted or start late."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def condor(
         list[str],
         typer.Argument(
             metavar="[OPTIONS] SCRIPT [ARGS]",
-            help="What follows gossip run in every job.",
+            help="Arguments of gossip run in every job.",
             show_default=False,
         ),
     ],
-    peers: Annotated[int, optional("How many jobs, a peer each.", "-n", "--peers", min=2)],
+    peers: Annotated[int, optional("Number of jobs, with one peer each.", "-n", "--peers", min=2)],
     name: Annotated[str, optional("Of the submission; by default that of the script.")] = "",
     out: Annotated[
         Path | None,
@@ -65,11 +65,11 @@ def condor(
     disk: Annotated[str, typer.Option(help="Of each peer, as HTCondor writes it.")] = "1GB",
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer.")] = 0,
     restarts: Annotated[
-        int, typer.Option(min=0, help="How often a job that failed or was held is started again.")
+        int, typer.Option(min=0, help="Maximum restarts of a job that failed or was held.")
     ] = 6,
     leave: Annotated[
         int,
-        typer.Option(min=1, help="Seconds that a job that is asked to go has to leave."),
+        typer.Option(min=1, help="Seconds that an evicted job has to leave."),
     ] = 90,
     python: Annotated[str, optional("Its path on all machines; by default the one here.")] = "",
     more: Annotated[
@@ -82,8 +82,8 @@ def condor(
         bool, typer.Option("--submit", help="Send it with condor_submit_dag, too.")
     ] = False,
 ) -> None:
-    """Write, or --submit, a DAG for HTCondor whose jobs are peers (no real cluster has run it yet):
-    gossip condor -n 8 -- train.py --lr 0.1
+    """Write, or --submit, a DAG for HTCondor with a peer in each job (no real cluster has run it
+    yet): gossip condor -n 8 -- train.py --lr 0.1
 
     Without --shared, the settings, the key and the script are transferred with the jobs. The jobs
     find each other by a contact file on the submitting machine (condor_chirp), and connect to each
@@ -160,8 +160,8 @@ def condor(
 
 
 def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
-    """Files that go with each job, into one folder. Raises: ConfigError: One is missing,
-    or cannot be named there."""
+    """Return the files that are sent with each job, into one folder. Raises: ConfigError: One is
+    missing, or cannot be named there."""
     for path in paths:
         if not path.exists():
             raise ConfigError(
@@ -186,7 +186,7 @@ def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
 
 
 def check_path(path: Path) -> None:
-    """Raises: ConfigError: HTCondor would read it as several, or as a macro."""
+    """Check a path. Raises: ConfigError: HTCondor would read it as several, or as a macro."""
     if wrong := re.search(r"[\s,$;\\\"']", str(path)):
         raise ConfigError(
             f"{path}: HTCondor's files have no way to name a path with {wrong[0]!r} in it",
@@ -195,7 +195,8 @@ def check_path(path: Path) -> None:
 
 
 def make_folder(folder: Path, resolved: Resolved | None) -> None:
-    """With settings and key where they go with the jobs. Raises: ConfigError."""
+    """Make the folder of a submission, with settings and key if they are sent with the jobs.
+    Raises: ConfigError."""
     from gossip.launch.local import feasible
     from gossip.run import SWARM_KEY, write_pair
     from gossip.transport import new_pair
@@ -217,7 +218,7 @@ def make_folder(folder: Path, resolved: Resolved | None) -> None:
 
 
 def send(dag: Path) -> None:
-    """Raises: ConfigError: HTCondor refuses."""
+    """Submit the DAG. Raises: ConfigError: HTCondor rejects it."""
     done = subprocess.run(
         ["condor_submit_dag", str(dag)], capture_output=True, text=True, check=False
     )

@@ -1,9 +1,9 @@
 """The contact file of a submission to HTCondor: addresses of peers, for jobs that share no folder.
 
-It is on the machine that the jobs were submitted from. A job reads it and appends to it through
-HTCondor (``condor_chirp``), which needs no network of ours. That one machine appends the lines of
-all jobs, so no line is lost or cut. The file has addresses and no secret: the swarm key decides
-which peers a join server admits.
+The file is on the submitting machine. A job reads it and appends to it through HTCondor
+(``condor_chirp``), which needs no direct connection. That one machine appends the lines of all
+jobs, so no line is lost or cut. The file has addresses and no secret: the swarm key decides which
+peers a join server admits.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ COMES, DONE = "comes", "done"
 
 @dataclass(frozen=True, slots=True)
 class ContactLine:
-    """``RUN PEER INCARNATION WHAT``.
+    """One line of the file: ``RUN PEER INCARNATION WHAT``.
 
     Attributes:
-        what: The address of its launcher's join server; COMES: its job has started; DONE:
-            it has come to the end.
+        what: Address of its launcher's join server; COMES: the job has started; DONE: the peer has
+            finished.
     """
 
     run: str
@@ -40,29 +40,29 @@ class ContactLine:
 
 
 class NoContact(GossipError):
-    """The contact file cannot be read, or not be written to."""
+    """The contact file cannot be read or written."""
 
 
 class Contact:
-    """The lines of one run.
+    """The contact file, for one run.
 
     Args:
-        path: On the machine of the submission.
-        chirp: The command that reaches it.
+        path: Path on the submitting machine.
+        chirp: Command that accesses it.
     """
 
     def __init__(self, path: str, run: str, chirp: Sequence[str]) -> None:
         self.path, self.run, self._chirp = path, run, tuple(chirp)
 
     def add(self, peer: int, incarnation: int, what: str) -> None:
-        """Raises: NoContact."""
+        """Append a line. Raises: NoContact."""
         self._call(
             ["put", "-mode", "cwa", "-perm", "600", "-", self.path],
             str(ContactLine(self.run, peer, incarnation, what)),
         )
 
     def read(self) -> list[ContactLine]:
-        """Raises: NoContact."""
+        """Return the lines of the run. Raises: NoContact."""
         return [line for line in self.read_all() if line.run == self.run]
 
     def read_all(self) -> list[ContactLine]:
@@ -89,8 +89,8 @@ class Contact:
 
 
 def read_lines(text: str) -> list[ContactLine]:
-    """All that are lines of ours: whoever may write into the file can also delete it, so there is
-    nobody to accuse."""
+    """Return the valid lines. Others are ignored: a process that can write to the file could also
+    delete it."""
     found = []
     for row in text.splitlines():
         words = row.split()
@@ -108,13 +108,13 @@ def next_incarnation(lines: Iterable[ContactLine], peer: int) -> int:
 
 
 def join_servers(lines: Iterable[ContactLine]) -> tuple[str, ...]:
-    """Addresses, the newest first: who came last is there most probably."""
+    """Return the addresses, the newest first: the newest server is the most likely to reply."""
     found = [line.what for line in lines if line.what not in (COMES, DONE)]
     return tuple(dict.fromkeys(reversed(found)))
 
 
 def find_chirp() -> tuple[str, ...]:
-    """The command. It is rarely in the path. Raises: NoContact."""
+    """Return the command, which is rarely in the path. Raises: NoContact."""
     places = [shutil.which("condor_chirp")]
     if (asks := shutil.which("condor_config_val")) is not None:
         said = subprocess.run(

@@ -1,5 +1,5 @@
-"""Files that ``gossip condor`` writes for HTCondor: descriptions of jobs,
-and the DAG that has a node for each peer."""
+"""Files that ``gossip condor`` writes for HTCondor: job descriptions, and the DAG with a node for
+each peer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ PEER_SUB, MORE_SUB, VERDICT_SUB, DAG, CONTACT = (
 )
 CONFIG = "config.json"
 HELD_S = 60
-"""A job that HTCondor has held waits so long before it is tried again,
-so that what was wrong has passed."""
+"""Seconds after which a held job is released, so that the cause has time to pass."""
 BY_USER = 1
-"""Reason of a hold: ``condor_hold``. Who did that releases it."""
+"""Code of a hold by ``condor_hold``. Only a user releases this hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +33,15 @@ class Submission:
     """Submission to HTCondor.
 
     Attributes:
-        folder: Folder of the files, of the contact file, and of what comes back.
-        workdir: Directory that the jobs run in where all machines share it; None: they share none,
-            and files go with the job.
-        command: The script and its arguments, or where a folder is shared what
-            follows ``gossip run``.
-        joining: The script and its arguments, for peers that come later.
-        room: Whether there is room for more peers than begin.
-        inputs: Files that go with each job, the script first.
-        more: Commands of the user's own.
+        folder: Folder of the files, of the contact file, and of the results.
+        workdir: Working directory of the jobs, shared by all machines; None: nothing is shared, and
+            files are sent with the job.
+        command: The script and its arguments; with a shared folder, the options of ``gossip run``
+            before them.
+        joining: The script and its arguments, for newcomers.
+        room: Whether newcomers may join.
+        inputs: Files that are sent with each job, the script first.
+        more: Additional commands of the user.
     """
 
     name: str
@@ -65,7 +64,7 @@ class Submission:
     more: tuple[str, ...]
 
     def files(self) -> dict[str, str]:
-        """Names and texts. The settings and the key are not among them."""
+        """Return the texts of the files by name. Settings and key are separate."""
         later = {MORE_SUB: self._more_sub()} if self.room else {}
         return {
             PEER_SUB: self._peer_sub(),
@@ -82,10 +81,10 @@ class Submission:
         module = "gossip.launch.cli" if self.workdir else "gossip_clusters.condor.peer"
         return (
             (
-                f"# One job is one peer of {self.peers}. The DAG has a node for each, and says "
-                "which peer it is;\n"
-                f"# condor_submit {PEER_SUB} queues all of them without a DAG, and the number of "
-                "the process says it.\n"
+                f"# Each job is one of {self.peers} peers. The DAG has a node for each, which "
+                "determines its peer.\n"
+                f"# condor_submit {PEER_SUB} queues all of them without a DAG: the number of the "
+                "process is that of the peer.\n"
             )
             + self._job(module, words, f"peer-{peer}")
             + f"+{PEER} = {peer}\n+{PEERS} = {self.peers}\n"
@@ -96,8 +95,8 @@ class Submission:
         contact = "" if self.workdir else str(self.folder / CONTACT)
         return (
             (
-                f"# Another peer, for a run that trains already: condor_submit {MORE_SUB}, or "
-                "with count=2 two of them.\n"
+                f"# Another peer for a run in progress: condor_submit {MORE_SUB}, or two of them "
+                "with count=2.\n"
                 "# It joins the newest run of this submission, if there is room.\n"
             )
             + self._job(
@@ -109,12 +108,12 @@ class Submission:
         )
 
     def _verdict_sub(self) -> str:
-        """It runs where the DAG was submitted, and takes no slot."""
+        """Return the job of the verdict. It runs on the submitting machine, and needs no slot."""
         where = self.workdir or self.folder
         return (
             (
-                "# The last node of the DAG: it has gone well when peers came to the end, "
-                "whatever became of the others.\n"
+                "# The last node of the DAG: the run has succeeded if peers have finished, "
+                "regardless of the others.\n"
             )
             + lines(
                 {
@@ -132,17 +131,17 @@ class Submission:
         )
 
     def _dag(self) -> str:
-        """A node for each peer: of a node with several jobs HTCondor removes all
-        others when one fails."""
+        """Return the DAG, with a node for each peer: if a job of a node with several jobs fails,
+        HTCondor removes the others."""
         peers = counted(self.peers, "peer")
         rows = [
             (
-                f"# {peers}, a node each, so that no one's end is that of another. HTCondor "
-                "starts a job that is evicted"
+                f"# {peers}, a node each, so that the end of one does not end another. HTCondor "
+                "restarts a job that is evicted"
             ),
             (
-                "# or fails again, as another life of its peer. The last node says how it went; "
-                "when nobody came to the end the"
+                "# or fails, as the next life of its peer. The last node determines the outcome. "
+                "If no peer has finished, the"
             ),
             "# DAG has failed, and condor_submit_dag begins it anew, as another run.",
         ]
@@ -179,8 +178,8 @@ class Submission:
                 }
             )
             + (
-                "# Who is evicted hears SIGTERM, and its peer leaves after its round; so does who "
-                "is removed.\n"
+                "# A job that is evicted or removed receives SIGTERM, and its peer leaves after "
+                "its round.\n"
             )
             + lines(
                 {
@@ -190,13 +189,13 @@ class Submission:
                 }
             )
             + (
-                "# Evicted jobs are started again anyway, those that fail so often, unless they "
-                "would fail the same way again.\n"
+                "# Evicted jobs are always restarted. Failed jobs are restarted up to max_retries "
+                "times, except after a permanent error.\n"
             )
             + lines({"max_retries": str(self.restarts), "retry_until": useless})
             + (
-                "# What HTCondor holds, because files did not come through say, it tries again; "
-                "not what you hold.\n"
+                "# A job that HTCondor holds, such as after a failed transfer, is released; one "
+                "that you hold is not.\n"
             )
             + lines(
                 {
@@ -213,14 +212,14 @@ class Submission:
     def _transfer(self) -> str:
         if self.workdir:
             return (
-                "# All machines share the folder: only those that do so with this one are "
-                "asked for.\n"
+                "# All machines share the folder: only machines that share it with this one are "
+                "used.\n"
             ) + lines({"should_transfer_files": "NO"})
         keys = [str(self.folder / SWARM_KEY)] if self.keyed else []
         return (
-            "# No folder is shared: settings, key and script go with the job, logs and "
-            "metrics come back, and jobs find\n"
-            "# each other by the contact file, which they reach through HTCondor "
+            "# No folder is shared: settings, key and script are sent with the job, logs and "
+            "metrics are returned, and jobs\n"
+            "# find each other by the contact file, which they access through HTCondor "
             "(condor_chirp).\n"
         ) + lines(
             {
@@ -239,8 +238,8 @@ def lines(commands: Mapping[str, str]) -> str:
 
 
 def quoted(words: Sequence[str]) -> str:
-    """A list of arguments or variables, as HTCondor's new syntax has them. Raises: ConfigError: It
-    cannot say one of them."""
+    """Return a list of arguments or variables in HTCondor's new syntax. Raises: ConfigError: One
+    cannot be expressed."""
     for word in words:
         if "\n" in word or "\r" in word:
             raise ConfigError(
@@ -251,7 +250,7 @@ def quoted(words: Sequence[str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    # A $ begins a macro, and two of them one that is put in when the job has a machine.
+    # $ begins a macro; $$ begins one that is replaced when the job is matched with a machine.
     word = re.sub(
         r"\$\$|\$", lambda found: "$$(DOLLARDOLLAR)" if len(found[0]) == 2 else "$(DOLLAR)", word
     )

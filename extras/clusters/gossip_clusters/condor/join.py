@@ -1,8 +1,8 @@
-"""``python -m gossip_clusters.condor.join``: a job of HTCondor that adds a peer to a run that
-other jobs have begun.
+"""``python -m gossip_clusters.condor.join``: a job of HTCondor that adds a peer to a run of other
+jobs.
 
-With a contact file it joins at the join servers that stand there; without one, by the run's folder,
-which then all machines share.
+With a contact file, the job joins at the join servers in it; without one, by the run's folder,
+which all machines share.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gossip.run import Task, own_address
 from .contact import Contact, find_chirp, join_servers
 from .peer import bring_back, own_key
 
-JOIN_REQUEST_S = 600.0  # its machine may be had before those of the others are
+JOIN_REQUEST_S = 600.0  # Its machine may be free before those of the others are.
 NONE_YET = "no job of the run has begun"
 
 
 def by_contact(path: str, words: Sequence[str]) -> int:
-    """Joins the newest run of a contact file. Returns the exit code of the job."""
+    """Join the newest run of a contact file. Return the exit code of the job."""
     chirp = find_chirp()
     lines = Contact(path, "", chirp).read_all()
     if not lines:
@@ -59,8 +59,8 @@ def by_contact(path: str, words: Sequence[str]) -> int:
 
 
 def by_folder(words: Sequence[str]) -> None:
-    """Becomes ``gossip join`` of the newest run of this folder, at the address that HTCondor has
-    for this machine."""
+    """Replace this process by ``gossip join`` for the newest run of this folder, with HTCondor's
+    address of this machine."""
     found = sorted(Path(RUNS).glob("condor-*/config.json"), key=lambda path: path.stat().st_mtime)
     if not found:
         raise ConfigError(f"{Path(RUNS).resolve()}: {NONE_YET}", "submit it once they train")
@@ -77,7 +77,7 @@ def main() -> int:
     try:
         if not contact:
             by_folder(words)
-        # HTCondor holds a job that does not leave what it was to bring back
+        # HTCondor holds a job if its output folder is missing.
         Path(RUNS).mkdir(exist_ok=True)
         return by_contact(contact, words)
     except GossipError as error:

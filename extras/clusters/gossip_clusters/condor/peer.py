@@ -1,9 +1,9 @@
-"""``python -m gossip_clusters.condor.peer``: a job of HTCondor that shares no folder
-with the others.
+"""``python -m gossip_clusters.condor.peer``: a job of HTCondor that shares no folder with the
+others.
 
-Settings and swarm key come with the job; where the others are stands in the contact file. A job
-that is evicted starts anew, as another life of its peer, and takes the state of the others. What a
-life writes down goes back with its job.
+Settings and swarm key are sent with the job; the contact file has the addresses of other jobs. An
+evicted job starts again with the next incarnation of its peer, which receives the state from other
+peers. The files of each life are returned with its job.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from .contact import (
 )
 
 LOOK_S = 0.5
-# while somebody is missing, or the file was not reached: all jobs ask the same machine
+# while peers are missing, or the file was unreachable: all jobs access the same machine
 AGAIN_S = 10.0
 
 
 def train(contact_path: str, words: Sequence[str]) -> int:
-    """All the life of a peer. Returns the exit code of the job."""
+    """Run a peer to its end. Return the exit code of the job."""
     task = condor_task(os.environ)
     if task is None:
         raise ConfigError("this is no job of several peers of HTCondor", "gossip condor writes one")
@@ -79,7 +79,7 @@ def train(contact_path: str, words: Sequence[str]) -> int:
     finally:
         bring_back(folder, results, {task.peer: incarnation})
     if code == 0:
-        with contextlib.suppress(NoContact):  # it has finished, whoever hears of it
+        with contextlib.suppress(NoContact):  # It has finished, even if no peer reads this.
             contact.add(task.peer, incarnation, DONE)
     return code
 
@@ -87,9 +87,9 @@ def train(contact_path: str, words: Sequence[str]) -> int:
 async def keep_in_contact(
     supervisor: Supervisor, contact: Contact, peer: int, incarnation: int
 ) -> None:
-    """Says where the own join server is, and then looks who else is there: of two who do so one has
-    seen the other. Looks again while somebody is missing. A node that was started anew by its
-    trainer is another life, too."""
+    """Write the address of the own join server, then read those of others: of two jobs that do so,
+    the later one sees the other. Repeat while peers are missing. If the trainer has restarted the
+    node, write the new incarnation."""
     assert supervisor.join_service is not None
     join_server, told, tried = supervisor.join_service.join_server, -1, -1
     clock = asyncio.get_running_loop().time
@@ -112,7 +112,8 @@ async def keep_in_contact(
 
 
 def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -> None:
-    """Raises: ConfigError: Nobody is left who could take this peer in."""
+    """Check that the run can continue. Raises: ConfigError: No peer is left that could send its
+    state."""
     others = [line for line in lines if line.peer != task.peer and line.what != COMES]
     done = sorted({line.peer for line in others if line.what == DONE})
     if (
@@ -128,11 +129,12 @@ def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -
         if done
         else "all of its peers were lost"
     )
-    raise ConfigError(f"the run {task.run} is over: {why}, and nobody answers", task.another)
+    raise ConfigError(f"the run {task.run} is over: {why}, and no peer answers", task.another)
 
 
 def own_key() -> Path | None:
-    """HTCondor has brought it into a folder of this job alone, with whatever permissions."""
+    """Return the swarm key. HTCondor has copied it into a folder of this job, with unspecified
+    permissions."""
     path = Path(SWARM_KEY).resolve()
     if not path.is_file():
         return None
@@ -141,11 +143,11 @@ def own_key() -> Path | None:
 
 
 def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:
-    """Copy the files of a life that people read to where HTCondor collects them,
-    under names that no other life has.
+    """Copy the files of a life that are for users to the folder that HTCondor collects, under names
+    that are unique to this life.
 
     Args:
-        peers: Peers that ran here, and the incarnations that they began with.
+        peers: Peers that ran here, with their first incarnations.
     """
     copied = {name: name for name in (CONFIG, runs.COMMAND, "environment.json")}
     for peer, incarnation in peers.items():
@@ -170,7 +172,7 @@ def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:
 
 
 def main() -> int:
-    # HTCondor holds a job that does not leave what it was to bring back
+    # HTCondor holds a job if its output folder is missing.
     Path(RUNS).mkdir(exist_ok=True)
     try:
         return train(sys.argv[1], sys.argv[2:])

@@ -1,7 +1,7 @@
-"""``python -m gossip_clusters.condor.verdict``: the last node of a DAG: how the run went,
-from what its peers have left.
+"""``python -m gossip_clusters.condor.verdict``: the last node of a DAG, which determines the
+outcome of the run from the files of its peers.
 
-It ends with 0 when peers came to the end, whatever became of the others, and so does the DAG.
+It ends with 0 if peers finished, regardless of the others, and so does the DAG.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""``gossip kubernetes``: an indexed job whose pods are the peers of one run,
-and which goes on when pods are lost."""
+"""``gossip kubernetes``: an indexed job with the peers of one run as its pods. The run continues if
+pods are lost."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def kubernetes(
         list[str],
         typer.Argument(
             metavar="[OPTIONS] SCRIPT [ARGS]",
-            help="What follows gossip run in every pod.",
+            help="Arguments of gossip run in every pod.",
             show_default=False,
         ),
     ],
-    peers: Annotated[int, optional("How many pods, a peer each.", "-n", "--peers", min=1)],
+    peers: Annotated[int, optional("Number of pods, with one peer each.", "-n", "--peers", min=1)],
     image: Annotated[str, optional("With gossip, torch and the script in it.")],
     claim: Annotated[
         str,
@@ -75,18 +75,19 @@ def kubernetes(
     memory: Annotated[str, typer.Option(help="Of each peer, as Kubernetes writes it.")] = "2Gi",
     gpus: Annotated[int, typer.Option(min=0, help="GPUs of each peer.")] = 0,
     restarts: Annotated[
-        int, typer.Option(min=0, help="How often a pod that failed is started again.")
+        int, typer.Option(min=0, help="Maximum restarts of a pod that failed.")
     ] = 6,
     leave: Annotated[
         int,
-        typer.Option(min=1, help="Seconds that a pod that is asked to go has to leave."),
+        typer.Option(min=1, help="Seconds that an evicted pod has to leave."),
     ] = 90,
     python: Annotated[str, typer.Option(help="Of the image.")] = "python",
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Write it there, for you alone to read.")
+        Path | None,
+        typer.Option("-o", "--out", help="File for the manifest, readable by you alone."),
     ] = None,
 ) -> None:
-    """Print a job for Kubernetes whose pods are peers (no real cluster has run it yet):
+    """Print a job for Kubernetes with a peer in each pod (no real cluster has run it yet):
     gossip kubernetes -n 8 --image IMAGE -- train.py --lr 0.1 | kubectl apply -f -
 
     Pods find each other by the names that a headless service gives them, and need no volume. The
@@ -171,7 +172,8 @@ def kubernetes(
 
 
 def key_file(path: Path | None, config: RunConfig) -> dict[str, str]:
-    """The swarm key of a run with keys: that in ``path``, or a new one. Raises: ConfigError."""
+    """Return the swarm key of a run with keys: the one in ``path``, or a new one. Raises:
+    ConfigError."""
     from gossip.launch.local import own_key
     from gossip.run import SWARM_KEY, dump_pair
     from gossip.transport import new_pair
@@ -181,7 +183,7 @@ def key_file(path: Path | None, config: RunConfig) -> dict[str, str]:
 
 
 def write(text: str, out: Path | None) -> None:
-    """Raises: ConfigError: It cannot be written there."""
+    """Write the manifest. Raises: ConfigError: It cannot be written there."""
     if out is None:
         print(text, end="")
         return
@@ -189,7 +191,7 @@ def write(text: str, out: Path | None) -> None:
         with open(
             os.open(out, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w", encoding="utf-8"
         ) as file:
-            os.fchmod(file.fileno(), 0o600)  # it may have been there, and it holds the key
+            os.fchmod(file.fileno(), 0o600)  # The file may exist, and it contains the key.
             file.write(text)
     except OSError as error:
         raise ConfigError(

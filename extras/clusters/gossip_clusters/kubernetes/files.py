@@ -1,5 +1,5 @@
-"""Manifest that ``gossip kubernetes`` writes: a headless service, an indexed job, and a secret
-where the pods share no volume."""
+"""Manifest of ``gossip kubernetes``: a headless service, an indexed job, and a secret if the pods
+share no volume."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gossip.run import SWARM_KEY
 
 CONFIG = "config.json"
 GIVEN, OWN = "/etc/gossip", "/run/gossip"
-"""In a pod: where the secret is, and where its own run's folder."""
+"""Paths in a pod: of the secret, and of its own run's folder."""
 ONLY_OWNER = 0o400
 FROM_POD = {
     "GOSSIP_LISTEN": "status.podIP",
@@ -25,8 +25,8 @@ FROM_POD = {
         "metadata.annotations['batch.kubernetes.io/job-index-ignored-failure-count']"
     ),
 }
-"""Variables that Kubernetes sets in a pod: its address, the job that it belongs to,
-and how often it has failed before, counted or not."""
+"""Variables that Kubernetes sets in a pod: its address, its job, and its numbers of failures,
+counted towards the limit or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Pods:
 
     Attributes:
         module: Module that each pod runs with ``python -m``, with ``words`` as its arguments.
-        claim: The volume that all share, at ``mount``; "": they share none.
+        claim: Volume that all pods share, at ``mount``; "": none.
         port: Port of each pod's join server.
         user: User id of all processes; -1: that of the image.
-        given: Names and texts of the files in the secret; none: there is none.
+        given: Texts of the files in the secret, by name; none: there is no secret.
     """
 
     name: str
@@ -70,28 +70,28 @@ class Pods:
         if self.claim:
             meets = f"in runs/{self.name} of the claim {self.claim}: all pods have to write there"
             told = (
-                f"How it went: {self.python} -m gossip.launch.schedulers.task_runs FOLDER 0, "
+                f"Outcome: {self.python} -m gossip.launch.schedulers.task_runs FOLDER 0, "
                 "wherever the volume is."
             )
         else:
             meets = (
-                f"by their names, {self.name}-INDEX.{self.name}: any pod that is there knows "
-                "all others"
+                f"by their names, {self.name}-INDEX.{self.name}: any running pod has the "
+                "addresses of all others"
             )
             told = (
-                f"How it went: kubectl logs -l app.kubernetes.io/instance={self.name} --prefix, "
+                f"Outcome: kubectl logs -l app.kubernetes.io/instance={self.name} --prefix, "
                 "as long as the pods are kept."
             )
         secret = (
-            f"# The secret holds {SWARM_KEY}: with it anybody can take part. Keep this file "
+            f"# The secret holds {SWARM_KEY}: with it any process can take part. Keep this file "
             "secret.\n"
             if SWARM_KEY in self.given
             else ""
         )
         return (
             f"# {counted(self.peers, 'peer')}, a pod each, that find each other {meets}.\n"
-            "# A pod that is lost is started again and comes back as another life of its peer; "
-            "the others go on meanwhile.\n"
+            "# A lost pod is restarted as the next life of its peer; the others go on without it "
+            "until then.\n"
             f"# {told}\n{secret}"
         )
 
@@ -104,8 +104,8 @@ class Pods:
         return {"app.kubernetes.io/name": "gossip", "app.kubernetes.io/instance": self.name}
 
     def _secret(self) -> dict[str, Any]:
-        # Another manifest of this name has another key: who was started with it would be refused by
-        # those who are there.
+        # Another manifest with this name has another key: its peers would be rejected by those of
+        # this one.
         return {
             "apiVersion": "v1",
             "kind": "Secret",
@@ -115,7 +115,8 @@ class Pods:
         }
 
     def _service(self) -> dict[str, Any]:
-        """By it each pod has a name, also before it is ready: nobody looks whether it is."""
+        """Return the service that gives each pod a name, even before it is ready: readiness is not
+        checked."""
         spec = {"clusterIP": "None", "selector": self._labels, "publishNotReadyAddresses": True}
         return {"apiVersion": "v1", "kind": "Service", "metadata": self._metadata, "spec": spec}
 
@@ -126,7 +127,8 @@ class Pods:
             "metadata": {"labels": self._labels},
             "spec": {
                 "subdomain": self.name,
-                "enableServiceLinks": False,  # of a service named gossip-x they would be settings
+                # The variables of a service named gossip-x would be read as settings.
+                "enableServiceLinks": False,
                 "restartPolicy": "Never",
                 "terminationGracePeriodSeconds": self.leave,
                 **({"securityContext": owner} if self.user >= 0 else {}),
@@ -184,7 +186,7 @@ class Pods:
         }
 
     def _volumes(self) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-        """Names, volumes, and where they are."""
+        """Return names, volumes, and mounts."""
         shm = ("shm", {"emptyDir": {"medium": "Memory"}}, {"mountPath": "/dev/shm"})
         if self.claim:
             return [
@@ -204,8 +206,8 @@ class Pods:
 
 
 def escaped(word: str) -> str:
-    """``$(NAME)`` in a container's arguments and variables is a variable of Kubernetes',
-    ``$$(NAME)`` is not."""
+    """Return a word for a container's arguments and variables: ``$(NAME)`` is a variable of
+    Kubernetes, ``$$(NAME)`` is not."""
     return word.replace("$(", "$$(")
 
 
@@ -215,8 +217,8 @@ def names_of(name: str, peers: Sequence[int]) -> list[str]:
 
 
 def lines(value: Any) -> Iterator[str]:
-    """YAML of mappings, lists and scalars. A scalar is written as JSON, which means the same there
-    and is never misread."""
+    """Yield the lines of a YAML document of mappings, lists and scalars. A scalar is written as
+    JSON, which has the same meaning in YAML and is unambiguous."""
     if isinstance(value, Mapping):
         for key, inner in value.items():
             if isinstance(inner, Mapping | list) and inner:

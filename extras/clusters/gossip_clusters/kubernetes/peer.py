@@ -1,10 +1,10 @@
-"""``python -m gossip_clusters.kubernetes.peer``: a pod of an indexed job that shares no
-volume with the others.
+"""``python -m gossip_clusters.kubernetes.peer``: a pod of an indexed job that shares no volume with
+the others.
 
 Settings and swarm key come as files. Each pod has a stable name, and a join server at the same port
-as all others. A new pod tries all names, and any pod that answers sends the addresses of all
-others. No pod is special. A restarted pod has the same number and mostly another address. It asks
-the others which life of its peer they know, and comes back as the next one.
+as all others. A new pod tries all names, and any pod that replies sends the addresses of all
+others. No pod is special. A restarted pod has the same index and usually another address. It
+requests the last incarnation of its peer from the others, and uses the next one.
 """
 
 from __future__ import annotations
@@ -40,22 +40,23 @@ from gossip.transport import KeyPair
 from .files import CONFIG, names_of
 
 ASK_S = 2.0
-NAMES_S = 5.0  # for a name server, of all names together
-FIND_S = 15.0  # a pod that has failed before looks so long for somebody who knows it
-# who comes back and has not met the others by then ends, and the job starts it again later
+NAMES_S = 5.0  # for the lookup of all names together.
+FIND_S = 15.0  # for a restarted pod to find another pod with its last incarnation.
+# A restarted pod that has not met the others by then ends, and the job restarts it later.
 BACK_S = 120.0
 LOOK_S = 1.0
 AGAIN_S, AGAIN_MAX_S = 5.0, 60.0
-"""Seconds from the absence of a peer to the lookup of its name, and the most between two lookups.
-The time between two of them doubles each time."""
+"""Seconds from the absence of a peer to the lookup of its name, and the maximum between two
+lookups. The interval doubles each time."""
 
 
 def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) -> int:
-    """All the life of a pod. Returns its exit code.
+    """Run a pod to its end. Return its exit code.
 
     Args:
-        given: Folder of settings and key, and ``own``: where this pod's run gets its folder.
-        name: Of the job, and of its service.
+        given: Folder of settings and key.
+        own: Folder for the folder of this pod's run.
+        name: Name of the job and of its service.
     """
     peer, failures = number(os.environ, "JOB_COMPLETION_INDEX"), failed_before(os.environ)
     config = settings(given / CONFIG, os.environ.get("JOB_UID", ""), own / name)
@@ -65,7 +66,7 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
             "apply the manifest as it is",
         )
     task = Task("Kubernetes", name, peer, config.peers, one_host=False, comes_back=True)
-    listen = own_address(task, config) or config.host  # of one peer nobody needs an address
+    listen = own_address(task, config) or config.host  # A single peer needs no address.
     feasible.check_memory(1)
     command, folder = furnish(config, words), Path(config.run_dir)
     key = copy_swarm_key(given / SWARM_KEY, folder) if config.keyed else None
@@ -106,16 +107,16 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
 
 
 def failed_before(told: Mapping[str, str]) -> int:
-    """How often this index has failed, as the job's controller counts:
-    counted towards its limit or not."""
+    """Return the number of failures of this index that the job's controller has counted, towards
+    its limit or not."""
     words = [told.get(name, "") for name in ("JOB_FAILURES", "JOB_FAILURES_IGNORED")]
     return sum(int(word) for word in words if word.isascii() and word.isdecimal())
 
 
 def coming_back(config: RunConfig) -> RunConfig:
-    """Return the settings for a pod that comes back. It takes the state of the others, and begins
-    anew only with most of the peers, as when all were lost at once. Alone it would do the work
-    again of peers that have completed the run, and are gone."""
+    """Return the settings for a restarted pod. It receives the state from the others, and begins
+    anew only with most of the peers, as after a loss of all. Alone it would repeat the work of
+    peers that have completed the run and ended."""
     patience_s = config.patience_s if config.min_peers else BACK_S
     return config.model_copy(
         update={
@@ -127,8 +128,8 @@ def coming_back(config: RunConfig) -> RunConfig:
 
 
 def copy_swarm_key(path: Path, folder: Path) -> KeyPair:
-    """The swarm key, as a file of the run's folder that only its owner can read: the mode of a
-    secret's is not ours to say.
+    """Copy the swarm key to a file in the run's folder that only its owner can read: the mode of a
+    secret's file cannot be chosen here.
 
     Raises: ConfigError: It cannot be read, or is none.
     """
@@ -151,13 +152,13 @@ async def find(
     pods: Callable[[], Awaitable[list[str]]],
     within_s: float,
 ) -> tuple[tuple[str, ...], int]:
-    """Asks every pod that has a name which life of this peer it knows; again until one answers,
-    within ``within_s``.
+    """Request the last incarnation of this peer from every pod with a name, repeatedly until one
+    replies or ``within_s`` have passed.
 
     Args:
-        question: In the name of the own server, which opens after this.
-        pods: Looks up the addresses of those that have a name.
-    Returns: Addresses behind the names, and the last incarnation that was heard of; -1: none.
+        question: Request in the name of the own join server, which opens later.
+        pods: Looks up the addresses of the pods with a name.
+    Returns: Addresses of the pods, and the last known incarnation; -1: none.
     """
     clock = asyncio.get_running_loop().time
     until = clock() + within_s
@@ -184,7 +185,7 @@ async def find(
 
 
 async def resolve_names(names: Collection[str], port: int) -> list[str]:
-    """``HOST:PORT`` of the pods that are there, as far as a name server says so in time."""
+    """Return ``HOST:PORT`` of the pods that a name server resolves in time."""
     asked = [asyncio.create_task(_resolve_name(name, port)) for name in names]
     if not asked:
         return []
@@ -198,13 +199,13 @@ async def _resolve_name(name: str, port: int) -> list[str]:
     try:
         rows = await asyncio.get_running_loop().getaddrinfo(name, port, type=socket.SOCK_STREAM)
     except OSError:
-        return []  # it is not there yet, or not any more
+        return []  # The pod does not exist yet, or no longer.
     return [join(str(row[4][0]).partition("%")[0], port) for row in rows]
 
 
 class PodLookups:
-    """Lookups of the names of missing peers, each less often the longer its peer is missing. A pod
-    that is new looks for all others itself.
+    """Lookups of the names of missing peers, each less often the longer its peer is missing. A new
+    pod looks up all others itself.
 
     Args:
         names: Names of the pods of the other peers.
@@ -212,11 +213,11 @@ class PodLookups:
 
     def __init__(self, names: Mapping[int, str]) -> None:
         self._names = names
-        # peer -> when to look, and how long to rest after that
+        # peer -> time of the next lookup, and the interval after it
         self._next: dict[int, tuple[float, float]] = {}
 
     def due(self, is_here: Callable[[int], bool], now: float) -> list[str]:
-        """Names to look up at once."""
+        """Return the names to look up now."""
         found = []
         for peer, name in self._names.items():
             if is_here(peer):
@@ -231,7 +232,7 @@ class PodLookups:
 
 
 async def keep_meeting(supervisor: Supervisor, names: Mapping[int, str], port: int) -> None:
-    """Visits whoever has come to have a name, as long as somebody is missing or does not answer."""
+    """Visit newly resolved pods as long as a peer is missing or does not reply."""
     assert supervisor.join_service is not None
     join_server, clock = supervisor.join_service.join_server, asyncio.get_running_loop().time
     sought = PodLookups(names)
