@@ -1,5 +1,5 @@
-"""What the site needs beyond the pages of docs/, so that their links work on a code host and on the
-site alike: README.md becomes the home page, and each file outside of docs/ that a page links to
+"""Hooks for the documentation site, so that links work both on a code host and on the site:
+README.md becomes the home page, and each file outside of docs/ that a page links to
 becomes a page, too."""
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CODE = re.compile(r"^( *)(```+).*?^\1\2 *$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds a page for each file outside of docs/ that a page links to, and for those that these
+    """Add a page for each file outside of docs/ that a page links to, and for those that these
     link to."""
     pages = {file.src_uri: file.content_string for file in files.documentation_pages()}
     waiting = [(f"docs/{uri}", text) for uri, text in pages.items()] + [(HOME, _read(HOME))]
@@ -43,7 +43,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """The page's links, each to where its target is on the site."""
+    """Replace the links of a page by those to the site."""
     path = _path(page.file.src_uri, files)
     here = posixpath.dirname(page.file.src_uri)
 
@@ -59,13 +59,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A vertical bar in the code of a cell is escaped in the source, as code hosts want it; the
-    site would show the backslash."""
+    """Remove the escape of vertical bars in the code of cells: code hosts need it, but the site
+    would show the backslash."""
     return CELL.sub(lambda cell: cell[0].replace(r"\|", "|"), html)
 
 
 def _linked(path: str, text: str) -> list[str]:
-    """The files of the repository that a page links to."""
+    """Return the files of the repository that a page links to."""
     folder = posixpath.dirname(path)
     found = (link["target"] for link in LINK.finditer(CODE.sub("", text)))
     return [posixpath.normpath(posixpath.join(folder, target)) for target in found]
@@ -79,7 +79,7 @@ def _read(path: str) -> str:
 
 
 def _uri(path: str) -> str:
-    """Where a file of the repository is on the site."""
+    """Return the path on the site of a file of the repository."""
     if path == HOME:
         return "index.md"
     if path.startswith("docs/"):
@@ -88,7 +88,7 @@ def _uri(path: str) -> str:
 
 
 def _path(uri: str, files: Files) -> str:
-    """The file of the repository that a page of the site is made from."""
+    """Return the file of the repository that a page of the site is made from."""
     if uri == "index.md":
         return HOME
     file = files.get_file_from_path(uri)
@@ -97,6 +97,6 @@ def _path(uri: str, files: Files) -> str:
 
 
 def _listing(path: str, text: str) -> str:
-    """A page that shows a file that is no page."""
+    """Return a page that shows a source file."""
     language = {".py": "python", ".toml": "toml", ".yaml": "yaml", ".svg": "xml"}
     return f"# {path}\n\n```{language.get(Path(path).suffix, 'text')}\n{text}```\n"

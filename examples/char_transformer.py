@@ -66,7 +66,7 @@ class Writer(nn.Module):
 
 @torch.no_grad()
 def write(model: Writer, data: Excerpts, begin: str, letters: int) -> str:
-    """Goes on with a text, each time with the likeliest character."""
+    """Continue a text, each time with the most likely character."""
     text = begin
     for _ in range(letters):
         codes = torch.tensor([[data.letters.index(letter) for letter in text[-data.length :]]])

@@ -8,8 +8,8 @@ from gossip.topologies import Plan, Roster, topology
 
 @topology
 def hypercube(roster: Roster, round_id: int, seed: int) -> Plan:
-    """Each peer exchanges with one other: in round r with the one whose number differs in bit r, of
-    as many bits as there are. Of 2^k peers everybody has heard of all after k rounds."""
+    """Pair each peer with one other: in round r with the peer that differs in bit r of its number,
+    modulo the number of bits. Among 2^k peers, every update has reached all after k rounds."""
     peers = sorted(roster.peers)
     bits = max(1, (len(peers) - 1).bit_length())
     pushes = {}

@@ -1,5 +1,5 @@
-"""A transformer over characters whose layers are spread over peers: none of them trains all of it.
-Needs the package gossip-pipelines.
+"""A transformer over characters with its layers spread over peers: no peer trains all of it. Needs
+the package gossip-pipelines.
 
 gossip plan profile examples/pipeline.py:layers --name lab1        # on each machine, with its name
 gossip plan lab1.toml lab2.toml lab3.toml --batch 32 --mbit 1000   # writes plan.toml
