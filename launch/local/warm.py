@@ -197,10 +197,10 @@ class WarmStart:
         Args:
             command: ``[interpreter, "-u", script, *arguments]``, with ``"-m", module`` in place of
                 the script where it is a module.
-                environment: Variables of this peer alone.
-                status: The peer's end of the status channel.
-            Raises: ForkServerGone: The process that forks was killed, does not reply, or cannot
-            fork. ``ready`` starts another one.
+            environment: Variables of this peer alone.
+            status: The peer's end of the status channel.
+        Raises: ForkServerGone: The process that forks was killed, does not reply, or cannot fork.
+            ``ready`` starts another one.
         """
         request = json.dumps(
             {"words": list(command[2:]), "environment": dict(environment)}

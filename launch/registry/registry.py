@@ -50,8 +50,8 @@ class PeerEntry:
     Attributes:
         progress: CLAIMED: its id is taken; LISTENING: it has an address; LET_IN: it trains with the
             others. It only grows.
-            owner: Join server of the launcher that runs the peer; b"": a launcher without one.
-            ended: The peer is not restarted. A newcomer may get its id, under a higher incarnation.
+        owner: Join server of the launcher that runs the peer; b"": a launcher without one.
+        ended: The peer is not restarted. A newcomer may get its id, under a higher incarnation.
     """
 
     peer: int
