@@ -208,8 +208,8 @@ Trust = Annotated[
 BatchPolicy = Annotated[
     str | None,
     optional(
-        "Kept when the number of peers changes: each peer's batch (fixed_local, the default), "
-        "or the batch of a round (fixed_global)."
+        "Kept when the number of peers changes: fixed_local (the default), each peer's batch; "
+        "fixed_global, the batch of a round."
     ),
 ]
 Slices = Annotated[
