@@ -53,11 +53,43 @@ def test_every_mutant_still_applies_to_the_source(mutant) -> None:
         assert syntax(catalogue.source(file).read_text()) != syntax(text), "it changes nothing"
 
 
-def test_a_mutant_that_does_not_fit_any_more_is_told_with_its_file_and_text() -> None:
-    with pytest.raises(
-        ValueError, match=r"core/timers\.py has 0 times, where once is wanted:\nself\._gone"
-    ):
+def test_the_error_of_a_mutant_that_does_not_fit_names_its_file_and_text() -> None:
+    with pytest.raises(ValueError, match=r"core/timers\.py: found 0 times, not once:\nself\._gone"):
         catalogue.Mutant("x", "y.", (catalogue.Edit("core/timers.py", "self._gone", ""),)).texts()
+
+
+EDIT = catalogue.Edit("x.py", "if call(a, b):\n    return", "if not call(a):\n    return b", "f")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "if call(a, b):\n        return",
+        "if call(a, b):  # (b, a)\n        # the reason\n\n        return",
+        "if call(\n        a,\n        b,  # the second\n    ):\n        return",
+    ],
+)
+def test_comments_and_layout_of_the_source_do_not_matter_to_a_mutant(place: str) -> None:
+    planted = EDIT.apply(f"def f(a, b):\n    {place} a  # first\n    return b\n")
+    assert planted == (
+        "def f(a, b):\n    if not call(a):\n        return b a  # first\n    return b\n"
+    )
+
+
+def test_a_mutant_finds_its_place_in_the_function_that_it_names() -> None:
+    text = "def {}(a):\n    if call(a, b): return\n"
+    assert EDIT.apply(text.format("g") + text.format("f")).startswith(text.format("g"))
+    with pytest.raises(ValueError, match="found 0 times"):
+        EDIT.apply(text.format("g"))
+    with pytest.raises(ValueError, match="found 2 times"):
+        dataclasses.replace(EDIT, where="").apply(2 * text.format("g"))
+
+
+@pytest.mark.parametrize("other", ["if call(a, c)", "if call(a + b)", "if call(a, 'b')", "# {}"])
+def test_other_tokens_and_comments_are_no_place_of_a_mutant(other: str) -> None:
+    text = f"def f(a, b):\n    {other.format('if call(a, b): return')}: return\n"
+    with pytest.raises(ValueError, match="found 0 times"):
+        dataclasses.replace(EDIT, where="").apply(text)
 
 
 def forked(command: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[str]:
