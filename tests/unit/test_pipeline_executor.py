@@ -181,7 +181,7 @@ def test_layers_that_keep_statistics_are_refused_by_name() -> None:
 
 def test_a_loss_that_is_no_number_is_refused() -> None:
     stage = StageExecutor([nn.Linear(2, 1)], 0, 0, lambda outputs, targets: outputs - targets)
-    with pytest.raises(ConfigError, match="no tensor with one number"):
+    with pytest.raises(ConfigError, match="not a tensor with one number"):
         stage.forward(0, 0, torch.ones(3, 2), torch.ones(3, 1))
 
 

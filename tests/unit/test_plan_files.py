@@ -113,7 +113,7 @@ def test_a_plan_is_made_edited_and_checked(files: Path) -> None:
 def test_a_plan_is_not_written_over_unasked(files: Path) -> None:
     plan("lab1.toml", "lab2.toml")
     (files / "plan.toml").write_text("mine")
-    with pytest.raises(ConfigError, match=r"plan\.toml is there already"):
+    with pytest.raises(ConfigError, match=r"plan\.toml exists"):
         plan("lab1.toml", "lab2.toml")
     assert (files / "plan.toml").read_text() == "mine"
     plan("lab1.toml", "lab2.toml", "--replace")
@@ -186,8 +186,8 @@ def test_no_profile_can_show_control_characters(files: Path) -> None:
         (("lab1.toml", "lab1.toml"), "two profiles are of the peer lab1"),
         (("lab1.toml", "lab2.toml", "--stages", "3"), "3 stages need 3 peers, and there are 2"),
         (("lab1.toml", "lab2.toml", "--crashes", "2", "--stages", "2"), "2 stages need 6 peers"),
-        (("lab1.toml", "lab2.toml", "--spare"), "--spare is about --crashes f"),
-        (("lab1.toml", "lab2.toml", "--crashes", "1", "--liars", "1"), "give the one"),
+        (("lab1.toml", "lab2.toml", "--spare"), "--spare needs --crashes f"),
+        (("lab1.toml", "lab2.toml", "--crashes", "1", "--liars", "1"), "set only the one"),
         (("lab1.toml", "lab2.toml", "--batch", "9", "--samples", "2"), "do not divide"),
     ],
 )
@@ -206,10 +206,10 @@ def test_a_link_that_nobody_measured_is_named(files: Path) -> None:
 def test_profiles_of_two_models_are_told_apart(files: Path) -> None:
     other = (*LAYERS[:2], replace(LAYERS[2], name="2 Conv", signature="f" * 16), LAYERS[3])
     (files / "lab2.toml").write_text(write_profile(replace(LAB2, layers=other)))
-    with pytest.raises(ConfigError, match="layer 2 is 2 Conv there, 2 Linear here"):
+    with pytest.raises(ConfigError, match="layer 2 is 2 Conv and 2 Linear"):
         plan("lab1.toml", "lab2.toml")
     (files / "lab2.toml").write_text(write_profile(replace(LAB2, layers=LAYERS[:3])))
-    with pytest.raises(ConfigError, match="3 layers in place of 4"):
+    with pytest.raises(ConfigError, match="3 layers and 4"):
         plan("lab1.toml", "lab2.toml")
 
 
@@ -273,10 +273,16 @@ def test_where_there_is_no_plan_and_no_profile_it_says_what_makes_one(files: Pat
     [
         (to(LAB1.model, "0" * 16), "the plan is for the model 0000000000000000"),
         (to('peers = ["lab2"]', 'peers = ["lab3"]'), "lab3, of which there is no profile. Did you"),
-        (to('peers = ["lab2"]', 'peers = ["lab1"]'), "lab1 stands in the plan twice"),
+        (to('peers = ["lab2"]', 'peers = ["lab1"]'), "lab1 is in the plan twice"),
         (to('peers = ["lab2"]', "peers = []"), "peers cannot be"),
-        (to("layers = [2, 3]", "layers = [1, 3]"), "stage 1 begins with layer 1 where 2 is next"),
-        (to("layers = [2, 3]", "layers = [3, 3]"), "stage 1 begins with layer 3 where 2 is next"),
+        (
+            to("layers = [2, 3]", "layers = [1, 3]"),
+            "stage 1 begins with layer 1, but layer 2 is next",
+        ),
+        (
+            to("layers = [2, 3]", "layers = [3, 3]"),
+            "stage 1 begins with layer 3, but layer 2 is next",
+        ),
         (to("layers = [2, 3]", "layers = [2, 2]"), "3 layers together, the model 4"),
         (to("layers = [2, 3]", "layers = [2, 9]"), "10 layers together, the model 4"),
         (to("layers = [2, 3]", "layers = [3, 2]"), "cannot be"),

@@ -57,14 +57,17 @@ def test_another_rule_may_be_named_and_each_stage_must_be_enough_for_it(tmp_path
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"stage": STAGES[:1]}, "has one stage, which is no pipeline"),
-        ({"stage": (STAGES[1],)}, "stage 0 begins with layer 2 where 0 is next"),
-        ({"stage": (*STAGES, PlannedStage((5, 6), ("lab9",)))}, "begins with layer 5 where 6 is"),
+        ({"stage": STAGES[:1]}, "has one stage; a pipeline needs at least two"),
+        ({"stage": (STAGES[1],)}, "stage 0 begins with layer 2, but layer 0 is next"),
+        (
+            {"stage": (*STAGES, PlannedStage((5, 6), ("lab9",)))},
+            "begins with layer 5, but layer 6 is",
+        ),
         (
             {"stage": (*STAGES, PlannedStage((6, 6), ("lab1",)))},
-            "the peer lab1 stands in the plan twice",
+            "the peer lab1 is in the plan twice",
         ),
-        ({"members_least": 2}, "stage 0 has 1 of the 2 peers that members_least asks for"),
+        ({"members_least": 2}, "stage 0 has 1 of the 2 peers that members_least requires"),
     ],
 )
 def test_a_plan_that_cannot_be_carried_out_is_refused(

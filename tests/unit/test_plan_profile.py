@@ -110,8 +110,8 @@ class Mean(nn.Module):
     ("layers", "said"),
     [
         ([nn.Linear(3, 2), nn.Linear(3, 2)], "layer 1 Linear fails on 4 samples of shape"),
-        ([Pair()], "layer 0 Pair does not hand on one tensor"),
-        ([Mean()], "layer 0 Mean does not hand on one tensor"),
+        ([Pair()], "layer 0 Pair does not return one tensor"),
+        ([Mean()], "layer 0 Mean does not return one tensor"),
     ],
 )
 def test_a_layer_that_is_none_is_named(layers: list[nn.Module], said: str) -> None:
@@ -127,9 +127,9 @@ def test_what_a_function_returns_is_checked() -> None:
     for made, said in [
         (linear, "f returned Linear, not layers and samples"),
         ((linear, samples), "the layers are Linear, not nn.Sequential"),
-        (([linear], [1, 2]), "the samples are no tensor"),
-        (([linear], torch.zeros(0, 3)), "the samples are no tensor with a sample"),
-        (([], samples), "0 layers, where 1 to 512 can be"),
+        (([linear], [1, 2]), "the samples are not a tensor"),
+        (([linear], torch.zeros(0, 3)), "the samples are not a tensor with one"),
+        (([], samples), "0 layers; a plan may have 1 to 512"),
         (([linear, nn.ReLU(), tied], samples), "layers 0 and 2 share the parameter weight"),
     ]:
         with pytest.raises(ConfigError, match=said):

@@ -214,7 +214,7 @@ def test_a_start_is_rebuilt_bit_for_bit_in_the_model_at_hand() -> None:
 
 
 def test_a_make_of_another_model_is_refused_by_the_parameter() -> None:
-    with pytest.raises(ConfigError, match=r"0.bias is \(16,\) in place of \(4,\)"):
+    with pytest.raises(ConfigError, match=r"0.bias has shape \(16,\), not \(4,\)"):
         rebuilt(task(), STARTS[1], nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3)))
 
 

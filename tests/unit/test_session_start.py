@@ -72,7 +72,7 @@ def test_what_is_missing_before_the_call_is_named(peer: Any) -> None:
         peer.search_start(Net, loss=loss, optimizer=sgd)
     model = Net()
     peer.prepare(model, sgd(model.parameters()))
-    with pytest.raises(ConfigError, match="needs samples, and there are none to draw from"):
+    with pytest.raises(ConfigError, match="needs samples, and the session has none"):
         peer.search_start(Net, loss=loss, optimizer=sgd)
 
 

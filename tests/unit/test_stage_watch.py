@@ -186,7 +186,7 @@ def test_a_stage_that_never_came_is_not_reported_and_waited_for_as_a_start_is() 
     told, halt = watch.look(20.0, 1, 2)
     assert told == []
     assert halt is not None
-    assert "none of stage 1 (peers 1, 2) came in 20 s" in halt.reason
+    assert "no peer of stage 1 (peers 1, 2) has started in 20 s" in halt.reason
 
 
 # --- how far the others are -----------------------------------------------------------------------

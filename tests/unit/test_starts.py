@@ -355,7 +355,7 @@ def test_what_a_peer_claims_of_trials_that_were_not_its_own_counts_for_nothing()
 
 
 def test_no_finite_loss_at_all_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="none of 4 starts came to a finite loss in 50 steps"):
+    with pytest.raises(ConfigError, match="none of 4 starts has a finite loss after 50 steps"):
         Trials([math.inf] * 4).find(4)
 
 

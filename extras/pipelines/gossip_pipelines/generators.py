@@ -1,4 +1,4 @@
-"""The generators of torch, numpy and Python, apart from those of the script."""
+"""Isolation of the random generators of torch, numpy and Python from those of the script."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gossip.training import seed_generators
 
 @contextmanager
 def apart(seed: int) -> Iterator[None]:
-    """Within it the generators of torch, numpy and Python begin with ``seed``; afterwards they are
-    what they were."""
+    """Seed the generators of torch, numpy and Python with ``seed`` inside the context, and restore
+    them afterwards."""
     of_numpy, of_python = np.random.get_state(), random.getstate()
     devices = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
     with torch.random.fork_rng(devices=list(devices)):

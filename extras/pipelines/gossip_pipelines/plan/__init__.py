@@ -1,5 +1,5 @@
-"""``gossip plan``: what layers and links take on these peers, and which way of training is the
-fastest on them."""
+"""``gossip plan``: measured times of layers and links, and the fastest way to train on these
+peers."""
 
 from __future__ import annotations
 

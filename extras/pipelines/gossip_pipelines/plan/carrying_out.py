@@ -1,4 +1,4 @@
-"""``gossip run --plan``: what a run is started with that carries out a plan."""
+"""``gossip run --plan``: options of a run from a plan."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from gossip.run import shown
 
 
 def options_of(path: Path, peers: int | None) -> dict[str, Any]:
-    """Options of the run. Peers are numbered in the order in which the plan names them.
+    """Return the options of a run. Peers are numbered in the order in which the plan names them.
 
     Args:
-        peers: As many as were asked for, if anybody has.
-    Raises: ConfigError: It is no plan that can be carried out, or for another number of peers.
+        peers: Number of peers on the command line; None without one.
+    Raises: ConfigError: The file is no plan, or the plan has one stage or another number of peers.
     """
     from gossip_pipelines.planning import check_stages, read_plan
 
@@ -23,7 +23,7 @@ def options_of(path: Path, peers: int | None) -> dict[str, Any]:
     names = [name for stage in plan.stage for name in stage.peers]
     if len(plan.stage) < 2:
         raise ConfigError(
-            f"{shown(path)} has one stage, which is no pipeline",
+            f"{shown(path)} has one stage; a pipeline needs at least two",
             "without --plan peers train data-parallel",
         )
     if peers is not None and peers != len(names):

@@ -1,4 +1,4 @@
-"""``gossip plan``: profiles of peers become a plan, or the answer that none is worth it."""
+"""``gossip plan``: the commands that profile peers, make a plan and show it."""
 
 from __future__ import annotations
 
@@ -96,12 +96,12 @@ def make(
 
     if out.exists() and not replace:
         raise ConfigError(
-            f"{shown(out)} is there already", "--replace writes over it, --out names another file"
+            f"{shown(out)} exists", "--replace overwrites it, --out names another file"
         )
     if crashes and liars:
-        raise ConfigError("--crashes and --liars: give the one that asks for more peers")
+        raise ConfigError("--crashes and --liars: set only the one that needs more peers")
     if spare and not crashes:
-        raise ConfigError("--spare is about --crashes f", "for example --crashes 1 --spare")
+        raise ConfigError("--spare needs --crashes f", "for example --crashes 1 --spare")
     costs = _costs(profiles, mbit, delay_ms)
     least = max(crashes + 1, 2 * liars + 1)
     request = PlanRequest(

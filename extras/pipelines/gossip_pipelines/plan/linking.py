@@ -1,4 +1,4 @@
-"""One link between two peers, measured over gossip's own transport."""
+"""Measurement of a link between two peers over gossip's own transport."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ AT_A_TIME = 3
 
 
 def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> str:
-    """Measures the link and writes it into the profile; what was found, in words.
+    """Measure a link and write it into the profile. Return the result as text.
 
     Args:
-        ends: Address of this end, of the other, and the command that starts a command there.
-    Raises: ConfigError: The profile cannot be read, or nobody is at the other end.
+        ends: Address of this end and of the other, and the command that starts a command there.
+    Raises: ConfigError: The profile cannot be read, or no process replies at the other end.
     """
     profile = read_profile(path)
     if check_name(to, "PEER") == profile.peer:
@@ -41,7 +41,8 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
     host, other_host, via = ends
     if not via and not is_loopback(other_host):
         raise ConfigError(
-            f"nobody is there to answer at {other_host}", "--via says how to start a command there"
+            f"no process runs at {other_host} to measure with",
+            "--via sets the command that starts one there, such as --via 'ssh lab2'",
         )
     line, r2 = measure_link(host, other_host, via, repeats)
     measured = replace(profile, links={**profile.links, to: line})
@@ -53,8 +54,8 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
 
 
 def measure_link(host: str, other_host: str, via: str, repeats: int) -> tuple[CostLine, float]:
-    """Return the line through medians of payloads of each size, which are sent one at a time until
-    they are answered, and the R² of these and of two sizes more."""
+    """Return the line through the median times of payloads of each size, and the R² of these and of
+    two more sizes. Each payload is sent when the one before was answered."""
     make_turns = find_function("LinkTurns", "gossip plan link")
     sizes = sorted((*SIZES_KIB, *CHECKED_KIB))
     seconds: dict[int, list[float]] = {size: [] for size in sizes}

@@ -1,4 +1,4 @@
-"""A plan for people: the ways of training as a table, stages and peers, and a step's time line."""
+"""Text output of a plan: the ways of training as a table, stages and peers, and a time line."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def seconds_word(seconds: float) -> str:
 
 
 def print_answer(costs: Costs, request: PlanRequest, answer: PlanAnswer, out: Path) -> None:
-    """Each way of training with its step, the fastest first."""
+    """Print each way of training with its time of a step, fastest first."""
     print(
         f"a step of {counted(request.batch, 'sample')} on {counted(len(costs.peers), 'peer')}, as "
         "predicted from the profiles:"
@@ -61,8 +61,8 @@ def _rows(costs: Costs, answer: PlanAnswer) -> Iterable[tuple[float, str, str]]:
             f"{', bf16' if work.activations == 'bf16' else ''}"
             f"{'' if option.exact else ' (searched)'}"
         )
-        who = " | ".join(" ".join(costs.peers[peer] for peer in group) for group in groups)
-        yield option.played_s, name, who
+        peers = " | ".join(" ".join(costs.peers[peer] for peer in group) for group in groups)
+        yield option.played_s, name, peers
     for other in answer.others:
         yield other.step_s, other.name, " ".join(costs.peers[peer] for peer in other.peers)
 
@@ -91,7 +91,7 @@ def _conclusions(costs: Costs, answer: PlanAnswer, out: Path) -> Iterable[str]:
 
 
 def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
-    """Stages and peers, the bottleneck, and a step's time line."""
+    """Print stages and peers, the bottleneck, and the time line of a step."""
     parts, costs = parts_of(stage_costs, placement), stage_costs.costs
     slowest, on_link = bottleneck(parts)
     columns = ("stage", "layers", "peers", "compute", "link", "exchange", "memory", "")
@@ -127,7 +127,7 @@ def print_plan(stage_costs: StageCosts, placement: Placement) -> None:
 
 
 def _time_line(tasks: Sequence[StagePass], played_s: float) -> Text:
-    """Return a line with a peer's work in each part of a step: the pass at the part's middle."""
+    """Return the time line of a peer: for each part of a step, the pass at its middle."""
     line = Text()
     for at in range(WIDTH):
         middle = (at + 0.5) * played_s / WIDTH
@@ -156,7 +156,7 @@ def _peers_word(part: StagePart) -> str:
 
 
 def answer_json(costs: Costs, answer: PlanAnswer, out: Path) -> dict[str, Any]:
-    """The same for programs."""
+    """Return the content of ``print_answer`` as JSON."""
     return {
         "plan": str(out) if answer.pipelines else None,
         "pipelines": [
@@ -175,7 +175,8 @@ def answer_json(costs: Costs, answer: PlanAnswer, out: Path) -> dict[str, Any]:
 
 
 def plan_json(stage_costs: StageCosts, placement: Placement) -> dict[str, Any]:
-    """``step_s``: played out; ``formula_s``: by the formula that the search minimises."""
+    """Return a plan as JSON. ``step_s``: simulated; ``formula_s``: from the formula that the search
+    minimises."""
     parts = parts_of(stage_costs, placement)
     slowest, on_link = bottleneck(parts)
     return {
@@ -198,6 +199,6 @@ def _print(what: Table | Text) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=200)
-    with console.capture() as told:
+    with console.capture() as captured:
         console.print(what)
-    print("\n".join(line.rstrip() for line in told.get().splitlines()))
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -1,4 +1,4 @@
-"""The model of a user, timed here, and the file that keeps the times."""
+"""Profile of a user's model on this machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gossip_pipelines.planning import (
 )
 
 LAYERS_R2, LINKS_R2 = 0.95, 0.99
-"""R² that fitted lines reach on machines that do nothing else."""
+"""R² that fitted lines reach on idle machines."""
 UNITS = {"": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 
 
@@ -44,16 +44,16 @@ class ProfileRequest:
 
 
 def profile_here(request: ProfileRequest) -> str:
-    """Times the layers and writes the profile; what was done, in words.
+    """Time the layers and write the profile. Return the result as text.
 
-    Raises: ConfigError: The function, the model, a name or a size is none.
+    Raises: ConfigError: The function, the model, a name or a size is invalid.
     """
     import torch
 
     name = check_name(request.name or socket.gethostname(), "--name")
     path = request.out or Path(f"{name}.toml")
     before = read_profile(path) if path.exists() else None
-    torch.set_num_threads(1)  # as gossip run gives each peer
+    torch.set_num_threads(1)  # as in each peer of gossip run
     torch.manual_seed(0)
     made = _function_at(request.model)()
     limit = bytes_of(request.memory) if request.memory else psutil.virtual_memory().available
@@ -66,26 +66,24 @@ def profile_here(request: ProfileRequest) -> str:
     write_text(path, write_profile(profile))
     whole = request.batches[1]
     step_s = sum(each.forward.at(whole) + each.backward.at(whole) for each in found.layers)
-    said = (
+    summary = (
         f"{shown(path)}: {counted(len(layers), 'layer')}, {1e3 * step_s:.3g} ms for {whole} samples"
     )
     if not found.timed:
-        return f"{said}; all of them were known, --again measures anew"
-    said += f"; {found.timed} timed now, R² {found.r2:.3f} at two other numbers of samples"
-    return said + doubt(found.r2, LAYERS_R2)
+        return f"{summary}; all of them were known, --again measures anew"
+    summary += f"; {found.timed} timed now, R² {found.r2:.3f} at two other numbers of samples"
+    return summary + doubt(found.r2, LAYERS_R2)
 
 
 def doubt(r2: float, expected: float) -> str:
-    """Return a warning if a fitted line predicts badly; "": it does not."""
+    """Return a warning if a fitted line predicts badly; otherwise ""."""
     if r2 >= expected:
         return ""
-    return (
-        f"\n! below {expected}: is the machine busy? Measure again when it has nothing else to do"
-    )
+    return f"\n! below {expected}: is the machine busy? Measure again when it is idle"
 
 
 def bytes_of(text: str) -> int:
-    """``2GiB`` in bytes. Raises: ConfigError."""
+    """Return a size such as ``2GiB`` in bytes. Raises: ConfigError: It is no size."""
     found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?) ?([KMGT]iB)?", text)
     if not found or not 1 <= (size := float(found[1]) * UNITS[found[2] or ""]) <= 2**50:
         raise ConfigError(f"--memory {shown(text)} is no size", "for example 2GiB or 500MiB")
@@ -106,6 +104,6 @@ def _function_at(spec: str) -> Any:
     if not callable(found):
         raise ConfigError(
             f"{place} has no function {function}",
-            "it takes nothing and returns (layers, samples)",
+            "the function has no arguments and returns (layers, samples)",
         )
     return found

@@ -1,5 +1,5 @@
-"""Time of a step without a pipeline, by the same profiles: each peer holds the whole model and
-computes a part of the batch, and updates are exchanged."""
+"""Predicted time of a data-parallel step, from the same profiles: each peer holds the whole model
+and computes a part of the batch."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .costs import Costs, Group, Numbers, TrainingStep, rolling_s
 
 LOCAL_STEPS = 30
 SETTLED_ROUNDS = 48
-"""Rounds after which steady peers keep their pace: three of its windows."""
+"""Rounds after which the pace of steady peers is constant: three of its windows."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """One way of training without stages.
+    """A way of training without stages.
 
     Attributes:
-        name: As ``gossip run`` takes it.
-        peers: Who can hold the whole model.
-        compute_s: Of a step, until the last of them has its gradient.
-        exchange_s: Of a step.
+        name: Name of the schedule, as in ``gossip run``.
+        peers: Peers that can hold the whole model.
+        compute_s: Time of a step until the last peer has its gradient.
+        exchange_s: Time of the exchange in a step.
     """
 
     name: str
@@ -38,10 +38,11 @@ class DataParallel:
 
 
 def data_parallel(costs: Costs, work: TrainingStep, local_steps: int) -> list[DataParallel]:
-    """Rolling rounds and local steps, of all peers that can hold the model. Empty when none can.
+    """Return the times of rolling rounds and of local steps for all peers that can hold the model;
+    empty if none can.
 
-    Batches are divided as ``gossip run`` does by default: of rolling rounds who is slow gets a half
-    or a quarter, and of local steps each takes as many as it can.
+    Batches are divided as in ``gossip run`` by default: in rolling rounds a slow peer gets a half
+    or a quarter, and with local steps each peer computes as much as it can.
     """
     group = whole_model_peers(costs, work)
     if not group:
@@ -59,8 +60,9 @@ def data_parallel(costs: Costs, work: TrainingStep, local_steps: int) -> list[Da
 
 
 def whole_model_peers(costs: Costs, work: TrainingStep) -> Group:
-    """Those whose memory holds the whole model, its optimizer, the updates of a round and what
-    their part of the batch keeps. Who has too little leaves its part to the others."""
+    """Return the peers with memory for the whole model, its optimizer, the updates of a round and
+    the activations of their part of the batch. A peer with too little leaves its part to the
+    others."""
     group = tuple(range(len(costs.peers)))
     while group:
         _, samples = paced(costs, group, work.batch)
@@ -75,8 +77,8 @@ def whole_model_peers(costs: Costs, work: TrainingStep) -> Group:
 
 
 def paced(costs: Costs, group: Group, batch: int) -> tuple[float, Numbers]:
-    """Divides a batch as rolling rounds come to do it: the seconds of the last peer, and
-    ``(members,)`` samples."""
+    """Divide a batch as rolling rounds do after ``SETTLED_ROUNDS``. Return the seconds of the last
+    peer, and the samples of each, ``(members,)``."""
     pace = Pace()
     for _ in range(SETTLED_ROUNDS):
         seconds = _seconds(costs, group, _by_level(pace, group, batch))
@@ -92,15 +94,15 @@ def _by_level(pace: Pace, group: Group, batch: int) -> Numbers:
 
 
 def _seconds(costs: Costs, group: Group, samples: Numbers) -> Numbers:
-    """``(members,)``: what each takes for its part of a batch."""
+    """Return the seconds of each peer for its part of a batch, ``(members,)``."""
     places = list(group)
     fixed, each = costs.fixed_s.sum(axis=(0, 2)), costs.each_s.sum(axis=(0, 2))
     return np.asarray(fixed[places] + each[places] * samples)
 
 
 def divided_s(costs: Costs, group: Group, batch: int) -> float:
-    """Seconds of a batch that is divided so that all end at the same time. A peer whose fixed time
-    alone is longer gets nothing of it."""
+    """Return the seconds of a batch that is divided so that all peers end at the same time. A peer
+    with a longer fixed time gets no samples."""
     fixed = costs.fixed_s.sum(axis=(0, 2))[list(group)]
     each = np.maximum(costs.each_s.sum(axis=(0, 2))[list(group)], 1e-15)
     order = fixed.argsort(kind="stable")

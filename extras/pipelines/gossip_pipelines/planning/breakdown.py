@@ -11,17 +11,17 @@ from .placement import Placement
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """One stage, and the link behind it.
+    """Costs of one stage and its link to the next.
 
     Attributes:
-        layers: The first and the last one.
-        peers: Names of its members.
-        shares: Of the micro-batches, by member; members that are spare have none.
-        compute_s: Of a micro-batch, forward and backward, on an average member.
-        hold_s: What the other micro-batches of a step add here.
-        link_s: Of a micro-batch to the next stage and back; 0 behind the last one.
-        wait_s: What the other micro-batches add on the busiest of these links.
-        exchange_s: Of the group's round.
+        layers: First and last layer.
+        peers: Names of the members.
+        shares: Share of the micro-batches of each member; spare members have none.
+        compute_s: Time of a micro-batch, forward and backward, on an average member.
+        hold_s: Time that the other micro-batches of a step add in this stage.
+        link_s: Time of a micro-batch to the next stage and back; 0 for the last stage.
+        wait_s: Time that the other micro-batches add on the busiest of these links.
+        exchange_s: Time of the round of the group.
         memory_bytes: Memory that each member needs.
     """
 
@@ -66,7 +66,7 @@ def parts_of(stage_costs: StageCosts, placement: Placement) -> list[StagePart]:
 
 
 def bottleneck(parts: Sequence[StagePart]) -> tuple[int, bool]:
-    """The stage that the others wait for, and whether it is its link."""
+    """Return the slowest stage, and whether its link is the slowest part."""
     longest = [max(part.hold_s, part.wait_s) for part in parts]
     stage = longest.index(max(longest))
     return stage, parts[stage].wait_s > parts[stage].hold_s

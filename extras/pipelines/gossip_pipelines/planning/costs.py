@@ -1,18 +1,18 @@
-"""Time of a step of a pipeline, and the memory that it needs, by the profiles of its peers.
+"""Predicted time and memory of a step of a pipeline, from the profiles of its peers.
 
-A step sends B micro-batches through S stages. A stage is a run of layers on a group of peers; each
-micro-batch takes one member of each group. Then
+A step sends B micro-batches through S stages. A stage is a range of layers on a group of peers, and
+one member of each group computes a micro-batch. The time of a step is
 
     T = sum_s fill_s + max_s hold_s + max_s exchange_s
 
-``fill_s`` is what one micro-batch takes in stage s and on its way to the next one, forward and
-backward. ``hold_s`` is what the others add where stage s, or the link behind it, is the slowest.
-``exchange_s`` is the round in which the members of a group agree on their update. With one member
-each, where nothing is exchanged, that is
+``fill_s`` is the time of one micro-batch in stage s and on its way to the next stage, forward and
+backward. ``hold_s`` is the time that the other micro-batches add if stage s, or the link to the
+next stage, is the slowest. ``exchange_s`` is the round in which the members of a group agree on
+their update. With one member in each group there is no exchange, and the time is
 
     T = sum_s (t_s + c_s) + (B - 1) * max_s max(t_s, c_s)
 
-the formula of a pipeline of Alpa (Zheng et al. 2022, "Alpa: Automating Inter- and Intra-Operator
+which is the formula of Alpa (Zheng et al. 2022, "Alpa: Automating Inter- and Intra-Operator
 Parallelism", arXiv:2201.12023) and PipeDream, with links between the stages.
 """
 
@@ -35,9 +35,9 @@ from .profile import PeerProfile
 
 Numbers = NDArray[np.float64]
 Group = tuple[int, ...]
-"""Positions of its peers among those of the costs, ascending."""
+"""Indices of the peers in ``Costs.peers``, ascending."""
 STATE_COPIES = 4.0
-"""A weight, its gradient and two moments of Adam."""
+"""Numbers for each parameter: a weight, its gradient and two moments of Adam."""
 WIRE_BYTES = 4
 
 
@@ -46,12 +46,13 @@ class TrainingStep:
     """One step of the training.
 
     Attributes:
-        micro_batches: B, into which its samples are divided.
-        samples: Of a micro-batch.
-        members_least: Peers that each group needs: f + 1 against crashes, 2f + 1 against liars.
-        spare: Members of each group, its fastest, that the time has to do without.
-        state_copies: Numbers that are kept for each parameter.
-        activations: As of ``PipelineConfig``.
+        micro_batches: B, the number of micro-batches.
+        samples: Samples of a micro-batch.
+        members_least: Peers that each group needs: f + 1 to tolerate crashes, 2f + 1 to tolerate
+            Byzantine peers.
+        spare: Number of fastest members of each group that the prediction leaves out.
+        state_copies: Numbers that are stored for each parameter.
+        activations: As in ``PipelineConfig``.
     """
 
     micro_batches: int
@@ -72,16 +73,16 @@ class Costs:
     """Costs of P peers and L layers. Times are in seconds, sizes in bytes.
 
     Attributes:
-        peers: Their P names.
-        layers: Their L names.
-        model: As of ``PeerProfile``.
-        fixed_s: ``(2, P, L)``, forward and backward: for a batch of any size.
-        each_s: ``(2, P, L)``: for each sample.
+        peers: Names of the P peers.
+        layers: Names of the L layers.
+        model: As in ``PeerProfile``.
+        fixed_s: ``(2, P, L)``, forward and backward: time of a batch of any size.
+        each_s: ``(2, P, L)``: additional time of each sample.
         parameter_bytes: ``(L,)``.
-        output_bytes: ``(L,)``, of a sample.
-        kept_bytes: ``(L,)``, of a sample.
+        output_bytes: ``(L,)``, for each sample.
+        kept_bytes: ``(L,)``, for each sample.
         memory_bytes: ``(P,)``, the limit of each peer.
-        link_fixed_s: ``(P, P)``, from a row's peer to a column's.
+        link_fixed_s: ``(P, P)``, from the peer of a row to the peer of a column.
         link_each_s: ``(P, P)``, for each byte.
     """
 
@@ -98,36 +99,37 @@ class Costs:
     link_each_s: Numbers
 
     def seconds(self, samples: float) -> Numbers:
-        """``(2, P, L)``: of each layer for so many samples, forward and backward."""
+        """Return the times of all layers for a number of samples, ``(2, P, L)``, forward and
+        backward."""
         return self.fixed_s + self.each_s * samples
 
     def sent_bytes(self, work: TrainingStep) -> Numbers:
-        """``(L,)``: of a micro-batch, behind each layer, to the next stage and as much back.
-        Layers are taken to hand on fp32."""
+        """Return the bytes of a micro-batch after each layer, ``(L,)``: to the next stage, and as
+        many back. The outputs of layers count as fp32."""
         part = 0.5 if work.activations == "bf16" else 1.0
         return part * self.output_bytes * work.samples
 
 
 def costs_of(profiles: Sequence[PeerProfile], assumed: CostLine | None = None) -> Costs:
-    """The costs of these peers.
+    """Return the costs of peers.
 
     Args:
-        profiles: One a peer, of the same layers.
-        assumed: For links that nobody has measured.
-    Raises: ConfigError: Two profiles are of one peer, of different models, or a link is missing.
+        profiles: One profile of each peer, of the same layers.
+        assumed: Cost of links that were not measured.
+    Raises: ConfigError: Two profiles are of one peer or of different models, or a link is missing.
     """
     first = profiles[0]
     names = [profile.peer for profile in profiles]
     for profile in profiles:
         if names.count(profile.peer) > 1:
             raise ConfigError(
-                f"two profiles are of the peer {profile.peer}", "give each peer another --name"
+                f"two profiles are of the peer {profile.peer}", "give each peer its own --name"
             )
         if profile.model != first.model:
             raise ConfigError(
-                f"{profile.peer} has measured another model than {first.peer}: "
+                f"the profiles of {profile.peer} and {first.peer} are of different models: "
                 f"{_differs(first, profile)}",
-                "measure the same layers on all: gossip plan profile module:function",
+                "measure the same layers on all peers: gossip plan profile module:function",
             )
     fixed, each = _links(profiles, assumed)
     lines = [
@@ -151,17 +153,18 @@ def costs_of(profiles: Sequence[PeerProfile], assumed: CostLine | None = None) -
 
 def _differs(one: PeerProfile, other: PeerProfile) -> str:
     if len(one.layers) != len(other.layers):
-        return f"{len(other.layers)} layers in place of {len(one.layers)}"
+        return f"{len(other.layers)} layers and {len(one.layers)}"
     at = next(
         at
         for at, (a, b) in enumerate(zip(one.layers, other.layers, strict=True))
         if a.signature != b.signature
     )
-    return f"layer {at} is {other.layers[at].name} there, {one.layers[at].name} here"
+    return f"layer {at} is {other.layers[at].name} and {one.layers[at].name}"
 
 
 def _links(profiles: Sequence[PeerProfile], assumed: CostLine | None) -> tuple[Numbers, Numbers]:
-    """``(P, P)`` each. What was measured from the other end stands for a link that was not."""
+    """Return the fixed and the per-byte times of all links, ``(P, P)`` each. A link that was
+    measured from one end has the same times in both directions."""
     known: Mapping[tuple[str, str], CostLine] = {
         (profile.peer, to): line for profile in profiles for to, line in profile.links.items()
     }
@@ -176,7 +179,7 @@ def _links(profiles: Sequence[PeerProfile], assumed: CostLine | None) -> tuple[N
             if line is None:
                 raise ConfigError(
                     f"no link between {here.peer} and {there.peer} was measured",
-                    "gossip plan link measures one; --mbit and --delay-ms stand for those that "
+                    "measure it with gossip plan link, or set --mbit and --delay-ms for links that "
                     "were not measured",
                 )
             fixed[row, column], each[row, column] = line.fixed_s, line.each_s
@@ -185,12 +188,12 @@ def _links(profiles: Sequence[PeerProfile], assumed: CostLine | None) -> tuple[N
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Cost of each run of layers as each stage.
+    """Costs of each stage for each range of layers.
 
     Attributes:
-        fill: ``(S, L + 1, L + 1)`` seconds, of stage s with the layers from ``start`` up to and
-            without ``end`` at ``[s, end, start]``; infinite where it does not fit.
-        hold: The same shape; so is ``exchange``.
+        fill: ``(S, L + 1, L + 1)`` seconds: ``[s, end, start]`` is stage s with the layers from
+            ``start`` up to, but without, ``end``; infinite if they do not fit its memory.
+        hold: Of the same shape, as is ``exchange``.
     """
 
     fill: Numbers
@@ -199,7 +202,7 @@ class Tables:
 
 
 class StageCosts:
-    """The tables of groups, each part of which is made once."""
+    """The tables of groups. Each part is computed once."""
 
     def __init__(self, costs: Costs, work: TrainingStep) -> None:
         self.costs, self.work = costs, work
@@ -213,12 +216,12 @@ class StageCosts:
         self._kept = _sums(costs.kept_bytes * work.samples)
 
     def working(self, group: Group) -> Group:
-        """Return the members whose time counts: all but the ``spare`` fastest."""
+        """Return the members that the prediction counts: all but the ``spare`` fastest."""
         by_speed = sorted(group, key=lambda peer: (-self._speed[peer], peer))
         return tuple(sorted(by_speed[self.work.spare :]))
 
     def shares(self, group: Group) -> Numbers:
-        """``(members,)``: the part of the micro-batches that each takes, by its speed."""
+        """Return each member's share of the micro-batches, ``(members,)``, by its speed."""
         speed = self._speed[list(group)]
         return np.asarray(speed / speed.sum())
 
@@ -258,22 +261,25 @@ class StageCosts:
         return np.array(seconds)[places].reshape(self._parameters.shape)
 
     def in_flight(self, groups: Sequence[Group], stage: int) -> int:
-        """Micro-batches whose activations a member keeps at most: what fills this stage, those
-        behind it and the links between, when as many members are left as the group may come down
-        to."""
+        """Return the largest number of micro-batches with activations at one member.
+
+        They fill this stage, the later stages and the links between. The bound is for the smallest
+        number of members that the group may have.
+        """
         left = max(1, len(groups[stage]) - self.work.members_least + 1)
         filling = math.ceil(sum(len(group) for group in groups[stage:]) / left)
         on_links = ON_LINKS if stage + 1 < len(groups) else 0
         return min(filling + on_links, self.work.micro_batches)
 
     def memory_bytes(self, group: Group, in_flight: int) -> Numbers:
-        """``(L + 1, L + 1)``, ``[end, start]``: what each member of a group needs."""
-        updates = len(group) if len(group) > 1 else 0  # whoever serves a round holds all of them
+        """Return the bytes that each member of a group needs, ``(L + 1, L + 1)``, ``[end,
+        start]``."""
+        updates = len(group) if len(group) > 1 else 0  # the server of a round holds all of them
         copies = self.work.state_copies + updates
         return np.asarray(copies * self._parameters + in_flight * self._kept)
 
     def fits(self, group: Group, in_flight: int) -> NDArray[np.bool_]:
-        """Return where a run of layers has a layer, and no member needs more memory than it has."""
+        """Return which ranges of layers are not empty and fit the memory of each member."""
         key = (group, in_flight)
         if (found := self._fits.get(key)) is None:
             limit = self.costs.memory_bytes[list(group)].min()
@@ -283,8 +289,8 @@ class StageCosts:
         return found
 
     def way(self, group: Group, following: Group) -> tuple[Numbers, Numbers]:
-        """``(L + 1,)`` each, by the end of the stage: what one micro-batch takes to the next stage
-        and back, and what the others add on the busiest of the links."""
+        """Return the time of one micro-batch to the next stage and back, and the time that the
+        others add on the busiest link: ``(L + 1,)`` each, by the end of the stage."""
         if (found := self._ways.get((group, following))) is None:
             here, there = self.working(group), self.working(following)
             parts = np.outer(self.shares(here), self.shares(there))
@@ -304,7 +310,8 @@ class StageCosts:
 
 @dataclass(frozen=True, slots=True)
 class GroupRuns:
-    """``(L + 1, L + 1)`` seconds each, ``[end, start]``: as of ``Tables``, of one group alone."""
+    """Costs of one group without its links, as in ``Tables``: ``(L + 1, L + 1)`` seconds each,
+    ``[end, start]``."""
 
     fill: Numbers
     hold: Numbers
@@ -312,17 +319,18 @@ class GroupRuns:
 
 
 def _sums(of_layers: Numbers) -> Numbers:
-    """``(..., L + 1, L + 1)``: over the layers from ``start`` up to ``end`` at ``[end, start]``."""
+    """Return sums over layers, ``(..., L + 1, L + 1)``: ``[end, start]`` is the sum from ``start``
+    up to ``end``."""
     ends = np.concatenate([np.zeros((*of_layers.shape[:-1], 1)), of_layers.cumsum(-1)], axis=-1)
     return np.asarray(np.maximum(0.0, ends[..., :, None] - ends[..., None, :]))
 
 
 def rolling_s(costs: Costs, group: Sequence[int], nbytes: float) -> float:
-    """Seconds of a rolling round of ``nbytes`` of updates: each server takes the updates of its
-    shard one after the other and sends its result to all.
+    """Return the seconds of a rolling round with updates of ``nbytes``: each server receives the
+    updates of its shard one after the other, and sends its result to all members.
 
-    The average over who serves. Shards are those of ``gossip run`` for a rule that works on
-    columns; the servers of several shards work at the same time.
+    With one shard this is the mean over all servers. Shards are those of ``gossip run`` for a rule
+    that works on columns; the servers of several shards work in parallel.
     """
     if len(group) == 1 or nbytes == 0:
         return 0.0

@@ -1,9 +1,8 @@
-"""The best cuts of the layers for stages whose order is given: dynamic programming, and every cut
-for comparison.
+"""The best cuts of the layers for groups in a given order, by dynamic programming.
 
-As in Alpa the total is a sum plus a maximum, so the sum is minimised under a limit of the maximum.
-Alpa tries every value that the maximum can have (arXiv:2201.12023, section 5.2). Here each solution
-gives the next limit, above which no better one can be, so a handful of passes is enough.
+As in Alpa, the total is a sum plus a maximum, so the sum is minimised under a limit of the maximum.
+Alpa tries every value of the maximum (arXiv:2201.12023, section 5.2). Here each solution gives the
+next limit: no better solution has a larger maximum. So a few passes are enough.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Cut:
 
 
 def cut_at(tables: Tables, bounds: tuple[int, ...]) -> Cut:
-    """Return the cut at these bounds with its times; infinite where a stage does not fit."""
+    """Return the cut at these bounds with its times; infinite if a stage does not fit."""
     stages = np.arange(len(bounds) - 1)
     at = stages, np.array(bounds[1:]), np.array(bounds[:-1])
     return Cut(
@@ -50,9 +49,9 @@ def cut_at(tables: Tables, bounds: tuple[int, ...]) -> Cut:
 
 
 def best_cut(tables: Tables, below: float = math.inf) -> Cut | None:
-    """The cuts with the shortest step; None when there is none shorter than ``below`` seconds.
+    """Return the cut with the shortest step; None if no step is shorter than ``below`` seconds.
 
-    Exact. Memory limits are the infinite places of ``tables.fill``.
+    The result is exact. Memory limits are the infinite entries of ``tables.fill``.
     """
     best: Cut | None = None
     fill, limit = tables.fill, math.inf
@@ -67,11 +66,12 @@ def best_cut(tables: Tables, below: float = math.inf) -> Cut | None:
             best, below = found, found.step_s
         if not 0.0 < found.exchange_s < limit:
             return best
-        limit = found.exchange_s  # what exchanges more cannot be better now
+        limit = found.exchange_s  # a longer exchange cannot be better
 
 
 def _best_without_exchange(fill: Numbers, hold: Numbers, below: float) -> tuple[int, ...] | None:
-    """The bounds with the least ``sum fill + max hold``, when that is below ``below``."""
+    """Return the bounds with the least ``sum fill + max hold``; None if it is not less than
+    ``below``."""
     held = np.where(fill < math.inf, hold, math.inf)
     stages = np.arange(len(fill))
     best, found = None, _least_sum(fill)
@@ -80,13 +80,13 @@ def _best_without_exchange(fill: Numbers, hold: Numbers, below: float) -> tuple[
         longest = float(held[stages, bounds[1:], bounds[:-1]].max())
         if lowest + longest < below:
             best, below = bounds, lowest + longest
-        # Of the plans that are left each fills at least as long, so a longer hold cannot win.
+        # The remaining plans have no shorter fill, so a longer hold cannot be better.
         found = _least_sum(np.where(held < min(longest, below - lowest), fill, math.inf))
     return best
 
 
 def _least_sum(fill: Numbers) -> tuple[float, tuple[int, ...]] | None:
-    """The least sum over all stages, and its bounds; None where nothing fits."""
+    """Return the least sum over all stages, and its bounds; None if nothing fits."""
     best, came = fill[0, :, 0], []
     for of_stage in fill[1:]:
         total = of_stage + best

@@ -1,5 +1,4 @@
-"""TOML files that people edit and send to each other: their size is bounded, and each value is
-checked before it is used."""
+"""TOML files that users edit and exchange: their size is bounded, and each value is checked."""
 
 from __future__ import annotations
 
@@ -30,12 +29,12 @@ T = TypeVar("T")
 
 
 def check_name(name: str, where: str) -> str:
-    """Return the name of a peer. Raises: ConfigError: It cannot be one."""
+    """Return the name of a peer. Raises: ConfigError: The name is not valid."""
     return checked(PeerName, name, where)
 
 
 def checked(kind: type[T] | Any, values: object, where: str) -> T:
-    """Return ``values`` as ``kind``. Raises: ConfigError: A value cannot be; it is named."""
+    """Return ``values`` as ``kind``. Raises: ConfigError: A value is invalid; it is named."""
     adapter = TypeAdapter(kind)
     try:
         found: T = adapter.validate_python(values)
@@ -64,9 +63,9 @@ def read_file(path: Path, kind: type[T], schema: str, made_by: str) -> T:
     """Return the record in a file.
 
     Args:
-        made_by: Command that makes such a file, for the error that there is none.
-    Raises: ConfigError: There is no file, it is too large, or it has another schema or a value that
-        cannot be.
+        made_by: Command that makes such a file, for the error of a missing file.
+    Raises: ConfigError: There is no file, it is too large, or it has another schema or an invalid
+        value.
     """
     where = shown(path)
     try:
@@ -80,19 +79,19 @@ def read_file(path: Path, kind: type[T], schema: str, made_by: str) -> T:
     if found != schema:
         raise ConfigError(
             f"{where}: schema is {shown(repr(found)[:80])}, not {schema!r}",
-            f"the first line of such a file is schema = {schema!r}",
+            f"the first line of the file must be schema = {schema!r}",
         )
     return checked(kind, values, where)
 
 
 def as_toml(record: Any, schema: str, comments: Mapping[str, str]) -> str:
-    """Return the text that ``read_file`` reads back. ``comments``: by the key that they explain."""
+    """Return the text that ``read_file`` reads back. ``comments``: by the key of each."""
     return _table({"schema": schema, **asdict(record)}, comments)
 
 
 def _table(values: Mapping[str, Any], comments: Mapping[str, str]) -> str:
-    """Return the keys of a table, with the tables in it behind them. JSON has numbers, strings and
-    lists as TOML has them."""
+    """Return the keys of a table, then its subtables. The JSON of numbers, strings and lists is
+    valid TOML."""
     lines, tables = [], []
     for key, value in values.items():
         if isinstance(value, Mapping):

@@ -11,21 +11,21 @@ from .files import Seconds
 
 
 class CostLine(NamedTuple):
-    """``fixed_s + each_s * count`` seconds: of samples in a layer, or of bytes over a link."""
+    """``fixed_s + each_s * count`` seconds for a number of samples in a layer, or of bytes over a
+    link."""
 
     fixed_s: Seconds
     each_s: Seconds
 
     def at(self, count: float) -> float:
-        """Seconds."""
+        """Return the seconds for a count."""
         return self.fixed_s + self.each_s * count
 
 
 def fit_line(counts: Sequence[float], seconds: Sequence[float]) -> CostLine:
-    """The line of least squares whose two parts are not negative.
+    """Return the least-squares line with two non-negative parts.
 
-    Noise can give a part below 0, which no link and no layer has. Then the best line without that
-    part is taken.
+    Noise can give a negative part. Then the result is the best line without that part.
 
     Args:
         counts: ``(n,)`` numbers of samples or bytes, at least two different ones.
@@ -43,8 +43,8 @@ def fit_line(counts: Sequence[float], seconds: Sequence[float]) -> CostLine:
 
 
 def r_squared(predicted: Sequence[float], measured: Sequence[float]) -> float:
-    """The part of the variance of ``measured`` that ``predicted`` explains: 1 is all of it; below 0
-    the mean of what was measured would have been a better prediction."""
+    """Return the share of the variance of ``measured`` that ``predicted`` explains, at most 1.
+    Below 0 the mean of ``measured`` is a better prediction."""
     y = np.asarray(measured, float)
     rest = float(((y - np.asarray(predicted, float)) ** 2).sum())
     whole = float(((y - y.mean()) ** 2).sum())

@@ -1,4 +1,4 @@
-"""Layers of a pipeline, and the tensors that pass between them, found without any data."""
+"""Layers of a pipeline, and the shapes of the tensors between them, found without data."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def run_layer(
         raise ConfigError(
             f"layer {name} fails on {count} samples of shape {tuple(inputs.shape[1:])}: "
             f"{type(error).__name__}: {error}",
-            "does each layer take what the one before hands on?",
+            "each layer must accept the output of the layer before",
         ) from error
     if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != count:
         raise ConfigError(
-            f"layer {name} does not hand on one tensor with a row for each of its {count} samples"
+            f"layer {name} does not return one tensor with a row for each of its {count} samples"
         )
     return outputs
 
 
 def signature_of(layer: nn.Module, inputs: Tensor, outputs: Tensor) -> str:
-    """16 hex digits, equal for layers that compute the same on inputs of one shape."""
+    """Return 16 hex digits, equal for layers that compute the same on inputs of one shape."""
     about = [repr(layer), tuple(inputs.shape[1:]), tuple(outputs.shape[1:])]
     about += [(key, tuple(each.shape), each.dtype) for key, each in layer.named_parameters()]
     return blake2b(repr(about).encode(), digest_size=8).hexdigest()
@@ -58,12 +58,12 @@ class HandedOn:
 
 
 def walk_without_data(layers: Sequence[nn.Module], samples: Tensor) -> list[HandedOn]:
-    """Runs all layers on torch's meta device: nothing is computed, and no parameter is read, so it
-    does not matter where the parameters are.
+    """Run all layers on torch's meta device, which computes nothing and reads no parameter. The
+    parameters may be on any device.
 
     Args:
-        samples: ``(n, ...)``, of which only the shape and type count.
-    Raises: ConfigError: A layer fails so, or hands on no tensor of as many rows.
+        samples: ``(n, ...)``; only their shape and type matter.
+    Raises: ConfigError: A layer fails, or returns no tensor of as many rows.
     """
     inputs, found = torch.empty_like(samples, device="meta"), []
     for at, layer in enumerate(layers):

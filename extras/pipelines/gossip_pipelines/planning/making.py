@@ -1,4 +1,4 @@
-"""Layers that are given as functions, so that each peer makes only those of its own stage."""
+"""Layers given as functions, so that each peer makes only those of its own stage."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gossip.topologies import draw
 from gossip_pipelines.generators import apart
 
 LayerMaker = Callable[[], nn.Module]
-"""Makes a layer, such as its class. Called under a seed of the layer's own."""
+"""A function that makes a layer, such as its class. It is called with a seed of this layer."""
 
 
 def make_layer(layer: nn.Module | LayerMaker, at: int, seed: int) -> nn.Module:
-    """The layer itself, or what its function makes. What that draws follows from ``seed`` and the
-    number of the layer alone, whatever was made before.
+    """Return a layer, or the result of its function. Its random numbers depend only on ``seed`` and
+    the number of the layer.
 
-    Raises: ConfigError: It makes no module.
+    Raises: ConfigError: The function makes no module.
     """
     if isinstance(layer, nn.Module):
         return layer
@@ -31,10 +31,11 @@ def make_layer(layer: nn.Module | LayerMaker, at: int, seed: int) -> nn.Module:
 
 
 def outline_of(layer: nn.Module | LayerMaker, at: int) -> nn.Module:
-    """The layer itself, or what its function makes on torch's meta device: without any memory for
-    its parameters.
+    """Return a layer, or the result of its function on torch's meta device, where parameters take
+    no memory.
 
-    Raises: ConfigError: The function cannot be run there, makes no module, or parameters elsewhere.
+    Raises: ConfigError: The function fails on this device, makes no module, or makes parameters on
+        another device.
     """
     if isinstance(layer, nn.Module):
         return layer
@@ -47,26 +48,29 @@ def outline_of(layer: nn.Module | LayerMaker, at: int) -> nn.Module:
         raise ConfigError(
             f"layer {at}: its function fails on torch's meta device: "
             f"{type(error).__name__}: {error}",
-            "a function makes its layer without reading numbers of it, and names no device; "
-            "or give the layer itself",
+            "the function must not read values of the layer, nor name a device; or pass the layer "
+            "itself",
         ) from error
     for name, parameter in made.named_parameters():
         if not parameter.is_meta:
             raise ConfigError(
-                f"layer {at}: its function does not make the parameter {name}, or makes it on a "
-                f"device of its own ({parameter.device})",
+                f"layer {at}: its function does not make the parameter {name}, or makes it on the "
+                f"device {parameter.device}",
                 "make all parameters within the function, and name no device there "
-                "(torch.set_default_device says where they are to be)",
+                "(torch.set_default_device sets their device)",
             )
     return made
 
 
 def check_same(made: nn.Module, outline: nn.Module, at: int) -> None:
-    """Raises ConfigError: A function has made another layer than the time before."""
+    """Check that a function has made the same layer as before.
+
+    Raises: ConfigError: The layer is another one.
+    """
     if _shapes(made) != _shapes(outline):
         raise ConfigError(
             f"layer {at}: its function makes another layer each time",
-            "a function makes the same layer whenever it is called, on each peer",
+            "the function must make the same layer in each call, on each peer",
         )
 
 

@@ -1,4 +1,4 @@
-"""Times the layers of a model on this machine: forward, backward, and what they keep."""
+"""Measurement of the layers of a model on this machine: times forward and backward, and memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .profile import LAYERS_MAX, LayerProfile
 WAYS = ("forward", "backward")
 NOT_TIMED = CostLine(0.0, 0.0)
 Timings: TypeAlias = defaultdict[tuple[str, int, int], list[float]]
-"""Of each turn, by way, number of samples and layer."""
+"""Seconds of each repetition, by direction, number of samples and layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,8 @@ class LayerTimes:
     """Measured times of all layers.
 
     Attributes:
-        r2: How well the lines predict the times at two other numbers of samples.
-        timed: How many layers were timed now; the others were known.
+        r2: Coefficient of determination of the lines at two other numbers of samples.
+        timed: Number of layers that were timed; the others were known.
     """
 
     layers: tuple[LayerProfile, ...]
@@ -41,15 +41,15 @@ class LayerTimes:
 
 
 def layers_of(made: Any, where: str) -> tuple[list[nn.Module | LayerMaker], Tensor]:
-    """Return the layers and the samples that a user's function has returned. The layers are in
-    their order, each a module or a function that makes one.
+    """Return the layers and the samples in the result of a user's function. Each layer is a module
+    or a function that makes one.
 
-    Raises: ConfigError: It has returned something else, or two layers share a parameter.
+    Raises: ConfigError: The result is something else, or two layers share a parameter.
     """
     if not isinstance(made, tuple) or len(made) != 2:
         raise ConfigError(
             f"{where} returned {type(made).__name__}, not layers and samples",
-            "it ends with: return layers, samples    # a list of modules or of functions that make "
+            "end it with: return layers, samples    # a list of modules or of functions that make "
             "them, and a tensor",
         )
     layers, samples = made
@@ -65,9 +65,9 @@ def layers_of(made: Any, where: str) -> tuple[list[nn.Module | LayerMaker], Tens
                 "makes one"
             )
     if not isinstance(samples, Tensor) or samples.ndim == 0 or not len(samples):
-        raise ConfigError(f"{where}: the samples are no tensor with a sample or more in its rows")
+        raise ConfigError(f"{where}: the samples are not a tensor with one or more samples as rows")
     if not 0 < len(layers) <= LAYERS_MAX:
-        raise ConfigError(f"{where}: {len(layers)} layers, where 1 to {LAYERS_MAX} can be")
+        raise ConfigError(f"{where}: {len(layers)} layers; a plan may have 1 to {LAYERS_MAX}")
     owner: dict[int, int] = {}
     outlines = [outline_of(layer, at) for at, layer in enumerate(layers)]
     for at, outline in enumerate(outlines):
@@ -75,8 +75,8 @@ def layers_of(made: Any, where: str) -> tuple[list[nn.Module | LayerMaker], Tens
             if (first := owner.setdefault(id(parameter), at)) != at:
                 raise ConfigError(
                     f"{where}: layers {first} and {at} share the parameter {name}",
-                    "layers of a plan share nothing, since they may be on different peers: untie "
-                    "them, or make one layer of both",
+                    "layers of a plan may be on different peers, so they cannot share parameters: "
+                    "untie them, or make one layer of both",
                 )
     return list(layers), samples
 
@@ -88,17 +88,17 @@ def measure_layers(
     repeats: int,
     known: Mapping[str, LayerProfile] | None = None,
 ) -> LayerTimes:
-    """Medians of ``repeats`` turns at two numbers of samples, and a line through them.
+    """Time all layers at two numbers of samples, and lay a line through the medians.
 
-    Every turn goes through all layers and sizes, so that whatever else the machine does meets all
-    of them. Two sizes between the two only check the lines. Layers that are given as functions are
-    made anew in each turn, one after the other, so that there is one of them at a time.
+    Each of the ``repeats`` repetitions runs all layers and sizes, so that other load on the machine
+    affects all of them. Two sizes in between only check the lines. Layers given as functions are
+    made anew in each repetition, one at a time.
 
     Args:
-        samples: ``(n, ...)``, of which rows are repeated as needed.
+        samples: ``(n, ...)``; rows are repeated as needed.
         batches: The two numbers of samples, the smaller one first.
         known: Layers that need not be timed, by their signature.
-    Raises: ConfigError: A layer fails on these samples, or hands on no tensor of as many rows.
+    Raises: ConfigError: A layer fails on these samples, or returns no tensor of as many rows.
     """
     small, large = batches
     middle = round(math.sqrt(small * large))
@@ -110,17 +110,17 @@ def measure_layers(
     seconds: Timings = defaultdict(list)
     for turn in range(repeats + 1 if new else 0):
         if turn == 1:
-            seconds.clear()  # the first turn only warms up
+            seconds.clear()  # the first repetition only warms up
         _turn(layers, {size: _rows(samples, size) for size in sizes}, seconds)
     median = {key: statistics.median(taken) for key, taken in seconds.items()}
-    said, took = [], []
+    predicted, measured = [], []
     for at in new:
         lines = [fit_line(batches, [median[way, size, at] for size in batches]) for way in WAYS]
         found[at] = replace(found[at], forward=lines[0], backward=lines[1])
         for way, line in zip(WAYS, lines, strict=True):
-            said += [line.at(size) for size in sizes[1:-1]]
-            took += [median[way, size, at] for size in sizes[1:-1]]
-    return LayerTimes(tuple(found), r_squared(said, took) if new else 1.0, len(new))
+            predicted += [line.at(size) for size in sizes[1:-1]]
+            measured += [median[way, size, at] for size in sizes[1:-1]]
+    return LayerTimes(tuple(found), r_squared(predicted, measured) if new else 1.0, len(new))
 
 
 def _rows(samples: Tensor, count: int) -> Tensor:
@@ -131,11 +131,11 @@ def _rows(samples: Tensor, count: int) -> Tensor:
 def _turn(
     layers: Sequence[nn.Module | LayerMaker], inputs: dict[int, Tensor], seconds: Timings
 ) -> None:
-    """Each layer with each number of samples. ``inputs``: by their number."""
+    """Time each layer with each number of samples. ``inputs``: by number of samples."""
     for at, given in enumerate(layers):
         layer = make_layer(given, at, 0)
         if layer is not given:
-            _pass(layer, inputs[min(inputs)])  # memory that was never used takes its time, once
+            _pass(layer, inputs[min(inputs)])  # the first use of memory is slow
         for size in inputs:
             inputs[size], *took_s = _pass(layer, inputs[size])
             for way, each_s in zip(WAYS, took_s, strict=True):
@@ -160,8 +160,8 @@ def _pass(layer: nn.Module, inputs: Tensor) -> tuple[Tensor, float, float]:
 def _walk(
     layers: Sequence[nn.Module | LayerMaker], samples: Tensor, count: int
 ) -> list[LayerProfile]:
-    """One forward pass with ``count`` samples: sizes, and whether each layer does what a layer
-    does. Nothing is timed."""
+    """Run one forward pass with ``count`` samples, which checks the layers. Return their sizes,
+    without times."""
     inputs, found = _rows(samples, count), []
     for at, given in enumerate(layers):
         layer = make_layer(given, at, 0)
@@ -187,7 +187,7 @@ def _walk(
 
 
 class _Kept:
-    """Counts what a forward pass keeps, each memory once and without the layer's parameters."""
+    """Bytes that a forward pass keeps, each storage once and without parameters of the layer."""
 
     def __init__(self, parameters: set[int]) -> None:
         self._seen, self.nbytes = parameters, 0
@@ -197,5 +197,5 @@ class _Kept:
         if storage.data_ptr() not in self._seen:
             self._seen.add(storage.data_ptr())
             self.nbytes += storage.nbytes()
-        # The tensor itself may be an output of what keeps it: a circle that nothing would free.
+        # The tensor may be an output of the node that keeps it: a reference cycle.
         return saved.detach()

@@ -1,4 +1,4 @@
-"""Peers to stages, and layers with them: every assignment of a few peers, local moves for more."""
+"""Placement of peers and layers in stages: all assignments of few peers, local search for more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ Groups = tuple[Group, ...]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """``groups[s]`` has the layers from ``cut.bounds[s]`` up to ``cut.bounds[s + 1]``."""
+    """Groups of peers, and the cuts of the layers: ``groups[s]`` has the layers from
+    ``cut.bounds[s]`` up to ``cut.bounds[s + 1]``."""
 
     groups: Groups
     cut: Cut
@@ -27,7 +28,8 @@ class Placement:
 
 
 def every_assignment(peers: int, stages: int, members_least: int) -> Iterator[Groups]:
-    """All ways to give each stage a group of so many peers or more. Peers may be left out."""
+    """Yield all assignments with at least ``members_least`` peers in each stage. Peers may be left
+    out."""
     for places in product(range(stages + 1), repeat=peers):
         groups = groups_of(places, stages)
         if all(len(group) >= members_least for group in groups):
@@ -37,7 +39,7 @@ def every_assignment(peers: int, stages: int, members_least: int) -> Iterator[Gr
 def best_placement(
     stage_costs: StageCosts, assignments: Iterator[Groups], below: float = math.inf
 ) -> Placement | None:
-    """The best of these assignments, each with its best cuts. None: no one takes less than
+    """Return the best of these assignments, each with its best cuts. None: no step is shorter than
     ``below`` seconds."""
     best: Placement | None = None
     for groups in assignments:
@@ -47,8 +49,8 @@ def best_placement(
 
 
 def improved(stage_costs: StageCosts, groups: Groups, seed: int) -> Placement | None:
-    """Return the placement that moves lead to from one assignment. Each moves one peer, or swaps
-    two, as long as that makes the step shorter.
+    """Return the local optimum from one assignment. Each move places one peer elsewhere or swaps
+    two, as long as the step gets shorter.
 
     Each assignment is tried with its best cuts. None: neither the assignment nor a neighbour fits.
     """
@@ -68,7 +70,7 @@ def improved(stage_costs: StageCosts, groups: Groups, seed: int) -> Placement | 
 
 
 def neighbours(stage_costs: StageCosts, groups: Groups) -> Iterator[Groups]:
-    """Assignments that differ by the place of one peer, or by two that changed places."""
+    """Yield the assignments that differ in the stage of one peer, or by a swap of two peers."""
     least, count = stage_costs.work.members_least, len(stage_costs.costs.peers)
     place_of = {peer: stage for stage, group in enumerate(groups) for peer in group}
     places = [place_of.get(peer, len(groups)) for peer in range(count)]
@@ -86,7 +88,7 @@ def neighbours(stage_costs: StageCosts, groups: Groups) -> Iterator[Groups]:
 
 
 def groups_of(places: Sequence[int], stages: int) -> Groups:
-    """``places``: the stage of each peer; ``stages`` itself for none."""
+    """Return the groups of an assignment. ``places``: stage of each peer; ``stages`` for none."""
     return tuple(
         tuple(peer for peer, place in enumerate(places) if place == stage)
         for stage in range(stages)

@@ -37,9 +37,9 @@ class PlannedStage:
     """Layers and peers of a stage.
 
     Attributes:
-        layers: The first and the last one.
-        pass_s: Seconds that each of the peers takes for a micro-batch, forward and backward, by
-            its profile; empty where the plan does not say.
+        layers: First and last layer.
+        pass_s: Seconds of each peer for a micro-batch, forward and backward, from its profile;
+            empty if the plan has none.
     """
 
     layers: tuple[LayerNumber, LayerNumber]
@@ -99,53 +99,51 @@ def plan_of(costs: Costs, work: TrainingStep, placement: Placement, step_s: floa
 
 
 def write_plan(plan: PipelinePlan) -> str:
-    """The plan as TOML, which ``read_plan`` reads back."""
+    """Return the plan as TOML, which ``read_plan`` reads back."""
     return as_toml(plan, SCHEMA, COMMENTS)
 
 
 def read_plan(path: Path) -> PipelinePlan:
-    """The plan in that file.
+    """Return the plan in a file.
 
-    Raises: ConfigError: It is no plan, or has a value that cannot be.
+    Raises: ConfigError: It is no plan, or has an invalid value.
     """
     return read_file(path, PipelinePlan, SCHEMA, "gossip plan PROFILE... makes a plan of profiles")
 
 
 def check_stages(plan: PipelinePlan) -> list[int]:
-    """The first layer of each stage, and behind them the number of layers.
+    """Return the first layer of each stage, then the number of layers.
 
-    Raises: ConfigError: A layer or a peer stands in the plan twice or a layer is left out, or a
-        stage has too few peers.
+    Raises: ConfigError: A layer is left out, a layer or a peer is in two stages, or a stage has too
+        few peers.
     """
     bounds, seen = [0], set[str]()
     for number, stage in enumerate(plan.stage):
         first, last = stage.layers
         if first != bounds[-1]:
             raise ConfigError(
-                f"stage {number} begins with layer {first} where {bounds[-1]} is next",
+                f"stage {number} begins with layer {first}, but layer {bounds[-1]} is next",
                 "each layer belongs to one stage, and stages are in the order of their layers",
             )
         bounds.append(last + 1)
         for peer in stage.peers:
             if peer in seen:
-                raise ConfigError(
-                    f"the peer {peer} stands in the plan twice", "a peer has one stage"
-                )
+                raise ConfigError(f"the peer {peer} is in the plan twice", "a peer has one stage")
             seen.add(peer)
         if len(stage.peers) < plan.members_least:
             raise ConfigError(
                 f"stage {number} has {len(stage.peers)} of the {plan.members_least} peers that "
-                "members_least asks for",
-                "give it more peers, or lower members_least",
+                "members_least requires",
+                "add peers to the stage, or lower members_least",
             )
     return bounds
 
 
 def check_plan(plan: PipelinePlan, costs: Costs) -> tuple[StageCosts, Placement]:
-    """The plan's placement on these peers.
+    """Return the costs and the placement of a plan on these peers.
 
-    Raises: ConfigError: It is for another model or other peers, leaves a layer out, gives a stage
-        too few peers, or a peer more than its memory holds.
+    Raises: ConfigError: The plan is for another model or other peers, leaves a layer out, has too
+        few peers in a stage, or needs more memory than a peer has.
     """
     if plan.model != costs.model:
         raise ConfigError(
@@ -195,5 +193,5 @@ def _check_memory(stage_costs: StageCosts, groups: Groups, bounds: list[int]) ->
                 raise ConfigError(
                     f"stage {stage} needs {need / GIB:.2f} GiB of each of its peers, and "
                     f"{stage_costs.costs.peers[peer]} has {have / GIB:.2f} GiB",
-                    "give it fewer layers, or other peers",
+                    "move layers to other stages, or use other peers",
                 )

@@ -17,27 +17,27 @@ from .placement import Groups, Placement, best_placement, every_assignment, impr
 from .timeline import play
 
 EVERY_ASSIGNMENT_PEERS = 5
-"""Up to so many peers every assignment is tried: 1,000 of them. Of 6 there are 9,000."""
+"""Largest number of peers to try all assignments of: about 1,000. 6 peers have 9,000."""
 STAGES_MAX = 8
-"""Largest number of stages to try where peers are too many for every assignment. A request for more
-stages overrides it."""
+"""Largest number of stages to try if there are too many peers for all assignments. A request for
+more stages overrides it."""
 TYPICAL_MICRO_BATCHES = 8
 SEED = 0
-"""Seed of searches that draw: a plan is the same whenever it is made."""
+"""Seed of random searches, so that the same request gives the same plan."""
 GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """Training that a plan is to be made for.
+    """Request for a plan.
 
     Attributes:
         batch: Samples of a step.
-        samples: Samples of a micro-batch; None: the best of what divides the batch.
-        stages: None: the best number.
-        members_least: As in ``TrainingStep``; ``spare``, ``state_copies`` and ``activations``
-            alike.
-        local_steps: Steps between two rounds, where training with local steps is compared.
+        samples: Samples of a micro-batch; None: the best divisor of the batch.
+        stages: Number of stages; None: the best number.
+        members_least: As in ``TrainingStep``, as are ``spare``, ``state_copies`` and
+            ``activations``.
+        local_steps: Steps between two rounds, for the comparison with local steps.
     """
 
     batch: int
@@ -61,7 +61,7 @@ class PlanRequest:
 
     @property
     def sample_counts(self) -> list[int]:
-        """Numbers of samples of a micro-batch that are tried, largest first."""
+        """Numbers of samples of a micro-batch to try, largest first."""
         if self.samples is not None:
             return [self.samples]
         return [each for each in range(self.batch, 0, -1) if self.batch % each == 0]
@@ -69,11 +69,11 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True)
 class PipelineOption:
-    """The best pipeline of some number of stages.
+    """The best pipeline for one number of stages.
 
     Attributes:
-        played_s: Of a step, played out in 1F1B order, with the exchange in its groups.
-        exact: Every assignment was tried; else there may be a better one.
+        played_s: Simulated time of a step in 1F1B order, with the exchange in its groups.
+        exact: Whether all assignments were tried. Otherwise a better one may exist.
     """
 
     stage_costs: StageCosts
@@ -84,16 +84,17 @@ class PipelineOption:
 
 @dataclass(frozen=True, slots=True)
 class PlanAnswer:
-    """``pipelines`` and ``others``: each with the fastest first, or empty where nothing fits."""
+    """Pipelines, and data-parallel training in ``others``: fastest first, empty if nothing fits."""
 
     pipelines: tuple[PipelineOption, ...]
     others: tuple[DataParallel, ...]
 
 
 def make_plan(costs: Costs, request: PlanRequest) -> PlanAnswer:
-    """The best pipeline for each number of stages, and data-parallel training beside it.
+    """Return the best pipeline for each number of stages, and data-parallel training for
+    comparison.
 
-    Raises: ConfigError: A layer fits no peer, there are fewer peers than stages need, or nothing
+    Raises: ConfigError: A layer fits no peer, there are too few peers for the stages, or nothing
         fits the memory of these peers.
     """
     _check(costs, request)
@@ -111,8 +112,8 @@ def make_plan(costs: Costs, request: PlanRequest) -> PlanAnswer:
     if not found and not others:
         need = request.state_copies * costs.parameter_bytes.sum() / GIB
         raise ConfigError(
-            f"nothing fits the memory of these peers: parameters and optimizer take {need:.2f} "
-            "GiB, activations come on top, and the peers have "
+            f"nothing fits the memory of these peers: parameters and optimizer need {need:.2f} "
+            "GiB, activations need more, and the peers have "
             f"{costs.memory_bytes.sum() / GIB:.2f} GiB together",
             "more peers, smaller micro-batches (--samples), or fewer peers in each stage",
         )
@@ -164,7 +165,7 @@ def _best_of(costs: Costs, request: PlanRequest, stages: int) -> PipelineOption 
 
 
 def played_step_s(stage_costs: StageCosts, placement: Placement) -> float:
-    """Seconds of a step that is played out, with the exchange of the slowest group."""
+    """Return the simulated seconds of a step, with the exchange of the slowest group."""
     ended = max(task.end_s for task in play(stage_costs, placement))
     return ended + placement.cut.exchange_s
 
@@ -172,7 +173,7 @@ def played_step_s(stage_costs: StageCosts, placement: Placement) -> float:
 def _tried(
     costs: Costs, request: PlanRequest, stages: int
 ) -> Iterator[tuple[StageCosts, Placement]]:
-    """Every assignment, with each size of micro-batches."""
+    """Yield the best of all assignments for each size of micro-batches that improves it."""
     below = math.inf
     for samples in request.sample_counts:
         stage_costs = StageCosts(costs, request.work(samples))
@@ -185,8 +186,8 @@ def _tried(
 def _searched(
     costs: Costs, request: PlanRequest, stages: int
 ) -> Iterator[tuple[StageCosts, Placement]]:
-    """Local moves from two starts: of the differentiable search, and fast peers dealt out first.
-    The other sizes of micro-batches begin with what was best."""
+    """Yield the results of local searches from two starts: the differentiable search, and peers
+    dealt to stages by speed. The other sizes of micro-batches start with the best result."""
     from .relaxed import search_placement  # here: torch takes a second
 
     nearest = min(

@@ -1,5 +1,5 @@
-"""Times of one peer for each layer of a model, and for bytes to others: measured once, kept in a
-TOML file that a person can read and correct."""
+"""Measured times of one peer for each layer of a model and each link, in a TOML file that users can
+read and correct."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class LayerProfile:
 
     Attributes:
         signature: 16 hex digits, equal for layers that compute the same on inputs of one shape.
-        output_bytes: Of a sample, handed to the next layer.
-        kept_bytes: Of a sample, kept from the forward pass for the backward pass.
-        forward: Seconds for a number of samples; ``backward`` alike.
+        output_bytes: Bytes of the output for each sample.
+        kept_bytes: Bytes for each sample that the forward pass keeps for the backward pass.
+        forward: Seconds for a number of samples, as is ``backward``.
     """
 
     name: LayerName
@@ -54,12 +54,12 @@ class LayerProfile:
 
 @dataclass(frozen=True, slots=True, config=CHECKED)
 class PeerProfile:
-    """One peer, and one model on it.
+    """Profile of one model on one peer.
 
     Attributes:
-        memory_bytes: Limit of layers, their optimizer and their activations.
-        batches: The two numbers of samples that lines were laid through.
-        links: Seconds for a number of bytes, by the peer at the other end; measured from here.
+        memory_bytes: Limit of the layers with their optimizer and activations.
+        batches: The two numbers of samples that were measured.
+        links: Seconds for a number of bytes to each other peer, measured from this peer.
     """
 
     peer: PeerName
@@ -72,7 +72,7 @@ class PeerProfile:
 
     @property
     def model(self) -> str:
-        """16 hex digits, equal for peers that have measured the same layers."""
+        """A hash of 16 hex digits, equal for peers that have measured the same layers."""
         return model_of([layer.signature for layer in self.layers])
 
 
@@ -81,14 +81,14 @@ def model_of(signatures: Sequence[str]) -> str:
 
 
 def write_profile(profile: PeerProfile) -> str:
-    """The profile as TOML, which ``read_profile`` reads back."""
+    """Return the profile as TOML, which ``read_profile`` reads back."""
     return as_toml(profile, SCHEMA, COMMENTS)
 
 
 def read_profile(path: Path) -> PeerProfile:
-    """The profile in that file.
+    """Return the profile in a file.
 
-    Raises: ConfigError: It is no profile, or has a value that nobody can have measured.
+    Raises: ConfigError: It is no profile, or has an impossible value.
     """
     hint = "gossip plan profile FILE.py:FUNCTION makes one on each machine"
     profile = read_file(path, PeerProfile, SCHEMA, hint)

@@ -1,14 +1,13 @@
 """A differentiable search for placements: gradient descent on a continuous relaxation from many
-random starts at once, rounded to whole peers, with the exact cuts for them.
+random starts at once. The result is rounded to whole peers, with the exact cuts for them.
 
-Layers: logits make the widths of the stages; their sums are the places of the cuts. Layer l belongs
-to the first s stages by a sigmoid of its distance from cut s, so each layer is divided over stages
-and nothing enumerates cuts. Peers: logits make each peer's part in each stage, or in none. The
-maximum over stages is a log-sum-exp. The temperatures of all three fall geometrically.
+Layers: logits give the widths of the stages, and their cumulative sums are the cuts. A sigmoid of
+its distance from cut s gives the part of a layer in the first s stages, so no cuts are enumerated.
+Peers: logits give each peer's part in each stage, or in none. The maximum over stages is a
+log-sum-exp. The temperatures of all three fall geometrically.
 
-Where the order of the groups is given, dynamic programming is exact and much faster. This is for
-peers with unequal links that may go anywhere, where the best cuts of the first stages depend on who
-comes next.
+For groups in a given order, dynamic programming is exact and much faster. The search is for peers
+with unequal links in any order, where the best cuts of the first stages depend on later groups.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ from .placement import Groups, Placement, best_placement, groups_of
 
 SHARPEST, SOFTEST = 0.05, 1.0
 PENALTY = 10.0
-"""Penalty of a step that is over a limit by all of it, in lengths of a step."""
+"""Penalty of exceeding a limit by 100 %, in units of a typical step."""
 STARTS, STEPS, RATE = 128, 80, 0.15
-"""Random starts, which descend together; steps of Adam, and their size."""
+"""Number of random starts, which descend together; number of Adam steps; learning rate."""
 
 
 def search_placement(
     stage_costs: StageCosts, stages: int, seed: int, starts: int = STARTS, steps: int = STEPS
 ) -> Placement | None:
-    """Look for the placement of peers in ``stages`` stages with the shortest step. None: no start
-    led to one that fits. ``seed``: of the random starts."""
+    """Search the placement of peers in ``stages`` stages with the shortest step. None: no start
+    leads to one that fits. ``seed``: seed of the random starts."""
     relaxed = _Relaxation(stage_costs, stages)
     draw = torch.Generator().manual_seed(seed)
     widths = torch.randn(starts, stages, generator=draw, dtype=torch.float64)
@@ -48,7 +47,7 @@ def search_placement(
 
 
 class _Relaxation:
-    """The step's seconds as a smooth function of logits, in units of a typical step."""
+    """Time of a step as a smooth function of logits, in units of a typical step."""
 
     def __init__(self, stage_costs: StageCosts, stages: int) -> None:
         costs, work = stage_costs.costs, stage_costs.work
@@ -66,7 +65,7 @@ class _Relaxation:
         self.in_flight = torch.tensor(in_flight, dtype=torch.float64)
 
     def loss(self, widths: Tensor, owners: Tensor, heat: float) -> Tensor:
-        """``(starts,)``."""
+        """Return the time of a step with penalties, ``(starts,)``."""
         layers, crossing = self._layers(widths, heat)
         members = (owners / heat).softmax(-1)[..., :-1].transpose(1, 2)  # (R, S, P)
         count = members.sum(-1).clamp(min=1e-3)  # (R, S)
@@ -84,7 +83,8 @@ class _Relaxation:
         return (count * beat).sum(1) + ways.sum(1) + hold + PENALTY * (short + over)
 
     def _layers(self, widths: Tensor, heat: float) -> tuple[Tensor, Tensor]:
-        """``(R, S, L)``, each layer's part in each stage, and ``(R, S - 1)``, bytes that cross."""
+        """Return each layer's part in each stage, ``(R, S, L)``, and the bytes at each cut,
+        ``(R, S - 1)``."""
         count = len(self.sent)
         ends = widths.softmax(-1).cumsum(-1)[:, :-1] * count
         middle = torch.arange(count, dtype=torch.float64) + 0.5
@@ -105,8 +105,8 @@ class _Relaxation:
         return (lacking * members).sum((1, 2))
 
     def whole_groups(self, logits: np.ndarray) -> Groups:
-        """Each peer where its logit is largest; a group that lacks members gets those who lose
-        least, of groups that can spare one."""
+        """Return groups with each peer at its largest logit. A group with too few members gets the
+        peers with the least loss from groups that can spare one."""
         places, least = logits.argmax(1), self.work.members_least
         while True:
             sizes = np.bincount(places, minlength=self.stages + 1)[: self.stages]

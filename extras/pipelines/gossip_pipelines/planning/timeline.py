@@ -1,8 +1,8 @@
-"""A step of a placement played out: which member computes which micro-batch when.
+"""Simulation of a step of a placement: which member computes which micro-batch, and when.
 
-Order is 1F1B: a member prefers a backward pass that can begin, and begins no forward pass while as
-many of its micro-batches wait for their backward pass as fill the stages from its own on (Narayanan
-et al. 2019, "PipeDream", section 3.2). A link carries one thing at a time.
+The order is 1F1B (Narayanan et al. 2019, "PipeDream", section 3.2): a member prefers a backward
+pass that can begin. It begins no forward pass while as many of its micro-batches wait for their
+backward pass as fill its own and the later stages. A link transfers one tensor at a time.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class StagePass:
 
 
 class _Ready(NamedTuple):
-    """A pass whose input has come."""
+    """A pass with its input available."""
 
     came_s: float
     peer: int
@@ -39,7 +39,7 @@ class _Ready(NamedTuple):
     backward: bool
 
     def order(self, free_s: float) -> tuple[float, bool, int, int]:
-        """Return the sort key of what comes next. ``free_s``: when the peer has time."""
+        """Return the sort key of the next pass. ``free_s``: when the peer is free."""
         return max(self.came_s, free_s), not self.backward, self.micro_batch, self.stage
 
 
@@ -56,7 +56,7 @@ def dealt(shares: np.ndarray, count: int) -> list[int]:
 
 
 def play(stage_costs: StageCosts, placement: Placement) -> list[StagePass]:
-    """Every pass of one step, in the order in which they begin. Exchanges are not played."""
+    """Return all passes of one step, in the order in which they begin, without exchanges."""
     costs, work, groups = stage_costs.costs, stage_costs.work, placement.groups
     bounds, seconds = placement.cut.bounds, costs.seconds(work.samples)
     sent_bytes = costs.sent_bytes(work)

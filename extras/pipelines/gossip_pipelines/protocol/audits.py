@@ -1,12 +1,12 @@
-"""Members of a stage compute some of each other's micro-batches again.
+"""Audits: members of a stage recompute some of each other's micro-batches.
 
-Which ones a member audits follows from random bytes that nobody else knows, and it asks for nothing
-before the audited member has said that the micro-batch is in its sum: by then all its answers are
-out. It asks the member's neighbours what they gave it and what it gave them, and the member itself
-hears nothing of an audit. What comes out is compared to the last bit. Where it differs the others
-of the stage compute it, too, and what each has found goes into the commits that it makes
-(``ledger/audits.py``). Until they have, the auditor keeps its own update back: so the round, and
-with it what neighbours keep of the micro-batch, is not over before.
+Private random bytes determine which micro-batches a member audits. The audit begins when the
+audited member reports that the micro-batch is in its sum: by then it has sent all its results. The
+auditor requests what the audited member received and sent from the neighbours of that member, and
+sends it no message. It compares the recomputed results bit by bit. If they differ, the other
+members of the stage recompute the micro-batch, too, and each puts its finding into the commits that
+it makes (``ledger/audits.py``). Until then the auditor holds back its own update. So the round does
+not end, and the neighbours keep their tensors of the micro-batch.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ from .barrier import StageBarrier
 from .work import Work
 
 TRIES_MAX = 3
-"""How often neighbours, or the others of the stage, are asked: a message may be lost."""
+"""Number of requests to the neighbours, or to the other members of the stage: messages may be
+lost."""
 FOLLOWED_MAX = 2
-"""Micro-batches of a round that are computed again because one other member says that they are
-wrong: so a liar who says so of all costs no more."""
+"""Micro-batches of a round that this peer recomputes for one other member. The limit bounds the
+cost of a Byzantine member that disputes all micro-batches."""
 
 Step: TypeAlias = Literal["asking", "ready", "forward", "computed", "backward", "telling", "over"]
-"""``asking``: its neighbours; ``ready``: the trainer may compute it forward; ``computed``: and
-backward; ``telling``: it differs, and others compute it."""
+"""``asking``: neighbours have yet to reply; ``ready``: the forward pass may run; ``computed``: the
+backward pass may run; ``telling``: the results differ, and other members recompute them."""
 
 
 def trace_of(work: Work) -> bytes:
@@ -81,11 +82,11 @@ class AuditSide:
     """A neighbour of the audited member.
 
     Attributes:
-        others: Who is asked next, where this one was none: a micro-batch may have gone another way
-            than it begins with, and who lies may have sent it another way.
-        payload: What it gave that member.
-        came: The digest of what that member gave it.
-        found: The digest of what that member should have given.
+        others: Peers to ask next if this one replies that it is no neighbour: the micro-batch may
+            have been rerouted, and a Byzantine member may have sent it elsewhere.
+        payload: Tensor that it sent to that member.
+        came: Digest of the tensor that it received from that member.
+        found: Digest of the tensor that it should have received.
     """
 
     peer: PeerId
@@ -135,25 +136,27 @@ class Audit:
     def vote(self, round_id: int) -> AuditVote:
         """Return the vote on an answer that differs. It names the neighbours that the member's
         trace contradicts. With none, the member has admitted the answer."""
-        said = self.trace[:DIGEST_BYTES], self.trace[DIGEST_BYTES:]
+        reported = self.trace[:DIGEST_BYTES], self.trace[DIGEST_BYTES:]
         disputed: list[PeerId | None] = [None, None]
         for at, side in enumerate((self.before, self.behind)):
             if side is None or side.payload is None:
                 continue
-            given, got = side.payload.digest, side.came
-            told = given + got if at == 0 else got + given  # the activation first
-            if _hash(told) != said[at]:
+            sent, received = side.payload.digest, side.came
+            both = sent + received if at == 0 else received + sent  # the activation first
+            if _hash(both) != reported[at]:
                 disputed[at] = side.peer
         return AuditVote(self.peer, round_id, self.micro_batch, *disputed)
 
 
 class Auditor:
-    """Args:
-    patience_s: how long an audit may take.
-    on_vote: takes what this peer is to say of another in commits.
+    """The audits of the present round.
+
+    Args:
+        patience_s: Time limit of an audit.
+        on_vote: Receives each vote that this peer is to put into its commits.
 
     Attributes:
-        busy: the trainer is at an audit.
+        busy: The audit that the trainer computes.
     """
 
     def __init__(
@@ -171,20 +174,21 @@ class Auditor:
         self._roster: tuple[PeerId, ...] = ()
         self._audits: dict[tuple[PeerId, int], Audit] = {}
         self._followed: dict[PeerId, int] = {}
-        self._seen: set[tuple[PeerId, int]] = set()  # whose lots were drawn
-        self._given: dict[tuple[PeerId, int], int] = {}  # how often who was given what
+        self._seen: set[tuple[PeerId, int]] = set()  # the draw is done
+        self._given: dict[tuple[PeerId, int], int] = {}  # number of replies
 
     def prepare(self, lots: bytes) -> None:
-        """The trainer has built its stage. ``lots``: as of ``Prepared``."""
+        """Store the random bytes when the trainer has built its stage. ``lots``: as in
+        ``Prepared``."""
         self._lots = lots
 
     @property
     def is_open(self) -> bool:
-        """Whether anything is still to be computed or told."""
+        """Whether an audit is not over."""
         return any(audit.is_open for audit in self._audits.values())
 
     def stores(self) -> dict[str, int]:
-        """How much there is of what is bounded."""
+        """Return the sizes of the bounded stores."""
         return {
             "audits": len(self._audits),
             "audits drawn": len(self._seen),
@@ -192,18 +196,18 @@ class Auditor:
         }
 
     def begin(self, round_id: int, roster: tuple[PeerId, ...]) -> list[Effect]:
-        """``roster``: those who get work in the own stage."""
+        """Begin a round without audits. ``roster``: members of this stage that get work."""
         effects = [e for audit in self._audits.values() for e in self.timers.cancel(audit.overdue)]
         self.round_id, self._roster = round_id, roster
         self._audits, self._followed, self._given = {}, {}, {}
         self._seen.clear()
         return [*effects]
 
-    # --- what is audited --------------------------------------------------------------------------
+    # --- the choice of micro-batches --------------------------------------------------------------
 
     def on_counted(self, peer: PeerId, counted: Counted, now: float) -> list[Effect]:
-        """Draws whether to audit what another member has counted. Without audits it counts without
-        traces."""
+        """Draw which micro-batches that another member has counted to audit. Without audits in the
+        run its report has no traces."""
         if peer not in self._roster or self.barrier.local not in self._roster:
             return []
         effects: list[Effect] = []
@@ -215,8 +219,8 @@ class Auditor:
         return effects
 
     def _is_drawn(self, peer: PeerId, micro_batch: int) -> bool:
-        """Each of the others draws by itself, so often that at least one of them audits with the
-        probability of the settings."""
+        """Whether to audit this micro-batch. Each other member draws independently. Together, at
+        least one of them audits it with the probability of the settings."""
         name = f"{self.round_id}/{micro_batch}/{peer}".encode()
         draw = int.from_bytes(blake2b(name, key=self._lots, digest_size=7).digest(), "little")
         others = max(1, len(self._roster) - 1)
@@ -233,7 +237,7 @@ class Auditor:
         return self._ask(audit, now)
 
     def _ask(self, audit: Audit, now: float) -> list[Effect]:
-        """Whoever has yet to answer."""
+        """Send the requests of this step to each peer that has not replied."""
         audit.tries += 1
         settings, stage_of = self.barrier.settings, self.barrier.pipeline.stage_of
         sends: list[Effect] = []
@@ -247,11 +251,12 @@ class Auditor:
         return [*sends, *self._set_overdue(audit, now)]
 
     def _side(self, micro_batch: int, stage: int) -> AuditSide:
-        """Whoever there computes it, as the order is."""
+        """Return the reachable members of a stage in the order of the micro-batch, the first as the
+        neighbour."""
         order = self.barrier.ranking(self.round_id, micro_batch, stage)
-        gone = self._skipped(order)
-        there = [peer for peer in order if peer not in gone] or order
-        return AuditSide(there[0], there[1:])
+        skipped = self._skipped(order)
+        reachable = [peer for peer in order if peer not in skipped] or order
+        return AuditSide(reachable[0], reachable[1:])
 
     def _set_overdue(self, audit: Audit, now: float) -> list[Effect]:
         timer = self.timers.set(
@@ -261,39 +266,39 @@ class Auditor:
         before, audit.overdue = audit.overdue, timer.token
         return [*self.timers.cancel(before), timer]
 
-    # --- what neighbours are asked for ------------------------------------------------------------
+    # --- requests to neighbours -------------------------------------------------------------------
 
     def answer(self, sender: PeerId, request: AuditRequest, work: Work | None) -> list[Effect]:
         """Reply with what this peer sent to the audited member and received from it. If the
         gradient for the output that it sent is still on its way, the reply waits until that has
-        come."""
+        arrived."""
         stage, other = self.barrier.stage, self.barrier.pipeline.stage_of(sender)
         asked = sender, request.micro_batch
         if other is None or abs(other - stage) != 1 or self._given.get(asked, 0) >= TRIES_MAX:
             return []
-        given: Payload | None = None
-        came: Payload | None = None
+        sent: Payload | None = None
+        received: Payload | None = None
         if work is not None and other > stage and work.target == request.peer:
-            given, came = work.output, work.gradient
-            if came is None:
+            sent, received = work.output, work.gradient
+            if received is None:
                 work.auditors[sender] = request
                 return []
         elif (
             work is not None
             and other < stage
             and work.source == request.peer
-            and request.peer in work.requesters  # else it has taken another's gradient
+            and request.peer in work.requesters  # else it has used another peer's gradient
         ):
-            given, came = work.input_gradient, work.input
+            sent, received = work.input_gradient, work.input
         self._given[asked] = self._given.get(asked, 0) + 1
         where = self.barrier.settings.lineage, self.round_id, other
         fields = *where, request.micro_batch, request.peer
-        if given is None or came is None:
+        if sent is None or received is None:
             return [Send(sender, AuditReply(*fields, b"", b""))]
-        return [Send(sender, AuditReply(*fields, given.digest, came.digest), given)]
+        return [Send(sender, AuditReply(*fields, sent.digest, received.digest), sent)]
 
     def expects(self, sender: PeerId, reply: AuditReply) -> bool:
-        """Whether it is the answer of a neighbour that was asked."""
+        """Whether a reply is from a neighbour with an open request."""
         audit = self._audits.get((reply.peer, reply.micro_batch))
         asks = audit is not None and audit.step == "asking" and reply.round_id == self.round_id
         return asks and any(side.peer == sender for side in audit.sides)  # type: ignore[union-attr]
@@ -316,10 +321,10 @@ class Auditor:
             audit.step = "ready"
         return []
 
-    # --- what is computed -------------------------------------------------------------------------
+    # --- recomputation ----------------------------------------------------------------------------
 
     def next_task(self) -> list[Effect]:
-        """A pass for the trainer, which has nothing else to do."""
+        """Return the next pass of an audit, for a trainer without other tasks."""
         for audit in self._audits.values():
             where = self.round_id, audit.micro_batch, 0
             if audit.step == "ready":
@@ -333,7 +338,7 @@ class Auditor:
         return []
 
     def on_done(self, event: ForwardDone | BackwardDone, now: float) -> list[Effect]:
-        """The trainer has computed a pass."""
+        """Record the result of a pass of an audit."""
         audit, self.busy = self.busy, None
         if audit is None or event.round_id != self.round_id or not audit.is_open:
             return []
@@ -354,14 +359,14 @@ class Auditor:
         self._on_vote(vote)
         fields = {"subject": audit.peer, "round": self.round_id, "micro_batch": audit.micro_batch}
         contradicts = [each for each in (vote.before, vote.behind) if each is not None]
-        told = Report("audit_differs", {**fields, "contradicts": contradicts})
+        report = Report("audit_differs", {**fields, "contradicts": contradicts})
         if not audit.own:
-            return [told, *self._end(audit)]
+            return [report, *self._end(audit)]
         others = [p for p in self._roster if p not in (audit.peer, self.barrier.local)]
-        there = [p for p in others if not self.members.skip_reason(p)]
-        audit.waits_for = set(there) - audit.asked_by
+        reachable = [p for p in others if not self.members.skip_reason(p)]
+        audit.waits_for = set(reachable) - audit.asked_by
         audit.step, audit.tries = "telling", 0
-        return [told, *(self._ask(audit, now) if audit.waits_for else self._end(audit))]
+        return [report, *(self._ask(audit, now) if audit.waits_for else self._end(audit))]
 
     def _finding(self, to: PeerId, audit: Audit, checked: bool) -> Send:
         where = self.barrier.settings.lineage, self.round_id, self.barrier.stage
@@ -379,13 +384,13 @@ class Auditor:
         fields = {"subject": audit.peer, "round": self.round_id, "micro_batch": audit.micro_batch}
         return [Report("audit_given_up", {**fields, "reason": why}), *self._end(audit)]
 
-    # --- the others of the stage ------------------------------------------------------------------
+    # --- other members of the stage ---------------------------------------------------------------
 
     def on_finding(
         self, sender: PeerId, finding: AuditFinding, trace: bytes | None, now: float
     ) -> list[Effect]:
-        """Another member says that an answer is wrong, or that it has computed it, too. ``trace``:
-        what the audited member says of it here."""
+        """Handle another member's finding that a result differs, or its reply that it has
+        recomputed it. ``trace``: report of the audited member to this peer."""
         audit = self._audits.get((finding.peer, finding.micro_batch))
         if finding.checked:
             if audit is None or sender not in audit.waits_for:
@@ -396,17 +401,17 @@ class Auditor:
             return []
         if audit is not None:
             if audit.step in ("telling", "over"):
-                audit.waits_for.discard(sender)  # it has found the same by itself
+                audit.waits_for.discard(sender)  # its own audit has found the same
                 ends = audit.step == "telling" and not audit.waits_for
-                said = [self._finding(sender, audit, checked=True)]
-                return said + (self._end(audit) if ends else [])
+                reply = [self._finding(sender, audit, checked=True)]
+                return reply + (self._end(audit) if ends else [])
             audit.asked_by.add(sender)
             return []
         followed = self._followed.get(sender, 0)
         if trace is None or followed >= FOLLOWED_MAX or finding.peer not in self._roster:
             where = self.barrier.settings.lineage, self.round_id, self.barrier.stage
-            told = AuditFinding(*where, finding.micro_batch, finding.peer, checked=True)
-            return [Send(sender, told)]
+            reply = AuditFinding(*where, finding.micro_batch, finding.peer, checked=True)
+            return [Send(sender, reply)]
         self._followed[sender] = followed + 1
         audit = Audit(finding.peer, finding.micro_batch, trace, own=False)
         audit.asked_by.add(sender)
@@ -418,13 +423,13 @@ class Auditor:
             return []
         audit.overdue = None
         if audit.step not in ("asking", "telling"):
-            return []  # the trainer takes its time
+            return []  # the trainer is at work
         if audit.tries < TRIES_MAX:
             return self._ask(audit, now)
         return self._abandon_audit(audit, "it took too long")
 
     def on_view_change(self) -> list[Effect]:
-        """Somebody is skipped or back. Nobody waits for who is skipped."""
+        """Stop waiting for peers that are skipped now."""
         effects: list[Effect] = []
         for audit in [each for each in self._audits.values() if each.is_open]:
             asked = [side.peer for side in audit.sides] if audit.step == "asking" else []

@@ -1,7 +1,7 @@
-"""When a stage may apply a round that it has committed: when every stage has.
+"""A barrier between the stages: a stage applies its commit of a round when every stage has one.
 
-Until then any micro-batch of the round may have to be computed again, with the parameters before it
-in all stages. From then on nobody needs an activation of that round any more.
+Until then a micro-batch of the round may have to be recomputed, in all stages and with the
+parameters before the round. Afterwards no peer needs the activations of the round.
 """
 
 from __future__ import annotations
@@ -28,19 +28,21 @@ from gossip.core import (
 from .route import Router, Weights
 
 ASK_EVERY_S = 0.25
-"""How often who waits asks those it has not heard of: what they said may be lost."""
+"""Interval of the requests to peers without a report of this round: their reports may be lost."""
 
 
 @record
 class BarrierTimer:
-    """Those who have not said that they hold this round are asked."""
+    """Time to request the reports that are missing for this round."""
 
     round_id: int
 
 
 class StageBarrier:
-    """Args:
-    settings: of the run, with all stages.
+    """The progress of all stages, as their peers report it.
+
+    Args:
+        settings: Of the run, with all stages.
     """
 
     def __init__(
@@ -59,29 +61,33 @@ class StageBarrier:
         self.stage = stage
         self._everybody = tuple([p for each in pipeline.stages for p in each if p != local])
         self.locked_here: tuple[PeerId, ...] = ()  # of the own stage
-        self._told: dict[PeerId, tuple[int, StageDone]] = {}  # in which incarnation
-        self._begun: dict[PeerId, int] = {}  # the incarnation in which each was in a round last
+        # latest report of each peer, with its incarnation
+        self._reports: dict[PeerId, tuple[int, StageDone]] = {}
+        self._begun: dict[PeerId, int] = {}  # latest incarnation of each peer that was in a round
 
     def roster_of(self, stage: int) -> tuple[PeerId, ...]:
-        """Return the peers of another stage, by the word of its members; at first all that the plan
-        names."""
+        """Return the roster of another stage from the reports of its members; without a report, the
+        peers of the stage in the plan."""
         latest = self._latest_of(stage)
         return self.pipeline.stages[stage] if latest is None else latest.roster
 
     def _latest_of(self, stage: int) -> StageDone | None:
-        """Return what the member of the stage that is furthest has said; None: nobody has said
-        anything."""
-        known = [p for p in self.pipeline.stages[stage] if p in self._told]
-        # Of those who are there: a stage that was made anew has another roster than the dead knew.
-        there = [p for p in known if not self.members.skip_reason(p) and self._speaks(p)]
-        told = [self._told[p][1] for p in there or known]
-        return max(told, key=lambda each: each.committed, default=None)
+        """Return the report with most commits from the members of a stage; None without a report.
+
+        Reports of reachable members come first: a rebuilt stage has another roster than its dead
+        members have reported.
+        """
+        known = [p for p in self.pipeline.stages[stage] if p in self._reports]
+        reachable = [p for p in known if not self.members.skip_reason(p) and self._is_current(p)]
+        reports = [self._reports[p][1] for p in reachable or known]
+        return max(reports, key=lambda each: each.committed, default=None)
 
     def locked_of(self, stage: int) -> frozenset[PeerId]:
-        """Return the peers in quarantine in another stage, as enough of its members say: no liar
-        locks up anybody."""
-        told = [self._told[p][1] for p in self.pipeline.stages[stage] if p in self._told]
-        named = Counter([peer for each in told for peer in each.locked])
+        """Return the peers in quarantine in another stage. ``audit_votes`` of its members must
+        report a peer, so that Byzantine peers alone cannot exclude it."""
+        peers = self.pipeline.stages[stage]
+        reports = [self._reports[p][1] for p in peers if p in self._reports]
+        named = Counter([peer for each in reports for peer in each.locked])
         return frozenset([p for p, count in named.items() if count >= self.settings.audit_votes])
 
     def working(self, stage: int) -> tuple[PeerId, ...]:
@@ -98,8 +104,8 @@ class StageBarrier:
     def weights(
         self, roster: Sequence[PeerId], pass_us: Sequence[int], working: Sequence[PeerId]
     ) -> dict[PeerId, float]:
-        """Return the share of each peer of a roster that gets work. ``pass_us``: time of each of
-        the roster; empty: as the plan predicts."""
+        """Return the share of each peer of ``working``. ``pass_us``: time of each peer of the
+        roster; empty: as the plan predicts."""
         if not pass_us:
             predicted = StageSpeeds(self.settings.f, dict(self.pipeline.pass_us))
             pass_us = predicted.pass_us(roster)
@@ -114,47 +120,50 @@ class StageBarrier:
         weights = self.weights_of(stage) if weights is None else weights
         return self._router.ranking(round_id, micro_batch, stage, weights)
 
-    def _speaks(self, peer: PeerId) -> bool:
-        """Whether what it has said is of the life that is known of it."""
-        return self._told[peer][0] >= self.members.incarnation_of(peer)
+    def _is_current(self, peer: PeerId) -> bool:
+        """Whether the latest report of a peer is from its present incarnation."""
+        return self._reports[peer][0] >= self.members.incarnation_of(peer)
 
     def note_begun(self, peer: PeerId, incarnation: int) -> bool:
-        """Its rounds have begun, it says. Returns whether that is news of this life of it."""
+        """Record that the rounds of a peer have begun. Return whether that is new for its
+        incarnation."""
         news = self._begun.get(peer, -1) < incarnation
         if news:
             self._begun[peer] = incarnation
         return news
 
     def has_begun(self, peer: PeerId) -> bool:
-        """Whether the rounds of its present life have begun. Before that its node knows of no
-        layers, and drops whatever activation comes."""
+        """Whether the rounds of the present incarnation of a peer have begun. Before that its node
+        has no layers, and drops each activation."""
         known = self.members.incarnation_of(peer)
         return peer in self._begun and self._begun[peer] >= known
 
     def is_returning(self, peer: PeerId) -> bool:
-        """Whether it was started again, and has not begun since."""
+        """Whether a peer was restarted, and its rounds have not begun since."""
         return peer in self._begun and not self.has_begun(peer)
 
     def round_of(self, peer: PeerId) -> int:
-        """The round that a peer of another stage has said it is in; 0: it has not."""
-        return self._told[peer][1].round_id if peer in self._told else 0
+        """Return the round that a peer of another stage has reported; 0 without a report."""
+        return self._reports[peer][1].round_id if peer in self._reports else 0
 
     def furthest(self) -> int | None:
-        """The round that the other stages are in, by the word of more than f of their peers; None
-        as long as somebody within reach has not said."""
-        here = self.others()
-        told = [self._told[p][1].round_id for p in here if p in self._told and self._speaks(p)]
-        if len(told) < len(here) or len(told) <= self.settings.f:
+        """Return the latest round that more than f peers of other stages have reached; None if a
+        reachable peer has not reported, or at most f peers have."""
+        others = self.others()
+        reporters = [p for p in others if p in self._reports and self._is_current(p)]
+        rounds = [self._reports[p][1].round_id for p in reporters]
+        if len(rounds) < len(others) or len(rounds) <= self.settings.f:
             return None
-        return sorted(told, reverse=True)[self.settings.f]
+        return sorted(rounds, reverse=True)[self.settings.f]
 
     @property
     def report_count(self) -> int:
-        """How many have said how far their stage is."""
-        return len(self._told)
+        """Number of peers that have reported the progress of their stage."""
+        return len(self._reports)
 
     def record_report(self, sender: PeerId, incarnation: int, done: StageDone) -> bool:
-        """Whether it is news, of the sender's own stage, and can be."""
+        """Store a report. Return whether it is valid, about the sender's own stage, and newer than
+        the last one."""
         if self.pipeline.stage_of(sender) != done.stage or not done.roster:
             return False
         members = set(self.pipeline.stages[done.stage])
@@ -163,17 +172,17 @@ class StageBarrier:
                 return False
         if done.pass_us and (len(done.pass_us) != len(done.roster) or min(done.pass_us) < 1):
             return False
-        life, before = self._told.get(sender, (-1, done))
+        life, before = self._reports.get(sender, (-1, done))
         news = (incarnation, done.committed, done.round_id)
-        if sender in self._told and news <= (life, before.committed, before.round_id):
+        if sender in self._reports and news <= (life, before.committed, before.round_id):
             return False
-        self._told[sender] = incarnation, done
+        self._reports[sender] = incarnation, done
         return True
 
     def is_open(self, round_id: int) -> bool:
-        """Whether the round, which the own stage has committed, may be applied here."""
+        """Whether this peer may apply a round that its stage has committed."""
         needed = self.settings.f + 1
-        beyond = [told for _, told in self._told.values() if told.round_id > round_id]
+        beyond = [each for _, each in self._reports.values() if each.round_id > round_id]
         if len(beyond) >= needed:
             return True
         return all(
@@ -183,23 +192,24 @@ class StageBarrier:
         )
 
     def _has_committed(self, stage: int, round_id: int) -> bool:
-        """Whether everybody within reach in that stage holds its commit of the round."""
+        """Whether every reachable working member of a stage has its commit of the round, and enough
+        members report it."""
         roster = self.working(stage)
         holding = [peer for peer in roster if self._holds(peer, round_id)]
         enough = len(holding) >= min(self.settings.f + 1, len(roster))
         return enough and all(peer in holding or self.members.skip_reason(peer) for peer in roster)
 
     def _holds(self, peer: PeerId, round_id: int) -> bool:
-        life, told = self._told.get(peer, (-1, None))
-        if told is None or life < self.members.incarnation_of(peer):
-            return False  # another life of it has to say anew what it holds
-        return told.committed > round_id
+        life, report = self._reports.get(peer, (-1, None))
+        if report is None or life < self.members.incarnation_of(peer):
+            return False  # a new incarnation must report again
+        return report.committed > round_id
 
     def on_round_committed(
         self, round_id: int, roster: tuple[PeerId, ...], pass_us: tuple[int, ...], now: float
     ) -> list[Effect]:
-        """Tells all others of a commit of the own stage, and asks them until it may be applied.
-        ``roster``: of the next round; ``pass_us``: of each of it."""
+        """Announce a commit of this stage to all peers, and request their reports until it may be
+        applied. ``roster``: of the next round; ``pass_us``: of each of its peers."""
         effects = self.broadcast(
             self.report(round_id, round_id + 1, roster, pass_us, self.locked_here)
         )
@@ -215,34 +225,34 @@ class StageBarrier:
         pass_us: tuple[int, ...] = (),
         locked: tuple[PeerId, ...] = (),
     ) -> StageDone:
-        """Return this peer's report of how far its stage is."""
+        """Return the report of this peer about the progress of its stage."""
         lineage = self.settings.lineage
         return StageDone(lineage, self.stage, round_id, committed, roster, False, locked, pass_us)
 
     def begin(self, here: StageDone) -> list[Effect]:
-        """A round begins here. All others hear of it where those in quarantine are others than
-        before."""
+        """Begin a round. If the peers in quarantine have changed, report to all peers."""
         if here.locked == self.locked_here:
             return []
         self.locked_here = here.locked
         return self.broadcast(here)
 
     def broadcast(self, here: StageDone) -> list[Effect]:
-        """Report to all others how far this peer is, and who is in its stage."""
+        """Send a report to all other peers of the run."""
         return [Send(peer, here) for peer in self._everybody]
 
     def others(self) -> list[PeerId]:
-        """Return the peers of the other stages that are there."""
+        """Return the reachable peers of the other stages."""
         elsewhere = [p for p in self._everybody if self.pipeline.stage_of(p) != self.stage]
         return [peer for peer in elsewhere if not self.members.skip_reason(peer)]
 
     def ask_others(self) -> list[Effect]:
-        """For a peer that has no state yet: how far is the run?"""
+        """Request the progress of the other stages, for a peer without a state."""
         asks = replace(self.report(0, 0, self.pipeline.stages[self.stage]), asks=True)
         return [Send(peer, asks) for peer in self.others()]
 
     def ask(self, here: StageDone, now: float) -> list[Effect]:
-        """Asks whoever has not said that it holds the round that we wait with, and again later."""
+        """Request reports from the peers that have not reported the commit of this round, and set
+        the timer for the next request."""
         round_id = here.round_id
         lacking = [p for p in self._everybody if not self._holds(p, round_id)]
         asked: list[Effect] = [Send(p, replace(here, asks=True)) for p in lacking]

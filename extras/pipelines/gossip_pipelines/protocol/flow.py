@@ -1,11 +1,11 @@
-"""The micro-batches of one round on their way through one member of a stage.
+"""The micro-batches of one round at one member of a stage.
 
-Every member of the first stage begins what ``Router`` gives it among those who are there. An output
-goes to a member of the next stage, and its gradient comes back. A sender replaces a receiver that
-is skipped, refuses, or takes too long: the next attempt goes to another member. A member of the
-same stage that is lost takes its sum with it: the others see by ``Counted`` what is missing, and
-compute it again, with what the neighbours have kept of it. A member hands over its sum when all
-micro-batches of its stage are in somebody's.
+``Router`` assigns the micro-batches to the reachable members of the first stage. A member sends an
+output to a member of the next stage, which replies with the gradient. If the receiver is skipped,
+refuses, or takes too long, the next attempt goes to another member. The sum of a lost member is
+lost, too: the other members of its stage see from ``Counted`` which micro-batches are missing, and
+recompute them from tensors that the neighbours have kept. A member hands over its sum when each
+micro-batch is in the sum of a member of its stage.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from .barrier import StageBarrier
 from .work import DONE, OWES_BACKWARD, Work
 
 PULSE_S = 0.5
-"""How often a member says what it has counted, and asks for what its stage lacks: both may be
-lost."""
+"""Interval in which a member repeats ``Counted`` and the requests for missing micro-batches, which
+may be lost."""
 RETRY_S = 0.25
-"""After so long those are tried again who could not take an activation; and one that was to have it
-first and has not begun is not waited for any longer."""
+"""Time until peers that have refused an activation are tried again, and longest wait for a first
+choice that has not begun its rounds."""
 
 USUAL_TIMES = 3.0
-"""A gradient that takes so many times as long as the slowest of late is not waited for."""
+"""Timeout of a gradient, as a multiple of the slowest recent one."""
 ASKS_MAX = 3
-"""Before anything is known of that a receiver is asked again so often, each time after twice as
-long: it may be computing."""
+"""Number of repetitions to the same receiver before a gradient was timed, each after twice the
+time: the receiver may be computing."""
 ATTEMPTS_MAX = 2**20
 """Most attempts of one micro-batch in one round. No honest peer reports a higher number."""
 
@@ -68,7 +68,7 @@ Neighbour = Activation | ActivationGradient | Withdraw | ActivationRefused | Mic
 
 @record
 class FlowTimer:
-    """``overdue``: the gradient of an attempt should be here; ``pulse``: see ``PULSE_S``."""
+    """``overdue``: timeout of the gradient of an attempt; ``pulse``: see ``PULSE_S``."""
 
     what: Literal["overdue", "pulse"]
     round_id: int
@@ -77,15 +77,17 @@ class FlowTimer:
 
 
 class MicroBatchFlow:
-    """Args:
-    barrier: it knows who is in the other stages.
-    patience_s: how long a gradient may take.
-    is_over: whether all commits of a round are held here, so that the next one begins.
+    """The micro-batches of one round.
+
+    Args:
+        barrier: Source of the rosters of the other stages.
+        patience_s: Least timeout of a gradient.
+        is_over: Whether this peer has all commits of a round, so that the next one begins.
 
     Attributes:
-        round_id: the round that is computed; -1 before the first.
-        works: of this round, by micro-batch.
-        weights: of those who get work in the own stage.
+        round_id: The round that is computed; -1 before the first.
+        works: State of the micro-batches of this round, by number.
+        weights: Weights of the members of this stage that get work.
     """
 
     def __init__(
@@ -107,20 +109,20 @@ class MicroBatchFlow:
         self.weights: dict[PeerId, float] = {}
         # microseconds of all passes of this round, and how many there were
         self._passes: dict[Way, tuple[int, int]] = {}
-        # of the others of the stage, and in which incarnation each says it
+        # latest report of each other member of the stage, with its incarnation
         self._counted: dict[PeerId, tuple[int, Counted]] = {}
-        self._number = 0  # of our own words about that
-        self._attempts: dict[int, int] = {}  # the highest that is known of each activation
-        self._task: Work | None = None  # that the trainer is at
-        self._stale = False  # its answer is of no use any more
+        self._number = 0  # of the latest own ``Counted``
+        self._attempts: dict[int, int] = {}  # highest known attempt of each activation
+        self._task: Work | None = None  # that the trainer computes
+        self._stale = False  # the result of the task is not used
         self._collected: tuple[int, ...] | None = None
-        self._early: dict[tuple[type, int], Received] = {}  # of the next round
-        self._away: set[PeerId] = set()  # who of the stage before was out of reach
+        self._early: dict[tuple[type, int], Received] = {}  # messages of the next round
+        self._away: set[PeerId] = set()  # skipped members of the stage before
         self._pulse: int | None = None
-        self._usual_s: float | None = None  # that the slowest gradient of a round takes
+        self._usual_s: float | None = None  # time of the slowest gradient of recent rounds
         self._slowest_s = 0.0  # of this round
 
-    # --- what others read -------------------------------------------------------------------------
+    # --- for other parts --------------------------------------------------------------------------
 
     @property
     def counted(self) -> tuple[int, ...]:
@@ -129,14 +131,14 @@ class MicroBatchFlow:
 
     @property
     def pass_us(self) -> int:
-        """Return the time of a micro-batch of this round here, forward and backward, in
-        microseconds; 0: there was none."""
+        """Mean time of a micro-batch of this round, forward and backward, in microseconds; 0
+        without both passes."""
         if len(self._passes) < 2:
             return 0
         return sum(total // count for total, count in self._passes.values())
 
     def stores(self) -> dict[str, int]:
-        """How much there is of what is bounded."""
+        """Return the sizes of the bounded stores."""
         return {
             "micro-batches": len(self.works),
             "micro-batches with attempts": len(self._attempts),
@@ -146,12 +148,12 @@ class MicroBatchFlow:
         }
 
     def is_current(self, event: Contributed) -> bool:
-        """Whether an update is of the sum as it is."""
+        """Whether an update is of the present sum."""
         return event.round_id == self.round_id and event.micro_batches == self._collected
 
     def prepare(self, activation_bytes: tuple[int, int], lots: bytes = b"") -> None:
-        """The trainer has built its stage: bytes of the input and the output of one micro-batch.
-        ``lots``: as of ``Prepared``."""
+        """Store the lengths of the input and the output of one micro-batch when the trainer has
+        built its stage. ``lots``: as in ``Prepared``."""
         self.activation_bytes = activation_bytes
         self.auditor.prepare(lots)
 
@@ -175,7 +177,7 @@ class MicroBatchFlow:
         return self.activation_bytes[0 if before else 1] if message.digest else 0
 
     def _is_ours(self, message: Neighbour | Counted | Audited) -> bool:
-        """Whether it is for this stage of this run, and can be."""
+        """Whether a message is valid and for this stage of this run."""
         if message.lineage != self.settings.lineage or message.stage != self.stage:
             return False
         most = self.pipeline.micro_batches
@@ -189,7 +191,7 @@ class MicroBatchFlow:
         return message.micro_batch < most and message.attempt <= ATTEMPTS_MAX
 
     def _are_traced(self, counted: Counted) -> bool:
-        """Whether it says of each micro-batch what it must: with audits nobody counts without."""
+        """Whether a report has a trace of each micro-batch, which runs with audits require."""
         due = len(counted.micro_batches) if self.pipeline.audit else 0
         traces = counted.traces
         return len(traces) == due and all(len(trace) == TRACE_BYTES for trace in traces)
@@ -197,8 +199,8 @@ class MicroBatchFlow:
     # --- a round ----------------------------------------------------------------------------------
 
     def begin(self, start: StartRound, weights: dict[PeerId, float], now: float) -> list[Effect]:
-        """The trainer holds the parameters before this round. ``weights``: of those who get work
-        in the own stage."""
+        """Begin a round: the trainer has the parameters before it. ``weights``: weights of the
+        members of this stage that get work."""
         effects, roster = self._end(), tuple(weights)
         self.round_id, self.weights, self._passes = start.round_id, weights, {}
         self.works, self._attempts, self._counted, self._collected = {}, {}, {}, None
@@ -207,7 +209,7 @@ class MicroBatchFlow:
         if self._slowest_s:
             self._usual_s = max(self._slowest_s, (self._usual_s or 0.0) / 2)
         self._slowest_s = 0.0
-        # What comes by itself is not asked for yet.
+        # Only the first stage reclaims now: the inputs of other stages arrive without a request.
         effects += self._beat(now) + (self._reclaim() if self.first else [])
         early, self._early = self._early, {}
         for event in early.values():
@@ -218,13 +220,14 @@ class MicroBatchFlow:
         return effects + self._go_on()
 
     def _end(self) -> list[Effect]:
-        """The timers of the round before are of no use any more."""
+        """Cancel the timers of the round before."""
         tokens = [self._pulse, *[work.overdue for work in self.works.values()]]
         self._pulse = None
         return [effect for token in tokens for effect in self.timers.cancel(token)]
 
     def on_view_change(self, now: float) -> list[Effect]:
-        """Somebody is skipped or back."""
+        """Reroute the micro-batches of skipped receivers, and send gradients to peers that are
+        back."""
         if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects: list[Effect] = []
@@ -237,8 +240,8 @@ class MicroBatchFlow:
         return effects + self._resend_gradients() + self._reclaim() + self._go_on()
 
     def _resend_gradients(self) -> list[Effect]:
-        """To whoever of the stage before is within reach again, the gradients of this round: they
-        may be lost with the link, of which the other end may know nothing."""
+        """Send the gradients of this round again to reachable peers of the stage before that were
+        skipped: the gradients may be lost with the link, and the other end may not notice."""
         before = () if self.first else self.pipeline.stages[self.stage - 1]
         away = {peer for peer in before if self.members.skip_reason(peer)}
         back, self._away = self._away - away, away
@@ -252,8 +255,8 @@ class MicroBatchFlow:
         return self.auditor.on_timer(timer, now) + self._go_on()
 
     def on_joined(self, peer: PeerId, now: float) -> list[Effect]:
-        """A peer is known from now on. What it has said before was not taken, so what it has is
-        given to it again."""
+        """Send a new member of the view its outputs again: its earlier messages were not
+        accepted."""
         effects: list[Effect] = []
         for work in self.works.values():
             if work.waits and work.target == peer:
@@ -262,8 +265,8 @@ class MicroBatchFlow:
         return effects
 
     def on_begun(self, now: float) -> list[Effect]:
-        """The rounds of another peer have begun. What nobody could take is for the first in order
-        once more: the members of a stage begin one after the other."""
+        """Offer outputs without a receiver to the first choices again when the rounds of another
+        peer have begun: the members of a stage begin one after the other."""
         if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects: list[Effect] = []
@@ -278,8 +281,8 @@ class MicroBatchFlow:
             return []
         if timer.what == "pulse":
             self._pulse = None
-            said = self._send_counted(again=True)
-            return said + self._beat(now) + self._reclaim() + self._go_on()
+            reports = self._send_counted(again=True)
+            return reports + self._beat(now) + self._reclaim() + self._go_on()
         work = self.works.get(timer.micro_batch)
         if work is None or not work.waits or work.out_attempt != timer.attempt:
             return []
@@ -298,13 +301,13 @@ class MicroBatchFlow:
     # --- messages ---------------------------------------------------------------------------------
 
     def on_message(self, event: Received, at: int | None, now: float) -> list[Effect]:
-        """``at``: the round that its stage is in here; None: it takes no part in it."""
+        """Handle a message. ``at``: the present round of this peer; None: it takes part in none."""
         message = event.message
         assert isinstance(message, Neighbour | Counted | Audited)
         if not self._is_ours(message):
             return []
         begun: list[Effect] = []
-        if isinstance(message, MicroBatchesMissing):  # whoever asks for them is in a round
+        if isinstance(message, MicroBatchesMissing):  # the sender is in a round
             news = self.barrier.note_begun(event.sender, event.incarnation)
             begun = self.on_begun(now) if news and at is not None else []
         if isinstance(message, Audited):
@@ -327,11 +330,11 @@ class MicroBatchFlow:
                 return auditor.on_finding(sender, message, trace, now)
 
     def _trace_by(self, peer: PeerId, micro_batch: int) -> bytes | None:
-        """Return what a member has said about a micro-batch; None: it has not counted it."""
-        _, told = self._counted.get(peer, (-1, None))
-        if told is None or micro_batch not in told.micro_batches:
+        """Return a member's trace of a micro-batch; None: it has not counted it."""
+        _, report = self._counted.get(peer, (-1, None))
+        if report is None or micro_batch not in report.micro_batches:
             return None
-        return told.traces[told.micro_batches.index(micro_batch)]
+        return report.traces[report.micro_batches.index(micro_batch)]
 
     def _on_ours(self, event: Received, message: Neighbour | Counted, now: float) -> list[Effect]:
         apart = self.pipeline.stage_of(event.sender), self.stage
@@ -355,9 +358,9 @@ class MicroBatchFlow:
     def _on_other_round(
         self, event: Received, message: Neighbour | Counted, at: int | None
     ) -> list[Effect]:
-        """Keep what is of the next round, or of one that the trainer has yet to begin, one of a
-        kind for each micro-batch or sender: nobody can fill our memory. What is of a former round
-        is dropped."""
+        """Store a message of the next round, or of one that the trainer has yet to begin. Drop one
+        of a former round. To bound memory, one message of each type and micro-batch or sender is
+        stored."""
         if message.round_id < self.round_id:
             return []
         if at is not None and at <= message.round_id <= at + 1:
@@ -383,7 +386,7 @@ class MicroBatchFlow:
         if payload is None or payload.digest != message.digest:
             return []
         if sender in self.barrier.locked_of(self.stage - 1):
-            return []  # its work is others'
+            return []  # other peers have its work
         if self.local not in self.weights:
             return [self._refuse(sender, message, 0)]
         work, known = self.works.get(message.micro_batch), self._attempts
@@ -417,7 +420,7 @@ class MicroBatchFlow:
             return self._drop(work)
         if work.step != "queued" or work.source != sender or work.was_counted:
             return []
-        # Whoever else waits gives its own input: this one is not to be computed on any more.
+        # The other requesters send their own inputs: the withdrawn one is no longer used.
         where, known = self._in_stage(self.stage - 1), self._attempts[work.micro_batch]
         asked = [
             Send(peer, ActivationRefused(*where, work.micro_batch, attempt, known))
@@ -426,7 +429,7 @@ class MicroBatchFlow:
         return [*self._drop(work), *asked]
 
     def _drop(self, work: Work) -> list[Effect]:
-        """It is not computed here any more."""
+        """Stop computing a micro-batch."""
         del self.works[work.micro_batch]
         if work is self._task:
             self._stale = True
@@ -471,28 +474,28 @@ class MicroBatchFlow:
         if work is None or sender != work.target or message.attempt != work.out_attempt:
             return []
         if message.known > message.attempt and work.output is not None:
-            work.out_attempt = message.known  # also what was only given again
+            work.out_attempt = message.known  # also if the output was only sent again
             return self._send(work, sender, now)
         return self._send_elsewhere(work, now, withdraw=False) if work.waits else []
 
     def _on_missing(self, sender: PeerId, message: MicroBatchesMissing, now: float) -> list[Effect]:
-        """Outputs are given again that were computed on, and lost with whoever had them. Those
-        that are still computed on are not."""
+        """Send outputs again that have a gradient: the work on them was lost with its peer. An
+        output without a gradient is still in use elsewhere."""
         effects: list[Effect] = []
         for micro_batch in message.micro_batches:
             work = self.works.get(micro_batch)
             if work is None or work.output is None or work.gradient is None:
                 continue
-            again = work.target == sender and now - work.sent_at < self._patience_s()
-            if not again:
+            just_sent = work.target == sender and now - work.sent_at < self._patience_s()
+            if not just_sent:
                 work.out_attempt += 1
                 effects += self._send(work, sender, now)
         return effects
 
     def _on_counted(self, event: Received, message: Counted, now: float) -> list[Effect]:
-        told = event.incarnation, message.number
+        version = event.incarnation, message.number
         life, before = self._counted.get(event.sender, (-1, None))
-        if before is not None and (life, before.number) >= told:
+        if before is not None and (life, before.number) >= version:
             return []
         self._counted[event.sender] = event.incarnation, message
         lost = before is not None and not set(before.micro_batches) <= set(message.micro_batches)
@@ -502,7 +505,7 @@ class MicroBatchFlow:
     # --- the trainer ------------------------------------------------------------------------------
 
     def on_audit_done(self, event: ForwardDone | BackwardDone, now: float) -> list[Effect]:
-        """A pass of another member's micro-batch."""
+        """Handle the result of a pass of an audit."""
         return self.auditor.on_done(event, now) + self._go_on()
 
     def on_forward_done(self, event: ForwardDone, now: float) -> list[Effect]:
@@ -532,7 +535,7 @@ class MicroBatchFlow:
         return effects + self._send_counted() + self._go_on()
 
     def _answered(self, event: ForwardDone | BackwardDone) -> Work | None:
-        """The work that the trainer has finished; None: it is of no use any more."""
+        """Return the work that the trainer has finished; None if its result is not used."""
         work, stale = self._task, self._stale
         self._task, self._stale = None, False
         if event.round_id == self.round_id and event.took_us:
@@ -543,8 +546,8 @@ class MicroBatchFlow:
         return work if useful else None
 
     def _go_on(self) -> list[Effect]:
-        """Return the effects of a change: the next task, or the sum is handed over. A task of a
-        round that is over would reach the trainer in the next one."""
+        """Return the effects of a change: the next task, or the collection of the sum. A round that
+        is over gets no task: the task would reach the trainer in the next round."""
         if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects = self._leave_to_others()
@@ -553,8 +556,8 @@ class MicroBatchFlow:
         return effects + self._collect()
 
     def _next_task(self) -> list[Effect]:
-        """One task at a time. Backward before forward, as in 1F1B: it frees memory. Audits come
-        when there is nothing else to do."""
+        """Return the next task if the trainer has none. Backward before forward, as in 1F1B: it
+        frees memory. Audits come last."""
         if self._task is not None or self.auditor.busy is not None:
             return []
         return self._own_task() or self.auditor.next_task()
@@ -580,19 +583,19 @@ class MicroBatchFlow:
         return []
 
     def _is_of_former_life(self, work: Work) -> bool:
-        """Whether its sender has been started again since: it knows nothing of that any more."""
+        """Whether the sender of the input was restarted since, so that it has no state of it."""
         source = work.source
         return source is not None and self.members.incarnation_of(source) > work.life
 
     def _collect(self) -> list[Effect]:
-        """The sum is handed over when the stage lacks nothing and nothing is under way here."""
+        """Collect the sum when the stage has all micro-batches and no work is left here."""
         if any(work.step not in DONE for work in self.works.values()) or self._task is not None:
             return []
         if self.auditor.is_open:
             return []
         own = self.counted
-        here = set(own).union(*[self._counted_by(peer) for peer in self._mates()])
-        if len(here) < self.pipeline.micro_batches or own == self._collected:
+        counted = set(own).union(*[self._counted_by(peer) for peer in self._mates()])
+        if len(counted) < self.pipeline.micro_batches or own == self._collected:
             return []
         self._collected = own
         return [CollectUpdate(self.round_id, own)]
@@ -600,12 +603,14 @@ class MicroBatchFlow:
     # --- to the next stage, and back --------------------------------------------------------------
 
     def _send_on(self, work: Work, now: float) -> list[Effect]:
-        """To the first in order who can take it and has not had it; when there is none, all are
-        tried again after a while, or when somebody begins. Who is only just coming back is asked
-        last."""
+        """Send an output to the first peer in order that has begun its rounds and was not tried.
+
+        Peers that were restarted come last. If no peer remains, all are tried again after
+        ``RETRY_S``, or when the rounds of a peer begin.
+        """
         order = self.barrier.ranking(self.round_id, work.micro_batch, self.stage + 1)
-        there = [peer for peer in order if not self.members.skip_reason(peer)]
-        untried = [peer for peer in there if peer not in work.tried]
+        reachable = [peer for peer in order if not self.members.skip_reason(peer)]
+        untried = [peer for peer in reachable if peer not in work.tried]
         untried.sort(key=self.barrier.is_returning)
         begun = [peer for peer in untried if self.barrier.has_begun(peer)]
         if begun and (work.has_waited or begun[0] == untried[0]):
@@ -628,20 +633,20 @@ class MicroBatchFlow:
         return [Send(target, message, payload), *timed]
 
     def _gradient_s(self, work: Work) -> float:
-        """How long its gradient may take. The round timeout knows nothing of what the stages behind
-        compute."""
+        """Return the timeout of the gradient. The round timeout does not cover the time that later
+        stages compute."""
         least_s = self._patience_s()
         if self._usual_s is None:
             return float(least_s * 2**work.asked)
         return max(least_s, USUAL_TIMES * self._usual_s)
 
     def _send_elsewhere(self, work: Work, now: float, withdraw: bool = True) -> list[Effect]:
-        """The next attempt, to another member."""
+        """Start the next attempt with another member."""
         effects: list[Effect] = []
         work.out_attempt, work.asked = work.out_attempt + 1, 0
         if work.target is not None:
-            told = {"round": self.round_id, "micro_batch": work.micro_batch, "from": work.target}
-            effects.append(Report("rerouted", told))
+            fields = {"round": self.round_id, "micro_batch": work.micro_batch, "from": work.target}
+            effects.append(Report("rerouted", fields))
             work.tried.add(work.target)
             if withdraw:
                 effects.append(self._withdraw(work, work.target, work.out_attempt))
@@ -654,7 +659,7 @@ class MicroBatchFlow:
         return [*self.timers.cancel(before), timer]
 
     def _send_input_gradient(self, work: Work, to: Iterable[PeerId]) -> list[Effect]:
-        """The gradient of its input, to those of the stage before who wait for it."""
+        """Send the gradient of the input to peers of the stage before."""
         payload = work.input_gradient
         if payload is None:
             return []
@@ -667,30 +672,35 @@ class MicroBatchFlow:
     # --- the own stage ----------------------------------------------------------------------------
 
     def _mates(self) -> list[PeerId]:
-        """The others of the stage who are there."""
+        """Return the other reachable members of this stage that get work."""
         skipped = self.members.skip_reason
         return [peer for peer in self.weights if peer != self.local and not skipped(peer)]
 
     def _counted_by(self, peer: PeerId) -> tuple[int, ...]:
-        """Return what is in the sum of a member; nothing in that of another life of it."""
-        life, told = self._counted.get(peer, (-1, None))
-        alive = told is not None and life >= self.members.incarnation_of(peer)
-        return told.micro_batches if told is not None and alive else ()
+        """Return the micro-batches in the sum of a member; none if its report is of an earlier
+        incarnation."""
+        life, report = self._counted.get(peer, (-1, None))
+        if report is None or life < self.members.incarnation_of(peer):
+            return ()
+        return report.micro_batches
 
     def _send_counted(self, again: bool = False) -> list[Effect]:
         self._number += 1
         where, counted = (*self._in_stage(self.stage), self._number), self.counted
         traces = tuple([trace_of(self.works[b]) for b in counted]) if self.pipeline.audit else ()
-        told = Counted(*where, counted, again, traces)
-        # Who is in quarantine has nothing to count, and its answer makes a quorum all the same.
+        report = Counted(*where, counted, again, traces)
+        # A peer in quarantine counts nothing, but its answer counts towards the quorum.
         locked = [p for p in self.barrier.locked_here if p != self.local]
         idle = [p for p in locked if not self.members.skip_reason(p)]
-        return [Send(peer, told) for peer in (*self._mates(), *idle)]
+        return [Send(peer, report) for peer in (*self._mates(), *idle)]
 
     def _reclaim(self) -> list[Effect]:
-        """Compute here what nobody who is there has counted, and what is ours by the order of those
-        who are there: the inputs that another had are taken from what was kept; the first stage
-        reads them; others ask for them."""
+        """Queue the micro-batches that no reachable member has counted and that the order of the
+        reachable members gives to this peer.
+
+        The input is the stored one. Without it the first stage reads the micro-batch, and another
+        stage requests the input from the stage before.
+        """
         if self.local not in self.weights:
             return []  # it is in quarantine
         mates = self._mates()
@@ -718,9 +728,9 @@ class MicroBatchFlow:
         return [Send(p, asks) for p in before if not self.members.skip_reason(p)]
 
     def _leave_to_others(self) -> list[Effect]:
-        """Drop a micro-batch that another has counted before it is in the own sum: else one of the
-        two would have to begin its sum anew. It was taken over from a member that was only skipped
-        for a while."""
+        """Drop unfinished micro-batches that another member has counted: otherwise one of the two
+        would have to begin its sum anew. This peer got them when that member was skipped for a
+        while."""
         under_way = [w for w in self.works.values() if w.step not in DONE and w.step != "backward"]
         if not under_way:
             return []
@@ -729,8 +739,8 @@ class MicroBatchFlow:
         return [effect for work in left for effect in self._leave(work)]
 
     def _may_leave(self, work: Work) -> bool:
-        """Whether nobody waits for it here. What this member has counted before, the other may be
-        giving up because of that."""
+        """Whether no peer waits for this member's result. If this member had counted it, the other
+        member may be dropping it for that reason."""
         return not self._keeps(work.micro_batch) if work.was_counted else not work.requesters
 
     def _leave(self, work: Work) -> list[Effect]:
@@ -742,8 +752,8 @@ class MicroBatchFlow:
         return [DropForward(self.round_id, work.micro_batch)] if kept else []
 
     def _drop_duplicates(self) -> list[Effect]:
-        """Begin the sum anew where another has counted the same and is the first in order: that one
-        keeps it, since a sum cannot be taken apart."""
+        """Begin the sum anew if another member has counted the same micro-batch and is first in
+        order: a single micro-batch cannot be removed from a sum."""
         lost = [b for b in self.counted if not self._keeps(b)]
         if not lost:
             return []

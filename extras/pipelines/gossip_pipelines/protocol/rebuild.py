@@ -1,8 +1,9 @@
-"""A stage whose state is lost with all its members: the first of its peers that are back makes one
-anew, for the round that the other stages are in, and the others of the stage take it over from it.
+"""Rebuild the state of a stage that has lost all its members.
 
-What the state is made of is the trainer's to say (``RebuildState``). Where it wants the layers of
-the stages beside, they are asked for as a joiner asks its own stage for its state.
+The first peer of the stage that is back makes a state for the round of the other stages. The other
+peers of the stage receive it by state transfer. The trainer chooses the source of the state
+(``RebuildState``). If it needs the layers of neighbouring stages, this peer requests them with the
+messages that a joiner sends to its own stage.
 """
 
 from __future__ import annotations
@@ -38,19 +39,20 @@ from .barrier import StageBarrier
 
 @record
 class RebuildTimer:
-    """``what`` of the transfer from stage ``stage``; None: whatever is still asked for has had its
-    time."""
+    """Timeout ``what`` of the transfer from stage ``stage``; None: the timeout of all transfers."""
 
     stage: int
     what: DonorTimeout | None
 
 
 class StageRebuild:
-    """Args:
-    settings: of the run, with all stages.
+    """The rebuild of the state of this stage.
+
+    Args:
+        settings: Of the run, with all stages.
 
     Attributes:
-        round_id: that the state is for; None: none is being made.
+        round_id: Round of the state that is being made; None: none is.
     """
 
     def __init__(
@@ -65,10 +67,10 @@ class StageRebuild:
         self._held = 0, b""
         self._fetching: dict[int, Recovery] = {}
         self._beside: dict[int, Payload] = {}
-        self._until = 0.0  # the others have time to give it
+        self._until = 0.0  # deadline of the transfers
 
     def prepare(self, round_id: int, state: bytes) -> None:
-        """The trainer has a state before that round; before 0: as its script begins."""
+        """Store the round and the digest of the trainer's state; 0: the initial state."""
         self._held = round_id, state
 
     def held(self, round_id: int) -> StateRebuilt | None:
@@ -78,7 +80,7 @@ class StageRebuild:
         return StateRebuilt(round_id, "own", step, state) if step else None
 
     def begin(self, round_id: int) -> list[Effect]:
-        """Has the trainer make a state, unless it is at that."""
+        """Let the trainer make a state, unless it does already."""
         if self.round_id is not None:
             return []
         self.round_id = round_id
@@ -86,13 +88,13 @@ class StageRebuild:
         return [Report("rebuilding_stage", fields), RebuildState(round_id)]
 
     def cancel(self) -> None:
-        """Somebody has a state after all."""
+        """End the rebuild: another peer has a state."""
         self.round_id = None
         self._fetching.clear()
         self._beside.clear()
 
     def on_rebuilt(self, event: StateRebuilt, now: float) -> tuple[list[Effect], bool]:
-        """Returns effects, and whether there is a state now."""
+        """Return the effects of the trainer's answer, and whether it has a state now."""
         if self.round_id is None or event.round_id != self.round_id:
             return [], False
         if event.source:
@@ -114,15 +116,16 @@ class StageRebuild:
         fetching.prepare(nbytes)
         return fetching
 
-    # --- from the stages beside -------------------------------------------------------------------
+    # --- transfers from neighbouring stages -------------------------------------------------------
 
     def payload_bytes(self, sender: PeerId, offer: StateOffer) -> int:
-        """The most that the payload of an offer of another stage may measure; -1: none may come."""
+        """Return the largest length of the payload of an offer from another stage; -1: no payload
+        may come."""
         fetching = self._fetching.get(self._stage_of(sender))
         return -1 if fetching is None else fetching.payload_bytes(sender, offer)
 
     def on_message(self, event: Received, now: float) -> list[Effect]:
-        """The answer of a member of another stage."""
+        """Handle a message of a transfer from another stage."""
         stage = self._stage_of(event.sender)
         fetching = self._fetching.get(stage)
         if fetching is None or isinstance(event.message, StateRequest):
@@ -163,14 +166,14 @@ class StageRebuild:
         return kept + (self._go_on() if stage in self._beside and not self._fetching else [])
 
     def _go_on(self) -> list[Effect]:
-        """With what there is."""
+        """Let the trainer rebuild the state from what has arrived."""
         assert self.round_id is not None
         self._fetching.clear()
         return [RebuildState(self.round_id, tuple(sorted(self._beside.items())), is_last=True)]
 
 
 class _NoRounds:
-    """Nothing is adopted of a state that is of another stage."""
+    """Rounds for a transfer from another stage: its ledger is not adopted."""
 
     round_id = 0
 
@@ -178,7 +181,7 @@ class _NoRounds:
         return None
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        """Any will do."""
+        """Accept any snapshot."""
 
 
 class _Beside:
@@ -195,10 +198,10 @@ class _Beside:
         return self.barrier.round_of(peer)
 
     def record_round(self, peer: PeerId, round_id: int) -> None:
-        """The barrier hears that itself."""
+        """Do nothing: the barrier receives the reports itself."""
 
     def note_state(self, peer: PeerId, until: float) -> None:
-        """Nobody of the own stage waits for what goes on between others."""
+        """Do nothing: no peer of this stage waits for these transfers."""
 
     def is_gone(self, peer: PeerId) -> bool:
         return self.members.is_gone(peer)
@@ -208,7 +211,7 @@ class _Beside:
 
 
 class _TimersOf(Timers[Any]):
-    """The timers of one transfer among those of the peer."""
+    """Timers of one transfer, set as ``RebuildTimer`` in the timers of the peer."""
 
     def __init__(self, timers: Timers[Any], stage: int) -> None:
         super().__init__()

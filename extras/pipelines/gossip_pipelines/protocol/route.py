@@ -18,19 +18,19 @@ from typing import TypeAlias
 from gossip.core import PeerId
 
 KEPT_MAX = 16
-"""First choices that are remembered, of a round and a stage each."""
+"""Largest number of cached lists of first choices, each of one round and stage."""
 ALL_EVERY = 16
-"""In one of so many rounds each member has a micro-batch, however slow it was, or where they are
-fewer than members the next of these: else nobody would ever measure that it is not any more."""
+"""Every so many rounds each member gets a micro-batch, also a slow one; with fewer micro-batches
+than members, they take turns. So a member that is fast again gets measured."""
 Weights: TypeAlias = Mapping[PeerId, float]
 
 
 class Router:
-    """The ways of all micro-batches of a run.
+    """The routes of all micro-batches of a run.
 
     Args:
-        seed: of the run.
-        micro_batches: of a step.
+        seed: Seed of the run.
+        micro_batches: Number of micro-batches of a step.
     """
 
     def __init__(self, seed: int, micro_batches: int) -> None:
@@ -40,11 +40,11 @@ class Router:
     def ranking(
         self, round_id: int, micro_batch: int, stage: int, weights: Weights
     ) -> list[PeerId]:
-        """The members of a stage, as those who are to compute the micro-batch: the first one that
-        is there does, and the next attempt goes to the one behind it.
+        """Return the members of a stage in the order in which they are to compute a micro-batch:
+        the first reachable one does, and the next attempt goes to the one after it.
 
         Args:
-            weights: of each member, in any order: how much of the micro-batches it gets.
+            weights: Weight of each member in the share of micro-batches.
         """
         key = round_id, stage, tuple(sorted(weights.items()))
         homes = self._kept.get(key)
@@ -57,8 +57,8 @@ class Router:
         return [home, *self._drawn(f"{round_id}/{micro_batch}/{stage}", others)]
 
     def _homes(self, round_id: int, stage: int, weights: Weights) -> list[PeerId]:
-        """The first choice of each micro-batch: whoever is furthest behind its part by weight; of
-        equals another one each round."""
+        """Return the first choice for each micro-batch: the member that is furthest below its share
+        by weight. The order of ties changes each round."""
         order = self._drawn(f"{round_id}/{stage}", weights)
         whole = sum(weights.values())
         taken = dict.fromkeys(weights, 0)
@@ -88,7 +88,7 @@ class Router:
 
 
 def _assign_to_idle_peers(homes: list[PeerId], taken: dict[PeerId, int]) -> None:
-    """Whoever has no micro-batch gets the last one of whoever has most."""
+    """Give each member without a micro-batch the last one of the member with most."""
     for peer in [peer for peer, count in taken.items() if not count]:
         most = max(taken, key=lambda other: (taken[other], -other))
         homes[len(homes) - 1 - homes[::-1].index(most)] = peer

@@ -1,4 +1,4 @@
-"""A peer of a run whose model is split into stages: its rounds are those of its stage."""
+"""A peer of a run with a pipeline. It takes part in the rounds of its stage."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class StagePeer(Peer):
         )
         self.rebuild = StageRebuild(settings, self.barrier, table, timers)
         self.watch = StageWatch(settings, self.barrier, table)
-        self._refused: set[PeerId] = set()  # of whom it was reported
+        self._refused: set[PeerId] = set()  # senders that were reported
 
     def _known_peers(self) -> frozenset[PeerId]:
         return frozenset(self._run.everybody)
@@ -183,11 +183,11 @@ class StagePeer(Peer):
         return effects + self.flow.on_message(event, round_id, now)
 
     def _is_of_stage(self, peer: PeerId) -> bool:
-        """Whether a peer is of the own stage: the rounds know of no others."""
+        """Whether a peer is in this stage; the rounds have only such peers."""
         return self.barrier.pipeline.stage_of(peer) == self.barrier.stage
 
     def _refuse(self, event: Received) -> list[Effect]:
-        """Something of a round, or of a state, came from another stage. Said once of each."""
+        """Report a message of a round or a state transfer from another stage, once per sender."""
         if event.sender in self._refused:
             return []
         self._refused.add(event.sender)
@@ -198,7 +198,7 @@ class StagePeer(Peer):
     def _on_done(self, event: Received, done: StageDone, now: float) -> list[Effect]:
         if done.lineage != self._run.lineage:
             return []
-        # Who has no state yet is in no round, and would be taken for one that is in the first.
+        # A peer without a state is in no round. Its reply would mean that it is in round 0.
         waits = self.rounds.mode == "off" and self.rounds.round_id == 0
         asked = done.asks and not waits
         answers: list[Effect] = [Send(event.sender, self._here())] if asked else []
@@ -221,7 +221,7 @@ class StagePeer(Peer):
         request, stage = event.message, self.barrier.pipeline.stage_of(event.sender)
         if not isinstance(request, StateRequest):
             return self.rebuild.on_message(event, now) if self.phase == "gathering" else []
-        # A stage beside, which may have lost its state, may ask for ours.
+        # A neighbouring stage that has lost its state may request this one's.
         beside = stage is not None and abs(stage - self.barrier.stage) == 1
         if not beside or request.lineage != self.settings.lineage:
             return self._refuse(event)
@@ -263,7 +263,7 @@ class StagePeer(Peer):
                     return self._resume_with_stages(held, now)
                 return self.rebuild.begin(round_id)
             case HaltStateLost():
-                # The other stages learn of it, and do not wait for this one.
+                # Announced, so that the other stages do not wait for this one.
                 return self._end(end_of(decision), self.membership.leave(now))
             case TakeState():
                 self.rebuild.cancel()
@@ -278,7 +278,8 @@ class StagePeer(Peer):
         return [*super()._begin(trigger, present, now), *self._greet_stages()]
 
     def _on_rebuilt(self, event: StateRebuilt, now: float) -> list[Effect]:
-        """Handle a state that the trainer has made for the stage, or its request for others'."""
+        """Handle a state that the trainer has made for the stage, or its request for the states of
+        other stages."""
         if self.phase != "gathering":
             return []
         effects, done = self.rebuild.on_rebuilt(event, now)
@@ -295,9 +296,9 @@ class StagePeer(Peer):
         self.membership.view.note_state(self.local, now)
         self.hello_exchange.adopt(event.state)
         self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
-        # A branch of its own, which follows from the state, with all peers of the stage.
-        told = event.state + round_id.to_bytes(8, "little")
-        chain = genesis(self.settings.run, self.settings.lineage, told)
+        # The chain starts anew from the state and the round, the same on all peers of the stage.
+        origin = event.state + round_id.to_bytes(8, "little")
+        chain = genesis(self.settings.run, self.settings.lineage, origin)
         self.rounds.adopt(round_id, chain, self.rounds.replicated.first_snapshot())
         return [
             Report("stage_rebuilt", fields),
@@ -308,7 +309,8 @@ class StagePeer(Peer):
         ]
 
     def _greet_stages(self) -> list[Effect]:
-        """Send a hello to the peers of the other stages, which must know if this one trains."""
+        """Send a hello to the reachable peers of the other stages: it has whether this peer's
+        rounds have begun."""
         return [self.hello_exchange.to(peer) for peer in self.barrier.others()]
 
     # --- training, and leaving --------------------------------------------------------------------
@@ -318,12 +320,12 @@ class StagePeer(Peer):
         starts = [effect for effect in effects if isinstance(effect, StartRound)]
         if not starts:
             return []
-        locked, told = self.rounds.locked, self.barrier.begin(self._here())
-        everybody = self.rounds.roster.peers
-        working = tuple([peer for peer in everybody if peer not in locked])
-        pass_us = self.rounds.replicated.pass_us(everybody)
-        weights = self.barrier.weights(everybody, pass_us, working)
-        return told + [each for start in starts for each in self.flow.begin(start, weights, now)]
+        locked, reports = self.rounds.locked, self.barrier.begin(self._here())
+        roster = self.rounds.roster.peers
+        working = tuple([peer for peer in roster if peer not in locked])
+        pass_us = self.rounds.replicated.pass_us(roster)
+        weights = self.barrier.weights(roster, pass_us, working)
+        return reports + [each for start in starts for each in self.flow.begin(start, weights, now)]
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
         recovers, effects = self.phase == "recovering", super()._on_restored(event, now)
@@ -352,7 +354,7 @@ class StagePeer(Peer):
         return [*effects, *reports, *end]
 
     def _contribute(self, event: Contributed, now: float) -> list[Effect]:
-        """Contribute an update of the sum as it is, with the time that a micro-batch took."""
+        """Contribute an update of the present sum, with the time of a micro-batch."""
         if not event.collective and not self.flow.is_current(event):
             return []
         return super()._contribute(replace(event, pass_us=self.flow.pass_us), now)

@@ -1,4 +1,4 @@
-"""View of one stage of a pipeline on the membership of all peers."""
+"""The members of one stage of a pipeline: the part of the membership that its rounds use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from gossip.core import Member, MemberTable, PeerId
 
 
 class StageView:
-    """A ``MemberTable`` restricted to the peers of one stage.
+    """A ``MemberTable`` with only the peers of one stage.
 
     Args:
         table: Table of all members.
-        stage: Peers that may be in the stage, including the local one.
+        stage: Peers that may be in the stage, the local peer included.
     """
 
     def __init__(self, table: MemberTable, stage: Collection[PeerId]) -> None:
@@ -24,12 +24,12 @@ class StageView:
 
     @property
     def version(self) -> int:
-        """Number that changes if a result of ``is_gone`` or ``met`` may change."""
+        """A number that changes whenever a result of ``is_gone`` or ``met`` may change."""
         return self._table.version
 
     @property
     def members(self) -> Mapping[PeerId, Member]:
-        """All known members of the stage."""
+        """Known members of the stage."""
         return {p: member for p, member in self._table.members.items() if p in self._stage}
 
     def met(self) -> tuple[PeerId, ...]:

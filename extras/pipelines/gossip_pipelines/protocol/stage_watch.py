@@ -1,4 +1,5 @@
-"""Whether another stage has nobody left. Its round is never over then, so nobody waits for ever."""
+"""Detection of stages that have lost all peers. Their rounds cannot end, so this peer halts after a
+timeout."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from .barrier import StageBarrier
 
 
 class StageWatch:
-    """Other stages that have lost all their peers, and since when. ``check_lost_stages`` is to be
-    called periodically."""
+    """Other stages that have lost all their peers, and since when. The owner calls
+    ``check_lost_stages`` periodically."""
 
     def __init__(self, settings: CoreSettings, barrier: StageBarrier, members: MemberTable) -> None:
         self.pipeline, self.barrier, self.members = barrier.pipeline, barrier, members
@@ -18,16 +19,17 @@ class StageWatch:
             rounds.quorum_timeout_s,
             rounds.start_timeout_s,
         )
-        self._came: set[int] = set()  # stages of which somebody was there
+        self._seen: set[int] = set()  # stages that have had a reachable peer
         self._lost_at: dict[int, float] = {}
         self._completed: set[PeerId] = set()
 
     def note(self, peer: PeerId, completed: bool) -> None:
-        """A peer of another stage says whether it has had all its rounds."""
+        """Record whether a peer of another stage has completed its rounds."""
         (self._completed.add if completed else self._completed.discard)(peer)
 
     def check_lost_stages(self, round_id: int, now: float) -> tuple[list[Report], Halt | None]:
-        """Returns what there is to say, and how this peer ends, if it does."""
+        """Return reports of lost stages and of stages that are back, and the halt of this peer if
+        it ends."""
         changed = self._note_lost(now)
         lost = sorted(self._lost_at, key=self._order)
         after = {stage for stage in lost[1:] if self._left_after(lost[0], stage)}
@@ -37,7 +39,7 @@ class StageWatch:
                 {"stage": stage, "peers": [*self.pipeline.stages[stage]], "round": round_id},
             )
             for stage in changed
-            if stage in self._came and stage not in after
+            if stage in self._seen and stage not in after
         ]
         for stage in lost:
             if (halt := self._verdict(stage, stage in after, round_id, now)) is not None:
@@ -45,12 +47,12 @@ class StageWatch:
         return reports, None
 
     def _note_lost(self, now: float) -> list[int]:
-        """Returns the stages that are lost now and were not before, or the other way round."""
+        """Update the lost stages. Return those that changed: lost now, or back."""
         changed = []
         for stage, peers in enumerate(self.pipeline.stages):
             lost = stage != self.barrier.stage and self._is_lost(peers)
             if not lost:
-                self._came.add(stage)
+                self._seen.add(stage)
             if lost != (stage in self._lost_at):
                 changed.append(stage)
             if lost:
@@ -60,15 +62,18 @@ class StageWatch:
         return changed
 
     def _order(self, stage: int) -> tuple[float, float]:
-        """The stage that was lost first is why others end, and say goodbye: often before the next
-        look, so that both are seen to be lost at once. It was heard of last before they were."""
+        """Return the key that sorts lost stages by time of loss.
+
+        The loss of the first stage lets others leave, often before the next check. Then all of them
+        have the same time of loss, and the time of the last message decides.
+        """
         return self._lost_at[stage], self._last_message_at(stage)
 
     def _last_message_at(self, stage: int) -> float:
         return max(self.members.last_message_at(peer) for peer in self.pipeline.stages[stage])
 
     def _left_after(self, first: int, stage: int) -> bool:
-        """Whether one of a stage has said goodbye when nobody of the first was heard any more."""
+        """Whether a peer of ``stage`` has left after the last message from stage ``first``."""
         members, since = self.members, self._last_message_at(first)
         peers = self.pipeline.stages[stage]
         return any(
@@ -80,24 +85,26 @@ class StageWatch:
         return away and self._completed.isdisjoint(peers)
 
     def _verdict(self, stage: int, after: bool, round_id: int, now: float) -> Halt | None:
-        """None: somebody may come. ``after``: it has left after another was lost."""
+        """Return the halt that a lost stage causes; None: a peer of it may still return.
+        ``after``: it has left after another stage was lost."""
         peers, members = self.pipeline.stages[stage], self.members
-        waited_s, who = now - self._lost_at[stage], ", ".join(map(str, peers))
-        if stage not in self._came:
+        waited_s, named = now - self._lost_at[stage], ", ".join(map(str, peers))
+        if stage not in self._seen:
             if waited_s < self._start_timeout_s:
                 return None
             return Halt(
-                f"none of stage {stage} (peers {who}) came in {waited_s:.0f} s", QUORUM_LOST
+                f"no peer of stage {stage} (peers {named}) has started in {waited_s:.0f} s",
+                QUORUM_LOST,
             )
-        lost = f"stage {stage} has lost all its peers ({who}) in round {round_id}"
+        lost = f"stage {stage} has lost all its peers ({named}) in round {round_id}"
         left = any(members.has_left(peer) for peer in peers)
-        # Who has left on purpose has not done that while another had the state.
+        # A peer leaves on purpose only if no other peer of its stage has the state.
         gone = left and not after and all(members.is_gone(peer) for peer in peers)
         if gone and not self.pipeline.rebuilds:
-            why = f"{lost}, and is not to be made anew (lost_stage = stop)"
+            why = f"{lost}, and it is not rebuilt (lost_stage = stop)"
             return Halt(f"state lost: {why}", STATE_LOST)
         none_comes = not left and all(members.has_ended(peer) for peer in peers)
         if waited_s < self._quorum_timeout_s and not none_comes:
             return None
-        why = f"{lost}, and none came back; waited {waited_s:.0f} s"
+        why = f"{lost}, and none is back after {waited_s:.0f} s"
         return Halt(f"quorum lost: {why}", QUORUM_LOST)

@@ -1,4 +1,4 @@
-"""One micro-batch in one stage, as the member that computes it sees it."""
+"""State of one micro-batch at a member of a stage."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Literal, TypeAlias
 from gossip.core import AuditRequest, Payload, PeerId, Token
 
 Step: TypeAlias = Literal["queued", "forward", "sent", "ready", "backward", "counted", "given"]
-"""``queued``: to be computed forward; ``forward``: the trainer is at it; ``sent``: the next stage
-has its output; ``ready``: the gradient is here; ``backward``: the trainer is at it; ``counted``: it
-is in the sum; ``given``: it was, and is another member's to count."""
+"""``queued``: the forward pass is due; ``forward``: it runs; ``sent``: the output is at the next
+stage; ``ready``: the gradient has arrived; ``backward``: the backward pass runs; ``counted``: it is
+in the sum; ``given``: it was in the sum, and another member counts it now."""
 
 OWES_BACKWARD: frozenset[Step] = frozenset({"forward", "sent", "ready", "backward"})
-"""The trainer keeps what its backward pass needs."""
+"""Steps in which the trainer stores what the backward pass needs."""
 DONE: frozenset[Step] = frozenset({"counted", "given"})
 
 
 @dataclass(slots=True)
 class Work:
-    """State of one micro-batch. Its payloads are kept until the round is over, so that it can be
-    computed again, and sent again to a peer that replaces a neighbour.
+    """State of one micro-batch. Its payloads are kept until the round is over: it may have to be
+    recomputed, or sent again to a peer that replaces a neighbour.
 
     Attributes:
         attempt: Attempt of the activation that is computed on.
         source, life: Sender of the input, and its incarnation; None in the first stage.
-        requesters: Peers that wait for the gradient of the input, and under which attempt.
+        requesters: Peers that wait for the gradient of the input, with their attempts.
         target, out_attempt, tried: Receiver of the output, and its attempt; former receivers.
         has_waited: Whether it has waited for the first member in order, which has not begun. Then
             any other member may get it.
-        has_it_since, sent_at, asked: When the target was sent it first, and last; how often again.
+        has_it_since, sent_at, asked: Times of the first and the last sending to the target; number
+            of repetitions.
         gradient: Gradient of the output.
         input_gradient: Gradient to be sent to the stage before.
         was_counted: Whether it was in the sum. Then its requesters were sent the gradient.

@@ -1,5 +1,5 @@
-"""Stages of a pipeline: the layers of one peer, their passes, and their state when it is lost or
-cut anew."""
+"""Stages of a pipeline: the layers of one peer, their passes, and their state after a loss or under
+another plan."""
 
 from __future__ import annotations
 

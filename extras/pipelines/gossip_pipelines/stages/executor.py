@@ -1,5 +1,5 @@
-"""Computes one stage of a pipeline on one peer: forward and backward passes of micro-batches, and
-the gradient of all of them. It knows of no other peer."""
+"""Computation of one stage of a pipeline on one peer: forward and backward passes of micro-batches,
+and their summed gradient. It is independent of other peers."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gossip.topologies import draw
 from gossip.training import drawing_from
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-"""Function of outputs and targets, each with a row for each sample: the mean over these samples,
-without dimensions."""
+"""Function of outputs and targets, each with a row for each sample. It returns the mean over the
+samples as a scalar tensor."""
 AUDITED = -1
-"""Number under which the pass of another member's micro-batch is kept."""
+"""Key of the pass of another member's micro-batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +33,13 @@ class _Waiting:
 class StageExecutor:
     """The layers of one stage.
 
-    Backward passes add up in the layers' ``.grad``: the sum over samples of the gradients of their
-    losses. Divided by ``samples`` it is the gradient of the mean loss, so members of a group that
-    each count for as many samples as they had make up the gradient of the whole batch.
+    Backward passes accumulate in the layers' ``.grad``: the sum over samples of the gradients of
+    their losses. Divided by ``samples`` it is the gradient of the mean loss. The mean over the
+    members of a group, weighted by their samples, is the gradient of the whole batch.
 
     Attributes:
-        samples: Of the micro-batches that had their backward pass since ``reset``.
-        last_loss: The mean loss of the last of these; only in the last stage, else None.
+        samples: Number of samples with a backward pass since ``reset``.
+        last_loss: Mean loss of the last micro-batch; only in the last stage, else None.
     """
 
     def __init__(
@@ -47,10 +47,10 @@ class StageExecutor:
     ) -> None:
         """
         Args:
-            layers: Of this stage.
-            first: The number of the first of them in the model.
-            seed: Of the run: with step, micro-batch and layer it decides what layers draw.
-            loss: In the last stage.
+            layers: Layers of this stage.
+            first: Number of the first one in the model.
+            seed: Seed of the run. With step, micro-batch and layer it determines random numbers.
+            loss: Loss function, in the last stage.
         Raises: UnsupportedModel: A layer keeps statistics of the batches that it sees.
         """
         for at, layer in enumerate(layers, first):
@@ -65,12 +65,12 @@ class StageExecutor:
 
     @property
     def done(self) -> tuple[int, ...]:
-        """Micro-batches that had their backward pass since ``reset``, in order."""
+        """Micro-batches with a backward pass since ``reset``, ascending."""
         return tuple(sorted(self._done))
 
     @property
     def loss(self) -> float | None:
-        """The mean loss of ``samples``; only in the last stage, else None."""
+        """Mean loss over ``samples``; only in the last stage, else None."""
         return None if self._loss_sum is None else float(self._loss_sum) / self.samples
 
     def forward(
@@ -83,11 +83,12 @@ class StageExecutor:
     ) -> Tensor:
         """Return the input of the next stage; in the last stage the loss of ``targets``.
 
-        A micro-batch may have a second forward pass: it draws the same, and replaces what was kept.
+        A micro-batch may have a second forward pass. It has the same random numbers, and replaces
+        the first.
 
         Args:
             inputs: ``(samples, ...)``.
-            audit: Another member has computed it. The pass is kept beside all others, in place of
+            audit: The micro-batch is another member's. The pass is kept separately, and replaces
                 the last audited one.
         Raises: UnsupportedModel: A layer has changed one of its buffers. ConfigError: The loss is
             no mean over samples.
@@ -106,16 +107,16 @@ class StageExecutor:
             outputs = self._loss_of(outputs, targets)
             if not isinstance(outputs, Tensor) or outputs.ndim:
                 raise ConfigError(
-                    "the loss is no tensor with one number",
-                    "loss(outputs, targets) returns the mean over the samples, such as "
+                    "the loss is not a tensor with one number",
+                    "loss(outputs, targets) must return the mean over the samples, such as "
                     "nn.functional.cross_entropy",
                 )
         self._kept[AUDITED if audit else micro_batch] = _Waiting(inputs, outputs, len(inputs))
         return outputs.detach()
 
     def audit_backward(self, gradient: Tensor | None = None) -> Tensor | None:
-        """The gradient of the inputs of the last audited pass, as ``backward`` returns it.
-        Nothing is added to the layers' gradients."""
+        """Return the gradient of the inputs of the last audited pass, as ``backward`` does, without
+        a change of the layers' gradients."""
         audited = self._kept.pop(AUDITED)
         if not audited.inputs.requires_grad:
             return None
@@ -125,18 +126,18 @@ class StageExecutor:
         return found
 
     def backward(self, micro_batch: int, gradient: Tensor | None = None) -> Tensor | None:
-        """Adds to the layers' gradients.
+        """Add the gradients of a micro-batch to the layers' gradients.
 
         Args:
-            gradient: Of what ``forward`` returned, as the next stage's ``backward`` returned it;
+            gradient: Gradient of the result of ``forward``, from ``backward`` of the next stage;
                 None in the last stage.
-        Returns: the gradient of the inputs, times the number of samples; None where they are no
+        Returns: The gradient of the inputs, times the number of samples; None if the inputs are not
             floating point numbers.
         """
         kept = self._kept.pop(micro_batch)
         if self._loss_of is not None:
             loss = kept.outputs.detach()
-            # times the samples: gradients of micro-batches of any size then only add up
+            # The factor lets gradients of micro-batches of different sizes add up.
             gradient = torch.full_like(loss, kept.samples)
             self.last_loss, summed = float(loss), loss * kept.samples
             self._loss_sum = summed if self._loss_sum is None else self._loss_sum + summed
@@ -147,11 +148,11 @@ class StageExecutor:
         return kept.inputs.grad
 
     def drop(self, micro_batch: int) -> None:
-        """Forgets the forward pass of one, if there is one."""
+        """Drop the stored forward pass of a micro-batch, if any."""
         self._kept.pop(micro_batch, None)
 
     def reset(self) -> None:
-        """Forgets all passes, and the gradients in the layers."""
+        """Drop all stored passes, and zero the gradients of the layers."""
         for layer in self._layers:
             layer.zero_grad()
         self._kept.clear()
@@ -173,7 +174,10 @@ class StageExecutor:
 
 
 def check_no_statistics(layer: nn.Module, at: int) -> None:
-    """Raises UnsupportedModel: It is a layer such as BatchNorm."""
+    """Check that a layer has no running statistics.
+
+    Raises: UnsupportedModel: It has, as BatchNorm does.
+    """
     for name, module in layer.named_modules():
         if getattr(module, "track_running_stats", False):
             where = f"{name} in layer {at}" if name else f"layer {at}"
@@ -184,6 +188,6 @@ def check_no_statistics(layer: nn.Module, at: int) -> None:
 
 def _keeps_statistics(what: str) -> UnsupportedModel:
     return UnsupportedModel(
-        f"{what}: in a pipeline each member of a stage sees other micro-batches, in another order",
+        f"{what}: in a pipeline each member of a stage has other micro-batches, in another order",
         "use a layer without running statistics, such as GroupNorm or LayerNorm",
     )

@@ -1,4 +1,4 @@
-"""Makes this peer's stage for its session."""
+"""Construction of this peer's stage for its session."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A layer that nobody has any more, made of the layers beside it.
+"""Reconstruction of a lost layer from layers of the neighbouring stages.
 
-Source: CheckFree (Blagoev et al. 2025, arXiv:2506.15461): the weighted mean of the layers in the
-stages before and behind, where those with the larger gradient count more. Here the gradients' norms
-are those before any clipping, and what the optimizer keeps is averaged in the same way.
+Source: CheckFree (Blagoev et al. 2025, arXiv:2506.15461): the mean of the layers in the stages
+before and after, weighted by their gradient norms. Here the norms are those before clipping, and
+the optimizer state is averaged in the same way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class TrainedLayer:
     Attributes:
         tensors: Parameters and buffers by name.
         moments: State of the optimizer, by the name of the parameter and its own.
-        norm: Norm of the last gradient of all its parameters, before clipping; 0.0: not known.
+        norm: Norm of the last gradient of all its parameters, before clipping; 0.0: unknown.
     """
 
     tensors: Mapping[str, Tensor]
@@ -32,12 +32,13 @@ class TrainedLayer:
 
 
 def counterparts(lost: Sequence[str], beside: Sequence[str]) -> list[int | None]:
-    """For each lost layer the layer of a stage beside that stands in its place there: of those with
-    its signature the first for the first, the second for the second, and the last for all that
-    follow. None: that stage has no such layer.
+    """Return the counterpart of each lost layer in a neighbouring stage.
+
+    The layers with one signature are matched in order: first with first, second with second, and
+    all that remain with the last. None: the other stage has no layer with this signature.
 
     Args:
-        lost, beside: The signatures of the layers of a stage, in order.
+        lost, beside: Signatures of the layers of the two stages, in order.
     """
     turn: Counter[str] = Counter()
     found: list[int | None] = []
@@ -49,8 +50,8 @@ def counterparts(lost: Sequence[str], beside: Sequence[str]) -> list[int | None]
 
 
 def between(below: TrainedLayer | None, above: TrainedLayer | None) -> TrainedLayer | None:
-    """The mean of the two, weighted by their norms; equal parts where neither has one. Where there
-    is one only: that one."""
+    """Return the mean of two layers, weighted by their norms; in equal parts if both norms are 0.
+    With one layer, return that one."""
     if below is None or above is None:
         return below or above
     whole = below.norm + above.norm
@@ -71,8 +72,9 @@ def between(below: TrainedLayer | None, above: TrainedLayer | None) -> TrainedLa
 
 
 def _mean(below: Any, above: Any, part: float) -> Any:
-    """``part`` of the first, the rest of the second. Where they are no floating point tensors of
-    one shape, as a count of steps is none, that of the larger part."""
+    """Return the weighted mean, with weight ``part`` for the first value. Values that are not
+    floating point tensors of one shape, such as a step count, are not averaged: the one with the
+    larger weight is returned."""
     pair = isinstance(below, Tensor) and isinstance(above, Tensor)
     if pair and below.is_floating_point() and below.shape == above.shape:
         return torch.lerp(above, below, part)

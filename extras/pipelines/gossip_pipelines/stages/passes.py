@@ -37,21 +37,22 @@ class Boundary:
 
     @property
     def nbytes(self) -> int:
-        """Between peers."""
+        """Bytes that are sent between peers."""
         return torch.Size(self.shape).numel() * self.sent.itemsize
 
     def read(self, memory: memoryview, device: torch.device) -> Tensor:
-        """The tensor in ``memory``, which it may lie in."""
+        """Return the tensor in ``memory``; it may share this memory."""
         sent = torch.frombuffer(memory, dtype=self.sent).view(self.shape)
         return sent.to(device, self.dtype)
 
     def write(self, tensor: Tensor) -> int:
-        """A descriptor of memory that holds it. Raises ConfigError: It has another shape."""
+        """Return a descriptor of memory with the tensor. Raises: ConfigError: It has another
+        shape."""
         if tuple(tensor.shape) != self.shape:
             raise ConfigError(
-                f"a stage hands on {tuple(tensor.shape)}, where the layers made {self.shape} of "
-                "the samples that peer.pipeline was given",
-                "the samples of a step have the shape of those",
+                f"the output of a stage has shape {tuple(tensor.shape)}; with the samples of "
+                f"peer.pipeline it had {self.shape}",
+                "the samples of a step must have the shape of those samples",
             )
         fd = allocate(self.nbytes)
         memory = torch.frombuffer(map_bytes(fd, self.nbytes), dtype=self.sent)
@@ -61,15 +62,15 @@ class Boundary:
 
 @dataclass(slots=True)
 class StageWork:
-    """One member of a stage at work.
+    """The computation of one member of a stage.
 
     Attributes:
-        taken: From the stage before; None in the first stage.
-        handed_on: To the next stage; None in the last stage.
+        taken: Input from the stage before; None in the first stage.
+        handed_on: Output to the next stage; None in the last stage.
         steps: Hooks of the session.
-        inputs: Of the micro-batches of this step, in the first stage.
-        targets: The same in the last stage.
-        loss: The mean loss of the micro-batches of this round so far, in the last stage.
+        inputs: Inputs of the micro-batches of this step, in the first stage.
+        targets: Targets of the micro-batches of this step, in the last stage.
+        loss: Mean loss of the micro-batches of this round so far, in the last stage.
     """
 
     executor: StageExecutor
@@ -91,15 +92,15 @@ class StageWork:
         )
 
     def begin(self) -> None:
-        """Another round begins, or this one anew."""
+        """Begin a round, or begin the present one anew."""
         self.executor.reset()
         self.loss = None
 
     def run(
         self, command: control.PassCommand, memory: memoryview | None
     ) -> tuple[control.PassReply, int | None]:
-        """Computes a pass. Returns the answer, and a descriptor of what goes along with it. A pass
-        of another member's micro-batch (``audit``) counts for nothing here."""
+        """Compute a pass. Return the reply, and a descriptor of its tensor. A pass of another
+        member's micro-batch (``audit``) does not enter the sum."""
         executor, before, began = self.executor, self.executor.samples, time.monotonic()
         boundary, loss = self.handed_on, None
         result: Tensor | None
@@ -162,19 +163,19 @@ def boundaries(plan: PipelineConfig, stage: int, handed_on: Sequence[HandedOn]) 
     if len(handed_on) != last + 1:
         raise ConfigError(
             f"the plan has the layers 0 to {last}, and peer.pipeline was given {len(handed_on)}",
-            "take the layers that were profiled, or make the plan again",
+            "pass the layers that were profiled, or make the plan again",
         )
     if (model := model_of([each.signature for each in handed_on])) != plan.model:
         raise ConfigError(
             f"the plan is for the model {plan.model}, and peer.pipeline was given {model}",
-            "take the layers and samples that were profiled, or profile these: gossip plan profile",
+            "pass the layers and samples that were profiled, or profile these: gossip plan profile",
         )
     found: list[Boundary | None] = [None]
     for each in plan.stages[:-1]:
         output = handed_on[each.layers[1]]
         if not output.dtype.is_floating_point:
             raise ConfigError(
-                f"layer {each.layers[1]} hands on {output.dtype}, which has no gradient",
+                f"layer {each.layers[1]} returns {output.dtype}, which has no gradient",
                 "end the stage with another layer",
             )
         as_bf16 = plan.activations == "bf16" and output.dtype.itemsize > 2
@@ -185,9 +186,9 @@ def boundaries(plan: PipelineConfig, stage: int, handed_on: Sequence[HandedOn]) 
 
 
 def rows_of(batch: Any, plan: PipelineConfig, what: str) -> tuple[Tensor, ...]:
-    """The micro-batches of a step's ``what``.
+    """Return the micro-batches of the ``what`` of a step.
 
-    Raises: ConfigError: It is no tensor of as many rows.
+    Raises: ConfigError: ``batch`` is not a tensor of as many rows.
     """
     rows = plan.micro_batches * plan.samples
     if not isinstance(batch, Tensor) or batch.ndim == 0 or len(batch) != rows:
@@ -196,6 +197,6 @@ def rows_of(batch: Any, plan: PipelineConfig, what: str) -> tuple[Tensor, ...]:
             + (f"{len(batch)} samples" if isinstance(batch, Tensor) and batch.ndim else "no tensor")
             + f", and the plan has steps of {rows}: {plan.micro_batches} micro-batches of "
             f"{plan.samples}",
-            "give all of a step to pipe.step, the same on every peer",
+            "pass the whole batch of a step to pipe.step, the same on every peer",
         )
     return torch.split(batch, plan.samples)

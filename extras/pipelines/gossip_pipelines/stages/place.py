@@ -1,4 +1,4 @@
-"""One peer's stage of a model that is spread over peers."""
+"""The stage of one peer in a model that is split over peers."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def place_stage(
     samples: Tensor,
     make_optimizer: MakeOptimizer,
 ) -> tuple[StageModel, Around]:
-    """Make the stage of a peer from the layers of the whole model, with what it receives and sends.
+    """Make the stage of a peer from the layers of the whole model, with its input and output.
 
     Built layers of other stages lose their parameters. Layers of other stages that were given as
     functions get no memory.
 
     Args:
-        config: Of the run. Without a plan one stage has all layers.
+        config: Configuration of the run. Without a plan one stage has all layers.
     Raises: ConfigError: The plan is for other layers, or a function does not make its layer.
     """
     plan, stage = config.pipeline, 0
@@ -63,7 +63,7 @@ def place_stage(
 
 
 def work_of(stage: StageModel, around: Around, loss: Loss, seed: int, steps: Steps) -> StageWork:
-    """Return the object that computes the passes of the stage. ``seed``: of the run.
+    """Return the object that computes the passes of the stage. ``seed``: seed of the run.
 
     Raises: UnsupportedModel: A layer keeps statistics of batches.
         ConfigError: No layer has a parameter.
@@ -76,7 +76,7 @@ def work_of(stage: StageModel, around: Around, loss: Loss, seed: int, steps: Ste
     if parameter is None:
         raise ConfigError(
             f"stage {stage.stage} has no parameter: its layers are {', '.join(stage.model)}",
-            "edit the plan, so that it has a layer with parameters",
+            "edit the plan, so that the stage has a layer with parameters",
         )
     return StageWork(executor, parameter.device, *around, steps)
 
@@ -84,7 +84,7 @@ def work_of(stage: StageModel, around: Around, loss: Loss, seed: int, steps: Ste
 def stepping_in_stage(
     stage: StageModel, plan: PipelineConfig, work: StageWork, run: Callable[[], None]
 ) -> Step:
-    """A step of this stage. ``run``: has its passes computed."""
+    """Return the step function of this stage. ``run``: computes its passes."""
 
     def step(x: Any, y: Any) -> float | None:
         work.inputs = rows_of(x, plan, "inputs") if stage.stage == 0 else ()
@@ -99,7 +99,8 @@ def stepping_in_stage(
 def stepping_alone(
     work: StageWork, optimizer: torch.optim.Optimizer, number: Callable[[], int]
 ) -> Step:
-    """A step of a peer that has all layers, without a round. ``number``: that of the step."""
+    """Return the step function of a peer with all layers, which needs no rounds. ``number``: number
+    of the step."""
 
     def step(x: Any, y: Any) -> float | None:
         executor = work.executor

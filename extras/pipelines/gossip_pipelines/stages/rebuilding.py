@@ -1,4 +1,4 @@
-"""A stage that has lost all its peers: the state that the first one goes on with which is back."""
+"""Rebuild of the state of a stage that has lost all its peers, by the first peer that is back."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ MakeOptimizer: TypeAlias = Callable[[Iterator[nn.Parameter]], torch.optim.Optimi
 
 @dataclass(frozen=True)
 class StageModel:
-    """Stages from the view of one peer: its own layers, and outlines of those of other stages.
+    """The stages at one peer: its own layers, and outlines of the layers of other stages.
 
     Attributes:
         cut: First and last layer of each stage.
-        model: The peer's own layers, under their numbers, as the script has made them.
+        model: The peer's own layers, by number, as the script has made them.
         layers: All layers; those of other stages have no memory.
         signatures: Signatures of all layers.
-        make_optimizer: The function that the script gives to ``peer.pipeline``.
+        make_optimizer: The function that the script passes to ``peer.pipeline``.
     """
 
     cut: Cut
@@ -59,8 +59,8 @@ class StageModel:
         return range(first, last + 1)
 
     def counterparts(self, stage: int) -> list[int | None]:
-        """For each own layer the number of the one that stands in its place in another stage; None
-        where there is no such stage or layer."""
+        """Return the number of the counterpart of each own layer in another stage; None if there is
+        no such stage or layer."""
         own = [self.signatures[at] for at in self.numbers(self.stage)]
         if not 0 <= stage < len(self.cut):
             return [None] * len(own)
@@ -84,10 +84,10 @@ class StageModel:
 
 @dataclass(frozen=True)
 class StageRebuilder:
-    """Makes the state of a stage, of the best that there is.
+    """Makes the state of a stage from the best available source.
 
     Attributes:
-        optimizer: Of the stage's parameters.
+        optimizer: Optimizer of the parameters of the stage.
     """
 
     stage: StageModel
@@ -95,12 +95,12 @@ class StageRebuilder:
     run: PeerRun
 
     def make(self, round_id: int, beside: Mapping[int, memoryview], is_last: bool) -> MadeState:
-        """A state to go on with from round ``round_id``; or what is needed for that. The model and
-        the optimizer hold it then.
+        """Load a state before round ``round_id`` into the model and the optimizer, or return which
+        states of other stages are needed.
 
         Args:
-            beside: Packed states of the stages beside, as far as they were asked for.
-            is_last: Nothing can be asked for any more.
+            beside: Packed states of the neighbouring stages that were requested.
+            is_last: Whether no more states can be requested.
         """
         first = self.run.config.lost_stage
         if first == "checkpoint" and not is_last:
@@ -117,10 +117,11 @@ class StageRebuilder:
                 return made
         return MadeState("fresh", fresh=len(self.stage.model))
 
-    # --- of its checkpoint ------------------------------------------------------------------------
+    # --- from its checkpoint ----------------------------------------------------------------------
 
     def _from_checkpoint(self, round_id: int) -> MadeState | None:
-        """The newest good one that is not ahead of the others. None: there is none."""
+        """Load the newest intact checkpoint that is not ahead of the other stages; None if there is
+        none."""
         try:
             run_dir = self.run.run_dir
             given = None if run_dir is None else checkpoints.folder_of(run_dir)
@@ -129,7 +130,7 @@ class StageRebuilder:
             folder = checkpoints.stage_folder(given, self.stage.stage)
             found, damaged = checkpoints.newest_good(folder, most=round_id)
             for line in damaged:
-                self.run.notify(f"passed over: {line}")
+                self.run.notify(f"skipped: {line}")
             if found is None:
                 return None
             files = {name: found.read(name) for name in (*found.model_files, TRAINING_FILE)}
@@ -142,10 +143,10 @@ class StageRebuilder:
             return None
         return MadeState("checkpoint", found.step, extra=extra)
 
-    # --- of its neighbours ------------------------------------------------------------------------
+    # --- from its neighbours ----------------------------------------------------------------------
 
     def _from_neighbours(self, beside: Mapping[int, memoryview]) -> MadeState | None:
-        """None: they have no layer like one of this stage."""
+        """Load the means of the counterparts in other stages; None if no layer has one."""
         known: dict[int, TrainedLayer] = {}
         extra: dict[str, Any] = {}
         groups: list[dict[str, Any]] = []
@@ -168,7 +169,7 @@ class StageRebuilder:
         try:
             load_layers(self.stage, self.optimizer, made)
         except StateMismatch as error:
-            self.run.notify(f"the optimizer begins anew: {error}")
+            self.run.notify(f"the optimizer starts without its state: {error}")
         copy_settings(self.optimizer, groups)
         norms = {number: layer.norm for number, layer in made.items()}
         fresh = len(self.stage.model) - len(made)
@@ -177,11 +178,14 @@ class StageRebuilder:
     def _read(
         self, stage: int, packed: bytes
     ) -> tuple[dict[int, TrainedLayer], dict[str, Any], list[dict[str, Any]]]:
-        """The layers of another stage, what goes with them, and the groups of its optimizer. Raises
-        StateMismatch, KeyError, TypeError, ValueError: It is no such state."""
-        base, state, said, own = [read_state_file(file) for file in split_state(packed)]
+        """Return the layers of another stage, the extra entries of its state, and the groups of its
+        optimizer.
+
+        Raises: StateMismatch, KeyError, TypeError, ValueError: ``packed`` is not its state.
+        """
+        base, state, rest, own = [read_state_file(file) for file in split_state(packed)]
         tensors: dict[str, Tensor] = {**own["model"], **base["model"], **state["model"]}
-        extra = dict(said["extra"])
+        extra = dict(rest["extra"])
         extra.pop(ANSWERS, None)
         norms, names = extra.pop(NORMS, {}), self.stage.names_in_order(self.stage.numbers(stage))
         moments = {names[at]: entries for at, entries in state["optimizer"].items()}
@@ -193,7 +197,7 @@ class StageRebuilder:
                 under(str(number), moments),
                 norm if is_norm(norm) else 0.0,
             )
-        return found, extra, list(said["groups"])
+        return found, extra, list(rest["groups"])
 
     def _fits(self, number: str, found: TrainedLayer) -> bool:
         own = self.stage.model[number].state_dict()
@@ -206,9 +210,9 @@ class StageRebuilder:
 def load_layers(
     stage: StageModel, optimizer: torch.optim.Optimizer, made: Mapping[str, TrainedLayer]
 ) -> None:
-    """Loads layers by their numbers into a stage, and their moments into its optimizer.
+    """Load layers into a stage by number, and their moments into its optimizer.
 
-    Raises: StateMismatch: The optimizer keeps something else of its parameters; it was not changed.
+    Raises: StateMismatch: The state of the optimizer has other entries; it was not changed.
     """
     for number, found in made.items():
         stage.model[number].load_state_dict(dict(found.tensors))
@@ -229,7 +233,7 @@ def load_layers(
 
 
 def copy_settings(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Such as the learning rate, where the optimizer has as many groups."""
+    """Copy settings such as the learning rate, if the optimizer has as many groups."""
     own = optimizer.param_groups
     for group, theirs in zip(own, groups, strict=False) if len(own) == len(groups) else ():
         group.update({key: value for key, value in theirs.items() if key != "params"})

@@ -1,4 +1,4 @@
-"""A stage whose layers were saved by other stages, under another plan: what it goes on with."""
+"""State of a stage from checkpoints of another plan, where other stages had its layers."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from .rebuilding import StageModel, copy_settings, load_layers, under
 
 
 class Recut(NamedTuple):
-    """State in which a stage of another cut begins, beside its layers and their moments.
+    """Initial state of a stage under another plan, without its layers and their moments.
 
     Attributes:
         round_id: The next round.
-        ledger: Ledger of that round: a hash of the histories of the stages that the layers come
-            from, and no tables. Tables belong to peers that had other numbers and stages.
+        ledger: Ledger of that round: a hash of the histories of the stages that have saved the
+            layers, without tables. The tables are about peers with other numbers and stages.
         extra: Extra entries, as ``load_checkpoint`` returns them.
     """
 
@@ -48,14 +48,14 @@ def load_recut(
     parts: Sequence[SavedStage],
     check: CheckExtra,
 ) -> Recut:
-    """Loads the layers of a stage, with their moments, from the checkpoints that have them.
+    """Load the layers of a stage with their moments from the checkpoints that have them.
 
     Args:
-        parts: In their order, of one step.
-        check: As ``load_checkpoint`` takes it.
+        parts: Saved stages of one step, in order.
+        check: As in ``load_checkpoint``.
     Raises:
-        DamagedCheckpoint: A file is not what was written.
-        ConfigError: The layers or the optimizer are others than those that were saved.
+        DamagedCheckpoint: A file differs from what was written.
+        ConfigError: The layers or the optimizer differ from those that were saved.
     """
     made: dict[str, TrainedLayer] = {}
     norms: dict[str, Any] = {}
@@ -99,8 +99,10 @@ def load_recut(
 def _layers_in(
     stage: StageModel, part: SavedStage, found: checkpoints.Checkpoint
 ) -> tuple[dict[str, TrainedLayer], dict[str, Any]]:
-    """Those of a part that the stage has, and what else is in its training file. Raises
-    StateMismatch: A layer has other tensors."""
+    """Return the layers of a part that are in the stage, and the contents of its training file.
+
+    Raises: StateMismatch: A layer has other tensors.
+    """
     first, last = part.layers
     names = stage.names_in_order(range(first, last + 1))
     own = {at for at, name in enumerate(names) if name.partition(".")[0] in stage.model}
@@ -120,8 +122,7 @@ def _layers_in(
 
 
 def _is_wanted(name: str, own: set[int]) -> bool:
-    """Return whether a tensor of the training file is read. Tensors of other layers are left
-    out."""
+    """Whether a tensor of the training file is read: one of other layers is not."""
     kind, _, rest = name.partition(".")
     number = rest.partition(".")[0]
     return kind != "optimizer" or (number.isdigit() and int(number) in own)
@@ -131,4 +132,4 @@ def _check(number: str, own: Mapping[str, Tensor], found: Mapping[str, Tensor]) 
     theirs = {name: tuple(tensor.shape) for name, tensor in found.items()}
     ours = {name: tuple(tensor.shape) for name, tensor in own.items()}
     if theirs != ours:
-        raise StateMismatch(f"layer {number} has {ours} here, and {theirs} was saved")
+        raise StateMismatch(f"layer {number} has {ours} here, and {theirs} in the checkpoint")

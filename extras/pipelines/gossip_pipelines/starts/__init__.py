@@ -1,5 +1,5 @@
-"""Starts of a training, compared on their plateau: the recipes of initial weights, a trial of one,
-and the halving of many."""
+"""Search for initial weights: recipes, trials that compare them on their plateau, and successive
+halving."""
 
 from __future__ import annotations
 

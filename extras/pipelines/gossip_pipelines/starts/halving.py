@@ -1,11 +1,11 @@
-"""Successive halving of starts among peers of which any may die or lie (Jamieson and Talwalkar
+"""Successive halving of starts among peers that may crash or be Byzantine (Jamieson and Talwalkar
 2016, arXiv:1502.07943).
 
-In each rung all starts that are left are tried for as many steps, and the better half goes on to
-the next rung. There twice as many peers try each of them, from the beginning and on other data. So
-the budget of a start doubles, and what one peer has claimed is found out by others: with f > 0
-there are 2f + 1 trials of each, of which the f largest and the f smallest losses count for nothing.
-Who does not answer has no trials in the next rung.
+Each rung tries all remaining starts for the same number of steps, and the better half enters the
+next rung. There twice as many peers try each start, from the beginning and on other data. So the
+budget of a start doubles, and other peers check the claim of each peer. With f > 0 each start has
+2f + 1 trials, and the f largest and the f smallest losses are ignored. A peer that does not reply
+has no trials in the next rung.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Claim:
     """Result of a trial, as a peer claims it.
 
     Attributes:
-        loss: Loss on the plateau; infinite: no number.
+        loss: Loss on the plateau; infinite if it was not finite.
         settled: Whether the plateau had begun.
     """
 
@@ -36,13 +36,13 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """Trials that come next.
+    """Trials of the next rung.
 
     Attributes:
         number: Number of the rung, from 0.
         steps: Steps of each trial.
-        trials: peer -> the candidates that it tries, each with the order of its batches. The k-th
-            trial of each candidate has the same order.
+        trials: peer -> its candidates, each with the order of its batches. The k-th trial of each
+            candidate has the same order.
     """
 
     number: int
@@ -60,9 +60,9 @@ class RungOutcome:
 
     Attributes:
         steps: Steps of each of its trials.
-        losses: candidate -> what counts for its loss; infinite where no peer has one.
-        settled: Whether most trials had come to their plateau.
-        peers: Peers that have answered, ascending.
+        losses: candidate -> its robust loss over all claims; infinite without a claim.
+        settled: Whether most trials had reached their plateau.
+        peers: Peers that have replied, ascending.
     """
 
     steps: int
@@ -73,12 +73,12 @@ class RungOutcome:
 
 @dataclass(frozen=True, slots=True)
 class FoundStart:
-    """The outcome of a search.
+    """Outcome of a search.
 
     Attributes:
-        recipe: What all begin with.
-        candidate: Its number among the starts that were compared.
-        rungs: What each rung came to. None on a peer that has come late, and was told the start.
+        recipe: Recipe of the best start.
+        candidate: Its number among the compared starts.
+        rungs: Outcome of each rung. Empty on a late peer, which receives only the start.
     """
 
     recipe: StartRecipe
@@ -87,7 +87,8 @@ class FoundStart:
 
     @property
     def settled(self) -> bool:
-        """Whether the last rung compared plateaus. False: more ``steps`` might find another."""
+        """Whether the last rung compared plateaus. Otherwise more ``steps`` might find another
+        start."""
         return bool(self.rungs) and self.rungs[-1].settled
 
     def __str__(self) -> str:
@@ -108,15 +109,15 @@ def halve(
     search: StartSearch,
     run_rung: RunRung,
 ) -> FoundStart:
-    """Finds the best start. All who see the same claims find the same.
+    """Find the best start. The same claims give the same start on all peers.
 
     Args:
-        starts: The candidates; they are known by their numbers in here.
-        peers: Who takes part.
-        f: How many of them may lie.
-        search: How long trials are.
-        run_rung: Has the trials of a rung run, and returns what each peer claims that has answered.
-    Raises: ConfigError: No trial came to a finite loss.
+        starts: The candidates; their numbers are indices of this sequence.
+        peers: Peers that take part.
+        f: Number of Byzantine peers to tolerate.
+        search: Settings of the trials.
+        run_rung: Runs the trials of a rung, and returns the claims of each peer that has replied.
+    Raises: ConfigError: No trial has a finite loss.
     """
     left, here, outcomes = list(range(len(starts))), sorted(peers), list[RungOutcome]()
     extensions, tried = 0, dict[int, frozenset[int]]()
@@ -132,8 +133,8 @@ def halve(
         finite = [each for each in left if math.isfinite(outcome.losses[each])]
         if not finite:
             raise ConfigError(
-                f"none of {len(left)} starts came to a finite loss in {rung.steps} steps",
-                "give search_start an optimizer with a lower learning rate, or other starts",
+                f"none of {len(left)} starts has a finite loss after {rung.steps} steps",
+                "pass search_start an optimizer with a lower learning rate, or other starts",
             )
         finite.sort(key=lambda each: (outcome.losses[each], each))
         extends = not outcome.settled and extensions < search.extensions
@@ -145,8 +146,8 @@ def halve(
 def _placed(
     left: Sequence[int], peers: Sequence[int], tries: int, tried: Mapping[int, frozenset[int]]
 ) -> dict[int, tuple[tuple[int, int], ...]]:
-    """Each candidate with ``tries`` different peers: those with the fewest trials, and of them
-    those who have not tried it in the rung before."""
+    """Assign each candidate to ``tries`` different peers: those with the fewest trials, and among
+    these first the peers that have not tried it in the rung before."""
     found: dict[int, list[tuple[int, int]]] = {peer: [] for peer in peers}
     for at in range(tries):
         for candidate in left:
@@ -179,8 +180,9 @@ def _judge(rung: Rung, left: Sequence[int], claims: Mapping[int, Claims], f: int
 
 
 def _robust(values: Sequence[float], f: int) -> float:
-    """The mean without the f largest and the f smallest. Of fewer than 2f + 1 the largest: nobody
-    makes its start better than another's trial of it has found."""
+    """Return the mean without the f largest and the f smallest values. With fewer than 2f + 1
+    values, return the largest, so that a claim cannot make a start better than another trial of
+    it."""
     ordered = sorted(values)
     if not ordered:
         return math.inf
@@ -191,8 +193,8 @@ def _robust(values: Sequence[float], f: int) -> float:
 
 
 def read_claims(given: Any) -> dict[int, Claim]:
-    """Return the claims that another peer has sent as ``[[candidate, loss, settled], ...]``. A row
-    that is no claim is left out, and a loss that is no number is infinite."""
+    """Return the claims that another peer has sent as ``[[candidate, loss, settled], ...]``.
+    Invalid rows are left out. A loss that is not finite counts as infinite."""
     found: dict[int, Claim] = {}
     for row in given if isinstance(given, list) else ():
         match row:

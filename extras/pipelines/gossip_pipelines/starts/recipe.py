@@ -1,4 +1,4 @@
-"""Seed and recipe of a model's initial weights, which a start is made from."""
+"""Recipes of initial weights: the model's own initialization or another, a gain and a seed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gossip_pipelines.generators import apart
 Make: TypeAlias = Callable[[], nn.Module]
 
 INITS = ("own", "kaiming", "xavier", "orthogonal")
-"""``own`` is what the model's constructor does. The others draw its matrices anew: He et al. 2015,
-Glorot and Bengio 2010, Saxe et al. 2014."""
+"""``own`` is the initialization of the model's constructor. The others draw its matrices anew: He
+et al. 2015, Glorot and Bengio 2010, Saxe et al. 2014."""
 _DEFAULTS = (
     ("own", 1.0),
     ("kaiming", 1.0),
@@ -32,14 +32,14 @@ _DEFAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class StartRecipe:
-    """How the initial weights of a model are drawn: so little is agreed, and every peer rebuilds
-    the weights from it.
+    """Recipe of the initial weights of a model. Peers agree on the recipe, and each peer draws the
+    weights itself.
 
     Attributes:
         init: One of ``INITS``.
-        gain: What the drawn weights are multiplied by.
-        seed: Of the draw.
-    Raises: ConfigError: There is no such init, or the gain or the seed cannot be.
+        gain: Factor of the drawn weights.
+        seed: Seed of the random numbers.
+    Raises: ConfigError: The init, the gain or the seed is invalid.
     """
 
     init: str = "own"
@@ -59,8 +59,8 @@ class StartRecipe:
 
 
 def recipes(count: int = 8, seed: int = 0) -> tuple[StartRecipe, ...]:
-    """Different starts to compare, the model's own first: kinds of draws and their scales, and from
-    the ninth on the same with other seeds.
+    """Return different starts to compare: the model's own first, then other initializations and
+    gains, and from the ninth on the same with other seeds.
 
     Raises: ConfigError: ``count`` is below 1.
     """
@@ -73,16 +73,16 @@ def recipes(count: int = 8, seed: int = 0) -> tuple[StartRecipe, ...]:
 
 
 def build(make: Make, recipe: StartRecipe) -> nn.Module:
-    """A model with the weights of ``recipe``: the same bits in each process of the same torch on
-    processors of the same kind. The generators are afterwards as they were.
+    """Return a model with the weights of ``recipe``.
 
-    What the model's constructor sets to one value, such as a bias or the weight of a norm, and
-    whatever has fewer than two dimensions, stays as it is.
+    With the same torch and processors of the same kind, the weights are equal bit by bit in all
+    processes. The random generators are restored afterwards. Parameters with one value, such as a
+    bias or the weight of a norm, and parameters with fewer than two dimensions stay unchanged.
 
     Args:
-        make: Builds the model; what it draws follows from the seed.
-        recipe: Of the weights.
-    Returns: the model, on the device that ``make`` has chosen.
+        make: Builds the model; its random numbers follow from the seed.
+        recipe: Recipe of the weights.
+    Returns: The model, on the device that ``make`` has chosen.
     Raises: ConfigError: ``make`` returned no module.
     """
     with apart(draw("start", recipe.seed)):
@@ -90,7 +90,7 @@ def build(make: Make, recipe: StartRecipe) -> nn.Module:
         if not isinstance(model, nn.Module):
             raise ConfigError(
                 f"make returned a {type(model).__name__}",
-                "it takes no argument and returns the model: lambda: Net()",
+                "it has no argument and returns the model: lambda: Net()",
             )
         with torch.no_grad():
             for parameter in model.parameters():

@@ -1,9 +1,9 @@
-"""``peer.search_start``: all peers look for a start together, by collective operations.
+"""``peer.search_start``: all peers search a start together, with collective operations.
 
-What is agreed is the recipe of the winner and not its weights: each peer draws them itself. Every
-decision follows from the answers of collective operations. In rolling rounds these are the same for
-all. In gossip rounds each peer has its own, which differ where a peer died or lied in the middle of
-one: there the most common outcome counts.
+Peers agree on the recipe of the best start, and each peer draws the weights itself. All decisions
+follow from the results of collective operations. In rolling rounds all peers have the same results.
+In gossip rounds the results of peers differ if a peer crashes during an operation or is Byzantine:
+there the most common outcome counts.
 """
 
 from __future__ import annotations
@@ -28,22 +28,21 @@ from .settings import StartSearch
 from .trial import Loss, MakeOptimizer, TrialTask, run_trial
 
 PATIENCE = 0.5
-"""How much longer than its own trials took a peer waits for those of others, as a part of that."""
+"""Time to wait for the trials of other peers, as a fraction of the time of the own trials."""
 START_S = 20.0
-"""Likewise for peers that come to the search: as if that had taken so long."""
+"""Assumed time of the parts without trials, for the same purpose."""
 WAITS_MAX = 16
-"""Operations of a part of the search, each of which waits for whoever lives. Their answers are kept
-for peers that come late (``ANSWERS_KEPT``)."""
+"""Largest number of operations in a part of the search. Each waits for all living peers. Their
+results are kept for late peers (``ANSWERS_KEPT``)."""
 LISTEN_S, LISTEN_EVERY_S = 600.0, 0.2
-"""How long a peer that has come late to gossip rounds waits for the outcome, and how often it asks.
-"""
+"""Time that a late peer waits for the outcome in gossip rounds, and interval of its requests."""
 HERE, OUTCOME, DRAWN = "here", "outcome", "drawn"
-"""Parts of a search, beside its rungs."""
-ORDERS_MAX = 2**16  # of batches, in one rung
+"""Parts of a search in addition to its rungs."""
+ORDERS_MAX = 2**16  # orders of batches in one rung
 
 
 class PastStart(Exception):
-    """The run has had steps: its state is taken over, and nothing is searched."""
+    """The run has had steps: this peer receives its state, and does not search."""
 
 
 class Searching:
@@ -54,50 +53,50 @@ class Searching:
         config, self._id = peer.run.config, peer.run.peer
         self._f, self.starts = config.f or 0, search.recipes(config.seed)
         self._began = time.monotonic()
-        self._elsewhere: dict[int, str] = {}  # peers that were heard in another part of the search
+        self._elsewhere: dict[int, str] = {}  # peers in another part of the search, with that part
 
     def find(self, about: Sequence[object]) -> FoundStart:
-        """The start that all find.
+        """Return the start that all peers find.
 
         Args:
-            about: What must be the same on all peers, beside the starts.
+            about: Values that must be the same on all peers, in addition to the starts.
         Raises:
-            ConfigError: Most peers search among others, or on another model; no trial came to a
+            ConfigError: Most peers compare other starts or have another model, or no trial has a
                 finite loss.
             PastStart: The run has begun without this peer.
         """
         search = self._search
         lengths = search.steps, search.held_out, search.extensions
-        words = (*about, *lengths, *map(str, self.starts))
-        own = blake2b("\n".join(map(str, words)).encode(), digest_size=8).hexdigest()
-        said = self._ask(HERE, lambda: own, lambda: START_S)
-        if said.keys() == {self._id} and len(self._elsewhere) > self._f:
+        parts = (*about, *lengths, *map(str, self.starts))
+        own = blake2b("\n".join(map(str, parts)).encode(), digest_size=8).hexdigest()
+        digests = self._ask(HERE, lambda: own, lambda: START_S)
+        if digests.keys() == {self._id} and len(self._elsewhere) > self._f:
             return self._listen()  # the others search already
-        most = most_common(said)
+        most = most_common(digests)
         if own != most:
             raise ConfigError(
                 "search_start was called with other starts, steps or samples than on most peers, "
                 "or with another model",
-                "call it alike on all peers",
+                "call it with the same arguments on all peers",
             )
-        here = [peer for peer, digest in said.items() if digest == most]
+        here = [peer for peer, digest in digests.items() if digest == most]
         found = halve(self.starts, here, self._f, self._search, self._run_rung)
         return self._agreed(found)
 
     def is_common(self, value: str) -> bool:
-        """Whether most peers have come to it."""
-        said = self._ask(DRAWN, lambda: value, lambda: START_S)
-        return bool(most_common(said) == value)
+        """Whether most peers have the same value."""
+        values = self._ask(DRAWN, lambda: value, lambda: START_S)
+        return bool(most_common(values) == value)
 
     def _agreed(self, found: FoundStart) -> FoundStart:
-        """Return the outcome with the candidate that most peers have. Where no commit decides, this
-        peer may have received other answers than most."""
+        """Return the outcome with the candidate of most peers. In rounds without commits this peer
+        may have other results than most."""
         votes = self._votes(found.candidate)
         agreed = most_common(votes) if votes else found.candidate
         return replace(found, candidate=agreed, recipe=self.starts[agreed])
 
     def _listen(self) -> FoundStart:
-        """Waits for the outcome that more than ``f`` others have come to."""
+        """Wait for an outcome of more than ``f`` other peers, and return the most common one."""
         until = time.monotonic() + LISTEN_S
         while time.monotonic() < until:
             votes = self._votes(None)
@@ -116,7 +115,7 @@ class Searching:
         }
 
     def _run_rung(self, rung: Rung) -> Mapping[int, Mapping[int, Claim]]:
-        """Runs the own trials, and returns what all claim who live and are not much slower."""
+        """Run the own trials. Return the claims of all living peers that are not much slower."""
         began = time.monotonic()
         took_s = 0.0
 
@@ -132,12 +131,12 @@ class Searching:
     def _ask(
         self, what: str, make: Callable[[], Any], took_s: Callable[[], float]
     ) -> dict[int, Any]:
-        """peer -> what it has given for this part of the search. All who live are waited for, but
-        not for much longer than most have worked for it.
+        """Return the value of each peer for this part of the search. The wait for living peers is
+        limited by the time that most peers have worked (``PATIENCE``).
 
         Args:
-            make: What this peer gives: called once, and not where the answers are known.
-            took_s: How long it has worked for that.
+            make: Makes the value of this peer. Called once, and not if the results are known.
+            took_s: Returns the time that this peer has worked.
         """
         own: list[Any] = []
         ready_at = 0.0
@@ -190,8 +189,8 @@ def _is_row(row: object) -> bool:
 
 
 def is_complete(rows: Collection[Mapping[str, Any]], answered: int) -> bool:
-    """Whether nobody more is waited for: as many have answered as most see alive, or most have
-    waited for long enough. Nothing depends on the numbers of one peer alone."""
+    """Whether the wait is over: as many peers have replied as most see alive, or most have waited
+    long enough. Medians make this independent of any single peer."""
     if not rows:
         return True
     alive = statistics.median_low([row["alive"] for row in rows])
@@ -201,15 +200,14 @@ def is_complete(rows: Collection[Mapping[str, Any]], answered: int) -> bool:
 
 
 def most_common(said: Mapping[int, Any]) -> Any:
-    """Return the value that most peers have given; of equally common ones, that of the lowest
-    peer."""
+    """Return the most common value; of equally common ones, the value of the lowest peer."""
     values = [repr(value) for _, value in sorted(said.items())]
     most = max(Counter(values).items(), key=lambda item: (item[1], -values.index(item[0])))[0]
     return next(value for _, value in sorted(said.items()) if repr(value) == most)
 
 
 def rebuilt(task: TrialTask, recipe: StartRecipe, model: nn.Module) -> None:
-    """Gives ``model`` the weights and buffers of a start.
+    """Load the weights and buffers of a start into ``model``.
 
     Raises: ConfigError: ``make`` builds another model.
     """
@@ -221,7 +219,10 @@ def rebuilt(task: TrialTask, recipe: StartRecipe, model: nn.Module) -> None:
 
 
 def check_alike(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Raises ConfigError: ``state`` is of another model."""
+    """Check that a state fits a model.
+
+    Raises: ConfigError: ``state`` is of another model.
+    """
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     other = {name: tuple(value.shape) for name, value in state.items()}
     if shapes == other:
@@ -229,9 +230,9 @@ def check_alike(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
     differ = sorted(name for name in {*shapes, *other} if shapes.get(name) != other.get(name))
     name = differ[0]
     raise ConfigError(
-        f"make builds another model than prepare was given: {name} is {other.get(name)} in place "
-        f"of {shapes.get(name)}",
-        "make is what has built the model: peer.prepare(make(), ...)",
+        f"make builds another model than prepare was given: {name} has shape {other.get(name)}, "
+        f"not {shapes.get(name)}",
+        "build the prepared model with the same function: peer.prepare(make(), ...)",
     )
 
 
@@ -246,7 +247,7 @@ def search_start(
 
     Args:
         trained: The prepared model.
-        loader: Loader of the session, from which trials draw.
+        loader: Loader of the session, the source of the trials' batches.
         calls: ``make``, ``loss`` and ``optimizer`` of the script.
         search: None: the default ``StartSearch()``.
     Returns: None: the run has had steps, and the model was not changed.
@@ -256,8 +257,8 @@ def search_start(
     search = StartSearch() if search is None else search
     if not isinstance(loader, ShardedLoader):
         raise ConfigError(
-            "search_start needs samples, and there are none to draw from",
-            "call loader = peer.shard(loader) of a data set with an index before",
+            "search_start needs samples, and the session has none",
+            "call loader = peer.shard(loader) with a data set that has an index first",
         )
     held_out, batch = loader.set_apart(search.held_out)
     device = next(trained.model.parameters()).device
@@ -273,7 +274,7 @@ def search_start(
     except PastStart:
         return None
     raise ConfigError(
-        f"this peer draws other weights of the start ({found.recipe}) than most",
+        f"this peer draws other weights for the start ({found.recipe}) than most peers",
         "run the same torch on processors of the same kind, or leave orthogonal starts out; "
-        "started again, this peer takes over the weights of the others",
+        "after a restart this peer receives the weights of the others",
     )

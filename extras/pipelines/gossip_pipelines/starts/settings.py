@@ -1,4 +1,4 @@
-"""Settings of a search for a start: which starts are compared, and how long."""
+"""Settings of a search for a start."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ STEPS_MIN = 10
 
 @dataclass(frozen=True, slots=True)
 class StartSearch:
-    """Starts that ``peer.search_start`` compares, and how long.
+    """Settings of ``peer.search_start``.
 
     Attributes:
-        starts: Recipes, or how many of ``gossip_pipelines.starts.recipes``.
+        starts: Recipes to compare, or a number of them from ``gossip_pipelines.starts.recipes``.
         steps: Steps of each trial, at least 10.
-        held_out: Samples by which a trial is measured, and that no trial trains on.
-        extensions: How often the trials of the next rung have twice as many steps, and no start is
-            left out, because most trials were not on their plateau. 0: the loss after ``steps``
-            counts, on the plateau or not.
+        held_out: Number of samples that measure a trial; no trial trains on them.
+        extensions: Largest number of extended rungs. If most trials are not on their plateau, the
+            next rung has twice the steps and keeps all starts. 0: the loss after ``steps`` counts.
     """
 
     starts: Sequence[StartRecipe] | int = 8
@@ -39,8 +38,8 @@ class StartSearch:
             if type(value) is not int or value < least:
                 raise ConfigError(f"{name} is {value!r}, not a number of at least {least}")
         if not isinstance(self.starts, int) and not self.starts:
-            raise ConfigError("search_start was given no starts", "at least one StartRecipe")
+            raise ConfigError("search_start was given no starts", "pass at least one StartRecipe")
 
     def recipes(self, seed: int) -> tuple[StartRecipe, ...]:
-        """Those that are compared in a run with that seed."""
+        """Return the recipes to compare in a run with this seed."""
         return recipes(self.starts, seed) if isinstance(self.starts, int) else tuple(self.starts)

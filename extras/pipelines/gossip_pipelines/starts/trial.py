@@ -1,4 +1,4 @@
-"""A trial: so many steps from a start, and the loss on the plateau that they lead to."""
+"""A trial of a start: a number of training steps, and the loss on the plateau."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from gossip_pipelines.generators import apart
 from .recipe import Make, StartRecipe, build
 
 WINDOWS = 10
-"""Windows that the steps of a trial are cut into. The loss of a window is the mean of its steps."""
+"""Number of windows of a trial. The loss of a window is the mean over its steps."""
 SPAN = 3
-"""Windows over which a pace is taken, and that the plateau has at least."""
+"""Number of windows for a slope, and smallest length of the plateau in windows."""
 FLAT = 0.2
-"""On the plateau the loss falls at most at this part of its steepest pace."""
+"""Largest slope on the plateau, as a fraction of the steepest one."""
 MEASURED = 3
-"""How often the held-out loss is measured on the last windows."""
+"""Number of measurements of the held-out loss, at the ends of the last windows."""
 Loss: TypeAlias = Callable[[nn.Module, Any], Tensor]
 MakeOptimizer: TypeAlias = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, slots=True)
 class TrialTask:
-    """Settings that all trials of a search have in common.
+    """Settings of all trials of a search.
 
     Attributes:
         make: Builds the model.
         loss: Returns the loss of a model on a batch, a tensor with one element.
         optimizer: Makes the optimizer of the parameters.
-        batch: ``(order, step) -> batch`` of the training data. Two trials with the same order read
-            the same.
-        held_out: A batch that no ``batch`` has a sample of.
-        device: The device that the model is put on.
+        batch: ``(order, step) -> batch`` of the training data. Trials with the same order have the
+            same batches.
+        held_out: A batch that shares no sample with any ``batch``.
+        device: Device of the model.
     """
 
     make: Make
@@ -58,13 +58,13 @@ def run_trial(
     order: int = 0,
     between: Callable[[], object] = lambda: None,
 ) -> tuple[float, bool]:
-    """Trains ``steps`` steps from a start.
+    """Train ``steps`` steps from a start.
 
     Args:
-        order: Of the batches.
-        between: Called behind each step.
-    Returns: the mean held-out loss at the end of the trial, infinite where it was no number, and
-        whether the plateau had begun by then.
+        order: Order of the batches.
+        between: Called after each step.
+    Returns: The mean held-out loss at the end of the trial, infinite if it was not finite, and
+        whether the trial was on its plateau.
     Raises: ConfigError: ``loss`` returned no loss.
     """
     model = build(task.make, recipe).to(task.device)
@@ -105,11 +105,11 @@ def _checked(loss: object) -> Tensor:
 
 
 def is_on_plateau(losses: Sequence[float]) -> bool:
-    """Whether the loss of the last ``SPAN`` windows has fallen, against those before, at no more
-    than ``FLAT`` times its steepest pace. Of fewer steps than ``WINDOWS`` that is not known: False.
+    """Whether the slope of the loss over the last ``SPAN`` windows is at most ``FLAT`` times the
+    steepest one. False with fewer steps than ``WINDOWS``.
 
     Args:
-        losses: Of the steps, in order, all finite.
+        losses: Losses of the steps in order, all finite.
     """
     if len(losses) < WINDOWS:
         return False
