@@ -1,4 +1,4 @@
-"""What every test gets: one thread a process, and a check that it left no process behind."""
+"""Setup of every test: one thread in each process, and a check that the test leaves no process."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-# Before anything imports torch, here or in a child: with a thread a core each, a few peers on one
-# machine are slower by a factor of hundreds.
+# Set before anything imports torch, here or in a child: if each peer had a thread for each core, a
+# few peers on one machine would be hundreds of times slower.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-# A run's environment must not leak from the shell into the tests: a script run by a test is alone
-# unless the test says more.
+# The environment of a run must not leak from the shell into the tests: a script in a test is alone
+# unless the test sets more.
 for name in [
     name for name in os.environ if name.startswith("GOSSIP_") and name != "GOSSIP_TEST_DATA"
 ]:
@@ -35,15 +35,15 @@ for name in [
 TESTS = Path(__file__).parent
 MARK = "GOSSIP_TEST_MARK"
 EXIT_GRACE_S = 5.0
-# Helpers of the standard library that live as long as the process that first needed them.
+# Helpers of the standard library that live as long as the process that started them.
 OF_THE_LIBRARY = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-# The process that forks commands for tests lives as long, and shows what it forks as commands.
+# The process that forks commands for tests lives as long.
 LONG_LIVED = (*OF_THE_LIBRARY, str(Path(__file__).with_name("zygote.py")))
 
 
 @cache
 def any_speed() -> None:
-    """Hypothesis' default deadline of 200 ms is broken by a busy machine, not by the code."""
+    """Disable the default deadline of Hypothesis, 200 ms: a busy machine exceeds it."""
     from hypothesis import HealthCheck, settings
 
     settings.register_profile(
@@ -53,11 +53,12 @@ def any_speed() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Before any test module is read: what is decorated keeps the profile of that moment."""
+    """Set the profile before any test module is read: decorated tests keep the profile of that
+    moment."""
     ours = TESTS / "property"
     asked = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
     if any(path.is_relative_to(ours) or ours.is_relative_to(path) for path in asked):
-        any_speed()  # nobody else needs hypothesis, whose import takes half a second
+        any_speed()  # only property tests import hypothesis, which takes half a second
 
 
 def command_of(process: psutil.Process) -> str:
@@ -68,7 +69,7 @@ def command_of(process: psutil.Process) -> str:
 
 
 def children_now() -> set[psutil.Process]:
-    """The children of this process. ``psutil.Process`` compares by pid and start time, so a
+    """Return the children of this process. ``psutil.Process`` compares pid and start time, so a
     recycled pid is another process."""
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel without that list
         return set(psutil.Process().children())
@@ -79,24 +80,24 @@ def children_now() -> set[psutil.Process]:
             found.update(
                 psutil.Process(int(pid)) for pid in (task / "children").read_text().split()
             )
-        except (OSError, psutil.NoSuchProcess):  # that thread or that child has ended meanwhile
+        except (OSError, psutil.NoSuchProcess):  # the thread or the child has ended
             continue
     return found
 
 
 def children_ended() -> tuple[float, ...]:
-    """Grows whenever a child was waited for."""
+    """Return the resource usage of ended children, which grows with each one."""
     return tuple(resource.getrusage(resource.RUSAGE_CHILDREN))
 
 
 def marked(mark: str) -> set[psutil.Process]:
-    """Every process that inherited ``mark``, orphans in other sessions included."""
+    """Return all processes that inherited ``mark``, orphans in other sessions included."""
     found = set()
     for process in psutil.process_iter():
         try:
             if process.environ().get(MARK) == mark:
                 found.add(process)
-        except psutil.Error:  # gone meanwhile, or somebody else's: no process of this test
+        except psutil.Error:  # ended, or of another user: no process of this test
             continue
     return found - {psutil.Process()}
 
@@ -109,8 +110,11 @@ def is_running(process: psutil.Process) -> bool:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Each of several processes that run tests imports all of them, which compiles what is not
-    compiled yet. So each begins with files of its own, and finds the others compiled."""
+    """Import this worker's part of the test files before the collection.
+
+    Each worker imports all test files, which compiles them. With an own part first, each finds the
+    other parts compiled.
+    """
     worker = getattr(session.config, "workerinput", None)
     if worker is None:
         return
@@ -118,15 +122,18 @@ def pytest_collection(session: pytest.Session) -> None:
     files = [f for path in given for f in ([path] if path.is_file() else path.rglob("test_*.py"))]
     for path in sorted(files)[int(worker["workerid"][2:]) :: worker["workercount"]]:
         sys.path.insert(0, str(path.resolve().parent))
-        with contextlib.suppress(Exception):  # it is imported once more, and told of, afterwards
+        with contextlib.suppress(
+            Exception
+        ):  # the collection imports it again, and reports the error
             import_module(path.stem)
 
 
 class GroupedScheduling(LoadScopeScheduling):
-    """Hands out one function after the other with all its parameters, and groups, which one process
-    runs. One test at a time would take longer: xdist counts all that a process has had, each time.
+    """Assigns one function with all its parameters at a time, or a group, to a worker. Single tests
+    would take longer: xdist counts all earlier tests of a worker each time.
 
-    xdist's own groups, by a mark, do not work with pytest 9.2: it keeps a test's name elsewhere.
+    The groups of xdist, which are set by a mark, do not work with pytest 9.2: it stores the name of
+    a test elsewhere.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -136,8 +143,8 @@ class GroupedScheduling(LoadScopeScheduling):
 
 @cache
 def group_of(file: Path) -> str:
-    """The group of a file's tests; "": none. Those that read the whole tree parse it once. Those
-    that fork commands share the process that forks them, which takes seconds to start."""
+    """Return the group of a file's tests; "": none. Tests that read the whole tree parse it once.
+    Tests that fork commands share the process that forks them, which takes seconds to start."""
     text = file.read_text()
     for shared in ("parsed", "zygote"):
         if re.search(rf"^(?:from|import) {shared}\b", text, re.MULTILINE):
@@ -151,27 +158,26 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 def pytest_collection_finish() -> None:
-    """What was imported is there to stay, and a simulated swarm makes a great deal and next to no
-    circles: to look for garbage as often as Python does takes a third of its time."""
+    """Collect garbage less often. Imported modules stay, and a simulated swarm allocates many
+    objects with hardly any cycles: the default thresholds take a third of its time."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 20)
 
 
 def pytest_sessionfinish() -> None:
-    """pytest looks for garbage five times at its end, which takes seconds: once is enough to find
-    what fails when it is collected."""
+    """Collect garbage once. pytest collects five times at its end, which takes seconds; once is
+    enough to find objects that fail when they are collected."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture(autouse=True)
 def no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fails a test that leaves a process running, and ends that process for the sake of
-    the tests after it.
+    """Fail a test that leaves a process running, and end that process.
 
-    Children are known by pid and start time; grandchildren that lost their parent by a word in
-    their environment.
+    Children are identified by pid and start time, and orphaned grandchildren by a variable in their
+    environment.
     """
     mark = uuid.uuid4().hex
     monkeypatch.setenv(MARK, mark)
@@ -179,13 +185,13 @@ def no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     yield
     started = children_now() - before
     if not started and children_ended() == ended_before:
-        return  # it has started no process, so none can be left
+        return  # the test has started no process
     left = {
         p
         for p in started | marked(mark)
         if is_running(p) and not any(word in command_of(p) for word in LONG_LIVED)
     }
-    psutil.wait_procs(left, timeout=EXIT_GRACE_S)  # some are on their way out
+    psutil.wait_procs(left, timeout=EXIT_GRACE_S)  # some are about to end
     left = {process for process in left if is_running(process)}
     if left:
         lines = [
@@ -200,14 +206,13 @@ def no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 
 @pytest.fixture
 def free_run_dir(tmp_path: Path) -> Path:
-    """A path for a run's folder, which does not exist yet."""
+    """Return a path for the folder of a run, which does not exist yet."""
     return tmp_path / "runs" / "a-run"
 
 
 @pytest.fixture
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials of the robustness table run in processes that have torch already: how they start is
-    not looked at in such a test."""
+    """Run trials of the robustness table in forked processes, which have imported torch."""
     from gossip_lab import cells
 
     fork = contextlib.nullcontext(get_context("fork"))

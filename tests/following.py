@@ -1,5 +1,5 @@
-"""Waiting for what a run writes down, until its files say so, their writer has ended or the time is
-over. Nothing sleeps."""
+"""Waits for rows in the files of a run, until they appear, their writer ends or a timeout. Nothing
+sleeps."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ MODIFY, MOVED_TO, CREATE = 0x2, 0x80, 0x100  # of inotify(7)
 
 
 class FollowedRows:
-    """The rows of a file of JSON lines, read as it grows: every line once,
-    and none before it is whole."""
+    """The rows of a file of JSON lines, read as it grows: each line once, when it is complete."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read = path, 0
@@ -46,8 +45,8 @@ class FollowedRows:
 
 
 class Following:
-    """Files in a folder that processes write into. A file is followed from when somebody
-    first asks for it."""
+    """Files in a folder that processes write into. A file is followed from the first request for
+    its rows."""
 
     def __init__(self, root: Path) -> None:
         self._root, self._files, self._watched = root, dict[Path, FollowedRows](), set[Path]()
@@ -56,7 +55,7 @@ class Following:
         assert self._fd >= 0, os.strerror(ctypes.get_errno())
 
     def rows(self, name: str, *events: str) -> list[dict[str, Any]]:
-        """Of a file in the folder; with ``events`` those of that kind only."""
+        """Return the rows of a file in the folder; with ``events`` only those of these kinds."""
         return self._files.setdefault(self._root / name, FollowedRows(self._root / name)).so_far(
             *events
         )
@@ -69,13 +68,12 @@ class Following:
         writer: int | None = None,
         story: Callable[[], str] = str,
     ) -> T:
-        """What ``what`` returns as soon as it is true,
-        looked at whenever a file in the folder has changed.
+        """Call ``what`` whenever a file in the folder has changed. Return its first true result.
 
         Args:
-            about: What is waited for, to be said when it does not come.
-            writer: The pid of a process whose end is the end of all hope.
-            story: What to tell beside it.
+            about: Name of the awaited result, for the error.
+            writer: Pid of the process that writes the files; the wait fails when it has ended.
+            story: Returns more text for the error.
         """
         ends = time.monotonic() + within_s
         with _open(writer) as gone:
@@ -84,7 +82,7 @@ class Following:
                 if found := what():
                     return found
                 if self._watch_new():
-                    continue  # what came before its folder was watched told us nothing
+                    continue  # earlier changes in a new folder made no event
                 left_s = ends - time.monotonic()
                 if hopeless or left_s <= 0:
                     pytest.fail(
@@ -99,8 +97,8 @@ class Following:
         os.close(self._fd)
 
     def _watch_new(self) -> bool:
-        """Watches the folders of the files, or where those are to come. Whether there were any that
-        it did not watch before."""
+        """Watch the folders of the files, or their nearest existing parents. Return whether any of
+        them is new."""
         folders = set()
         for path in self._files:
             folders.add(next(folder for folder in path.parents if folder.is_dir()))
@@ -116,11 +114,11 @@ class Following:
 
 @contextlib.contextmanager
 def _open(writer: int | None) -> Iterator[int | None]:
-    """A descriptor that can be read when a process has ended."""
+    """Yield a descriptor that is readable when a process has ended."""
     try:
         handle = os.pidfd_open(writer) if writer is not None else None
     except ProcessLookupError:
-        handle = os.open(os.devnull, os.O_RDONLY)  # it has ended before we looked: always readable
+        handle = os.open(os.devnull, os.O_RDONLY)  # the process has ended: always readable
     if handle is None:
         yield None
         return

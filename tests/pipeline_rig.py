@@ -1,4 +1,4 @@
-"""One member of a stage of a pipeline, with neighbours that do what a test wants."""
+"""One member of a stage of a pipeline, with neighbours that a test controls."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Members:
 
 
 class Rig:
-    """A flow of one peer, with what it asked for last. ``begun``: so have all others."""
+    """The micro-batch flow of one peer. ``begun``: the rounds of all other peers have begun."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class Rig:
         return self._keep(self.flow.on_view_change(self.now))
 
     def begins(self, peer: int, life: int = 0) -> list[Effect]:
-        """Another peer says that it has begun."""
+        """Deliver the news that the rounds of another peer have begun."""
         assert self.barrier.note_begun(peer, life)
         return self._keep(self.flow.on_begun(self.now))
 
@@ -134,8 +134,8 @@ class Rig:
         return self._keep(self.flow.on_timer(self.timers.fire(timer.token), self.now))  # type: ignore[arg-type]
 
     def compute(self, effects: list[Effect]) -> list[Effect]:
-        """Does what it is asked to, and lets the next stage answer at once; until nothing is left.
-        Returns what came last."""
+        """Carry out tasks, with instant replies of the next stage, until none is left. Return the
+        last effects."""
         waiting = list(effects)
         while waiting:
             effect = waiting.pop(0)

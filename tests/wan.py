@@ -37,8 +37,8 @@ _NEW_NAMESPACE = 0x40000000  # CLONE_NEWNET
 _TUN_SET_INTERFACE, _TUN_SET_OFFLOAD = 0x400454CA, 0x400454D0
 _TUN_NO_INFO_WITH_HEADER = 0x0001 | 0x1000 | 0x4000
 _SEGMENTS_LATER = 0x01 | 0x02 | 0x04
-"""Checksums and segments of TCP are left to whoever needs them: a packet has up to 64 KiB, and the
-hub carries some Gbit/s."""
+"""TCP segments are not cut and checksums not computed here: a packet has up to 64 KiB, and the hub
+carries some Gbit/s."""
 _HEADER = struct.Struct("<BBHHHH")  # virtio_net_hdr
 FORWARDED_SEED = 5
 
@@ -76,7 +76,7 @@ class Wan(Hosts):
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
     def rule(self, way: str = "*", **fields: Any) -> None:
-        """Replaces the rule of a way, at once. Returns when the hub obeys it."""
+        """Replace the rule of a way. Return when the hub applies it."""
         assert self._hub is not None
         assert self._hub.stdin is not None
         assert self._hub.stdout is not None
@@ -114,7 +114,8 @@ class Way:
         self._free_at = self._last_at = 0.0
 
     def arrival(self, now: float, nbytes: int, largest: int) -> float | None:
-        """When a packet of ``nbytes`` is there; None: never. ``largest``: of its segments."""
+        """Return the arrival time of a packet of ``nbytes``; None if it is lost. ``largest``: bytes
+        of its largest segment."""
         rule = self.rule
         if rule.get("drop") or largest > rule.get("mtu", largest):
             return None
@@ -163,7 +164,7 @@ class Hub:
                         way.rule = self._rule(source, target)
                     print("done", flush=True)
                 else:
-                    return  # whoever started us has ended
+                    return  # the parent process has ended
             self._deliver(time.monotonic())
 
     def _rule(self, source: int, target: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("gossip", "launch", "aggregators", "topologies", "extras", "benchmarks", "examples")
 PAGES = ("README.md", "CONTRIBUTING.md", "docs")
 WORDS_MAX = 32
-"""The rule says about 20; a sentence beyond this has more than one fact."""
+"""The rule is about 20; a longer sentence has more than one fact."""
 
 Kind = Literal["function", "docstring", "comment", "message", "page"]
 

@@ -1,14 +1,14 @@
-"""Hunts the mutants of the protocol with the simulator: which invariant catches each, at which
+"""Hunt for the mutants of the protocol with the simulator: which invariant kills each, at which
 seed, and which survive.
 
     python tests/mutants/hunt.py  # all of them, up to 2,000 schedules each
-    python tests/mutants/hunt.py --known  # each at the seed that has killed it before
+    python tests/mutants/hunt.py --known  # each at its known seed
     python tests/mutants/hunt.py --only quorum-of-half --seeds 50
     python tests/mutants/hunt.py --json mutants.json --jobs 4
 
-A mutant is killed by the first seed whose schedule breaks an invariant with it and breaks none
-without it. The seed that mutants.toml has for it is played first. Exit 1 when fewer than 95 % are
-killed. Ctrl-C and SIGTERM end the hunt, its processes and its copies of the package.
+A mutant is killed by the first seed with a schedule that breaks an invariant with the mutant and
+none without it. The seed in mutants.toml is played first. The exit code is 1 if fewer than 95 % are
+killed. Ctrl-C and SIGTERM end the hunt and its processes, and delete its copies of the package.
 """
 
 from __future__ import annotations
@@ -35,25 +35,26 @@ from catalogue import Mutant, load, plant
 SEEDS = 2000
 SHARE_TO_KILL = 0.95
 BLOCK = 100
-"""Seeds of the first block; the end of the next is ``GROWTH`` times as far. After a block only the
-mutants that live are played further."""
+"""Seeds of the first block. Each block is ``GROWTH`` times as long as the one before, and plays
+only the surviving mutants."""
 GROWTH = 5
 PIPELINES = 1_000_000
-"""The seed n beyond this is that of the n-th schedule with a pipeline. A hunt tries none by itself:
-a mutant that only a pipeline shows names one."""
+"""Offset of the seeds of schedules with a pipeline. A hunt plays such a seed only if a mutant names
+it."""
 EVENTS_MAX = 100_000
-"""Deliveries of one schedule: five times those of the busiest. The limit kills a mutant that
-answers itself without end."""
+"""Largest number of deliveries of a schedule: five times those of the busiest one. The limit kills
+a mutant with endless traffic."""
 SEED_S = 300.0
-"""Processor time of one schedule: far more than a schedule takes on the slowest machine. The limit
-kills a mutant that computes without end within an event."""
+"""Largest processor time of a schedule, far above that of the slowest machine. The limit kills a
+mutant that computes without end within an event."""
 
 
 # --- the worker: schedules one after the other, in a copy of the package --------------------------
 
 
 class _Endless(BaseException):
-    """The time is up. The simulator takes an Exception for a finding inside a core."""
+    """The time limit is exceeded. A BaseException, because the simulator reports an Exception as a
+    finding inside a core."""
 
 
 def _time_is_up(number: int, frame: FrameType | None) -> None:
@@ -93,8 +94,8 @@ def _play(seed: int) -> tuple[str, str] | None:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """Result of a mutant. ``invariant`` is "" for a survivor; ``seed`` is the one that killed the
-    mutant, else the first that was not tried."""
+    """Result of a mutant. ``invariant`` is "" for a survivor. ``seed`` killed the mutant; for a
+    survivor it is the first that was not tried."""
 
     name: str
     why: str
@@ -104,11 +105,11 @@ class Fate:
 
 
 class GivenUp(Exception):
-    """The hunt is over before the fate of this mutant is known."""
+    """The hunt ended before the fate of this mutant was known."""
 
 
 class Workers:
-    """The processes that play schedules, none of which outlives the hunt."""
+    """The processes that play schedules. None outlives the hunt."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -137,7 +138,7 @@ class Workers:
         if process.returncode:
             if "SyntaxError" in errors or "Error" not in errors:
                 raise RuntimeError(f"{where.name} cannot be played:\n{errors[-3000:]}")
-            # With this mutant not even a swarm can be made.
+            # With this mutant, making a swarm fails.
             last_line = errors.strip().splitlines()[-1]
             return {"seed": int(command[3]), "invariant": "import", "text": last_line}
         found: dict[str, Any] = json.loads(output.splitlines()[-1])
@@ -154,18 +155,18 @@ class Workers:
 
 
 class Hunt:
-    """Args: ``folder`` takes the copies of the package."""
+    """A hunt for mutants. ``folder``: folder for the copies of the package."""
 
     def __init__(self, folder: Path, mutants: Sequence[Mutant], pool: ThreadPoolExecutor) -> None:
         self.workers = Workers()
         self._pool = pool
         self._sound = plant(None, folder / "sound")
         self._living = {mutant: plant(mutant, folder / mutant.name) for mutant in mutants}
-        # seed -> invariant that its schedule breaks without a mutant: the seed proves nothing
+        # seed -> invariant that its schedule breaks without a mutant: such seeds are skipped
         self.broken: dict[int, str] = {}
 
     def fates(self, first: int, last: int) -> Iterator[Fate]:
-        """Yield the fate of each mutant when it is known: with its known seed, and then with the
+        """Yield the fate of each mutant when it is known: first with the known seeds, then with the
         seeds from ``first`` up to ``last``."""
         yield from self._killed(
             {mutant: [mutant.seed] for mutant in self._living if mutant.seed is not None}
@@ -180,7 +181,7 @@ class Hunt:
             yield Fate(mutant.name, mutant.why, "", last, "")
 
     def _killed(self, seeds: dict[Mutant, Any]) -> Iterator[Fate]:
-        """Yield the fates of the mutants that die with these seeds."""
+        """Yield the fates of the mutants that these seeds kill."""
         chases = [self._pool.submit(self._chase, mutant, each) for mutant, each in seeds.items()]
         for chase in as_completed(chases):
             mutant, fate = chase.result()
@@ -208,9 +209,9 @@ def hunt(
     mutants: Sequence[Mutant], first: int, last: int, jobs: int, quiet: bool = False
 ) -> tuple[list[Fate], dict[int, str]]:
     """Return the fates in the order in which they became known, and the seeds that break an
-    invariant without any mutant.
+    invariant without a mutant.
 
-    Raises: ValueError: one of the mutants does not fit the source.
+    Raises: ValueError: A mutant does not fit the source.
     """
     for mutant in mutants:
         mutant.texts()
@@ -226,7 +227,7 @@ def hunt(
                 if not quiet:
                     print(line_of(fate), flush=True)
         finally:
-            chase.workers.end()  # or the pool would wait for them
+            chase.workers.end()  # otherwise the pool waits for them
     return fates, chase.broken
 
 
@@ -246,12 +247,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--seeds", type=int, default=SEEDS, help="schedules until a mutant counts as a survivor"
+        "--seeds", type=int, default=SEEDS, help="number of schedules for each mutant"
     )
     parser.add_argument(
         "--known",
         action="store_true",
-        help="only mutants whose seed is known, with that alone (minutes)",
+        help="play only the known seeds (minutes)",
     )
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -283,7 +284,7 @@ def main() -> int:
     )
     if broken:
         seeds = ", ".join(f"{seed} ({broken[seed]})" for seed in sorted(broken))
-        print(f"seeds that break an invariant without any mutant, and were passed over: {seeds}")
+        print(f"skipped seeds, which break an invariant without a mutant: {seeds}")
     if options.json is not None:
         options.json.write_text(
             json.dumps([asdict(fate) for fate in fates], indent=1) + "\n", "utf-8"
