@@ -1,5 +1,5 @@
-"""The files of a run: who is where, what is written down, keys,
-and what a scheduler says in the environment."""
+"""Files of a run: addresses, records, checkpoints, keys, and the environment that a scheduler
+sets."""
 
 from __future__ import annotations
 

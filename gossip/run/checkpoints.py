@@ -1,12 +1,12 @@
 """Checkpoints on disk: ``FOLDER/step-000000500/`` with data files and a manifest that has the
 digest of each.
 
-A checkpoint is there as a whole or not at all, and what is there is durable: each file is synced,
-then the folder with their names, which then gets its own name, which is synced too. Only after that
-an older checkpoint may go. Bits that flip later are found by digests: those of data are in the
-manifest, that of the manifest is in itself.
+A checkpoint is written completely or not at all, and a complete one is durable: each file is
+synced, then the folder with their names. Then that folder gets its own name, which is synced, too.
+Only after that an older checkpoint may be removed. Digests detect bits that flip later: the
+manifest has those of the data and its own.
 
-Whoever may write into such a folder may put anything there, so it is read as in ``untrusted``.
+A process that may write into the folder may put anything there, so ``untrusted`` reads it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from .untrusted import object_in, open_in, read_at_most, read_object, shown, who
 FORMAT = 1
 MANIFEST = "manifest.json"
 BASE_FILE, MODEL_FILE = "base.safetensors", "model.safetensors"
-"""Parameters that no round moves, if there are any; and all else of the model."""
+"""Parameters that no round changes, if there are any; and the rest of the model."""
 LATEST = "latest"
 NOTE = "checkpoints.json"
-HOSTS = "hosts.json"  # in the folder of a run of many hosts: who they are
+HOSTS = "hosts.json"  # in the folder of a run on several hosts: the hosts
 RUNS = "runs"
 MANIFEST_BYTES_MAX = 16 * 2**20
-"""A list of 1,024 peers with all that is known of each has less than 1 MiB."""
+"""A manifest with the records of 1,024 peers has less than 1 MiB."""
 CHUNK_BYTES = 4 * 2**20
 DIGEST_BYTES = 16
 FILES_MAX = 4096
@@ -52,11 +52,11 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SCRATCH = re.compile(r"\..+\.(?P<host>[A-Za-z0-9-]+)\.(?P<pid>[0-9]{1,9})\.incomplete")
 _OURS = ("format", "step", "wall_time_s", "files", "digest")
 _NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
-_one_writer = threading.Lock()  # so that what carries this process's id is never in use
+_one_writer = threading.Lock()  # so that scratch files with this process's id are never in use
 
 
 class DamagedCheckpoint(ConfigError):
-    """A file of a checkpoint is not what was written."""
+    """A file of a checkpoint differs from what was written."""
 
     def __init__(self, file: str, expected: str, found: str, hint: str | None = None) -> None:
         super().__init__(f"{shown(file)} is damaged: expected {expected}, found {found}", hint)
@@ -66,7 +66,7 @@ class DamagedCheckpoint(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One whose manifest is sound. Its data are verified when they are read."""
+    """A checkpoint with a valid manifest. Its data are verified when they are read."""
 
     path: Path
     step: int
@@ -89,10 +89,11 @@ class Checkpoint:
         return [*base, MODEL_FILE]
 
     def read(self, name: str) -> bytes:
-        """All of a data file.
+        """Return the contents of a data file.
 
         Raises:
-            DamagedCheckpoint: It is not what was written; the message says what differs.
+            DamagedCheckpoint: The file differs from what was written; the message has the
+                difference.
             ConfigError: The checkpoint has no such file.
         """
         if name not in self.manifest["files"]:
@@ -110,14 +111,15 @@ class Checkpoint:
         return data
 
     def copy(self, name: str, out: Path) -> None:
-        """Copies a data file to ``out``, whole and verified or not at all.
+        """Copy a data file to ``out``, completely and verified or not at all.
 
-        Raises: DamagedCheckpoint: It is not what was written. OSError: ``out`` cannot be written.
+        Raises: DamagedCheckpoint: The file differs from what was written. OSError: ``out`` cannot
+            be written.
         """
         store(out, self.chunks(name))
 
     def check_size(self, name: str) -> None:
-        """Whether a data file is there with its size. Raises: DamagedCheckpoint: It is not."""
+        """Check that a data file exists with its size. Raises: DamagedCheckpoint: It does not."""
         try:
             self.open(name).close()
         except (OSError, ConfigError) as error:
@@ -125,15 +127,15 @@ class Checkpoint:
             _not_readable(str(self.path / name), expected, error)
 
     def verify(self, name: str) -> None:
-        """Reads a data file. Raises: DamagedCheckpoint: It is not what was written."""
+        """Read a data file. Raises: DamagedCheckpoint: It differs from what was written."""
         for _ in self.chunks(name):
             pass
 
     def open(self, name: str) -> BinaryIO:
-        """A data file, of the size that the manifest says.
+        """Open a data file, which must have the size in the manifest.
 
-        Raises: DamagedCheckpoint: It has another. ConfigError: It is none, or cannot be read.
-            FileNotFoundError: There is none.
+        Raises: DamagedCheckpoint: The size differs. ConfigError: It is no plain file, or cannot be
+            read. FileNotFoundError: There is none.
         """
         file = open_in(self.path.parent, f"{self.path.name}/{name}")
         expected, size = self.manifest["files"][name]["bytes"], os.fstat(file.fileno()).st_size
@@ -143,7 +145,8 @@ class Checkpoint:
         return file
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """A data file in pieces. Raises DamagedCheckpoint, at the latest after the last piece."""
+        """Yield a data file in pieces. Raises DamagedCheckpoint, at the latest after the last
+        piece."""
         entry, where = self.manifest["files"][name], str(self.path / name)
         digest, size = blake2b(digest_size=DIGEST_BYTES), 0
         try:
@@ -163,7 +166,8 @@ class Checkpoint:
 
 
 def store(out: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
-    """Write a file, whole and durable or not at all. Raises OSError, and what ``pieces`` does."""
+    """Write a file, completely and durably or not at all. Raises OSError, and what ``pieces``
+    does."""
     scratch = out.with_name(f".{out.name}.{_own()}.incomplete")
     try:
         # In a container a process often has the id of the one that was killed while it wrote.
@@ -183,18 +187,18 @@ def write(
     about: Mapping[str, Any],
     keep: int,
 ) -> Path:
-    """Writes the checkpoint of ``step``, and returns its folder when it is durable.
+    """Write the checkpoint of ``step`` durably, and return its folder.
 
-    One of this step that is there and intact stays as it is. One that is damaged, or of another
-    history, is moved aside. When the new one is durable, older ones go.
+    An intact checkpoint of this step stays as it is. One that is damaged, or of another history, is
+    moved aside. When the new one is durable, older ones are removed.
 
     Args:
-        files: Name -> contents, which nothing may change meanwhile, or the checkpoint that has the
+        files: Name -> contents, which must not change during the call, or a checkpoint that has the
             same file.
-        about: What the manifest says beside the files: JSON, all numbers finite. Two checkpoints of
-            one step are the same if its ``history`` is, where they have one.
-        keep: How many of the checkpoints up to this one stay: this one does in any case.
-    Raises: OSError: It could not be written. Those that were there are as they were.
+        about: Entries of the manifest beside the files: JSON, all numbers finite. Two checkpoints
+            of one step are the same if they have the same ``history``.
+        keep: Number of checkpoints up to this step to keep; this one is always kept.
+    Raises: OSError: The checkpoint could not be written. Existing ones are unchanged.
     """
     assert files, "a checkpoint has files"
     outgoing = OutgoingCheckpoint(folder, step)
@@ -211,11 +215,11 @@ def write(
 
 
 class OutgoingCheckpoint:
-    """One whose files are written first, from what may change behind that, and made durable later,
-    by whatever thread. ``finish`` or ``drop`` has to follow: a process writes one at a time.
+    """A checkpoint that writes its files first, from memory that may change afterwards. Any
+    thread makes it durable later by ``finish``, or calls ``drop``. A process writes one at a time.
 
     Attributes:
-        place: The folder that it gets.
+        place: Folder of the finished checkpoint.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -224,22 +228,23 @@ class OutgoingCheckpoint:
         self.place = self._folder / name_of(step)
         self._scratch = self._folder / f".{self.place.name}.{_own()}.incomplete"
         self._open: list[int] = []
-        self._written: dict[str, Any] = {}  # what the manifest says of each file
+        self._written: dict[str, Any] = {}  # entry of each file in the manifest
         self._has_scratch = False
         _one_writer.acquire()
         self._is_writer = True
 
     def add(self, name: str, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
-        """Writes a file, each piece before the next is taken. Raises: OSError: It could not be
-        written."""
+        """Write a file; each piece is written before the next is requested. Raises: OSError: It
+        could not be written."""
         self._open.append(_create(self._path_of(name)))
         self._written[name] = _append(self._open[-1], pieces)
 
     def link(self, name: str, source: Checkpoint) -> None:
         """Add a file of another checkpoint as a hard link, or as a verified copy where the file
-        system has none. The bytes stay on disk as long as one of the checkpoints is there.
+        system has no hard links. The bytes stay on disk as long as one of the checkpoints exists.
 
-        Raises: DamagedCheckpoint: It is not what was written. OSError: It could not be written.
+        Raises: DamagedCheckpoint: The file differs from what was written. OSError: It could not be
+            written.
         """
         source.check_size(name)
         place = self._path_of(name)
@@ -251,7 +256,7 @@ class OutgoingCheckpoint:
             self._written[name] = source.manifest["files"][name]
 
     def _path_of(self, name: str) -> Path:
-        """Return where a file goes, in a folder that is there."""
+        """Return the path of a file in the scratch folder, which is made if necessary."""
         assert _FILE.fullmatch(name), name
         assert name != MANIFEST, name
         if not self._has_scratch:
@@ -262,8 +267,8 @@ class OutgoingCheckpoint:
         return self._scratch / name
 
     def finish(self, about: Mapping[str, Any], keep: int) -> Path:
-        """Makes it durable, if anything was added, and removes older ones. Takes, returns and
-        raises what ``write`` does."""
+        """Make the checkpoint durable, if a file was added, and remove older ones. Arguments,
+        return value and exceptions are those of ``write``."""
         assert not set(about) & set(_OURS), list(about)
         try:
             if self._written:
@@ -280,7 +285,7 @@ class OutgoingCheckpoint:
         return self.place
 
     def drop(self) -> None:
-        """Removes what is not durable. Another may be written then."""
+        """Remove what is not durable. Then another checkpoint may be written."""
         if not self._is_writer:
             return
         try:
@@ -291,7 +296,7 @@ class OutgoingCheckpoint:
 
     def _clear(self) -> None:
         while self._open:
-            # What is durable has been synced. On a shared folder a quota may show up here.
+            # A durable file has been synced. On a shared folder, closing may exceed a quota.
             with contextlib.suppress(OSError):
                 os.close(self._open.pop())
         if self._has_scratch:
@@ -308,7 +313,7 @@ def name_of(step: int) -> str:
 def _conclude(
     scratch: Path, step: int, written: Mapping[str, Any], about: Mapping[str, Any]
 ) -> None:
-    """Behind its files, which are durable, comes the manifest."""
+    """Write the manifest, after the files are durable."""
     manifest = {
         **about,
         "format": FORMAT,
@@ -323,7 +328,7 @@ def _conclude(
 
 
 def _put(scratch: Path, place: Path, about: Mapping[str, Any]) -> None:
-    """Gives a folder its name. Where another process was faster, its checkpoint stays."""
+    """Give the scratch folder its name. If another process was faster, its checkpoint stays."""
     if os.path.lexists(place):
         if _is_there(place, about):
             return
@@ -346,7 +351,7 @@ def _pieces(data: Buffer) -> Iterator[memoryview]:
 
 
 def store_new(path: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
-    """Writes a new file, durably. Returns what the manifest says of it."""
+    """Write a new file durably, and return its entry in the manifest."""
     fd = _create(path)
     try:
         written = _append(fd, pieces)
@@ -357,13 +362,13 @@ def store_new(path: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> dic
 
 
 def _create(path: Path) -> int:
-    """A descriptor of a new file."""
+    """Open a new file, and return its descriptor."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     return os.open(path, flags, 0o666)
 
 
 def _append(fd: int, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str, Any]:
-    """Returns what the manifest says of a file that has these pieces."""
+    """Append pieces to a file, and return its entry in the manifest."""
     digest, size = blake2b(digest_size=DIGEST_BYTES), 0
     for piece in pieces:
         digest.update(piece)
@@ -375,8 +380,8 @@ def _append(fd: int, pieces: Iterator[bytes] | Iterator[memoryview]) -> dict[str
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder to disk, so that the names in it survive a loss of power. Some file systems
-    cannot flush a folder: they do it by themselves, or not at all."""
+    """Flush a folder to disk, so that its entries survive a power failure. File systems that cannot
+    flush a folder are ignored."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -396,8 +401,8 @@ def _make_folder(folder: Path) -> None:
 
 
 def _point_latest(folder: Path) -> None:
-    """``latest`` has the name of the newest checkpoint, for people and scripts. Nothing here
-    reads it."""
+    """Write the name of the newest checkpoint to ``latest``, for users and scripts. This program
+    does not read it."""
     newest = next(
         (path.name for _, path in reversed(_listed(folder)) if open_or_none(path) is not None), None
     )
@@ -415,17 +420,17 @@ def _text_in(folder: Path, name: str) -> str:
 
 
 def _tidy(folder: Path, step: int, keep: int) -> None:
-    """Removes checkpoints older than the ``keep`` newest whole ones up to ``step``, and what dead
-    processes of this host left half done. What cannot be removed stays."""
+    """Remove checkpoints older than the ``keep`` newest complete ones up to ``step``, and partial
+    ones of dead processes on this host. Entries that cannot be removed stay."""
     older = [(each, path) for each, path in _listed(folder) if each <= step]
     opened = {each: found for each, path in older if (found := open_or_none(path)) is not None}
     oldest = min(list(opened)[-keep:], default=0)
-    # A deterministic run goes on from this one only, if some of its peers died before others.
+    # A deterministic run resumes only from this one if some of its peers died before others.
     spared = max([each for each, found in opened.items() if found.everybody], default=0)
     with contextlib.suppress(OSError):
         for each, path in older:
             if each < oldest and each != spared:
-                # A folder that is removed by half must not look like a checkpoint.
+                # A partly removed folder must not look like a checkpoint.
                 doomed = folder / f".{path.name}.{_own()}.incomplete"
                 with contextlib.suppress(OSError):
                     os.rename(path, doomed)
@@ -436,8 +441,8 @@ def _tidy(folder: Path, step: int, keep: int) -> None:
 
 
 def _is_left(name: str) -> bool:
-    """Whether it is half done, and nobody is at it any more: only for this host can that be told.
-    What carries the id of this process is left by one that had it before, or is to go."""
+    """Whether a partial file is abandoned; only files of this host can be checked. A file with the
+    id of this process was left by an earlier process of that id, or is to be removed."""
     found = _SCRATCH.fullmatch(name)
     if found is None or found["host"] != _host():
         return False
@@ -456,12 +461,12 @@ def _lives(pid: int) -> bool:
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
-        pass  # it is somebody else's
+        pass  # a process of another user
     return True
 
 
 def _remove(path: Path) -> None:
-    """Whatever it is; links are not followed."""
+    """Remove a file or folder; links are not followed."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -483,11 +488,11 @@ def _own() -> str:
 
 
 def open_at(path: Path) -> Checkpoint:
-    """The checkpoint in a folder: its manifest, and whether all files are there with their sizes.
-    Digests of data are looked at when they are read, or by ``verify``.
+    """Open the checkpoint in a folder: check its manifest, and that all files exist with their
+    sizes. Digests of data are checked when the data are read, or by ``verify``.
 
     Raises:
-        DamagedCheckpoint: Something is not as it was written.
+        DamagedCheckpoint: A file differs from what was written.
         ConfigError: There is no such folder.
     """
     path = path.absolute()
@@ -503,7 +508,7 @@ def open_at(path: Path) -> Checkpoint:
 
 
 def verify(checkpoint: Checkpoint) -> list[str]:
-    """Reads all its files. Returns: a line for each that is not what was written."""
+    """Read all files of a checkpoint, and return a line for each that is damaged."""
     problems = []
     for name in checkpoint.manifest["files"]:
         try:
@@ -514,7 +519,7 @@ def verify(checkpoint: Checkpoint) -> list[str]:
 
 
 def listed(folder: Path) -> list[tuple[int, Path]]:
-    """Steps and folders of all checkpoints, damaged ones among them, ascending. None where there
+    """Return steps and folders of all checkpoints, also of damaged ones, ascending. Empty if there
     is no such folder. Raises: ConfigError: It cannot be listed."""
     try:
         return _listed(folder.absolute())
@@ -529,15 +534,15 @@ def listed(folder: Path) -> list[tuple[int, Path]]:
 def newest_good(
     folder: Path, step: int | None = None, everybody: bool = False, most: int | None = None
 ) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint all of whose files are what was written, or the one of ``step``.
+    """Return the newest checkpoint with all files intact, or the one of ``step``.
 
     Args:
-        everybody: Pass over those before which a round lacked the update of a peer.
-        most: Pass over those of later steps.
-    Returns: It, or None; and a line on each newer one that is damaged.
+        everybody: Skip checkpoints before which a round lacked the update of a peer.
+        most: Skip checkpoints of later steps.
+    Returns: The checkpoint, or None; and a line for each newer one that is damaged.
     Raises:
-        DamagedCheckpoint: That of ``step`` is; the hint names the last good one.
-        ConfigError: There is none of ``step``; the message names those that there are.
+        DamagedCheckpoint: The one of ``step`` is damaged; the hint names the last good one.
+        ConfigError: There is none of ``step``; the message lists the existing ones.
     """
     there = listed(folder)
     if step is not None:
@@ -551,7 +556,7 @@ def newest_good(
             problems = verify(checkpoint)
         except ConfigError as error:
             if not os.path.lexists(path):
-                continue  # it was old, and somebody has just removed it
+                continue  # an old one, which another process has just removed
             problems = [str(error)]
         else:
             if not problems and everybody and not checkpoint.everybody:
@@ -594,7 +599,7 @@ def open_or_none(path: Path) -> Checkpoint | None:
 
 
 def _is_there(place: Path, about: Mapping[str, Any]) -> bool:
-    """Whether there is a checkpoint of this history, and all its files are what was written."""
+    """Whether there is an intact checkpoint of this history."""
     if place.is_symlink() or (checkpoint := open_or_none(place)) is None:
         return False
     same = checkpoint.manifest.get("history") == about.get("history")
@@ -633,8 +638,8 @@ def _manifest_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    """Raises: DamagedCheckpoint: It is not as it was written. ConfigError: Another version of
-    gossip has written it."""
+    """Read and check a manifest. Raises: DamagedCheckpoint: It differs from what was written.
+    ConfigError: Another version of gossip has written it."""
     where = str(path / MANIFEST)
     try:
         with open_in(path.parent, f"{path.name}/{MANIFEST}") as file:
@@ -645,15 +650,15 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         _not_readable(where, "a manifest", error)
     except (ValueError, RecursionError) as error:
         raise DamagedCheckpoint(where, "a manifest", f"no such JSON: {shown(error)}") from error
-    if (said := manifest.get("digest")) != digest:
-        raise DamagedCheckpoint(where, f"digest {_short(said)}", f"digest {digest}")
+    if (stored := manifest.get("digest")) != digest:
+        raise DamagedCheckpoint(where, f"digest {_short(stored)}", f"digest {digest}")
     if manifest.get("format") != FORMAT:
         raise ConfigError(
             f"{shown(where)} has format {_short(manifest.get('format'))}, this gossip reads "
             f"{FORMAT}",
             "use the version of gossip that has written it",
         )
-    # A bit can flip in a JSON text and leave its meaning alone: 1e-05 and 1E-05.
+    # A flipped bit can keep the meaning of a JSON text: 1e-05 and 1E-05.
     if text != data:
         raise DamagedCheckpoint(where, "the very bytes that were written", "others")
     if whole(manifest.get("step")) is None or not _are_files(manifest.get("files")):
@@ -710,8 +715,8 @@ def stage_folder(folder: Path, stage: int) -> Path:
 
 
 def stage_folders(folder: Path) -> dict[int, Path]:
-    """Those that are there, by the number of the stage, ascending. On one of several hosts not all
-    need be there. Raises: ConfigError: They cannot be listed."""
+    """Return the folders of stages in ``folder`` by number, ascending. A host need not have all of
+    them. Raises: ConfigError: They cannot be listed."""
     try:
         names = [path.name for path in folder.iterdir() if path.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -723,7 +728,7 @@ def stage_folders(folder: Path) -> dict[int, Path]:
 
 
 def note_folder(run_dir: Path, folder: Path) -> None:
-    """Writes down in a run's folder where it saves to. Raises OSError."""
+    """Record in a run's folder the folder that the run saves to. Raises OSError."""
     saved = {"folder": str(folder.absolute())}
     with contextlib.suppress(ConfigError):
         if read_object(run_dir, NOTE) == saved:
@@ -733,27 +738,27 @@ def note_folder(run_dir: Path, folder: Path) -> None:
 
 def folder_of(run_dir: Path) -> Path | None:
     """Return the folder that a run saves to; None: the run has not recorded it. Raises:
-    ConfigError: The record is no folder's path."""
+    ConfigError: The record is not the path of a folder."""
     found = read_object(run_dir, NOTE)
     if found is None:
         return None
     folder = found.get("folder")
     if not isinstance(folder, str) or not os.path.isabs(folder) or "\0" in folder:
-        raise ConfigError(f"{shown(run_dir / NOTE)} does not say where the run saves to")
+        raise ConfigError(f"{shown(run_dir / NOTE)} does not name the folder that the run saves to")
     return Path(folder)
 
 
 def resolve(resume: str) -> tuple[Path, int | None]:
-    """The folder of checkpoints, and the step if there is one, that ``RUN|PATH[@STEP]`` means: a
+    """Return the folder of checkpoints, and the step if given, that ``RUN|PATH[@STEP]`` names: a
     run's folder or its name under ``runs/``, a folder of checkpoints, or one checkpoint.
 
-    Raises: ConfigError: It is none of these.
+    Raises: ConfigError: The text names none of these.
     """
-    said, step = resume, None
+    named, step = resume, None
     if not _exists(resume):
-        said, at, number = resume.rpartition("@")
+        named, at, number = resume.rpartition("@")
         if not at:
-            said = resume
+            named = resume
         elif not (number.isascii() and number.isdecimal() and len(number) <= 18):
             raise ConfigError(
                 f"{shown(resume)}: there is no such folder, and {shown(number)!r} is no step",
@@ -761,10 +766,12 @@ def resolve(resume: str) -> tuple[Path, int | None]:
             )
         else:
             step = int(number)
-    place = next((each for each in (Path(said), Path(RUNS) / said) if said and _exists(each)), None)
+    place = next(
+        (each for each in (Path(named), Path(RUNS) / named) if named and _exists(each)), None
+    )
     if place is None:
         raise ConfigError(
-            f"there is no run or folder of checkpoints {shown(said)!r}",
+            f"there is no run or folder of checkpoints {shown(named)!r}",
             f"give a run's folder, its name under {RUNS}/, or the folder that it saves to",
         )
     place = place.resolve()
@@ -809,5 +816,5 @@ def _folder_at(place: Path) -> Path:
 def _exists(path: Path | str) -> bool:
     try:
         return bool(path) and os.path.exists(path)
-    except ValueError:  # no such name can be
+    except ValueError:  # no valid path
         return False

@@ -1,5 +1,5 @@
-"""Whether a run has begun, and whether it is over, as who comes late finds out from what its peers
-have left in their folder."""
+"""Whether a run has begun, and whether it is over, by the records of its peers in the run's folder.
+A launcher that starts later reads them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from .rendezvous import answers, peers_in, read_seed
 from .untrusted import last_events, open_file
 
 BEGUN = "begun"
-"""A file in the run's folder: some peer here has had a round. Rows of events may be lost with a
-peer that is killed."""
-TAIL_BYTES = 16 * 1024  # of a peer's events: its end is the last of them
+"""A file in the run's folder: a peer of this host has been in a round. A peer that is killed may
+lose its last event lines."""
+TAIL_BYTES = 16 * 1024  # of a peer's events; the last event is among them
 
 
 def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
@@ -27,7 +27,7 @@ def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
     """
     finished = [peer for peer in _peers(folder) if peer not in but and _has_finished(folder, peer)]
     if not finished:
-        # Others have yet to start, or were killed and may return: the folder does not show which.
+        # Other peers have yet to start, or were killed and may restart: the folder is ambiguous.
         return ()
     seeds = folder / "seeds"
     others = [
@@ -41,10 +41,10 @@ def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
 
 
 class RunProgress:
-    """Progress of a run by the records in its folder, with a note when a peer reaches a round.
+    """Progress of a run by the records in its folder. Records when a local peer reaches a round.
 
     Args:
-        folder: Folder of the run; None: the run leaves nothing behind.
+        folder: Folder of the run; None: the run writes no files.
         tell: Writes an event.
     """
 
@@ -52,32 +52,30 @@ class RunProgress:
         self._folder, self._tell, self._noted = folder, tell, folder is None
 
     def had_round(self) -> int:
-        """The furthest round that is known of, by what its peers have written down; 0:
-        it has had none."""
+        """Return the furthest round that the peers have recorded; 0: none."""
         return 0 if self._folder is None else had_round(self._folder)
 
     def reached(self, round_id: int) -> None:
-        """A peer here is in this round."""
+        """Record that a local peer is in this round."""
         if self._noted or round_id < 1 or self._folder is None:
             return
         self._noted = True
         try:
             (self._folder / BEGUN).touch()
         except OSError as error:
-            told = (
+            effect = (
                 f"cannot write {self._folder / BEGUN} ({error.strerror}): peers that are started "
                 "again when all are lost"
             )
             self._tell(
                 "notice",
-                message=f"{told} may begin anew without a word",
+                message=f"{effect} may begin anew without a notice",
                 hint="make room on the disk",
             )
 
 
 def had_round(folder: Path) -> int:
-    """The furthest round that peers in ``folder`` are known to have been in; 0:
-    none has had one."""
+    """Return the furthest round that a peer in ``folder`` has recorded; 0: none."""
     if not (folder / BEGUN).exists():
         return 0
     rounds = [
@@ -90,8 +88,8 @@ def had_round(folder: Path) -> int:
 
 
 def nobody_left(seeds: Path, but: Container[int]) -> bool:
-    """Whether all peers of whom there is a file are known not to come back: their launchers say so.
-    ``but``: who asks."""
+    """Whether the launchers of all peers with a file report that these have ended for good.
+    ``but``: peers of the caller, which are left out."""
     others = [read_seed(seeds, peer) for peer in peers_in(seeds) if peer not in but]
     return bool(others) and all(seed is not None and seed.ended for seed in others)
 
@@ -102,7 +100,7 @@ def _peers(folder: Path) -> list[int]:
 
 
 def _has_finished(folder: Path, peer: int) -> bool:
-    """Whether its last node said that its script had had all its rounds, and had had any."""
+    """Whether the last node of a peer reports that its script had all its rounds, at least one."""
     for event in reversed(_last_events(folder / f"peer-{peer}" / "events.jsonl")):
         match event:
             case events.Halted():
@@ -117,4 +115,4 @@ def _last_events(path: Path) -> list[Event]:
         with open_file(path) as file:
             return last_events(file, TAIL_BYTES)
     except (FileNotFoundError, ConfigError):
-        return []  # it is no file of ours
+        return []  # not a file of gossip

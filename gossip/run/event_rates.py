@@ -1,5 +1,4 @@
-"""How many events of one kind about one peer are worth a line each: bad letters by the thousand
-must not fill a disk."""
+"""Rate limit of events by kind and peer: thousands of malformed messages must not fill a disk."""
 
 from __future__ import annotations
 
@@ -19,15 +18,15 @@ class _Bucket:
 
 
 class EventRateLimiter:
-    """Lets ``BURST`` events of a kind about a peer through at once and ``PER_S`` a second from then
-    on, and counts the others."""
+    """Allows a burst of ``BURST`` events of a kind about a peer, then ``PER_S`` a second, and
+    counts the others."""
 
     def __init__(self) -> None:
         self._buckets: dict[tuple[str, int], _Bucket] = {}
         self._flooded: set[tuple[str, int]] = set()
 
     def lets(self, kind: str, whom: int, now: float) -> bool:
-        """Whether the event may be written down."""
+        """Whether the event may be written."""
         bucket = self._buckets.setdefault((kind, whom), _Bucket(BURST, now))
         bucket.left = min(float(BURST), bucket.left + (now - bucket.at) * PER_S)
         bucket.at = now
@@ -41,13 +40,12 @@ class EventRateLimiter:
         return False
 
     def held(self, now: float, all_of_them: bool = False) -> list[tuple[str, int, int]]:
-        """Kind, peer and number of the events that were not written down,
-        when the time to tell has come."""
-        told = []
+        """Return kind, peer and number of suppressed events with a due report."""
+        due = []
         for key in sorted(self._flooded):
             bucket = self._buckets[key]
             if all_of_them or now >= bucket.tell_at:
-                told.append((*key, bucket.held))
+                due.append((*key, bucket.held))
                 bucket.held = 0
                 self._flooded.discard(key)
-        return told
+        return due

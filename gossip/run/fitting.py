@@ -1,8 +1,7 @@
-"""Checks of what names, a rule and a topology allow among a number of peers, made before anything
-starts.
+"""Checks of names, rule and topology for a number of peers, before the run starts.
 
-Rules live in modules that import torch. A process of its own checks them, so that the launcher
-stays small.
+Rules live in modules that import torch. A separate process checks them, so that the launcher stays
+small.
 """
 
 from __future__ import annotations
@@ -31,30 +30,32 @@ PLAIN = "float32"
 OTHER_PARTS = "where each peer sends another part of its own"
 NOT_PARTS = {
     "bulyan": f"ends with each coordinate alone, {OTHER_PARTS}",
-    "krum": "passes on that of one peer, so that what the others hold back never comes",
+    "krum": "returns the update of one peer, so the coordinates that the others left out are lost",
 }
-"""Rules of inner products that are refused all the same."""
+"""Rules of inner products that cannot work on parts of updates."""
 AUDITED_MIN = 3
-"""Members of a stage: one is audited, and two have to find the same."""
+"""Members of a stage that an audit needs: one is audited, and two must agree."""
 PEERS_FOR_ONE_MAX = 64
-"""Largest number of peers that is tried to find the fewest that tolerate one Byzantine peer."""
+"""Largest number of peers to try when looking for the fewest that tolerate one Byzantine peer."""
 
 
 def check_names(topology: str, aggregator: str) -> None:
-    """Raises UnknownName or ConfigError for a topology or a rule that nobody knows.
-    Imports no torch."""
+    """Check the names of a topology and a rule, without importing torch.
+
+    Raises: UnknownName or ConfigError: There is none of that name.
+    """
     topologies.load(topology)
     registry.check(aggregator)
 
 
 def check(config: RunConfig) -> None:
-    """The names, the room, and whether the topology goes with the weights of servers. Raises:
+    """Check the names, the room, and whether the topology supports weights of servers. Raises:
     UnknownName or ConfigError."""
     name = config.name
     if name and (Path(name).name != name or name.startswith((".", "-")) or not name.isprintable()):
         raise ConfigError(
             f"name = {name!r}: it should be a plain word, as the run's folder has it",
-            "--run-dir says where that is",
+            "--run-dir sets the folder of the run",
         )
     if 0 < config.room < config.peers:
         raise ConfigError(
@@ -65,8 +66,7 @@ def check(config: RunConfig) -> None:
     topology = topologies.load(config.topology)
     if config.server_weights and not topology.rolling:
         raise ConfigError(
-            f"server_weights = {config.server_weights!r}: in {config.topology} rounds nobody "
-            "serves",
+            f"server_weights = {config.server_weights!r}: {config.topology} rounds have no server",
             "leave it out, or --topology rolling",
         )
     topologies.load(config.weighted_topology)
@@ -75,7 +75,7 @@ def check(config: RunConfig) -> None:
     _check_fragments(config, topology.rolling)
     _check_pipeline(config, topology.rolling)
     given = {"server_weights": config.server_weights}
-    if topology.name == "rolling":  # what another makes of weights of its own is its matter
+    if topology.name == "rolling":  # other topologies check their own weights
         given[f"topology {config.topology}: weights"] = str(topology.bound.get("weights", ""))
     for what, weights in given.items():
         if (last := max(read_weights(weights), default=0)) >= config.peers_max:
@@ -86,34 +86,33 @@ def check(config: RunConfig) -> None:
 
 
 def _check_alike(config: RunConfig, rolling: bool) -> None:
-    """Whether there is a state that all peers have alike, where it is asked for.
-    Raises ConfigError."""
+    """Check that all peers have the same state, if the config requires it. Raises ConfigError."""
     if config.deterministic and not rolling:
         raise ConfigError(
-            f"deterministic: in {config.topology} rounds nobody waits for the others, and no two "
+            f"deterministic: in {config.topology} rounds no peer waits for the others, and no two "
             "runs are alike",
             "leave it out, or --topology rolling",
         )
     if config.deterministic and config.min_peers is not None and config.min_peers < config.peers:
         raise ConfigError(
-            f"deterministic: with min_peers = {config.min_peers} of {config.peers} it depends on "
-            "the clock who begins",
+            f"deterministic: with min_peers = {config.min_peers} of {config.peers} the first "
+            "peers to begin depend on the clock",
             "leave out one of both",
         )
 
 
 def _check_overlap(config: RunConfig, rolling: bool) -> None:
-    """Raises ConfigError: There is no round that could be computed beside."""
+    """Check that a round can overlap with the next. Raises ConfigError."""
     if config.overlap and not rolling:
         raise ConfigError(
-            f"overlap = 1: in {config.topology} rounds nobody waits for a result of all, and the "
-            "parameters of peers, which differ anyway, would come apart farther",
+            f"overlap = 1: in {config.topology} rounds no peer waits for a result of all, and the "
+            "parameters of peers, which differ anyway, would diverge further",
             "leave it out, or --topology rolling",
         )
 
 
 def _check_fragments(config: RunConfig, rolling: bool) -> None:
-    """Whether rounds can take turns with the fragments of a model. Raises ConfigError."""
+    """Check that rounds can alternate between the fragments of a model. Raises ConfigError."""
     fragments, steps = config.fragments, config.local_steps
     if config.fragment_mixing is not None and (fragments == 1 or not config.overlap):
         raise ConfigError(
@@ -144,13 +143,13 @@ def _check_fragments(config: RunConfig, rolling: bool) -> None:
 
 
 def _check_pipeline(config: RunConfig, rolling: bool) -> None:
-    """Whether a run can carry out its plan. Raises ConfigError."""
+    """Check that a run can carry out its plan. Raises ConfigError."""
     plan = config.pipeline
     _check_audit(config)
     if plan is None and config.lost_stage != "checkpoint":
         raise ConfigError(
-            f"lost_stage = {config.lost_stage}: it is about stages of a pipeline, and the run has "
-            "no plan",
+            f"lost_stage = {config.lost_stage}: it applies to stages of a pipeline, and the run "
+            "has no plan",
             "--plan plan.toml, or leave it out",
         )
     if plan is None:
@@ -173,12 +172,13 @@ def _check_pipeline(config: RunConfig, rolling: bool) -> None:
     for what, is_given in refused.items():
         if is_given:
             raise ConfigError(
-                f"{what}: a pipeline cannot do that yet", "leave it out; docs/plan.md has what is"
+                f"{what}: a pipeline does not support that yet",
+                "leave it out; docs/plan.md lists what it supports",
             )
 
 
 def _check_audit(config: RunConfig) -> None:
-    """Raises ConfigError: There are no members of a stage who could find anybody."""
+    """Check that a stage has enough members to audit each other. Raises ConfigError."""
     if not config.audit:
         return
     if config.pipeline is None:
@@ -191,28 +191,28 @@ def _check_audit(config: RunConfig) -> None:
     if most < needed:
         raise ConfigError(
             f"audit = {config.audit:g}: the largest stage has {most} peers, and it takes {needed} "
-            "to find out who of them lies",
+            "to find the Byzantine one",
             "a plan with larger stages: gossip plan --liars 1 PROFILE..., or leave it out",
         )
 
 
 def check_rule(resolved: Resolved) -> Resolved:
-    """The config with its ``f`` and ``peers_for_one`` set.
+    """Return the config with its ``f`` and ``peers_for_one`` set.
 
     Raises:
         TooFewUpdates: The rule cannot tolerate f among so many peers.
-        ConfigError: The rule cannot be had, or a fault of the plan does not go with
-            rule or topology.
+        ConfigError: The rule cannot be loaded, or a fault of the plan does not fit the rule or the
+            topology.
     """
     config = resolved.config
-    # With room for more, an f may be asked for that takes more peers than begin: until they are
-    # here they are waited for, or less is tolerated (quorum available).
+    # With room for more peers, f may need more peers than those that start. Until they join, the
+    # run waits for them, or tolerates fewer (quorum available).
     most = config.peers if config.f is None else config.peers_max
     if config.pipeline is not None:
         most = config.pipeline.smallest  # each stage has rounds of its own
     if config.f is not None and config.f >= most:
         raise ConfigError(
-            f"f={config.f} of {most} peers may lie: nobody honest is left",
+            f"f={config.f} of {most} peers may be Byzantine: no honest peer is left",
             "lower f, or start more peers",
         )
     answer = _describe_rule(config, most)
@@ -220,11 +220,13 @@ def check_rule(resolved: Resolved) -> Resolved:
         raise TooFewUpdates(*answer["too_few"])
     if "error" in answer:
         raise ConfigError(answer["error"], answer["hint"])
-    config.plan.fits_stages(config.pipeline is not None, "--plan plan.toml, or a lie about updates")
+    config.plan.fits_stages(
+        config.pipeline is not None, "--plan plan.toml, or an attack on updates"
+    )
     config.plan.fits(config.topology, answer["rolling"], answer["name"], answer["asks_loss"])
     if config.overlap and answer["asks_loss"]:
         raise ConfigError(
-            f"overlap = 1: the rule {answer['name']} asks the trainer for the loss in every round, "
+            f"overlap = 1: the rule {answer['name']} requests the loss in every round, "
             "so no trainer can compute beside it",
             "leave out one of both",
         )
@@ -253,8 +255,8 @@ def check_rule(resolved: Resolved) -> Resolved:
 
 
 def check_encoding(encoding: str, rule: registry.BoundRule, *, rolling: bool) -> None:
-    """Raises: ConfigError: Behind this encoding the rule would not do what it is for. What is
-    refused follows from what the rule looks at, and was measured (docs/results/encodings.md)."""
+    """Check that the rule still works on updates in this encoding. The refusals follow from what
+    the rule reads, and were measured (docs/results/encodings.md). Raises ConfigError."""
     written = load_encoding(encoding)
     if not (written.sparse or written.low_rank):
         return
@@ -269,12 +271,14 @@ def check_encoding(encoding: str, rule: registry.BoundRule, *, rolling: bool) ->
 
 
 def _not_alike(rule: registry.BoundRule) -> str:
-    """Why it cannot work on updates that have the same places, others in each round; "": it can."""
+    """Return why a rule cannot work on updates that have the same places, others in each round; "":
+    it can."""
     return "starts from the last result, which has other places" if "previous" in rule.needs else ""
 
 
 def _not_parts(rule: registry.BoundRule) -> str:
-    """Why it cannot work on parts of updates, of each peer another; "": it can."""
+    """Return why a rule cannot work on updates of which each peer sends another part; "": it
+    can."""
     from gossip.aggregators import CoordinateRule
 
     last = registry.load(rule.spec.rpartition("+")[2]) if "+" in rule.spec else rule
@@ -284,11 +288,11 @@ def _not_parts(rule: registry.BoundRule) -> str:
 
 
 def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
-    """Raises: ConfigError: Those who may begin without the others could not train: there would be
-        no round before more came.
+    """Check that ``min_peers`` peers can train without the others.
 
     Args:
-        needs: Updates without which the rule makes nothing of a round, to tolerate ``f``.
+        needs: Number of updates that the rule needs to tolerate ``f``.
+    Raises: ConfigError: They are too few for a round.
     """
     least, peers = config.min_peers, config.peers
     if least is None:
@@ -301,7 +305,7 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
     if config.quorum == "available":
         return
     quorum = 1 if peers < 3 else peers // 2 + 1
-    needs = min(needs, peers)  # more join later, and are waited for then
+    needs = min(needs, peers)  # later peers join, and the run waits for them then
     need = max(quorum, needs)
     if least < need:
         why = f"for {rule} to tolerate f={f}" if needs > quorum else f"the majority of {peers}"
@@ -313,8 +317,8 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
 
 
 def _describe_rule(config: RunConfig, peers: int) -> dict[str, Any]:
-    """``describe`` or what is wrong, by a process of its own, unless torch is here already: to
-    import it takes seconds."""
+    """Return what ``describe_or_refuse`` does. A separate process runs it, unless torch is imported
+    already: the import takes seconds."""
     own = [str(f) for f in config.plan if isinstance(f, ByzantineFault) and not f.built_in]
     asked = own, config.aggregator, config.topology, peers, config.f, config.encoding
     if "torch" in sys.modules:
@@ -330,14 +334,14 @@ def _describe_rule(config: RunConfig, peers: int) -> dict[str, Any]:
     try:
         answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     except (ValueError, IndexError):
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        last = (done.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise ConfigError(f"aggregator {config.aggregator!r} cannot be loaded: {last}") from None
     return answer
 
 
 def describe_or_refuse(attacks: Sequence[str], *asked: Any) -> dict[str, Any]:
-    """Return ``describe`` of what is asked, with ``attacks`` checked; or what is wrong, as
-    ``too_few`` (see TooFewUpdates), or ``error`` and ``hint``."""
+    """Return ``describe`` of the arguments, with ``attacks`` checked; or the error, as ``too_few``
+    (see TooFewUpdates), or ``error`` and ``hint``."""
     try:
         found = describe(*asked)
         check_attacks(attacks, found)
@@ -351,11 +355,11 @@ def describe_or_refuse(attacks: Sequence[str], *asked: Any) -> dict[str, Any]:
 def describe(
     aggregator: str, topology: str, peers: int, f: int | None = None, encoding: str = PLAIN
 ) -> dict[str, Any]:
-    """Return the name of the rule, its needs, and the f that it is to use: the given one, or the
-    most that the rule can tolerate, up to a quarter of the peers.
+    """Return a description of the rule: its name, its needs and its f. Without ``f``, f is the
+    largest that the rule tolerates, up to a quarter of the peers.
 
     Raises: TooFewUpdates or ConfigError: The rule cannot tolerate ``f`` among so many peers, or not
-        any f; or it does not go with the encoding.
+        any f; or it does not fit the encoding.
     """
     rule, who = registry.load(aggregator), topologies.load(topology)
     check_encoding(encoding, rule, rolling=who.rolling)
@@ -367,7 +371,7 @@ def describe(
     rows = _rows(who, peers)
     chosen = _most(rule, peers // 4, rows, centered=not who.rolling) if f is None else f
     rule.check(chosen, rows, centered=not who.rolling)
-    # without rounds in common each peer goes on with what has come
+    # without common rounds each peer continues with the updates that have arrived
     needs = rule.at_least(chosen) if who.rolling else 1
     found: dict[str, Any] = {
         "name": rule.name,
@@ -387,7 +391,7 @@ def describe(
 
 
 def check_attacks(words: Sequence[str], rule: dict[str, Any]) -> None:
-    """Check faults whose attack is a function of the user. Loads their files.
+    """Check faults with an attack that is a function of the user, and load its file.
 
     Args:
         words: The faults, as they are typed.
@@ -407,7 +411,7 @@ def check_attacks(words: Sequence[str], rule: dict[str, Any]) -> None:
 
 
 def _rows(who: topologies.Topology, peers: int) -> int:
-    """How many updates each of so many peers aggregates, at least."""
+    """Return the least number of updates that one of ``peers`` peers aggregates."""
     plan = who(topologies.Roster(tuple(range(peers))), 0, 0)
     if plan.pushes is None:
         return peers
@@ -415,7 +419,8 @@ def _rows(who: topologies.Topology, peers: int) -> int:
 
 
 def _peers_for_one(rule: registry.BoundRule, who: topologies.Topology) -> int:
-    """The fewest peers with which the default of f would be 1; 0: the rule tolerates no liar."""
+    """Return the fewest peers with which f is 1 by default; 0: the rule tolerates no Byzantine
+    peer."""
     if not rule.robust:
         return 0
     for peers in range(4, PEERS_FOR_ONE_MAX + 1):
@@ -425,7 +430,7 @@ def _peers_for_one(rule: registry.BoundRule, who: topologies.Topology) -> int:
 
 
 def _most(rule: registry.BoundRule, highest: int, rows: int, *, centered: bool) -> int:
-    """The most liars that it can tolerate among so many rows, if any."""
+    """Return the largest f up to ``highest`` that the rule tolerates among so many rows, or 0."""
     for f in range(highest, 0, -1):
         with contextlib.suppress(ConfigError):
             rule.check(f, rows, centered=centered)

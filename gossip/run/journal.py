@@ -1,4 +1,4 @@
-"""Events, commits and metrics of a node, a JSON line each: sent to the launcher, and kept in
+"""Events, commits and metrics of a node, one JSON line each: sent to the launcher, and stored in
 ``<run>/peer-<id>/``."""
 
 from __future__ import annotations
@@ -24,22 +24,20 @@ from .telemetry import header
 THROTTLE_S = 0.1
 FLUSH_S = 0.1
 UNWRITTEN_S = 5.0
-"""Age in seconds from which a commit is in the file of its server, however busy that machine is."""
+"""Age of a commit in seconds after which its server has written it to its file."""
 OTHERS_KEPT = 1024  # commits; five seconds of the fastest rounds
 AFTER_ROUNDS = ("halted", "paused", "recovering", "restored")
-"""Events of a peer that has left the rounds: the last of these is told before them."""
+"""Events of a peer that has left the rounds: the last round is written before them."""
 AWAY = ("skip", "dead")
-"""Events after which a peer may have no time to write any more."""
+"""Events after which a peer may be unable to write its commits."""
 ABOUT = ("from", "subject", "to")
-"""In which field an event says which peer it is about:
-one that can bring such events about at will."""
+"""Fields with the peer that an event is about, where that peer can cause the event at will."""
 STATUS_BACKLOG_BYTES = 2**20
-"""A launcher that has stopped reading may owe us this much;
-lines after that it finds in the file only."""
+"""Bound of the bytes that wait for the launcher. Later lines go to the file only."""
 
 
 _Dated: TypeAlias = "tuple[float, float, Committed, float | None]"
-"""When it was applied, monotonic and by the wall clock; the commit; seconds that its rule took."""
+"""Time when it was applied, monotonic and by the wall clock; the commit; seconds of its rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +45,7 @@ class _Round:
     """Fields of a round's report, beside progress.
 
     Attributes:
-        steps: Steps done with this round; None: rounds of this topology are not counted so.
+        steps: Steps done with this round; None: rounds of this topology do not count steps.
         was_step: False for a collective operation.
     """
 
@@ -69,7 +67,7 @@ class _Round:
         )
 
     def is_like(self, before: _Round | None) -> bool:
-        """Whether it is the next one, and tells of nothing else."""
+        """Whether this round follows ``before`` and differs from it only in its number."""
         return (
             before is not None
             and self.number == before.number + 1
@@ -82,11 +80,10 @@ class Journal:
     """Writes event lines to the status socket at once and to files within ``FLUSH_S``.
 
     Args:
-        folder: ``<run>/peer-<id>``, made if it is not there; None:
-            a run that leaves nothing behind.
-        status: A connected stream socket to the launcher, or None. Its blocking mode is left alone:
-            others share it.
-        stage: Of a pipeline, that the commits are of; None: there is none.
+        folder: ``<run>/peer-<id>``, made if it does not exist; None: the run writes no files.
+        status: A connected stream socket to the launcher, or None. Its blocking mode does not
+            change: other users share it.
+        stage: Stage of the commits in a pipeline; None: there is no pipeline.
     """
 
     def __init__(
@@ -116,23 +113,26 @@ class Journal:
                 for kind in ("events", "commits", "metrics")
             ]
         self._to_write: list[_Dated] = []
-        # made by others, who write them down themselves
+        # commits of other servers, which write these themselves
         self._others: deque[_Dated] = deque(maxlen=OTHERS_KEPT)
-        self._away: set[int] = set()  # who may be unable to
+        self._away: set[int] = set()  # peers that may be unable to write theirs
         self._next_flush = 0.0
         self._throttle: dict[object, float] = {}
         self._rate_limiter = EventRateLimiter()
         self._last_round: _Round | None = None
-        # the fields of the newest round, if that was not worth a line, and when it was
+        # fields of the newest round and its times, if no line was written for it
         self._untold_round: tuple[dict[str, Any], float, float] | None = None
-        self._untold_since: int | None = None  # the first that no line has told of
-        self.last_words: dict[str, Any] = {}  # what the last row says beside the rest
+        self._untold_since: int | None = None  # the first round without a line
+        self.last_words: dict[str, Any] = {}  # further fields of the last row
 
     def event(self, name: str, **fields: Any) -> None:
-        """One line. ``round`` lines come at most every ``THROTTLE_S``, unless they tell of more
-        than progress, or of the last before such a one, or before the peer leaves the rounds. A
-        line holds for all rounds from ``since`` on. Of what another peer can bring about there are
-        no more than ``EventRateLimiter`` lets through, and a count of the rest."""
+        """Write one line.
+
+        ``round`` lines are written at most every ``THROTTLE_S``. Exceptions are a round that
+        differs from the one before in more than its number, the round before that, and the last
+        round before the peer leaves the rounds. A line covers all rounds from ``since`` on. Events
+        that another peer can cause are limited by ``EventRateLimiter``; the rest is counted.
+        """
         now = time.monotonic()
         if name == "round":
             self._record_round(fields, now)
@@ -165,9 +165,9 @@ class Journal:
             self._write_round(*self._untold_round)
 
     def _write_round(self, fields: dict[str, Any], now: float, wall: float | None = None) -> None:
-        """A line for it and for those before it that were like it."""
+        """Write a line for a round and for the rounds before it without a line."""
         if self._untold_since != fields["round"]:
-            # not the last field: peers tell the same from the contributors on
+            # Not as the last field: the fields from the contributors on are alike at all peers.
             fields = {"round": fields["round"], "since": self._untold_since, **fields}
         self._untold_round = self._untold_since = None
         self._write_event("round", fields, now, wall)
@@ -181,7 +181,7 @@ class Journal:
         self._send_status(line)
 
     def _report_write_failure(self, path: str, why: str) -> None:
-        """To the launcher only: the file may be the one that cannot be written."""
+        """Report to the launcher only: the file may be the one that cannot be written."""
         self._send_status(dump({**self._now(), "event": "cannot_write", "path": path, "why": why}))
 
     def _now(self) -> dict[str, Any]:
@@ -197,11 +197,11 @@ class Journal:
             )
 
     def commit(self, committed: Committed, rule_s: float | None = None) -> None:
-        """A commit that was applied here. Its maker writes it down, when there is time for it; the
-        others only when that one is away: it may have been killed before.
+        """Record a commit that this peer has applied. The server of the commit writes it, at the
+        next flush. Other peers write it only if the server is away, as it may have been killed.
 
         Args:
-            rule_s: How long its rule took; None: it was made elsewhere.
+            rule_s: Duration of the rule in seconds; None: another peer made the commit.
         """
         if self._commits is None:
             return
@@ -257,7 +257,7 @@ class Journal:
             "rates": commit.rates,
             "reason": commit.reason,
             "trust": committed.trust,
-            # A further step is on samples that were given out before.
+            # A further step uses samples that were assigned before.
             "epoch": None if is_further(commit.kind) else committed.epoch,
             "slices": {} if is_further(commit.kind) else committed.slices,
             "kind": commit.kind,
@@ -294,7 +294,7 @@ class Journal:
     def _rested(self, kind: object, now: float) -> bool:
         if now < self._throttle.get(kind, 0.0):
             return False
-        if len(self._throttle) > 1000:  # A script that logs under ever new names.
+        if len(self._throttle) > 1000:  # a script that logs under ever new names
             self._throttle.clear()
         self._throttle[kind] = now + THROTTLE_S
         return True
@@ -302,12 +302,12 @@ class Journal:
     # --- out --------------------------------------------------------------------------------------
 
     def flush_due(self, now: float) -> None:
-        """Writes when the time has come; cheap otherwise."""
+        """Write the lines if a flush is due; cheap otherwise."""
         if now >= self._next_flush:
             self.flush()
 
     def flush(self, wait_s: float = 0.0) -> None:
-        """Writes all there is; the launcher's share as far as it takes it within ``wait_s``."""
+        """Write all pending lines. The launcher gets as much as it reads within ``wait_s``."""
         self._next_flush = time.monotonic() + FLUSH_S
         self._write_held()
         due, self._to_write = self._to_write, []
@@ -342,7 +342,8 @@ class Journal:
             return
         if self._unsent_lines:
             message = (
-                f"{self._unsent_lines} status lines were left out because nobody read them; "
+                f"{self._unsent_lines} status lines were dropped because the launcher did not read "
+                "them; "
                 "events.jsonl has them"
             )
             self._unsent_lines = 0
@@ -359,11 +360,11 @@ class Journal:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     return
-                # The launcher reads when it reads; only a dying node waits for it.
+                # Only a node that ends waits for the launcher to read.
                 time.sleep(0.002)
             except OSError:
-                # The launcher is gone. The trainer watches the same socket and ends both of us;
-                # the files go on.
+                # The launcher has ended. The trainer watches the same socket and ends both
+                # processes; the files are written until then.
                 self._status, self._backlog = None, bytearray()
 
 
@@ -373,7 +374,7 @@ def _append(file: Appender | None, line: bytes) -> None:
 
 
 def dump(fields: dict[str, Any]) -> bytes:
-    """One JSON line. Bytes become hex, and numbers that JSON does not know become null."""
+    """Return one JSON line. Bytes become hex, and numbers that JSON cannot express become null."""
     try:
         text = json.dumps(fields, allow_nan=False, separators=(",", ":"), default=_plain)
     except ValueError:
@@ -402,8 +403,8 @@ def _without_nan(value: Any) -> Any:
 
 
 def write_error(folder: Path | None, peer: int, incarnation: int, error: BaseException) -> None:
-    """``node_error.json``: what a node died of, for whoever looks for the reason; on stderr, where
-    it cannot be written."""
+    """Write ``node_error.json``, the error that ended a node; print it to stderr if it cannot be
+    written."""
     if folder is None:
         return
     fields = {
@@ -434,16 +435,16 @@ def _rejection(rejection: Rejection) -> dict[str, Any]:
 
 
 def _vote(vote: AuditVote) -> dict[str, Any]:
-    """Return the fields of a vote against a wrong answer for a micro-batch: the peer that gave it,
-    and the neighbours that it contradicts."""
+    """Return the fields of a vote against a wrong result of a micro-batch: the peer that sent the
+    result, and the neighbours that it contradicts."""
     contradicts = [each for each in (vote.before, vote.behind) if each is not None]
-    said = {"peer": vote.peer, "round": vote.round_id, "micro_batch": vote.micro_batch}
-    return {**said, "contradicts": contradicts}
+    fields = {"peer": vote.peer, "round": vote.round_id, "micro_batch": vote.micro_batch}
+    return {**fields, "contradicts": contradicts}
 
 
 def _accusation(accusation: Accusation) -> dict[str, Any]:
     """Return the fields of an accusation, without those that only other kinds of accusation use."""
-    said: dict[str, Any] = {"peer": accusation.peer, "round": accusation.round_id}
+    fields: dict[str, Any] = {"peer": accusation.peer, "round": accusation.round_id}
     if accusation.turn:
-        return {**said, "turn": accusation.turn.hex(), "content": accusation.content.hex()}
-    return {**said, "silent": True} if accusation.silent else said
+        return {**fields, "turn": accusation.turn.hex(), "content": accusation.content.hex()}
+    return {**fields, "silent": True} if accusation.silent else fields

@@ -1,5 +1,5 @@
-"""A peer's own pair of keys, and those of the others:
-the seed files are the list of who is let in."""
+"""Key pair of a peer, and public keys of the others: the seed files are the list of admitted
+peers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gossip.transport import KeyPair, is_key, new_pair
 from .keys import AllowList, fingerprint, read_pair
 from .rendezvous import SeedFolder
 
-LOOK_S = 0.05  # strangers may knock as often as they like
+LOOK_S = 0.05  # unknown peers may try to connect at any rate
 ALLOWED_S = 0.5
 STRUCK_MAX = 1024
 
 
 class Keyring:
-    """A ``gossip.transport.curve.Keys`` over a seed folder,
-    which whoever drives the node reads, too.
+    """A ``gossip.transport.curve.Keys`` over a seed folder, which the driver of the node reads,
+    too.
 
-    A file that comes lets its peer in, one that says that its peer has ended, or that is deleted,
-    puts it out, and a restarted peer's has another key.
+    A new file admits its peer. A file that is deleted, or that marks its peer as ended, revokes the
+    admission. A restarted peer has a new key.
 
     Args:
-        allowed: The keys that alone may be in seed files; None: any.
+        allowed: The only keys that seed files may have; None: any.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Keyring:
         self._refreshed_at = float("-inf")
         self._names = {} if allowed is None else allowed.keys()
         self._names_read_at, self._changes = clock(), 0
-        self._struck: set[str] = set()  # off the list, while this runs
+        self._struck: set[str] = set()  # removed from the list during this run
         self._by_key: dict[str, PeerId] = {}
         self._version = -1
 
@@ -58,11 +58,11 @@ class Keyring:
         return self._folder.version + self._changes
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """Return why a key may not take part, and what to do; None: the key is on the allow-list,
-        or there is no list."""
+        """Return why a key may not take part, and a hint; None: the key is on the allow-list, or
+        there is no list."""
         if self._may_be(key):
             return None
-        assert self._allowed is not None, "without a list all may be"
+        assert self._allowed is not None, "without a list all keys are allowed"
         how = "was struck off" if key in self._struck else "is not on"
         return (
             f"(fingerprint {fingerprint(key)}) {how} the allow-list {self._allowed.path}",
@@ -70,8 +70,7 @@ class Keyring:
         )
 
     def outside(self) -> dict[PeerId, str]:
-        """Return each peer whose seed file has a key that is not on the allow-list, with that
-        key."""
+        """Return each peer with the key in its seed file, if the key is not on the allow-list."""
         return {
             peer: key
             for peer, key in self._folder.keys.items()
@@ -89,7 +88,7 @@ class Keyring:
             for peer, known in self._folder.keys.items():
                 if self._may_be(known):
                     claimed[known].append(peer)
-            # Who names another's key as its own neither speaks for the other nor silences it.
+            # A peer that publishes the key of another neither impersonates nor blocks the other.
             before = self._by_key
             self._by_key = {
                 known: before[known] if before.get(known) in peers else peers[0]
@@ -109,10 +108,10 @@ class Keyring:
 
 
 def own_pair(file: str, peer: PeerId) -> KeyPair:
-    """The pair in a file, in whose name ``{peer}`` stands for the id; "": a new one,
-    which is kept in memory only.
+    """Return the pair in a file; ``{peer}`` in its name is replaced by the id. "": a new pair,
+    which is stored in memory only.
 
-    Raises: ConfigError: The file holds no key, or others can read it.
+    Raises: ConfigError: The file has no key, or others can read it.
     """
     return read_pair(Path(file.replace("{peer}", str(peer)))) if file else new_pair()
 
@@ -120,8 +119,8 @@ def own_pair(file: str, peer: PeerId) -> KeyPair:
 def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
     """Return the pair of ``own_pair``, which must be on the allow-list of the other peers.
 
-    Raises: ConfigError: Its key is not there. All others would keep the peer out,
-        and it would wait for them, or train alone.
+    Raises: ConfigError: Its key is not on the list. All others would refuse the peer, and it would
+        wait for them, or train alone.
     """
     pair = own_pair(file, peer)
     if allowed is None or allowed.name_of(pair.public) is not None:
@@ -130,19 +129,19 @@ def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
         raise ConfigError(
             f"peer {peer} has no key of its own, and the new one that it makes cannot be on the "
             f"allow-list {allowed.path}",
-            "set GOSSIP_KEY to the file of a key whose public half is on the list: "
-            "GOSSIP_KEY='keys/{peer}.key'",
+            "set GOSSIP_KEY to the file of a listed key: GOSSIP_KEY='keys/{peer}.key'",
         )
     raise ConfigError(
         f"the own key of peer {peer} is not on the allow-list {allowed.path}: public "
-        f"{pair.public}, fingerprint {fingerprint(pair.public)}; the others would keep it out",
+        f"{pair.public}, fingerprint {fingerprint(pair.public)}; the others would refuse it",
         f"add the line: {pair.public} peer-{peer}; or name in GOSSIP_KEY the file of the key that "
         "is on the list",
     )
 
 
 def allow_list(file: str) -> AllowList | None:
-    """Raises: ConfigError: Something in the file is no key, or there is no such file."""
+    """Return the allow-list in a file, checked; None: no file is named. Raises: ConfigError: A line
+    in the file is no key, or there is no such file."""
     if not file:
         return None
     found = AllowList(file)

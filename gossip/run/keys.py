@@ -1,5 +1,5 @@
-"""Files of keys: a pair, which nobody else may read, and a list of those who are let in, which may
-change while it is used."""
+"""Files of keys: a pair, which only its owner may read, and a list of admitted keys, which may
+change during its use."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from gossip.errors import ConfigError
 from gossip.transport import KEY_CHARS, KeyPair, is_key, new_pair, public_of
 
 SWARM_KEY = "swarm.key"
-"""In a run's folder: who has it may talk to the join servers of the run, and so be let in."""
+"""In a run's folder: a key that grants access to the join servers of the run."""
 FILE_BYTES_MAX = 4096
 MAKE_ONE = "make one with: gossip keygen FILE"
 LIST_BYTES_MAX = 2**20
 
 
 def fingerprint(public: str) -> str:
-    """A public key in short, for people to compare: ``3f2a-91c0-77de-04b1-5c2e``."""
+    """Return a short form of a public key, for people to compare: ``3f2a-91c0-77de-04b1-5c2e``."""
     digest = blake2b(public.encode("ascii"), digest_size=10).hexdigest()
     return "-".join(digest[at : at + 4] for at in range(0, len(digest), 4))
 
 
 def make_pair(path: Path | str) -> KeyPair:
-    """A new pair, in a new file. Raises: ConfigError: as ``write_pair``."""
+    """Make a new pair in a new file. Raises: ConfigError: as ``write_pair``."""
     pair = new_pair()
     write_pair(path, pair)
     return pair
 
 
 def write_pair(path: Path | str, pair: KeyPair) -> None:
-    """Into a new file that only its owner can read, whole or not at all.
+    """Write a pair to a new file that only its owner can read, completely or not at all.
 
-    Raises: ConfigError: There is such a file already, it cannot be written, or others can read what
-        is written there.
+    Raises: ConfigError: The file exists already, it cannot be written, or others can read files in
+        its folder.
     """
     path = Path(path)
     scratch = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
@@ -59,7 +59,7 @@ def write_pair(path: Path | str, pair: KeyPair) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        # unlike a rename it never replaces a key that somebody may still need
+        # Unlike a rename, a link never replaces an existing key.
         os.link(scratch, path)
     except FileExistsError:
         raise ConfigError(
@@ -75,8 +75,8 @@ def write_pair(path: Path | str, pair: KeyPair) -> None:
 
 
 def read_pair(path: Path | str) -> KeyPair:
-    """Raises: ConfigError: It cannot be read, others can read it too, it is another user's, or it
-    holds no pair of keys."""
+    """Read a pair from a file. Raises: ConfigError: It cannot be read, others can read it, too, it
+    is another user's, or it has no pair of keys."""
     return parse_pair(_read(path), str(path))
 
 
@@ -92,7 +92,7 @@ def _read(path: Path | str) -> bytes:
     if not stat.S_ISREG(mode):
         raise ConfigError(f"{path} is not a file", MAKE_ONE)
     if owner not in (os.geteuid(), 0):
-        raise ConfigError(f"the key {path} belongs to another user, who knows it", MAKE_ONE)
+        raise ConfigError(f"the key {path} belongs to another user, so it is no secret", MAKE_ONE)
     if mode & 0o077:
         raise ConfigError(
             f"others can read the key {path} (mode {stat.S_IMODE(mode):04o})", _repair(path, mode)
@@ -104,9 +104,9 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
     """Return the pair in the content of a key file, for keys that come by a descriptor or on stdin.
 
     Args:
-        source: Origin of ``data``, for the error. Nothing of ``data`` is ever shown:
-            it may be a secret.
-    Raises: ConfigError: It is no pair of keys.
+        source: Origin of ``data``, for the error. Messages never show ``data``, which may be
+            secret.
+    Raises: ConfigError: The data is no pair of keys.
     """
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(
@@ -115,7 +115,7 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
     try:
         fields = tomllib.loads(data.decode("ascii"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError):
-        # the cause would show what is in it
+        # The cause would show the contents.
         raise ConfigError(f"{source} is no key of gossip", MAKE_ONE) from None
     public, secret = fields.get("public"), fields.get("secret")
     for name, value in (("public", public), ("secret", secret)):
@@ -143,32 +143,32 @@ def _repair(path: Path | str, excess: int) -> str:
             "others may have replaced it: make another with gossip keygen, or trust it with chmod "
             f"600 {path}"
         )
-    return f"chmod 600 {path}, and make another if somebody may have read it"
+    return f"chmod 600 {path}, and make another if other users may have read it"
 
 
 class AllowList:
-    """Public keys that are let in: a text file with a key and perhaps a name on each line,
-    ``#`` before remarks.
+    """Public keys that are admitted: a text file with a key and perhaps a name on each line, ``#``
+    before comments.
 
-    It is read again whenever it has changed. No file is an empty list,
-    and a line that is no key lets nobody in.
+    The file is read again whenever it has changed. A missing file is an empty list, and a line that
+    is no key admits no peer.
     """
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         self.wrong: list[str] = []
-        """Messages of the last read about what could not be understood."""
+        """Messages about invalid lines of the last read."""
         self._names: dict[str, str] = {}
         self._stamp: tuple[int, int, int] | None = None
 
     def name_of(self, key: str) -> str | None:
-        """Under which name a key is let in; None: it is not."""
+        """Return the name under which a key is admitted; None: it is not."""
         self._reload()
         return self._names.get(key)
 
     def check(self) -> None:
-        """Raises: ConfigError: There is no such file, or something in it is no key.
-        Later that only lets nobody in."""
+        """Check the file when the run starts; later, an invalid line only admits no peer. Raises:
+        ConfigError: There is no such file, or a line in it is no key."""
         self._reload()
         if self.wrong or not self.path.is_file():
             what = self.wrong[0] if self.wrong else f"there is no file {self.path}"
@@ -177,7 +177,7 @@ class AllowList:
             )
 
     def keys(self) -> dict[str, str]:
-        """Every key that is let in, and its name."""
+        """Return each admitted key with its name."""
         self._reload()
         return dict(self._names)
 
@@ -192,7 +192,7 @@ class AllowList:
             self._names, self._stamp, self.wrong = {}, None, []
             return
         except OSError as error:
-            # Who cannot be looked up is not let in.
+            # A key that cannot be looked up is not admitted.
             self._names, self._stamp, self.wrong = (
                 {},
                 None,
@@ -204,7 +204,7 @@ class AllowList:
 
 
 def parse_list(text: str, source: str) -> tuple[dict[str, str], list[str]]:
-    """The keys of a list with their names, and what is wrong with its other lines."""
+    """Return the keys of a list with their names, and messages about its invalid lines."""
     names: dict[str, str] = {}
     wrong: list[str] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -212,7 +212,7 @@ def parse_list(text: str, source: str) -> tuple[dict[str, str], list[str]]:
         if words and is_key(words[0]):
             names[words[0]] = " ".join(words[1:]) or fingerprint(words[0])
         elif words and not words[0].startswith("#"):
-            # which no key does: 85^4 times 84 is more than 32 bits hold
+            # no key starts with "#": 85^4 times 84 is more than 32 bits hold
             wrong.append(
                 f"{source}:{number}: {words[0][:12]!r}... is not a public key of {KEY_CHARS} "
                 "characters"

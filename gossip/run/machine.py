@@ -24,34 +24,34 @@ FILE = "peer.json"
 
 
 def this_machine() -> str:
-    """A word for this boot and this world of pids: containers of one machine have their own."""
+    """Return an id of this boot and pid namespace: containers of one machine have their own."""
     with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
         boot = file.read().strip()
     return f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
 
 
 def started_at(pid: int) -> int | None:
-    """When a process was started, in clock ticks since boot: with the pid it means one process and
-    no other. None: there is none, or it is a zombie."""
+    """Return when a process was started, in clock ticks since boot; with the pid it identifies the
+    process. None: there is no such process, or it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # a command's name may hold spaces and brackets
+    fields = text[text.rindex(")") + 2 :].split()  # a command's name may have spaces and brackets
     return None if fields[0] in "ZX" else int(fields[19])
 
 
 class NodeLife:
-    """Writer of a node's ``peer.json``. A run that leaves nothing behind has no folder."""
+    """Writer of a node's ``peer.json``. A run that writes no files has no folder."""
 
     def __init__(self, folder: Path | None, troubles: WriteFailures) -> None:
         self._folder, self._troubles = folder, troubles
-        self._told: dict[str, Any] = {}
+        self._fields: dict[str, Any] = {}
 
     def begins(self, incarnation: int, trainer_pid: int) -> None:
-        """This process is the node from now on."""
-        self._told = {
+        """Record that this process is the node from now on."""
+        self._fields = {
             "schema": "gossip.peer/1",
             "incarnation": incarnation,
             "pid": os.getpid(),
@@ -66,14 +66,14 @@ class NodeLife:
         self._write()
 
     def ends(self, exit_code: int) -> None:
-        """It has ended in order."""
-        self._told |= {"ended": time.time(), "exit_code": exit_code}
+        """Record that the node has ended in order."""
+        self._fields |= {"ended": time.time(), "exit_code": exit_code}
         self._write()
 
     def _write(self) -> None:
         if self._folder is not None:
             path = self._folder / FILE
-            self._troubles.try_to(path, lambda: write_json(path, self._told))
+            self._troubles.try_to(path, lambda: write_json(path, self._fields))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,25 +90,24 @@ class NodeRecord:
 
     @property
     def here(self) -> bool:
-        """Whether it was started on this machine, since it booted."""
+        """Whether the node was started on this machine, since it booted."""
         return self.machine == this_machine()
 
     @property
     def alive(self) -> bool:
-        """Whether its process is there; of another machine nothing is known."""
+        """Whether the node's process runs; False if it runs on another machine."""
         return self.ended is None and self.here and started_at(self.pid) == self.started
 
 
 def node_in(folder: Path) -> NodeRecord | None:
-    """Return the record of a node in its peer's folder; None: there is no record, or something else
-    is there."""
+    """Return the record of a node in its peer's folder; None: there is no valid record."""
     try:
-        told = read_object(folder, FILE) or {}
+        fields = read_object(folder, FILE) or {}
     except ConfigError:
         return None
-    pid, started = whole(told.get("pid")), whole(told.get("started"))
-    since, machine = real(told.get("since")), told.get("machine")
+    pid, started = whole(fields.get("pid")), whole(fields.get("started"))
+    since, machine = real(fields.get("since")), fields.get("machine")
     if not pid or started is None or since is None or not isinstance(machine, str):
         return None
-    host, ended = text_of(told.get("host")) or "", real(told.get("ended"))
-    return NodeRecord(pid, started, machine, host, since, ended, whole(told.get("exit_code")))
+    host, ended = text_of(fields.get("host")) or "", real(fields.get("ended"))
+    return NodeRecord(pid, started, machine, host, since, ended, whole(fields.get("exit_code")))

@@ -1,5 +1,5 @@
-"""One model file of the files that have parts of a model, tensor by tensor: it takes the memory of
-a chunk, however large the model is."""
+"""Joins files with parts of a model into one, tensor by tensor. The memory needed is that of one
+chunk, however large the model is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ALIGNMENT = 8
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A tensor in one of the files. ``begin``: where its bytes are in that file."""
+    """A tensor in one of the files. ``begin``: offset of its bytes in that file."""
 
     name: str
     file: BinaryIO
@@ -35,13 +35,13 @@ class _Piece:
 
     @property
     def element_bytes(self) -> float:
-        """Without end where there is no element."""
+        """Bytes of an element; infinite if there is none."""
         return self.nbytes / max(1, math.prod(self.shape)) if self.nbytes else math.inf
 
 
 def join_parts(parts: Sequence[Checkpoint], out: Path) -> None:
-    """Write a safetensors file with the model that checkpoints have together, which were verified
-    before; whole or not at all.
+    """Write a safetensors file with the model that verified checkpoints have together, completely
+    or not at all.
 
     Raises:
         ConfigError: A file is not of that format, or two have a tensor of one name.
@@ -55,8 +55,7 @@ def join_parts(parts: Sequence[Checkpoint], out: Path) -> None:
                 if piece.name in found:
                     raise ConfigError(f"{shown(where)}: another stage has {shown(piece.name)}, too")
                 found[piece.name] = piece
-        # The largest elements first, so that each tensor begins at a multiple of the size of its
-        # own.
+        # The largest elements first, so that each tensor is aligned to the size of its elements.
         ordered = sorted(found.values(), key=lambda each: (-each.element_bytes, each.name))
         store(out, _written(ordered))
 
@@ -78,18 +77,19 @@ def _pieces_in(file: BinaryIO, where: Path) -> list[_Piece]:
 
 
 def _piece(name: str, entry: Any, file: BinaryIO, data: tuple[int, int]) -> _Piece:
-    """``data``: where the tensors' bytes begin, and how many there are. Raises ValueError."""
+    """Return a tensor of a file. ``data``: offset and number of the tensors' bytes. Raises
+    ValueError."""
     begin, size = data
     with contextlib.suppress(KeyError, TypeError, ValueError):
         dtype, (first, end) = entry["dtype"], _counts(entry["data_offsets"])
         if first <= end <= size and isinstance(dtype, str):
             shape = _counts(entry["shape"])
             return _Piece(name, file, begin + first, end - first, dtype, shape)
-    raise ValueError(f"its tensor {name} lies nowhere")
+    raise ValueError(f"its tensor {name} has no valid place in the file")
 
 
 def _counts(values: Any) -> tuple[int, ...]:
-    """Raises TypeError, ValueError: They are none."""
+    """Return the values if all are counts. Raises TypeError, ValueError."""
     found = tuple([count for each in values if (count := whole(each)) is not None])
     if len(found) != len(values):
         raise ValueError("no count")

@@ -1,14 +1,14 @@
-"""The flight recorder: every event that a node hands its core, and when, so that its life can be
-lived again bit for bit.
+"""The flight recorder: every event that a node delivers to its core, with its time, so that the run
+of the node can be replayed bit for bit.
 
-A recording is a row of msgpack frames. The first names the core's constructor arguments; then come,
-for each call of the core,
+A recording is a sequence of msgpack frames. The first has the core's constructor arguments; then
+follow, for each call of the core,
 
-    [now, event]        before the call, so that an event that kills the core is in it
-    [count, digest]     after it: how many effects, and blake2b-8 over them
+    [now, event]        before the call, so that an event that ends the core is recorded
+    [count, digest]     after it: the number of effects, and blake2b-8 over them
 
-A dataclass is a map of one entry, its name and the list of its fields. Of a payload only the facts
-are kept, never the vector: the core does not look into it.
+A dataclass is a map of one entry, its name and the list of its fields. A payload is recorded by its
+metadata, without the vector, which the core does not read.
 ``gossip_lab.simulation.campaign.replayer`` reads recordings.
 """
 
@@ -42,8 +42,8 @@ from gossip.errors import ConfigError
 
 FORMAT = 3
 BYTES_MAX = 2**31
-"""Maximum bytes of one recording: about an hour of eight peers at full speed.
-Later events are not recorded."""
+"""Maximum bytes of one recording: about an hour of eight peers at full speed. Later events are not
+recorded."""
 DIGEST_BYTES = 8
 
 
@@ -61,8 +61,8 @@ def code_digest(file: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Values that the core was made of. ``topology`` is its name,
-    as ``gossip.topologies.load`` takes it."""
+    """Constructor arguments of the core. ``topology`` is its name, as for
+    ``gossip.topologies.load``."""
 
     peer: PeerId
     incarnation: int
@@ -72,13 +72,13 @@ class Header:
     bulk: str
     seeds: tuple[tuple[PeerId, str, str], ...]
     code: bytes
-    """``code_digest`` of the core that was recorded: another one may well do something else."""
+    """``code_digest`` of the recorded core: another core may return other effects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One call of the core. ``effects`` (count, digest) is None of the last one when the node was
-    killed meanwhile."""
+    """One call of the core. ``effects`` (count, digest) is None if the node was killed during the
+    call."""
 
     now: float
     event: Event
@@ -89,8 +89,8 @@ class Step:
 
 
 def plain(value: Any) -> Any:
-    """Numbers, text, bytes, lists and maps for msgpack: of events to record them, of effects to
-    take their digest."""
+    """Return a value as numbers, text, bytes, lists and maps for msgpack: an event to record it, or
+    an effect to compute its digest."""
     kind = type(value)
     if kind in (int, float, str, bytes, bool) or value is None:
         return value
@@ -124,7 +124,7 @@ def _make_fields_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
 
 
 def _kinds() -> dict[str, type]:
-    """Every dataclass that a header or an event may hold, by its name."""
+    """Return every dataclass that a header or an event may have, by its name."""
     found = [
         value
         for module in (events, messages, settings)
@@ -138,7 +138,7 @@ _KINDS = _kinds()
 
 
 def restored(value: Any) -> Any:
-    """Return the value that ``plain`` took apart. Raises ConfigError when this version cannot have
+    """Return the value that ``plain`` has converted. Raises ConfigError if this version cannot have
     made it."""
     if isinstance(value, tuple | list):
         return tuple(restored(each) for each in value)
@@ -150,14 +150,14 @@ def restored(value: Any) -> Any:
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None or len(fields) != len(dataclasses.fields(kind)):
         raise ConfigError(
-            f"the recording holds {name!r} as this version of gossip does not know it",
-            "replay it with its own",
+            f"the recording has {name!r} in a form that this version of gossip does not know",
+            "replay it with the version that made it",
         )
     return kind(*(restored(each) for each in fields))
 
 
 def digest_of(effects: list[Effect]) -> tuple[int, bytes]:
-    """How many they are, and a digest of all that the core decides about them."""
+    """Return the number of effects, and a digest of all that the core decides about them."""
     packed = msgpack.packb([plain(effect) for effect in effects])
     return len(effects), blake2b(packed, digest_size=DIGEST_BYTES).digest()
 
@@ -177,10 +177,10 @@ class NodeCore(Protocol):
 
 
 class RecordingCore:
-    """A core that writes down what it is told before it does as the real one says.
+    """A core that records each event before the wrapped core handles it.
 
-    Every call is written at once, so the recording of a node that is killed ends with its last
-    call. A full disk ends the recording and not the training: an ``error`` report says so.
+    Every call is written at once, so the recording of a killed node ends with its last call. On a
+    full disk the recording ends, with an ``error`` report, and the training continues.
     """
 
     def __init__(
@@ -191,7 +191,7 @@ class RecordingCore:
         self.bytes_written = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file: BinaryIO | None = path.open("wb", buffering=0)
-        # what went wrong, until somebody is told
+        # report of a failed write, until a call returns it
         self._lost = self._write(msgpack.packb([FORMAT, plain(header)]))
 
     @property
@@ -202,25 +202,24 @@ class RecordingCore:
         return self.core.admit(sender, message)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
-        told, self._lost = self._lost, []
+        reports, self._lost = self._lost, []
         if self._file is None:
-            return [*told, *self.core.handle(event, now)]
-        # before: it may be the last thing that the core ever hears
-        told += self._write(msgpack.packb([now, plain(event)]))
+            return [*reports, *self.core.handle(event, now)]
+        # Before the call, which may end the process.
+        reports += self._write(msgpack.packb([now, plain(event)]))
         try:
             effects = list(self.core.handle(event, now))
         except BaseException:
             self._close()
             raise
         if self._file is not None:
-            told += self._write(msgpack.packb(digest_of(effects)))
+            reports += self._write(msgpack.packb(digest_of(effects)))
         if any(isinstance(effect, events.Halt) for effect in effects):
             self._close()
-        return told + effects  # in front: nobody carries out what is behind a halt
+        return reports + effects  # reports first: effects after a ``Halt`` are not carried out
 
     def _write(self, frames: bytes) -> list[Effect]:
-        """Gives them to the operating system. Returns the report of what went wrong, if anything
-        did; then it was the last."""
+        """Write frames to the file. If that fails, close the recording and return its report."""
         assert self._file is not None
         wrong = ""
         try:
@@ -248,7 +247,7 @@ class RecordingCore:
 
 
 def rows_of(seeds: Mapping[PeerId, tuple[str, str]]) -> tuple[tuple[PeerId, str, str], ...]:
-    """Peers' addresses as a header has them."""
+    """Return peers' addresses in the form of a header."""
     return tuple((peer, *seeds[peer]) for peer in sorted(seeds))
 
 
@@ -261,11 +260,11 @@ def path_of(run_dir: Path, peer: PeerId, incarnation: int) -> Path:
 
 
 def read(path: Path) -> tuple[Header, Iterator[Step]]:
-    """The header, and the steps as they are read. A recording that was cut off in the middle
-    ends before the cut.
+    """Return the header, and an iterator over the steps. A truncated recording ends before the
+    truncated frame.
 
-    Raises: ConfigError: The file cannot be read, or is no recording of this version;
-        also while iterating.
+    Raises: ConfigError: The file cannot be read, or is no recording of this version; also during
+        iteration.
     """
     try:
         data = path.read_bytes()

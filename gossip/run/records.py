@@ -1,8 +1,8 @@
-"""Records of a run, on disks that fill up, in folders that may be deleted: training does not depend
-on the records.
+"""Records of a run on disks that may fill up, in folders that may be deleted. Training does not
+depend on the records.
 
-A file that cannot be written is reported once. Its lines are kept in memory, the newest mebibyte of
-them, and written when there is room again. The content of a deleted file is lost, and counted.
+A file that cannot be written is reported once. Its newest mebibyte of lines is kept in memory, and
+written when there is space again. The content of a deleted file is lost, and counted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ AGAIN_S = 1.0
 ROOM_HINT = "make room on the disk, or find out what changed the folder"
 
 Tell = Callable[[str, str], None]
-"""Takes a path and why it cannot be written."""
+"""Callback with a path and the reason for which it cannot be written."""
 
 
 def in_words(path: str, why: str) -> tuple[str, str]:
@@ -41,34 +41,34 @@ class WriteFailures:
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self.lacking: dict[str, int] = {}
-        """Files that are not as they should be -> lines that each lacks for good; 0: it could not
-        be written at some time."""
+        """Incomplete files -> number of lines that each has lost for good; 0: the file could not be
+        written at some time."""
 
     def failed(self, path: Path, error: OSError) -> None:
-        """Training goes on."""
+        """Record that a file cannot be written, and report the first of each reason."""
         self.lacks(path)
         why = error.strerror or type(error).__name__
-        if why not in self._told:
-            self._told.add(why)
+        if why not in self._reported:
+            self._reported.add(why)
             self._tell(str(path), why)
 
     def lacks(self, path: Path) -> None:
-        """It cannot be written, and somebody else tells of it."""
+        """Record that a file cannot be written, without a report."""
         self.lacking.setdefault(str(path), 0)
 
     def dropped(self, path: Path, lines: int) -> None:
-        """They are lost: what is kept has a bound."""
+        """Count lines that are lost, because the lines kept in memory have a bound."""
         self.lacking[str(path)] = self.lacking.get(str(path), 0) + lines
 
     def recovered(self, path: Path) -> None:
-        """All that was kept is in its file."""
+        """Record that all kept lines have been written to the file."""
         if not self.lacking.get(str(path), 1):
             del self.lacking[str(path)]
 
     def try_to(self, path: Path, act: Callable[[], object]) -> bool:
-        """Whether ``act``, which writes ``path``, came through."""
+        """Whether ``act``, which writes ``path``, succeeds."""
         try:
             act()
         except OSError as error:
@@ -78,12 +78,13 @@ class WriteFailures:
 
 
 class Appender:
-    """Appends whole lines to a file. Never raises ``OSError``: what cannot be written waits.
+    """Appends complete lines to a file. Never raises ``OSError``: lines that cannot be written wait
+    in memory.
 
     Args:
-        header: What a new file begins with.
-        gather: Lines are written when ``flush`` is called, all at once; otherwise each at once.
-        rotate_bytes: A file that is larger is cut (``rotation``); 0: it never is.
+        header: Beginning of a new file.
+        gather: Write lines when ``flush`` is called; otherwise each at once.
+        rotate_bytes: Size from which the file is rotated (``rotation``); 0: never.
     """
 
     def __init__(
@@ -96,12 +97,12 @@ class Appender:
     ) -> None:
         self.path, self._troubles, self._header, self._gather = path, troubles, header, gather
         self._fd = -1
-        # of the header, what is not in the file yet: it is never dropped, and no line
+        # rest of the header that is not in the file yet; it is never dropped, and is no line
         self._head = b""
         self._waiting: deque[bytes] = deque()
         self._bytes = 0
-        self._begun = 0  # bytes of the first line that are written already
-        self._written = 0  # whole lines that are in the file
+        self._begun = 0  # bytes of the first waiting line that are written already
+        self._written = 0  # complete lines in the file
         self._again_at = 0.0
         self._next_check = 0.0
         self._rotate_bytes, self._size = rotate_bytes, 0
@@ -117,7 +118,7 @@ class Appender:
             self._drop()
 
     def flush(self) -> None:
-        """Writes what waits, unless that was tried in vain a moment ago."""
+        """Write the waiting lines, unless a moment ago that failed."""
         if self._closed or (self._again_at and time.monotonic() < self._again_at):
             self._drop()
             return
@@ -136,7 +137,7 @@ class Appender:
             self._troubles.recovered(self.path)
 
     def close(self) -> None:
-        """Tries for the last time. What still waits then is lost, and counted."""
+        """Try to write for the last time. Lines that still wait are lost, and counted."""
         if self._closed:
             return
         self._again_at = min(self._again_at, time.monotonic())
@@ -146,25 +147,25 @@ class Appender:
         if self._waiting:
             self._troubles.dropped(self.path, len(self._waiting))
             self._waiting.clear()
-        self._let_go()
+        self._close_file()
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _check_file(self) -> None:
-        """Once a second, and at the end: of a file that was deleted all is lost, and whatever was
-        written on would be."""
+        """Check once a second, and at the end, whether the file was deleted or rotated. The lines
+        of a deleted file are lost, and later ones would be, too."""
         if self._fd < 0 or (now := time.monotonic()) < self._next_check:
             return
         self._next_check = now + AGAIN_S
         if os.fstat(self._fd).st_nlink:
             if self._rotate_bytes and not self._begun and not self._is_in_place():
-                self._let_go()  # another process has cut it
+                self._close_file()  # another process has rotated it
                 self._written = 0
             return
-        self._let_go()
+        self._close_file()
         if self._written:
             self._troubles.failed(
                 self.path, FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
@@ -173,7 +174,7 @@ class Appender:
         self._written = self._begun = 0
 
     def _is_in_place(self) -> bool:
-        """Whether what is open has its name still."""
+        """Whether the open file still has its name."""
         try:
             return os.path.samestat(os.fstat(self._fd), os.stat(self.path))
         except FileNotFoundError:
@@ -187,19 +188,19 @@ class Appender:
         self._head = self._mend() if self._size else self._header
 
     def _mend(self) -> bytes:
-        """The end of a line that a crash has torn: what comes next is a line of its own."""
+        """Return the line end that a crash has cut off, so that the next line is separate."""
         with open(self.path, "rb") as file:
             file.seek(-1, os.SEEK_END)
             return b"" if file.read(1) == b"\n" else b"\n"
 
     def _rotate(self) -> None:
-        """A file that is large enough is cut between two lines. Another process that appends to it
-        may have done that before: then this one goes on in the new file, too."""
+        """Rotate a file that is large enough, between two lines. If another process has already
+        rotated it, continue in the new file, too."""
         if not self._rotate_bytes or self._size < self._rotate_bytes or self._begun:
             return
         if self._is_in_place():
             rotate(self.path)
-        self._let_go()
+        self._close_file()
         self._written = 0
         self._open()
 
@@ -223,8 +224,7 @@ class Appender:
         self._begun = written
 
     def _drop(self) -> None:
-        """The oldest lines, where too much waits; of one that is in the file by half,
-        the rest is kept."""
+        """Drop the oldest lines beyond the bound. The rest of a partly written line is kept."""
         dropped = 0
         half = self._waiting.popleft() if self._begun and self._waiting else None
         while self._bytes > KEPT_BYTES and self._waiting:

@@ -1,5 +1,5 @@
-"""How the peers of a run on one file system find each other:
-each writes its address into a folder, all read it."""
+"""Discovery of the peers of a run on one file system: each writes its address into a folder, and
+all read it."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from gossip.errors import ConfigError
 from .records import WriteFailures
 from .untrusted import open_in, parse_json, read_at_most
 
-SEARCH_S = 0.1  # while somebody is missing
-WATCH_S = 2.0  # when all are there: one that was restarted has another address
-AGAIN_S = 1.0  # after an own address that could not be written
+SEARCH_S = 0.1  # while a peer is missing
+WATCH_S = 2.0  # when all are connected: a restarted peer has another address
+AGAIN_S = 1.0  # after the own address could not be written
 FILE_BYTES_MAX = 4096
 NEWCOMER, OWN = "newcomer", "own"
 """Claimants of a peer's life: a newcomer that was given the id of another peer, or that peer
 itself, started again by a scheduler."""
-# a peer that runs takes a connection at once, or after a moment when its host is far away
+# A live peer accepts a connection at once, or after a moment if its host is far away.
 ANSWER_S = 1.0
 
 
@@ -36,38 +36,38 @@ class Seed:
     control: str
     bulk: str
     incarnation: int
-    ended: bool = False  # it cannot any more: it has ended, and is not started again
-    key: str = ""  # its public key, where peers have keys
-    coming: bool = False  # it cannot yet: somebody has claimed this life of it, and starts it
+    ended: bool = False  # the peer has ended for good
+    key: str = ""  # its public key, if peers have keys
+    coming: bool = False  # a launcher has claimed this life of the peer, and starts it
 
 
 class SeedFolder:
-    """``<run>/seeds`` with one file ``<id>.addr`` a peer: its address,
-    or that it has ended for good.
+    """``<run>/seeds`` with one file ``<id>.addr`` for each peer: its address, or that it has ended
+    for good.
 
     Args:
-        ids: Files of peers from this number on are left alone.
+        ids: Number of ids; files of higher peers are ignored.
     """
 
     def __init__(self, folder: Path, local: int, ids: int) -> None:
         self.path = self._folder = folder
         self._local, self._ids = local, ids
-        self._claims: set[tuple[int, int]] = set()  # told of
+        self._claims: set[tuple[int, int]] = set()  # that ``poll_seeds`` has returned
         self._read: dict[int, tuple[int, int]] = {}  # peer -> (inode, time) of the file last read
         self._next_poll = 0.0
-        self._untold: list[Seed] = []  # what was read between two calls of ``poll_seeds``
-        self._own: tuple[tuple[int, int], int] | None = None  # (inode, time), and which life
-        self.keys: dict[int, str] = {}  # of those who can be reached
+        self._untold: list[Seed] = []  # entries read since the last ``poll_seeds``
+        self._own: tuple[tuple[int, int], int] | None = None  # (inode, time), and incarnation
+        self.keys: dict[int, str] = {}  # of peers that can be reached
         self.version = 0  # of ``keys``
 
     def next_incarnation(self, given: int) -> int:
-        """``given``, or more where a former node of this peer had as much: its trainer and its
-        launcher both start new ones."""
+        """Return ``given``, or one more than the incarnation of a former node of this peer: its
+        trainer and its launcher both start new ones."""
         former = read_seed(self._folder, self._local)
         return given if former is None else max(given, former.incarnation + 1)
 
     def announce(self, control: str, bulk: str, incarnation: int, key: str = "") -> None:
-        """Writes the own address, and the public key that others have to let in."""
+        """Write the own address, and the public key that others must admit."""
         self._folder.mkdir(parents=True, exist_ok=True)
         fields: dict[str, Any] = {
             "control": control,
@@ -78,8 +78,8 @@ class SeedFolder:
         _write(self._folder, self._local, {**fields, "key": key} if key else fields)
 
     def later_life(self, incarnation: int) -> int | None:
-        """The life of the own peer that has announced itself since ``incarnation`` did. None: there
-        is none."""
+        """Return the later incarnation under which the own peer has announced itself since; None:
+        there is none."""
         stamp = self._stamp(self._local)
         if stamp is None:
             return None
@@ -89,18 +89,18 @@ class SeedFolder:
         return self._own[1] if self._own[1] > incarnation else None
 
     def poll_seeds(self, now: float, all_linked: bool) -> list[Seed]:
-        """Return the new entries of the folder. Read it first, when the time for that has come."""
+        """Return the new entries of the folder. Read it first, if a poll is due."""
         if now >= self._next_poll:
             self._next_poll = now + (WATCH_S if all_linked else SEARCH_S)
-            # No descriptor is left, or the disk fails: what was read is kept, until the next poll.
+            # Without descriptors, or on a disk error, the entries are kept until the next poll.
             with contextlib.suppress(OSError):
                 self.read()
         untold, self._untold = self._untold, []
         return untold
 
     def read(self) -> None:
-        """Read what is new in the folder; ``poll_seeds`` returns it. If the folder is gone, what
-        was read before is kept."""
+        """Read new entries of the folder; ``poll_seeds`` returns them. If the folder is gone, the
+        entries read before are kept."""
         if self._read and not self._folder.is_dir():
             return
         others = [
@@ -160,14 +160,14 @@ class SeedFolder:
 
 
 class Announcement:
-    """Writes the own address down, and tries again as long as that fails:
-    nobody can meet this peer before.
+    """Writes the own address, and retries until that succeeds. Before that, no other peer can
+    connect.
 
     Args:
-        write: Does so.
-        tell: Writes an event: once that it fails, for each reason,
-            and once that it has come through then.
-        troubles: Training does not go on without it, so they only count it.
+        write: Writes the address.
+        tell: Writes an event: one for each reason of a failure, and one when the write succeeds
+            after that.
+        troubles: Counts the failure; ``tell`` reports it.
     """
 
     def __init__(
@@ -178,12 +178,12 @@ class Announcement:
         troubles: WriteFailures,
     ) -> None:
         self._folder, self._write, self._tell, self._troubles = folder, write, tell, troubles
-        self._why = self._told = ""
+        self._why = self._reported_why = ""
         self._again_at = 0.0
         self._done = False
 
     def attempt(self, now: float) -> None:
-        """Without a word yet."""
+        """Try to write the address, without an event."""
         self._again_at = now + AGAIN_S
         try:
             self._write()
@@ -195,21 +195,20 @@ class Announcement:
         self._troubles.recovered(self._folder)
 
     def tick(self, now: float) -> None:
-        """Time passes; to be called often."""
+        """Retry if it is due, and write the event; to be called often."""
         if not self._done and now >= self._again_at:
             self.attempt(now)
-        if self._why != self._told:
-            self._told = self._why
+        if self._why != self._reported_why:
+            self._reported_why = self._why
             self._tell(
                 "unannounced" if self._why else "announced", path=str(self._folder), why=self._why
             )
 
 
 def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
-    """Says in ``folder`` that a peer has ended and will not be started again:
-    for whoever starts them.
+    """Record in ``folder``, for launchers, that a peer has ended for good.
 
-    ``incarnation``: of its last life, which may have ended before its node wrote anything.
+    ``incarnation``: of its last life, which may have ended before its node wrote a file.
     """
     if folder.is_dir():
         former = read_seed(folder, peer)
@@ -224,7 +223,7 @@ def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
 
 
 def write_seed(folder: Path, seed: Seed) -> None:
-    """Says in ``folder``, which exists, what is known of a peer that runs elsewhere."""
+    """Write the entry of a peer that runs elsewhere to ``folder``, which exists."""
     where: dict[str, Any] = (
         {"ended": True} if seed.ended else {"control": seed.control, "bulk": seed.bulk}
     )
@@ -256,14 +255,14 @@ def read_seed(folder: Path, peer: int) -> Seed | None:
 
 
 def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
-    """Takes an id for a newcomer: one of ``first`` .. ``ids`` - 1 that nobody has had, or else that
-    of one who has ended.
+    """Claim an id for a newcomer: one of ``first`` .. ``ids`` - 1 that no peer has had, otherwise
+    the id of a peer that has ended.
 
-    Returns: the id and the incarnation that its life begins with; None: all are taken. Whoever
-    makes the file of a claim first has it, so no two newcomers ever take the same.
+    Returns: the id and the first incarnation of its life; None: all ids are in use. The process
+    that creates the file of a claim owns it, so two newcomers never get the same id.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # also of peers elsewhere, whose claims may be files of other folders
+    # also peers elsewhere: their claims may be files of other folders
     known = set(peers_in(folder))
     for peer in range(first, ids):
         if peer not in known and create_claim(folder, peer, 0):
@@ -281,10 +280,10 @@ def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
 
 
 def claim_life(folder: Path, peer: int) -> int | None:
-    """Takes the next life of a peer whose id is given: the incarnation that it begins with, which
-    no other life of it has.
+    """Claim the next life of a peer with a given id, and return its first incarnation, which is
+    unique.
 
-    None: it had ended, and a newcomer has its id.
+    None: the peer had ended, and a newcomer has its id.
     """
     folder.mkdir(parents=True, exist_ok=True)
     former = read_seed(folder, peer)
@@ -313,8 +312,8 @@ def answers(seed: Seed) -> bool:
 
 
 def is_answered(folder: Path, but: int) -> bool:
-    """Whether one of the peers in ``folder`` answers, other than ``but``; or has yet to come, which
-    nobody can tell apart."""
+    """Whether one of the peers in ``folder`` other than ``but`` answers. Also True if none has an
+    entry yet: they may still start."""
     seeds = [
         seed
         for peer in peers_in(folder)
@@ -324,8 +323,8 @@ def is_answered(folder: Path, but: int) -> bool:
 
 
 def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -> bool:
-    """Whether this is the first claim to that life of a peer.
-    Two who have seen the same end make the same file."""
+    """Whether this is the first claim to that life of a peer. Two processes that have seen the same
+    end create the same file."""
     try:
         with (folder / f"{peer}.{incarnation}.claim").open("x", encoding="ascii") as file:
             file.write(who)
@@ -335,14 +334,15 @@ def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER)
 
 
 def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
-    """Raises: ConfigError: It cannot be told: two lives of one peer could take place at once."""
+    """Return the claimant of a life of a peer. Raises: ConfigError: The claim cannot be read. Two
+    lives of one peer could run at once, so nothing is assumed."""
     name = f"{peer}.{incarnation}.claim"
     try:
         with open_in(folder, name) as file:
-            said = read_at_most(file, FILE_BYTES_MAX, folder / name).decode("ascii", "replace")
+            claimant = read_at_most(file, FILE_BYTES_MAX, folder / name).decode("ascii", "replace")
     except FileNotFoundError:
-        return OWN  # its launcher began it without a claim
-    return said or NEWCOMER  # who is just writing it
+        return OWN  # its launcher has started it without a claim
+    return claimant or NEWCOMER  # an empty file is just being written
 
 
 def claims_in(folder: Path) -> set[tuple[int, int]]:
@@ -359,8 +359,8 @@ def claims_in(folder: Path) -> set[tuple[int, int]]:
 
 
 def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
-    """In one step: a reader sees the old file or the new one.
-    Nothing is left behind where there is no room."""
+    """Replace a file atomically: a reader gets the old file or the new one. On a full disk no
+    partial file is left."""
     new = folder / f".{peer}.{os.getpid()}.new"
     try:
         new.write_text(json.dumps(fields), "utf-8")
@@ -372,8 +372,8 @@ def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
 
 
 def parse_seed(peer: int, data: bytes) -> Seed | None:
-    """None when it is not an address: whoever may write there can also delete it, so there is
-    nobody to accuse."""
+    """Return the entry in a peer's file; None: it has no address. Any process that can write the
+    file can also delete it, so this accuses no peer."""
     try:
         fields = parse_json(data)
     except ValueError:

@@ -14,30 +14,30 @@ from .stage_parts import check_model, is_part, newest_whole, parts_in, whole_ste
 from .untrusted import shown
 
 AUTO = "auto"
-"""The newest checkpoint in the folder that the script saves to: only the script knows which."""
+"""The newest checkpoint in the folder that the script saves to, which only the script knows."""
 
 
 def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
-    """The same with an absolute path in ``resume``, which means the same to all peers, when there
-    is a checkpoint to go on from.
+    """Return the config with an absolute path in ``resume``, which is the same for all peers, if
+    there is a checkpoint to resume from.
 
     Args:
-        tell: Gets a line on each damaged checkpoint that is passed over, and on what else the user
-            may not expect.
+        tell: Receives a line for each damaged checkpoint that is skipped, and for later checkpoints
+            that stay in the folder.
     Raises: ConfigError: There is no such checkpoint, or it is damaged.
     """
-    said = resolved.config.resume
-    if said in ("", AUTO):
+    given = resolved.config.resume
+    if given in ("", AUTO):
         return resolved
-    folder, step = resolve(said)
+    folder, step = resolve(given)
     plan = resolved.config.pipeline
     _check_kind(folder, plan is not None)
     if plan is not None:
         parts = newest_whole(folder, step)
         if not parts:
             raise ConfigError(
-                f"resume = {said!r}: no step in {shown(folder)} is whole in every stage",
-                f"gossip checkpoints {shown(folder / 'stage-0')} --verify says what is damaged",
+                f"resume = {given!r}: no step in {shown(folder)} is whole in every stage",
+                f"gossip checkpoints {shown(folder / 'stage-0')} --verify lists the damaged files",
             )
         check_model(parts, plan.model, shown(folder))
         return _with(resolved, f"{folder}@{parts[0].step}")
@@ -46,22 +46,22 @@ def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
         tell(line)
     if checkpoint is None:
         raise ConfigError(
-            f"resume = {said!r}: no checkpoint in {shown(folder)} is whole",
-            "gossip checkpoints --verify says what is damaged",
+            f"resume = {given!r}: no checkpoint in {shown(folder)} is whole",
+            "gossip checkpoints --verify lists the damaged files",
         )
     later = [str(each) for each, _ in listed(folder) if each > checkpoint.step]
     if step is not None and later:
         tell(
-            f"{shown(folder)} keeps later checkpoints ({', '.join(later)}): --resume auto would go "
-            "on from them, so move them away if they are not wanted"
+            f"{shown(folder)} keeps later checkpoints ({', '.join(later)}): --resume auto would "
+            "resume from them, so move them away if they are not needed"
         )
     return _with(resolved, str(folder) if step is None else f"{folder}@{step}")
 
 
 def newest_saved(run_dir: Path) -> tuple[int, Path] | None:
-    """The newest step that a run has saved, of a pipeline the newest that every stage has, and the
-    folder that it saves to. None: there is none, or whoever resumes is told what is wrong with
-    it."""
+    """Return the newest step that a run has saved, and the folder that it saves to. In a pipeline
+    every stage must have the step. None: there is none, or it cannot be read; ``--resume`` then
+    reports the reason."""
     try:
         folder = folder_of(run_dir)
         if folder is None:
@@ -73,14 +73,14 @@ def newest_saved(run_dir: Path) -> tuple[int, Path] | None:
 
 
 def _check_kind(folder: Path, has_plan: bool) -> None:
-    """Raises ConfigError: A pipeline is to go on from checkpoints of whole models, or a run without
-    a plan from those of a pipeline."""
+    """Check that a pipeline resumes from checkpoints of stages, and a run without a plan from those
+    of whole models. Raises ConfigError."""
     of_stages, of_models = bool(stage_folders(folder)), bool(listed(folder))
     if of_models and not of_stages and _is_of_stage(folder):
         whole = shown(folder.parent)
         raise ConfigError(
             f"{shown(folder)} has one stage of a pipeline",
-            f"--resume {whole} goes on from all of them"
+            f"--resume {whole} resumes from all of them"
             if has_plan
             else f"--plan plan.toml --resume {whole}; gossip checkpoints export {whole} makes one "
             "model of all of them",
@@ -98,8 +98,7 @@ def _check_kind(folder: Path, has_plan: bool) -> None:
 
 
 def _is_of_stage(folder: Path) -> bool:
-    """Whether the checkpoints in a folder are parts of a pipeline, by the newest that can be
-    read."""
+    """Whether the checkpoints in a folder are parts of a pipeline, by the newest readable one."""
     for _, path in reversed(listed(folder)):
         with suppress(ConfigError):
             return is_part(open_at(path))

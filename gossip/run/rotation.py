@@ -1,8 +1,9 @@
-"""Files of lines that grow for weeks are cut into segments, and all but the newest are compressed.
+"""Rotation: files of lines that grow for weeks are cut into segments, and all but the newest
+segment are compressed.
 
 ``commits.jsonl`` becomes ``commits.jsonl.000001`` when it has ``ROTATE_BYTES``, and a new
-``commits.jsonl`` begins. When that becomes ``.000002``, the first is compressed to
-``commits.jsonl.000001.gz`` by a thread of low priority. No line is ever dropped.
+``commits.jsonl`` begins. When that becomes ``.000002``, a thread of low priority compresses the
+first to ``commits.jsonl.000001.gz``. No line is ever dropped.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ def segments(path: Path) -> list[Path]:
         return []
     for name in names:
         if name.startswith(path.name) and (end := _NUMBER.fullmatch(name[len(path.name) :])):
-            found.setdefault(int(end[1]), path.with_name(name))  # of both forms the plain one
+            found.setdefault(int(end[1]), path.with_name(name))  # the plain one, if both exist
     return [found[number] for number in sorted(found)]
 
 
 def rotate(path: Path) -> threading.Thread | None:
-    """Gives a file the name of its next segment. Returns the thread that compresses the one before;
-    None: there is none. Raises: OSError: It cannot be renamed, or is gone."""
+    """Rename a file to its next segment. Returns the thread that compresses the segment before;
+    None: there is none. Raises: OSError: The file cannot be renamed, or does not exist."""
     before = segments(path)
     last = int(before[-1].name[len(path.name) + 1 :][:6]) if before else 0
     path.rename(path.with_name(f"{path.name}.{last + 1:06d}"))
@@ -46,7 +47,8 @@ def rotate(path: Path) -> threading.Thread | None:
 
 
 def _compress(path: Path) -> None:
-    """Whole or not at all: who is killed meanwhile leaves the plain one."""
+    """Compress a segment, completely or not at all: if the process is killed, the plain file
+    stays."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
     scratch = path.with_name(f"{path.name}.gz.new")
     try:
@@ -55,5 +57,5 @@ def _compress(path: Path) -> None:
         scratch.replace(path.with_name(f"{path.name}.gz"))
         path.unlink()
     except OSError:
-        # the disk is full: it stays as it is, and no line is lost
+        # The disk is full: the segment stays uncompressed, and no line is lost.
         scratch.unlink(missing_ok=True)

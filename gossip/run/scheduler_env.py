@@ -1,9 +1,9 @@
-"""This process as a task of a scheduler that starts one process a peer: which peer of which run it
-is, and how they meet.
+"""Tasks of a scheduler that starts one process for each peer: the peer and the run of this process,
+and how the tasks of a run find each other.
 
-The tasks of a run share a folder, ``runs/NAME`` of the folder that they are started in or
-``run_dir``. The first that comes makes it, in one step and with the settings in it; the others take
-what is written there. No task is special in anything else.
+The tasks of a run share a folder: ``runs/NAME`` below their working directory, or ``run_dir``. The
+first task creates it with the settings, in one step; the others read the settings there. All tasks
+are otherwise equal.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .resuming import settled_resume
 from .telemetry import environment, write_json
 
 RUNS = "runs"
-SEEN_S = 10.0  # what one host has made, another sees after a moment on some shared file systems
+SEEN_S = 10.0  # on some shared file systems, other hosts see a new file only after a moment
 # Settings that are drawn, derived or each host's own; ``resume`` becomes an absolute path.
 OWN = {"run", "name", "run_dir", "f", "host", "resume"}
 
@@ -45,8 +45,8 @@ class Task:
         one_host: All tasks of the run are on this machine.
         towards: Address or name of a machine of the job. Traffic to that machine leaves from the
             address at which the other tasks reach this one.
-        comes_back: The scheduler may start this task again beside the others,
-            as another life of the same peer.
+        comes_back: The scheduler may restart this task beside the others, as another life of the
+            same peer.
         another: How to start a run under another name.
     """
 
@@ -67,7 +67,7 @@ class TaskRendezvous:
     config: RunConfig
     folder: Path
     incarnation: int
-    listen: str  # "": as the settings say
+    listen: str  # "": as in the settings
 
     @property
     def config_path(self) -> Path:
@@ -85,10 +85,10 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
             f"RANK={rank} and WORLD_SIZE={size} do not go together", "unset both to run alone"
         )
     name = given.get("TORCHELASTIC_RUN_ID", "none")
-    if name == "none":  # it was given none
+    if name == "none":  # the default of torchrun
         name = f"{given['MASTER_ADDR']}-{given['MASTER_PORT']}"
     restarts = given.get("TORCHELASTIC_RESTART_COUNT", "0")
-    # all tasks were started anew: that is another run
+    # A restart of all tasks is another run.
     again = f"-{restarts}" if restarts != "0" else ""
     return Task(
         "torchrun",
@@ -102,18 +102,18 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
 
 
 def slurm_task(given: Mapping[str, str]) -> Task | None:
-    """Return the task in the variables of srun; None: srun has not started it with others.
-    An interactive step has one task, and is a shell."""
+    """Return the task in the variables of srun; None: srun has not started it with others. An
+    interactive step has one task, and is a shell."""
     if not all(
         given.get(name)
         for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
     ):
-        return None  # of a batch script, which srun has not started, there is no step
+        return None  # a batch script, which srun has not started, has no step
     tasks = number(given, "SLURM_STEP_NUM_TASKS")
     if tasks < 2:
         return None
     restarts = given.get("SLURM_RESTART_COUNT", "0")
-    # the whole job was started anew: that is another run
+    # A restart of the whole job is another run.
     again = f"-r{restarts}" if restarts != "0" else ""
     return Task(
         "srun",
@@ -121,8 +121,8 @@ def slurm_task(given: Mapping[str, str]) -> Task | None:
         number(given, "SLURM_PROCID"),
         tasks,
         one_host=given.get("SLURM_STEP_NUM_NODES") == "1",
-        # Not SLURM_LAUNCH_NODE_IPADDR: that is where the job was submitted from,
-        # perhaps on another network.
+        # Not SLURM_LAUNCH_NODE_IPADDR: that is the host that submitted the job, perhaps on another
+        # network.
         towards=given.get("SLURM_SRUN_COMM_HOST", ""),
     )
 
@@ -140,12 +140,13 @@ def number(given: Mapping[str, str], name: str) -> int:
 def meet(
     task: Task, resolved: Resolved, argv: Sequence[str], code: Path | None = None
 ) -> TaskRendezvous:
-    """Finds or makes the run of a task, and takes the task's place in it.
+    """Find or create the run of a task, and claim the task's peer in it.
 
     Args:
-        argv: What was typed, and ``code``: whose git version is written down, by who makes the run.
-    Raises: ConfigError: The settings are wrong or others than the run's, the run is over, or its
-        folder is something else.
+        argv: The typed command line.
+        code: Folder in git; the creator of the run records its version.
+    Raises: ConfigError: The settings are wrong or differ from the run's, the run is over, or its
+        folder has something else.
     """
     asked = resolved.config
     if resolved.sources.get("peers", "default") != "default" and asked.peers != task.peers:
@@ -183,7 +184,7 @@ def meet(
         )
     if incarnation > 0 and not is_answered(folder / "seeds", task.peer):
         raise ConfigError(
-            f"the run in {folder} is over, or all of its peers were killed: nobody answers",
+            f"the run in {folder} is over, or all of its peers were killed: no peer answers",
             task.another,
         )
     return TaskRendezvous(config, folder, incarnation, listen)
@@ -211,19 +212,18 @@ def own_address(task: Task, config: RunConfig) -> str:
         )
     if not config.insecure and config.keys is False:
         raise ConfigError(
-            f"the {task.peers} tasks are on several machines: without keys anybody who reaches "
-            "them "
-            "could take part",
+            f"the {task.peers} tasks are on several machines: without keys, any process that "
+            "reaches them could take part",
             "leave out --no-keys, or add --insecure",
         )
     return found
 
 
 def settled(resolved: Resolved, folder: Path) -> Resolved:
-    """Checked as far as can be before anything starts, with all that is drawn."""
+    """Return the settings, checked as far as possible before the start, with all drawn values."""
     config = resolved.config
     fitting.check(config)
-    _ = config.plan  # raises for faults that this run cannot have
+    _ = config.plan  # raises for faults that this run does not support
     resolved = fitting.check_rule(resolved)
     return resolved.with_values(
         "drawn", run=secrets.token_hex(8), name=config.name or folder.name[:80], run_dir=str(folder)
@@ -231,11 +231,11 @@ def settled(resolved: Resolved, folder: Path) -> Resolved:
 
 
 def make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None) -> None:
-    """The folder with all that the others need, in one step: no run is half written. Nothing if it
-    is there by then."""
+    """Create the folder with all that the other tasks need, in one step, so no run is half written.
+    Do nothing if another task has created it."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # for its owner only: it names the run
+        # Readable by its owner only: it has the name of the run.
         scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
         raise ConfigError(f"cannot make the run folder {folder}: {error.strerror}") from error
@@ -249,21 +249,21 @@ def make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | Non
         if not folder.is_dir():
             raise
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)  # of who came second
+        shutil.rmtree(scratch, ignore_errors=True)  # another task was faster
 
 
 def write_settings(
     folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None
 ) -> None:
     """Write the settings that a run starts with: ``config.json`` for its peers, the rest for
-    people."""
+    users."""
     resolved.config.dump(folder / "config.json")
     (folder / "config.toml").write_text(resolved.to_toml(), "utf-8")
     write_json(folder / "environment.json", {**environment(argv, code), "run": resolved.config.run})
 
 
 def _agreed(folder: Path, resolved: Resolved, task: Task) -> RunConfig:
-    """The run's settings. Raises: ConfigError: This task was given others."""
+    """Return the run's settings. Raises: ConfigError: This task was given others."""
     until = time.monotonic() + SEEN_S
     while not (folder / "config.json").is_file():
         if time.monotonic() > until:

@@ -1,9 +1,9 @@
-"""Stacks of all threads of a process, written on request: for a run that stands still.
+"""Stacks of all threads of a process, written on request: for a run without progress.
 
 ``GOSSIP_STACKS`` names a folder. Launcher, trainers and nodes that find it in their environment
-each open a file there. They write the Python stacks of all their threads to it at every
-``STACKS_SIGNAL``. The interpreter needs no turn for that: a thread that waits for a lock, or in a
-library, is shown where it waits.
+each open a file there. At every ``STACKS_SIGNAL`` they write the Python stacks of all their threads
+to it. This works without the interpreter lock, so a thread that waits for a lock or in a library is
+shown, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def dump_stacks_on_signal(role: Literal["launcher", "trainer", "node"]) -> None:
     path = stacks_file(Path(named), role, os.getpid())
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # faulthandler keeps it open for as long as it may write to it
+        # faulthandler needs the file open from now on
         file = path.open("w", encoding="utf-8")
     except OSError as error:
         raise ConfigError(

@@ -1,5 +1,5 @@
-"""Checkpoints of a pipeline's stages that make up the whole model: those of one step that were
-saved under one cut. The run that resumes from them may have another cut."""
+"""Checkpoints of a pipeline's stages that make up the whole model: those of one step, saved with
+one cut. A run that resumes from them may have another cut."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from .untrusted import shown, whole
 Cut: TypeAlias = tuple[tuple[int, int], ...]
 """First and last layer of each stage."""
 OTHERS = "|others"
-"""Behind a folder and a step in ``resume``: a peer that has no checkpoint of its layers there takes
-the state of the others of its stage. A launcher writes it that has seen that these have one."""
+"""Suffix of a folder and a step in ``resume``: a peer without a checkpoint of its layers there
+receives the state from the others of its stage. A launcher that has found theirs writes it."""
 
 
 class LackingLayers(ConfigError):
@@ -42,11 +42,11 @@ class SavedStage:
 
     @property
     def layers(self) -> tuple[int, int]:
-        """The first and the last."""
+        """First and last layer of the stage."""
         return self.cut[self.stage]
 
     def has_of(self, layers: tuple[int, int]) -> bool:
-        """Whether any of these layers is in it."""
+        """Whether it has any of these layers."""
         return self.layers[0] <= layers[1] and layers[0] <= self.layers[1]
 
     def to_json(self) -> dict[str, Any]:
@@ -59,40 +59,40 @@ class SavedStage:
         }
 
     @classmethod
-    def from_json(cls, said: Mapping[str, Any]) -> SavedStage | None:
-        """None: it is none."""
-        step, stage, cut = whole(said.get("step")), whole(said.get("stage")), _cut(said)
+    def from_json(cls, fields: Mapping[str, Any]) -> SavedStage | None:
+        """Return the record in a JSON object; None: it has none."""
+        step, stage, cut = whole(fields.get("step")), whole(fields.get("stage")), _cut(fields)
         if step is None or stage is None or cut is None or stage >= len(cut):
             return None
-        return cls(step, stage, cut, str(said.get("model")), str(said.get("folder")))
+        return cls(step, stage, cut, str(fields.get("model")), str(fields.get("folder")))
 
     def open(self) -> Checkpoint:
-        """Verified. Raises: DamagedCheckpoint: It is not what was written."""
+        """Open and verify it. Raises: DamagedCheckpoint: It differs from what was written."""
         found, _ = newest_good(Path(self.folder), self.step)
-        assert found is not None, "one that is asked for is there, or is an error"
+        assert found is not None, "the checkpoint of a given step is found, or is an error"
         return found
 
 
 def about(cut: Cut, model: str) -> dict[str, Any]:
-    """Return what the manifest of a part has about the pipeline."""
+    """Return the fields about the pipeline in the manifest of a part."""
     return {"stages": [list(layers) for layers in cut], "model": model}
 
 
 def is_part(checkpoint: Checkpoint) -> bool:
-    """Whether it has one stage of a pipeline, and no whole model."""
+    """Whether a checkpoint has one stage of a pipeline, and not a whole model."""
     return _cut(checkpoint.manifest) is not None
 
 
-def where_and_step(said: str) -> tuple[str, int | None]:
-    """``RUN|FOLDER[@STEP]``."""
-    name, at, number = said.rpartition("@")
+def where_and_step(resume: str) -> tuple[str, int | None]:
+    """Return the parts of ``RUN|FOLDER[@STEP]``."""
+    name, at, number = resume.rpartition("@")
     if at and name and number.isascii() and number.isdecimal() and len(number) <= 18:
         return name, int(number)
-    return said, None
+    return resume, None
 
 
 def parts_in(folder: Path) -> list[SavedStage]:
-    """All parts in the folder that a run saves to, whose files are there with their sizes.
+    """Return all parts in the folder that a run saves to, if their files exist with their sizes.
 
     Raises: ConfigError: A folder cannot be listed, or a part is of another version of gossip.
     """
@@ -102,11 +102,11 @@ def parts_in(folder: Path) -> list[SavedStage]:
             try:
                 manifest = open_at(path).manifest
             except ConfigError:
-                continue  # it is damaged, or was old and is gone
+                continue  # damaged, or old and removed
             cut = _cut(manifest)
             if cut is None or stage >= len(cut):
                 raise ConfigError(
-                    f"{shown(path)} does not say which layers it has",
+                    f"{shown(path)} has no record of its layers",
                     "use the version of gossip that has written it",
                 )
             found.append(SavedStage(step, stage, cut, str(manifest.get("model")), str(place)))
@@ -127,10 +127,10 @@ def whole_steps(parts: Iterable[SavedStage]) -> dict[int, list[SavedStage]]:
 
 
 def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
-    """The parts of the newest step that is whole and undamaged in every stage, or of ``step``; []:
-    there is none.
+    """Return the parts of the newest step that is complete and undamaged in every stage, or of
+    ``step``; []: there is none.
 
-    Raises: ConfigError: ``step`` is not whole, or a part of it is damaged; the parts of other
+    Raises: ConfigError: ``step`` is not complete, or a part of it is damaged; the parts of other
         stages are elsewhere; a folder cannot be listed.
     """
     parts = parts_in(folder)
@@ -153,8 +153,8 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
 
 
 def _check_all_here(folder: Path, cut: Cut) -> None:
-    """Raise ConfigError if a stage has no folder here. Where stages share a folder, each has its
-    own in it from its first moment on."""
+    """Raise ConfigError if a stage has no folder in ``folder``. Stages that share a folder create
+    their own in it at the start."""
     here = stage_folders(folder)
     if missing := [str(stage) for stage in range(len(cut)) if stage not in here]:
         raise ConfigError(
@@ -165,18 +165,18 @@ def _check_all_here(folder: Path, cut: Cut) -> None:
 
 
 def of_layers(folder: Path, step: int, layers: tuple[int, int], model: str) -> list[SavedStage]:
-    """The parts of ``step`` that have these layers, in their order. Parts of other layers need not
-    be in this folder.
+    """Return the parts of ``step`` that have these layers, in their order. Parts of other layers
+    need not be in this folder.
 
-    Raises: LackingLayers: Not all of these layers are there. ConfigError: They are of another
-        model.
+    Raises: LackingLayers: Not all of these layers are in the folder. ConfigError: They are of
+        another model.
     """
     here = [part for part in parts_in(folder) if part.step == step]
     if here and all(part.model != model for part in here):
         raise ConfigError(
             f"{shown(folder)} has checkpoints of the model {here[0].model}, and the plan is for "
             f"{model}",
-            "go on with a plan for the model that was saved, or save to another folder",
+            "use a plan for the saved model, or save to another folder",
         )
     for cut in dict.fromkeys(part.cut for part in here if part.model == model):
         if wanted := covering([part for part in here if part.cut == cut], layers):
@@ -184,36 +184,37 @@ def of_layers(folder: Path, step: int, layers: tuple[int, int], model: str) -> l
     raise LackingLayers(
         f"{shown(folder)} lacks layers {layers[0]} to {layers[1]} of step {step}: it has "
         f"{layers_in_words(here)}",
-        "copy the folders of the stages that have them there",
+        "copy the folders of the stages that have these layers there",
     )
 
 
 def covering(parts: Sequence[SavedStage], layers: tuple[int, int]) -> list[SavedStage]:
-    """Those of one step and cut that have these layers, in their order; []: some are missing."""
+    """Return the parts, of one step and cut, that have these layers, in order; []: some are
+    missing."""
     wanted = sorted([part for part in parts if part.has_of(layers)], key=lambda part: part.stage)
     have = {at for part in wanted for at in range(part.layers[0], part.layers[1] + 1)}
     return wanted if have >= {*range(layers[0], layers[1] + 1)} else []
 
 
 def layers_in_words(parts: Iterable[SavedStage]) -> str:
-    """``0-3, 6-8``; "none" where there is none."""
+    """Return the layers of parts as text: ``0-3, 6-8``, or "none"."""
     found = sorted({part.layers for part in parts})
     return ", ".join([f"{first}-{last}" for first, last in found]) or "none"
 
 
 def check_model(parts: Sequence[SavedStage], model: str, folder: str) -> None:
-    """Raises: ConfigError: They are of another model than the plan."""
+    """Check that the parts are of the model of the plan. Raises ConfigError."""
     for part in parts[:1]:
         if part.model != model:
             raise ConfigError(
                 f"{folder} has checkpoints of the model {part.model}, and the plan is for {model}",
-                "go on with a plan for the model that was saved, or save to another folder",
+                "use a plan for the saved model, or save to another folder",
             )
 
 
-def _cut(said: Mapping[str, Any]) -> Cut | None:
+def _cut(fields: Mapping[str, Any]) -> Cut | None:
     """Return the cut in a manifest. None: there is none."""
-    stages = said.get("stages")
+    stages = fields.get("stages")
     if not isinstance(stages, list) or not stages:
         return None
     cut: list[tuple[int, int]] = []

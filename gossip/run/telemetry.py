@@ -1,10 +1,8 @@
-"""Records of a run: lines of JSON that people and scripts read later, the environment it ran in,
-and its logbook.
+"""Records of a run: JSON lines for users and scripts, the environment of the run, and its logbook.
 
 A file of JSON lines begins with its schema, ``{"schema": "gossip.events/2"}``. Only
 ``metrics.jsonl`` has none: its lines are all rows of a table. Every line is flushed when it is
-written, so that a killed process leaves whole lines behind. A reader drops a last line that is not
-whole.
+written, so that a killed process leaves complete lines. A reader drops an incomplete last line.
 """
 
 from __future__ import annotations
@@ -57,11 +55,11 @@ def print_write_failure(path: str, why: str) -> None:
 
 
 class JsonLines:
-    """Appends JSON objects to a file, one a line. A new file gets its schema as first line, but for
-    ``metrics``, which people read as a table.
+    """Appends JSON objects to a file, one for each line. A new file begins with its schema, except
+    ``metrics``, which is read as a table.
 
     Args:
-        troubles: Hears of it when the file cannot be written to; None: stderr does.
+        troubles: Receives failures to write the file; None: they are printed to stderr.
     """
 
     def __init__(
@@ -72,7 +70,7 @@ class JsonLines:
         self._file = Appender(self.path, troubles, header(schema), rotate_bytes=ROTATE_BYTES)
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """One line, flushed. Numbers that JSON has no word for become ``null``."""
+        """Write one line, flushed. Numbers that JSON cannot express become ``null``."""
         self._file.append((to_json(row) + "\n").encode())
 
     def close(self) -> None:
@@ -80,15 +78,15 @@ class JsonLines:
 
 
 def header(schema: str) -> bytes:
-    """Return the beginning of a new file of lines. Files of metrics have nothing but rows: each is
-    a row of a table to pandas and similar tools."""
+    """Return the beginning of a new file of lines. Files of metrics have only rows, so that pandas
+    and similar tools read them as a table."""
     if schema == "metrics":
         return b""
     return (to_json({"schema": SCHEMAS[schema]}) + "\n").encode()
 
 
 def to_json(value: Any) -> str:
-    """One line of strict JSON: NaN and infinities become null, bytes hex."""
+    """Return one line of strict JSON: NaN and infinities become null, bytes hex."""
     return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False)
 
 
@@ -109,11 +107,11 @@ def _plain(value: Any) -> Any:
 
 
 def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
-    """The rows of a file of JSON lines and of the segments that were cut from it, without its
-    schema; nothing when there is no such file.
+    """Yield the rows of a file of JSON lines and of its segments, without the schema; none if there
+    is no file.
 
-    A line that is not whole JSON was cut off by a crash: only the last line of a life can be,
-    and it is left out, as is a row that has no place in such a file (``rows``).
+    A crash may cut off the last line before a restart. Lines that are not complete JSON are
+    skipped, and rows that do not belong in the file (``rows``).
     """
     for name, file in _opened(Path(path)):
         with file, unpacked(file, name) as lines:
@@ -127,8 +125,8 @@ def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
 
 
 def _opened(path: Path) -> Iterator[tuple[str, BinaryIO]]:
-    """A file after its segments, each once, also while somebody cuts it or compresses one. It is
-    opened first: what is cut from it from then on is in it."""
+    """Open a file and its segments, each once, segments first. The file is opened first, so that
+    lines which another process rotates out of it from then on are not missed or repeated."""
     try:
         last = open_file(path)
     except FileNotFoundError:
@@ -136,7 +134,7 @@ def _opened(path: Path) -> Iterator[tuple[str, BinaryIO]]:
     whole = os.fstat(last.fileno()) if last is not None else None
     for segment in segments(path):
         for each in (segment, segment.with_name(f"{segment.name}.gz")):
-            with suppress(FileNotFoundError):  # it was compressed a moment ago
+            with suppress(FileNotFoundError):  # just compressed
                 file = open_file(each)
                 if whole is None or not os.path.samestat(os.fstat(file.fileno()), whole):
                     yield each.name, file
@@ -153,15 +151,15 @@ def unpacked(file: BinaryIO, name: str) -> IO[bytes]:
 
 
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
-    """Writes a JSON file, whole or not at all."""
+    """Write a JSON file, completely or not at all."""
     scratch = Path(f"{path}.new")
     scratch.write_text(json.dumps(_plain(value), indent=1, allow_nan=False) + "\n", "utf-8")
     scratch.replace(path)
 
 
 def read_json(path: Path | str) -> dict[str, Any] | None:
-    """A JSON object; None when there is no such file. Raises: ConfigError: It is something else,
-    or no plain file."""
+    """Return the JSON object in a file; None if there is no file. Raises: ConfigError: It is
+    something else, or no plain file."""
     path = Path(path)
     return read_object(path.parent, path.name)
 
@@ -171,9 +169,9 @@ def environment(command: Sequence[str], code: Path | str | None = None) -> dict[
 
     Args:
         command: The command that was typed.
-        code: A folder whose git version is recorded, when it is in git.
+        code: A folder; its git version is recorded, if it has one.
     """
-    import psutil  # here: 50 ms that `gossip --help` need not pay
+    import psutil  # a local import: ``gossip --help`` need not wait 50 ms for it
 
     return {
         "schema": "gossip.environment/1",
@@ -205,7 +203,7 @@ def _packages() -> dict[str, str | None]:
 
 
 def code_version(folder: Path) -> dict[str, Any] | None:
-    """Commit and number of changed files; None outside git, or where git is not installed."""
+    """Return the commit and the number of changed files; None without git or a repository."""
 
     def git(*words: str) -> str | None:
         try:
@@ -231,7 +229,7 @@ def code_version(folder: Path) -> dict[str, Any] | None:
 
 
 class Logbook:
-    """``logbook.md``: starts, deaths, rejoins and stops, a line each, for people."""
+    """``logbook.md``: starts, deaths, rejoins and stops, one line each, for users."""
 
     def __init__(self, path: Path | str, title: str, troubles: WriteFailures | None = None) -> None:
         self._file = Appender(

@@ -18,15 +18,15 @@ COSTS = (
     "SAMPLES it does not (docs/protection.md)"
 )
 FOUND = "what "
-"""The source of an f that nobody has given begins with it."""
+"""Beginning of the source of an f that was not given."""
 
 
 def describe(config: RunConfig, source: str = "") -> str:
-    """One line.
+    """Return one line about the peers that the run tolerates.
 
     Args:
         config: Resolved: ``f`` and ``peers_for_one`` are set.
-        source: Of ``f``, as in ``Resolved.sources``; "": not known.
+        source: Source of ``f``, as in ``Resolved.sources``; "": unknown.
     """
     f, rule = config.f or 0, config.aggregator
     if not config.peers_for_one:
@@ -54,13 +54,13 @@ def describe(config: RunConfig, source: str = "") -> str:
 
 
 def judges(config: RunConfig, sources: Mapping[str, str]) -> str:
-    """One line where a reference was asked for: by what updates are judged, or that they are not.
-    "": nobody has asked. ``sources``: as in ``Resolved``."""
+    """Return one line about the reference if one was requested: how updates are judged, or that
+    they are not. "": none was requested. ``sources``: as in ``Resolved``."""
     if sources["aggregator"] == WITH_REFERENCE:
         samples = f"{config.reference_samples} sample{'s' if config.reference_samples != 1 else ''}"
         return f"{config.aggregator}: updates are judged by {samples} ({WITH_REFERENCE})"
     source = sources["reference_samples"]
-    # A file that a run has written has every option, also those that nobody gave.
+    # The config file that a run writes has every option, also those that were not given.
     if source != "flag" and not source.startswith("GOSSIP_"):
         return ""
     from gossip.aggregators import load
@@ -74,10 +74,10 @@ def judges(config: RunConfig, sources: Mapping[str, str]) -> str:
 
 
 def warns(config: RunConfig, chosen: bool) -> bool:
-    """Whether less is tolerated than was meant.
+    """Whether the run tolerates fewer Byzantine peers than intended.
 
     Args:
-        chosen: Somebody has named the rule.
+        chosen: The user has named the rule.
     """
     if len(config.plan.byzantine) > (config.f or 0 if config.peers_for_one else 0):
         return True

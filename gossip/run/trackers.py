@@ -1,8 +1,7 @@
 """Trackers, the packages that each needs, and the process beside a run that forwards it to one.
 
-The process is ``python -m gossip.launch.track NAME FOLDER``. It reads the run's folder, so the
-process that starts it waits for nothing. It ends when its stdin does, once it has forwarded what
-is there.
+The process is ``python -m gossip.launch.track NAME FOLDER``. It reads the run's folder, so the run
+never waits for it. It ends after its stdin is closed, once it has forwarded all rows.
 """
 
 from __future__ import annotations
@@ -19,21 +18,22 @@ from gossip.interpreter import python_command
 from .untrusted import shown
 
 VARIABLE = "GOSSIP_TRACK"
-"""Trackers for runs whose command line is somebody else's, with commas between them."""
+"""Trackers, separated by commas, for runs that another program's command line starts."""
 TRACKERS: dict[str, tuple[str, ...]] = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
     "wandb": ("wandb",),
     "prometheus": (),
 }
-"""Name, of the extra, too -> packages that it imports."""
+"""Name of the tracker and of its extra -> packages that it imports."""
 
 
 OTHERS = "others"
 
 
 def check_trackers(names: Iterable[str]) -> None:
-    """Imports nothing. Raises: ConfigError: There is no such tracker, or it is not installed."""
+    """Check that trackers are installed, without importing them. Raises: ConfigError: There is no
+    such tracker, or it is not installed."""
     for name in names:
         if name not in TRACKERS:
             raise UnknownName("tracker", shown(name), TRACKERS)
@@ -46,7 +46,7 @@ def check_trackers(names: Iterable[str]) -> None:
 
 
 def trackers_asked_for(environment: Mapping[str, str]) -> list[str]:
-    """Those that ``GOSSIP_TRACK`` names. Raises: ConfigError: As ``check_trackers``."""
+    """Return the trackers in ``GOSSIP_TRACK``. Raises: ConfigError: As ``check_trackers``."""
     words = environment.get(VARIABLE, "").split(",")
     names = [word.strip() for word in words if word.strip()]
     check_trackers(names)
@@ -54,16 +54,16 @@ def trackers_asked_for(environment: Mapping[str, str]) -> list[str]:
 
 
 def tracker_log(name: str, folder: Path) -> Path:
-    """Return the log of the process. Its last line has the outcome."""
+    """Return the log of a tracker's process. Its last line has the outcome."""
     return folder / f"tracker-{name}.log"
 
 
 def start_tracker(name: str, folder: Path, others: bool = False) -> subprocess.Popen[bytes]:
-    """Starts the process, in a session of its own: Ctrl-C is for the run.
+    """Start the process in a session of its own, so that Ctrl-C does not reach it.
 
     Args:
-        others: When this process ends, others of the run may go on for a moment: what they write
-            is handed on, too.
+        others: Other processes of the run may write for a moment after this one has ended; forward
+            their rows, too.
     Raises: OSError: It cannot be started, or its log cannot be written.
     """
     words = [name, str(folder), *([OTHERS] if others else [])]

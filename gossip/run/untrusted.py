@@ -1,9 +1,9 @@
-"""Reading what somebody else may have put there: files of a run's folder,
-and text on its way to a terminal.
+"""Safe reading of input that other users may control: files of a run's folder, and text on its way
+to a terminal.
 
-Whoever may write into a folder can put a link, a pipe without an end, a device or a gigabyte of
-brackets in place of a file. Nothing here follows a link inside of a folder, waits for a writer, or
-reads more than it was asked to.
+A process that may write into a folder can put a link, an endless pipe, a device or a gigabyte of
+brackets in place of a file. The functions follow no link inside a folder, wait for no writer, and
+read no more than requested.
 """
 
 from __future__ import annotations
@@ -34,15 +34,13 @@ _KINDS = {
 
 
 def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO:
-    """Opens ``folder / name`` for reading, ``name`` having one part or several,
-    none of which may be a link.
+    """Open ``folder / name`` for reading. ``name`` has one part or several, and none may be a link.
 
     Args:
-        owners: Gets the user ids of who owns what was opened on the way: the folder,
-            those in it, and the file.
+        owners: Receives the user ids of the owners of the folder, the folders in it, and the file.
     Raises:
         FileNotFoundError: There is none.
-        ConfigError: It is a link, or no plain file, or may not be read: the message says which.
+        ConfigError: It is a link, or no plain file, or may not be read; the message has the reason.
     """
     *folders, last = name.split("/")
     at = -1
@@ -67,7 +65,7 @@ def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO
 
 
 def open_file(path: Path | str) -> BinaryIO:
-    """Open a file as ``open_in`` does. Only the last part of its path may not be a link."""
+    """Open a file as ``open_in`` does. Only the last part of its path must not be a link."""
     path = Path(path)
     return open_in(path.parent, path.name)
 
@@ -80,7 +78,7 @@ def _plain_file(fd: int, path: Path, folders_owner: int) -> BinaryIO:
         raise ConfigError(
             f"{shown(path)} is {_KINDS.get(kind, 'no plain file')}, where a file is expected"
         )
-    # whoever may write here has given it a name here
+    # Any user with write access to this folder may have linked another user's file into it.
     if found.st_nlink > 1 and found.st_uid != folders_owner:
         os.close(fd)
         raise ConfigError(f"{shown(path)} is another user's file by a second name: it is not read")
@@ -99,12 +97,12 @@ def _refused(path: Path, error: OSError) -> ConfigError:
 
 
 def owner_of(fd: int) -> int:
-    """The user id of who owns an open file: of this very one, whatever happens to its name."""
+    """Return the user id of the owner of an open file, also if its name now has another file."""
     return os.fstat(fd).st_uid
 
 
 def read_at_most(file: BinaryIO, most: int, path: Path | str) -> bytes:
-    """All of it. Raises: ConfigError: It has more than ``most`` bytes."""
+    """Return the contents of a file. Raises: ConfigError: It has more than ``most`` bytes."""
     data = file.read(most + 1)
     if len(data) > most:
         raise ConfigError(f"{shown(path)} has more than {most} bytes")
@@ -112,7 +110,8 @@ def read_at_most(file: BinaryIO, most: int, path: Path | str) -> bytes:
 
 
 def read_file(path: Path) -> bytes:
-    """Return what a small file holds. Raises: ConfigError: It cannot be read, or is too large."""
+    """Return the contents of a small file. Raises: ConfigError: It cannot be read, or is too
+    large."""
     try:
         with open_file(path) as file:
             return read_at_most(file, RECORD_BYTES_MAX, path)
@@ -121,16 +120,16 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return the value in a JSON text. Raises: ValueError: It is no JSON, or has brackets nested by
-    the thousand."""
+    """Return the value in a JSON text. Raises: ValueError: It is no JSON, or has thousands of
+    nested brackets."""
     try:
         return json.loads(data)
     except RecursionError as error:
-        raise ValueError("too many brackets in one another") from error
+        raise ValueError("too many nested brackets") from error
 
 
 def read_object(folder: Path, name: str, most: int = RECORD_BYTES_MAX) -> dict[str, Any] | None:
-    """The JSON object in ``folder / name``; None when there is no such file.
+    """Return the JSON object in ``folder / name``; None if there is no such file.
 
     Raises: ConfigError: It cannot be read, is too large, or is no JSON object.
     """
@@ -143,7 +142,7 @@ def read_object(folder: Path, name: str, most: int = RECORD_BYTES_MAX) -> dict[s
 
 
 def object_in(data: bytes, path: Path) -> dict[str, Any]:
-    """The JSON object that was read from ``path``. Raises: ConfigError: It is none."""
+    """Return the JSON object in ``data``, read from ``path``. Raises: ConfigError: It is none."""
     try:
         found = parse_json(data)
     except ValueError as error:
@@ -154,7 +153,7 @@ def object_in(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def last_events(file: BinaryIO, tail_bytes: int) -> list[Event]:
-    """Return the events in the last so many bytes of their file."""
+    """Return the events in the last ``tail_bytes`` of their file."""
     size = file.seek(0, os.SEEK_END)
     file.seek(max(0, size - tail_bytes))
     found = []
@@ -162,12 +161,12 @@ def last_events(file: BinaryIO, tail_bytes: int) -> list[Event]:
         try:
             found.append(read_event(check_row(parse_json(line), "events")))
         except ValueError:
-            continue  # cut off: the first, or one that somebody is just writing
+            continue  # incomplete: the first line, or one that is just being written
     return found
 
 
 def whole(value: object) -> int | None:
-    """A number that counts something; None: it is none."""
+    """Return the value if it is a count; None: it is none."""
     return (
         value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < WHOLE_MAX
@@ -176,39 +175,39 @@ def whole(value: object) -> int | None:
 
 
 def real(value: object) -> float | None:
-    """A finite number; None: it is none."""
+    """Return the value as a float if it is a finite number; None: it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < REAL_MAX:
         return None
     return float(value)
 
 
 def text_of(value: object) -> str | None:
-    """A few words, as they may be shown; None: it is no text."""
+    """Return the beginning of a text, as it may be shown; None: it is no text."""
     return shown(value[:TEXT_MAX]) if isinstance(value, str) else None
 
 
 def shown(text: object) -> str:
-    """Return a text that is safe on a terminal. Control and format characters, which could take the
-    terminal over, are spelt out."""
-    said = str(text)
-    if said.isprintable():
-        return said
-    said = said.translate(_CONTROL)  # a log may be a megabyte of zeros
-    rest = said.translate(_BLANKS)
+    """Return a text that is safe on a terminal. Control and format characters, which could change
+    the terminal, are escaped."""
+    plain = str(text)
+    if plain.isprintable():
+        return plain
+    plain = plain.translate(_CONTROL)  # fast: a log may be a megabyte of zeros
+    rest = plain.translate(_BLANKS)
     return (
-        said
+        plain
         if rest.isprintable()
-        else "".join([each if _is_plain(each) else _spelt(each) for each in said])
+        else "".join([each if _is_plain(each) else _escaped(each) for each in plain])
     )
 
 
 def shown_lines(text: object) -> str:
-    """The same of several lines."""
+    """Return several lines that are safe on a terminal."""
     return "\n".join(map(shown, str(text).split("\n")))
 
 
 def shown_line(text: str) -> str:
-    """The same of what a script has written, without its colours."""
+    """Return a line of a script's output that is safe on a terminal, without its colours."""
     return text if text.isprintable() else shown(_COLOURS.sub("", text))
 
 
@@ -216,9 +215,9 @@ def _is_plain(character: str) -> bool:
     return character.isprintable() or character in "\t\u00a0"
 
 
-def _spelt(character: str) -> str:
+def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "backslashreplace").decode("ascii")
 
 
-_CONTROL = {code: _spelt(chr(code)) for code in range(0xA0) if not _is_plain(chr(code))}
+_CONTROL = {code: _escaped(chr(code)) for code in range(0xA0) if not _is_plain(chr(code))}
 _BLANKS = {ord("\t"): " ", 0xA0: " "}

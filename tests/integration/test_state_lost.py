@@ -116,7 +116,7 @@ def test_a_disk_that_takes_no_note_is_told_once_and_stops_nobody(tmp_path: Path)
     begun.reached(1)
     begun.reached(2)
     assert len(told) == 1
-    assert "may begin anew without a word" in told[0]["message"]
+    assert "may begin anew without a notice" in told[0]["message"]
     RunProgress(None, lambda event, **fields: told.append(fields)).reached(3)
     assert len(told) == 1
 

@@ -256,7 +256,7 @@ def _no_header(path: Path) -> None:
         (_not_there, "cannot read the recording"),
         (_no_msgpack, "is damaged"),
         (_other_format, "is no recording of format 3"),
-        (_other_version, "holds 'Header' as this version of gossip does not know it"),
+        (_other_version, "has 'Header' in a form that this version of gossip does not know"),
         (_no_header, "does not begin with a header"),
     ],
 )

@@ -148,7 +148,7 @@ def test_version_is_printed(gossip: Gossip) -> None:
         (("run", "--resume", "full@5", "x.py"), "there is no checkpoint in"),
         (
             ("run", "--deterministic", "--topology", "random-k", "x.py"),
-            "deterministic: in random-k rounds nobody waits",
+            "deterministic: in random-k rounds no peer waits",
         ),
         (
             ("run", "--deterministic", "--slices", "speed", "x.py"),

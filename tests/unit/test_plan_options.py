@@ -106,7 +106,9 @@ def test_what_a_pipeline_cannot_do_yet_is_refused_by_name(
     tmp_path: Path, option: dict[str, Any]
 ) -> None:
     config = resolve(options_of(written(tmp_path), None) | option).config
-    with pytest.raises(ConfigError, match=rf"{next(iter(option))}.*: a pipeline cannot do that"):
+    with pytest.raises(
+        ConfigError, match=rf"{next(iter(option))}.*: a pipeline does not support that"
+    ):
         fitting.check(config)
     fitting.check(resolve(options_of(written(tmp_path), None) | {"resume": "auto"}).config)
 

@@ -101,7 +101,7 @@ def test_on_a_host_that_has_only_some_stages_only_their_layers_are_found(tmp_pat
 
 def test_a_part_that_does_not_say_its_layers_is_refused(tmp_path: Path) -> None:
     checkpoints.write(checkpoints.stage_folder(tmp_path, 0), 4, {"model": b"x"}, {}, keep=9)
-    with pytest.raises(ConfigError, match="does not say which layers it has"):
+    with pytest.raises(ConfigError, match="has no record of its layers"):
         stage_parts.parts_in(tmp_path)
 
 
