@@ -1,4 +1,4 @@
-"""Carries faults out: on what a node sends, on its links, on its process."""
+"""Injection of faults: into the messages of a node, its links, and its process."""
 
 from __future__ import annotations
 

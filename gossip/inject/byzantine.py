@@ -1,8 +1,8 @@
-"""Byzantine peers, the lies that they send, and the names of these lies.
+"""Byzantine peers, their attacks on messages, and the names of these attacks.
 
-A lie takes one letter on its way out and returns the letters that are sent instead. Real nodes
-(``outbox``) and simulated ones (``gossip_lab.simulation.world.liars``) use the same lies. The state
-of the core stays true, so a Byzantine peer goes on taking part.
+An attack takes one outgoing message and returns the messages to send instead. Real nodes
+(``outbox``) and simulated ones (``gossip_lab.simulation.world.liars``) use the same attacks. The
+state of the core stays correct, so a Byzantine peer continues to take part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gossip.core import Envelope, Message, Payload, PeerId
 from gossip.vectors import payload_digest, to_bytes
 
 OutMessage: TypeAlias = tuple[PeerId, Envelope | bytes, Payload | None]
-"""To whom, what is said (bytes: whatever a liar likes), and the payload."""
+"""Receiver, envelope (or arbitrary bytes), and payload."""
 
 
 class Letter(NamedTuple):
@@ -35,25 +35,25 @@ class Letter(NamedTuple):
         return self.envelope.message
 
     def saying(self, **changes: Any) -> Letter:
-        """Return the letter with some fields of its message changed."""
+        """Return the letter with changed fields of its message."""
         message = replace(self.message, **changes)
         return self._replace(envelope=replace(self.envelope, message=message))
 
     def holding(self, content: Payload) -> Letter:
-        """Return the letter with another payload, and its digest."""
+        """Return the letter with another payload and the digest of that."""
         return self.saying(digest=content.digest)._replace(payload=content)
 
 
 @dataclass(slots=True)
 class ByzantinePeer:
-    """One Byzantine peer: what it has to lie with.
+    """One Byzantine peer, with the data that its attacks use.
 
     Args:
-        peers: Of the run.
-        core: Its honest core, as it is at the moment.
-        rng: For lies that are told now and then.
-        lies: The names of those that it tells, each made of what the one before has left.
-        rounds: Of the run; None: nobody counts them.
+        peers: All peers of the run.
+        core: Returns its honest core at the moment.
+        rng: Randomness of attacks that happen now and then.
+        lies: Names of its attacks; each changes the output of the one before.
+        rounds: Number of rounds of the run; None: unlimited.
     """
 
     peer: PeerId
@@ -62,24 +62,24 @@ class ByzantinePeer:
     rng: random.Random
     lies: tuple[str, ...]
     digest_of: Callable[[Any], bytes] = (
-        payload_digest  # a result's: simulated trainers have their own
+        payload_digest  # of a result; simulated trainers have their own
     )
     rounds: int | None = None
-    # how a result is written that answers this message; simulated peers write it as it lies
+    # bytes of a result that replies to this message; simulated peers send it as it is in memory
     written: Callable[[Message, NDArray[Any]], NDArray[np.uint8]] = lambda _, values: to_bytes(
         values
     )
-    told: Counter[str] = field(default_factory=Counter)  # how often each lie was told
-    heard: dict[str, OutMessage] = field(default_factory=dict)  # what a lie keeps for later
-    # digests of results that are lies already, and may come back to their teller
+    told: Counter[str] = field(default_factory=Counter)  # number of times of each attack
+    heard: dict[str, OutMessage] = field(default_factory=dict)  # stored by attacks for later
+    # digests of results that are forged already, and may return to this peer
     forged: set[bytes] = field(default_factory=set)
-    _made: tuple[Any, Payload] | None = None  # the last forgery, and of what
+    _made: tuple[Any, Payload] | None = None  # the last forgery, and its key
 
     def disguise(self, to: PeerId, envelope: Envelope, payload: Payload | None) -> list[OutMessage]:
-        """Return the messages that are sent in place of this one."""
+        """Return the messages to send instead of this one."""
         out_messages: list[OutMessage] = [(to, envelope, payload)]
         for name in self.lies:
-            said: list[OutMessage] = []
+            replaced: list[OutMessage] = []
             for receiver, what, content in out_messages:
                 instead = (
                     LIES[name](self, Letter(receiver, what, content))
@@ -87,16 +87,17 @@ class ByzantinePeer:
                     else None
                 )
                 self.told[name] += instead is not None
-                said += [(receiver, what, content)] if instead is None else instead
-            out_messages = said
+                replaced += [(receiver, what, content)] if instead is None else instead
+            out_messages = replaced
         return out_messages
 
     def forge(self, values: NDArray[Any], result_of: Message | None = None) -> Payload:
-        """A float payload with its facts. The memory is made read-only: it goes to several.
+        """Return a float payload with its metadata. Its memory becomes read-only, because several
+        peers receive it.
 
         Args:
-            result_of: The commit whose result it is to be, or the update that it is the answer to;
-                only then it has a digest.
+            result_of: The commit of the forged result, or the update that the result replies to.
+                Without one, the payload has no digest.
         """
         values = np.ascontiguousarray(values)
         values.setflags(write=False)
@@ -109,20 +110,21 @@ class ByzantinePeer:
         )
 
     def once(self, key: tuple[str, bytes], make: Callable[[], Payload]) -> Payload:
-        """A forgery that goes to several, made for the first of them:
-        to forge megabytes takes a while."""
+        """Return a forgery that several peers receive. It is made once, because forging megabytes
+        takes a while."""
         if self._made is None or self._made[0] != key:
             self._made = (key, make())
         return self._made[1]
 
 
 Instead: TypeAlias = Sequence[OutMessage] | None
-"""Messages that are sent in place of a letter; None: the letter is sent as it is."""
+"""Messages to send instead of a letter; None: the letter is sent unchanged."""
 Lie: TypeAlias = Callable[[ByzantinePeer, Letter], Instead]
 
 LIES: dict[str, Lie] = {}
 
 
 def lie(function: Lie) -> Lie:
+    """Register an attack under the name of its function."""
     LIES[function.__name__] = function
     return function

@@ -1,5 +1,5 @@
-"""Agreement among the peers of a run about its faults: which peer carries one out, and when the run
-began."""
+"""Agreement among the peers of a run about its faults: the peer that carries out each fault, and
+the beginning of the run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ BEGAN = "began"
 
 
 class ClaimFiles:
-    """Agreement among the peers of a run without a leader: files in a folder, of which the first to
-    be made counts.
+    """Agreement among the peers of a run without a leader, by files in a folder: the first peer to
+    create a file owns the claim.
 
-    A full disk or a deleted folder is no error here: it is reported, and each peer goes on by
-    itself.
+    A full disk or a deleted folder is reported and is no error. Each peer then decides by itself.
 
     Args:
-        folder: Folder of the files; None: this peer is alone, and its claims are its own.
+        folder: Folder of the files; None: this peer is alone, and owns all claims.
         troubles: Receives the files that cannot be written.
     """
 
@@ -31,8 +30,8 @@ class ClaimFiles:
         self.folder, self._peer, self._troubles = folder, peer, troubles
 
     def try_claim(self, name: str, otherwise: bool, **fields: Any) -> bool:
-        """Whether this peer is the first to claim it. ``otherwise``: where no claim can be made, so
-        that nobody can tell."""
+        """Whether this peer is the first to claim ``name``. ``otherwise``: result if the file
+        cannot be created."""
         if self.folder is None:
             return True
         path = self.folder / name
@@ -46,14 +45,14 @@ class ClaimFiles:
             self._troubles.failed(path, error)
             return otherwise
         text = json.dumps({**fields, "peer": self._peer, "wall": time.time()})
-        # the claim is made: what it says is for people
+        # The claim is made by the file; its content is for users.
         self._troubles.try_to(path, lambda: _write(fd, text))
         return True
 
     def beginning(self) -> float:
-        """When the first round of the run began, on the monotonic clock, which the peers of a host
-        share: whoever begins it writes that down for the others, and for later lives. Where that
-        cannot be written, each counts from its own."""
+        """Return when the first round of the run began, on the monotonic clock, which the peers of
+        a host share. The first peer to begin records it for the others, and for later lives. If
+        the record cannot be written, each peer uses its own beginning."""
         now = time.monotonic()
         if self.folder is None:
             return now
@@ -64,12 +63,12 @@ class ClaimFiles:
         return now if known is None else known
 
     def began(self) -> float | None:
-        """The same; None as long as nobody has begun."""
+        """Return when the first round of the run began; None: no peer has recorded it."""
         return None if self.folder is None else began_in(self.folder)
 
     def _make_folder(self) -> None:
         assert self.folder is not None
-        # none above it: whoever has deleted the run's folder wants it gone
+        # Without parents: if the user has deleted the run's folder, it stays deleted.
         self.folder.mkdir(exist_ok=True)
 
     def _begin(self, path: Path, now: float) -> None:
@@ -78,9 +77,9 @@ class ClaimFiles:
         try:
             scratch.write_text(repr(now), "utf-8")
             with contextlib.suppress(FileExistsError):
-                os.link(scratch, path)  # whole, and only if there is none yet
+                os.link(scratch, path)  # complete, and only if there is none yet
         finally:
-            # it tells of what went wrong before, if anything did
+            # The caller reports an error of the write above; this one would hide it.
             with contextlib.suppress(OSError):
                 scratch.unlink()
 
@@ -91,8 +90,8 @@ def _write(fd: int, text: str) -> None:
 
 
 def began_in(folder: Path) -> float | None:
-    """When the first round of the run began, as the peers have written into its folder of faults;
-    None as long as nobody has."""
+    """Return when the first round of the run began, as recorded in its folder of faults; None:
+    no peer has recorded it."""
     try:
         return float((folder / BEGAN).read_text("utf-8"))
     except (OSError, ValueError):

@@ -1,5 +1,5 @@
-"""Carries out at one node what its run's plan and drills have for it: around its transport and
-around its core, which know nothing of it. Made only for peers that have faults."""
+"""Injection of the faults of one node, by its run's plan and drills: around its transport and its
+core, which are unaware of them. Created only for peers with faults."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ class FaultyNode:
     """Faults of one node.
 
     Args:
-        rule: The run's rule, for attacks that try it out.
-        wire: How the run's payloads are written; None: as they lie in memory.
+        rule: Rule of the run, for attacks that evaluate it.
+        wire: Encoding of the run's payloads; None: they are sent as in memory.
     """
 
     def __init__(
@@ -87,22 +87,22 @@ class FaultyNode:
         self._planned = {fault.lie: str(fault) for fault in plan if isinstance(fault, NodeAttack)}
 
     def around_transport(self, transport: Transport) -> Transport:
-        """The transport to use in place of this one."""
+        """Return the transport to use instead of ``transport``."""
         return DisturbedTransport(transport, self)
 
     def around_core(self, core: recorder.NodeCore, sketch_seed: int) -> FaultyCore:
-        """The core to use in place of this one."""
+        """Return the core to use instead of ``core``."""
         self.core = core
         return FaultyCore(core, self, sketch_seed)
 
     def attacker(self) -> ByzantinePeer | None:
-        """Return the attacker that changes this node's messages; None: its plan has no lies for
-        it."""
+        """Return the attacker that changes this node's messages; None: the plan has no attack of
+        this node."""
         config, peer = self.site.config, self.site.peer
         lies = config.plan.lies_of(peer)
         if not lies:
             return None
-        from .message_attacks import LIES  # for liars only
+        from .message_attacks import LIES  # a local import: only attackers need it
 
         assert LIES.keys() >= set(lies), "the plan was checked"
         rng = Random(f"{config.seed}/{self.site.incarnation}/{peer}")
@@ -119,7 +119,8 @@ class FaultyNode:
         return liar
 
     def _written(self, message: Message, values: NDArray[Any]) -> NDArray[np.uint8]:
-        """A result as this run writes it. One of a wrong size is written as it lies."""
+        """Return the bytes of a result in the run's encoding. A result of a wrong size is sent as
+        in memory."""
         wire = self._wire()
         assert isinstance(message, Update | Commit)
         if wire is None or len(values) != wire.sizes[message.shard]:
@@ -133,17 +134,18 @@ class FaultyNode:
         self.injector.reached(round_id, timed=self.links.planned or bool(self._slow.planned))
 
     def tick(self, now: float) -> None:
-        """Time passes; to be called often."""
+        """Carry out what is due; to be called often."""
         self.injector.tick(now)
         if self._slow.planned and self.injector.began is not None:
-            # the trainer is slow by itself: it is only told of here
+            # The trainer slows itself down: this only records it.
             self._slow.on(now - self.injector.began, self.injector.round_id)
         self.links.tick(now, self.injector.began, self.injector.round_id, self.drills.on(now))
         self.update_attack.drill(self.drills.lie(self.site.peer, now))
 
 
 class DisturbedTransport(FaultyTransport):
-    """Also says what liars say, and lets them listen."""
+    """A transport that injects link faults and attacks on messages, and passes received pushes to
+    attacks."""
 
     def __init__(self, inner: Transport, node: FaultyNode) -> None:
         super().__init__(inner, node.site.peer)
@@ -169,8 +171,8 @@ class DisturbedTransport(FaultyTransport):
 
 
 class FaultyCore:
-    """Hears of another update than the trainer's where the peer lies about it, and lets the process
-    be struck when a round begins or is served."""
+    """A core that receives a false update of a Byzantine peer's trainer, and injects process faults
+    when a round begins or is served."""
 
     def __init__(self, core: recorder.NodeCore, node: FaultyNode, sketch_seed: int) -> None:
         self._core, self._node, self._sketch_seed = core, node, sketch_seed
@@ -183,7 +185,7 @@ class FaultyCore:
         return self._core.admit(sender, message)
 
     def handle(self, event: Event, now: float) -> Iterator[Effect]:
-        """The effects one by one: a blow falls when those before it are carried out."""
+        """Yield the effects one by one: a fault strikes after those before it are carried out."""
         if isinstance(event, events.Contributed) and self._node.update_attack.lies:
             event = self._tampered(event)
         for effect in self._core.handle(event, now):
@@ -202,24 +204,24 @@ class FaultyCore:
             case events.Report(event="round"):
                 self._node.round_id = effect.fields.get("round", self._node.round_id)
 
-    def _tampered(self, told: events.Contributed) -> events.Contributed:
-        """The truth stays with the core, as its own."""
+    def _tampered(self, event: events.Contributed) -> events.Contributed:
+        """Return the event with false payloads; the core gets the true ones as its own."""
         attack = self._node.update_attack
-        if told.payloads:
-            truth = np.concatenate([payload.data for payload in told.payloads])
-            lie = attack.tamper_with(truth, told.round_id, "update")
-            bounds = pairwise(accumulate([len(part.data) for part in told.payloads], initial=0))
+        if event.payloads:
+            truth = np.concatenate([payload.data for payload in event.payloads])
+            lie = attack.tamper_with(truth, event.round_id, "update")
+            bounds = pairwise(accumulate([len(part.data) for part in event.payloads], initial=0))
             parts = tuple([_payload(lie[start:stop]) for start, stop in bounds])
-            told = replace(told, payloads=parts, own=_payload(truth))
-        if told.parameters is not None:
-            lie = attack.tamper_with(told.parameters.data, told.round_id, "parameters")
-            told = replace(
-                told,
+            event = replace(event, payloads=parts, own=_payload(truth))
+        if event.parameters is not None:
+            lie = attack.tamper_with(event.parameters.data, event.round_id, "parameters")
+            event = replace(
+                event,
                 parameters=_payload(lie),
                 sketch=sketch(lie, self._sketch_seed),
-                own_parameters=told.parameters,
+                own_parameters=event.parameters,
             )
-        return told
+        return event
 
 
 def _payload(vector: np.ndarray) -> Payload:

@@ -1,5 +1,5 @@
-"""Carries out what the plan and drills have for one trainer: it is slow, learns from wrong labels,
-or lies about its passes in a pipeline. Made only for peers that have faults."""
+"""Injection of the faults of one trainer, by plan and drills: slow steps, flipped labels, or false
+results of passes in a pipeline. Created only for peers with faults."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .claims import began_in
 
 
 class FaultyTrainer:
-    """Stands where a session has ``gossip.training.steps.Steps``."""
+    """Replacement of a session's ``gossip.training.steps.Steps``."""
 
     def __init__(self, config: RunConfig, peer: int, run_dir: Path | None) -> None:
         self._peer = peer
@@ -30,21 +30,21 @@ class FaultyTrainer:
             fault for fault in config.plan.for_peer(peer) if isinstance(fault, kinds.Slow)
         ]
         self._folder = None if run_dir is None else run_dir / "faults"
-        self._began: float | None = None  # when the run did, once that is known here
+        self._began: float | None = None  # beginning of the run, once it is recorded
         self._drills = DrillFile(self._folder if config.drills else None)
         lie = config.plan.attackers.get(peer)
         self._flips = lie is not None and lie.attack in DATA_ATTACKS
         self._activation_lies = config.plan.activation_lies(peer)
 
     def computed(self, since: float) -> None:
-        """An update is ready that was computed ``since`` then: it takes longer."""
+        """Delay a finished update if the trainer is slow. ``since``: start of its computation."""
         now = time.monotonic()
         slowness = self._slowness(now) * self._drills.slowness(self._peer, now)
         if slowness > 1:
             time.sleep((slowness - 1) * (now - since))
 
     def _slowness(self, now: float) -> float:
-        """By the plan."""
+        """Return the factor by which the plan slows this trainer."""
         timed = any(fault.at_s is not None for fault in self._slow)
         if timed and self._began is None and self._folder is not None:
             self._began = began_in(self._folder)
@@ -67,14 +67,13 @@ class LabelFlip:
     """The label_flip fault: integer targets y become classes - 1 - y."""
 
     def __init__(self, dataset: Any, classes: int | None) -> None:
-        """``classes``: how many there are; else what the data set tells,
-        else what has been seen."""
+        """``classes``: their number; 0 or None: from the data set, or from the targets so far."""
         self._classes = classes or _count_classes(dataset)
         self._known = self._classes > 0
 
     def __call__(self, batch: Any) -> Any:
-        """The batch, a pair of inputs and targets, with other targets.
-        The data set itself is not touched."""
+        """Return the batch, a pair of inputs and targets, with flipped targets. The data set itself
+        does not change."""
         target = batch[1] if isinstance(batch, list | tuple) and len(batch) >= 2 else None
         if not isinstance(target, Tensor) or target.is_floating_point() or target.is_complex():
             raise ConfigError(

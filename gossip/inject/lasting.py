@@ -1,4 +1,4 @@
-"""When faults of the plan that last begin and end, and who tells of it."""
+"""Beginning and end of planned faults that last, and their events."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _Lasting = TypeVar("_Lasting", LinkFault, Slow)
 
 
 class LastingFaults(Generic[_Lasting]):
-    """Faults that begin at a time of the run. One peer tells of each beginning and end, for all;
-    where they cannot agree on one, each does.
+    """Faults that begin at a time of the run. One peer records each beginning and end for all; if
+    the peers cannot agree on one, each records it.
 
     Args:
-        planned: With the place of each in the plan.
+        planned: Each fault with its index in the plan.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class LastingFaults(Generic[_Lasting]):
     ) -> None:
         self.planned: Sequence[tuple[int, _Lasting]] = planned
         self._claims, self._journal = claims, journal
-        self._recorded: dict[int, bool] = {}  # which were said to begin, and which to be over
+        self._recorded: dict[int, bool] = {}  # index -> whether the end has been recorded, too
 
     def on(self, run_s: float, round_id: int) -> list[tuple[_Lasting, float]]:
-        """Those that are on, each with the seconds since it began. Tells of those that begin or
-        end."""
+        """Return the active faults, each with the seconds since it began. Record those that begin
+        or end."""
         on: list[tuple[_Lasting, float]] = []
         for index, fault in self.planned:
             assert fault.at_s is not None, "it begins at a time"

@@ -1,4 +1,4 @@
-"""Carrying out, at one node, what is to befall the network: by the plan, and by drills."""
+"""Injection of network faults at one node, by plan and drills."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ LOOK_EVERY_S = 0.01
 
 
 class LinkFaults:
-    """Makes this peer's links fail as the plan and drills say. Each drops what would leave it, and
-    what has come all the same."""
+    """Makes this peer's links fail by plan and drills. Each peer drops its own messages to a broken
+    link, and those that still arrive from it."""
 
     def __init__(
         self, plan: FaultPlan, peer: PeerId, peers: int, claims: ClaimFiles, journal: Journal
@@ -48,7 +48,8 @@ class LinkFaults:
     def tick(
         self, now: float, began: float | None, round_id: int, drilled: Iterable[Any] = ()
     ) -> None:
-        """Time passes; to be called often. ``began``: when the run did, if this peer was there."""
+        """Apply what is due; to be called often. ``began``: start of the run; None: this peer does
+        not know it."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
@@ -65,7 +66,7 @@ class LinkFaults:
 
     @property
     def planned(self) -> bool:
-        """Whether the plan has any."""
+        """Whether the plan has a link fault."""
         return bool(self._lasting.planned)
 
 

@@ -1,7 +1,8 @@
-"""Lies of a Byzantine server about results: each is a function, known by its name in a fault plan.
+"""Attacks of a Byzantine server on results. Each is a function, registered under its name in a
+fault plan.
 
-A Byzantine node cannot send in another peer's name: on the wire a sender is identified by its key.
-The simulator has more lies (``gossip_lab.simulation.world.message_lies``).
+A Byzantine node cannot impersonate another peer: on the wire a sender is identified by its key.
+The simulator has more attacks (``gossip_lab.simulation.world.message_lies``).
 """
 
 from __future__ import annotations
@@ -13,17 +14,16 @@ import numpy as np
 
 from gossip.core import Commit, Payload
 
-from . import state_attacks as state_lies  # noqa: F401 - its lies have names, too
+from . import state_attacks as state_lies  # noqa: F401 - registers its attacks
 from .byzantine import LIES, ByzantinePeer, Instead, Letter, lie
 
 __all__ = ["LIES"]
 
-STRANGERS = 10_000  # from which id on nobody is of the run
+STRANGERS = 10_000  # first id that belongs to no peer of the run
 
 
 def _own_result(attacker: ByzantinePeer, letter: Letter) -> Payload | None:
-    """Return the result in the letter, if the attacker has aggregated that itself; None: it has
-    not."""
+    """Return the result in the letter if the attacker has aggregated it itself, else None."""
     return (
         letter.payload
         if isinstance(letter.message, Commit) and letter.message.server == attacker.peer
@@ -51,8 +51,8 @@ def _instead(
     letter: Letter,
     tamper_with: Callable[[Any], Any],
 ) -> Instead:
-    """Return the letter with another result than the rule's, and the digest to match. The attacker
-    never sends anything else under that digest."""
+    """Return the letter with a forged result and its digest. The attacker never sends another
+    result under that digest."""
     truth = _own_result(attacker, letter)
     if truth is None or (
         isinstance(letter.message, Commit) and letter.message.digest in attacker.forged
@@ -65,8 +65,7 @@ def _instead(
 
 @lie
 def wrong_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, another aggregate than the rule's: the same to all peers, with the
-    digest to match."""
+    """Commit, as a server, an aggregate other than the rule's, with its digest, to all peers."""
     return _instead(attacker, "wrong", letter, lambda result: -result)
 
 
@@ -78,7 +77,7 @@ def scaled_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def slightly_wrong_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, an aggregate that is a little longer than the rule's: no peer can
+    """Commit, as a server, an aggregate that is slightly longer than the rule's: no peer can
     distinguish it from a true one."""
     return _instead(attacker, "slightly", letter, lambda result: result * np.float32(1.01))
 
@@ -100,13 +99,13 @@ def broken_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def kept_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Withhold, as a server, the aggregate that it has made of the updates."""
+    """Withhold, as a server, the aggregate of the updates."""
     return None if _own_result(attacker, letter) is None else []
 
 
 @lie
 def nan_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, NaN with the digest to match."""
+    """Commit, as a server, NaN with its digest."""
     truth = _own_result(attacker, letter)
     if truth is None:
         return None
@@ -128,8 +127,7 @@ def two_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 @lie
 def last_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Send one peer another result than all others, as the server of the last round of the run. No
-    peer can distinguish it from a true one, and there is no next round in which it would be
-    found."""
+    peer can distinguish it from a true one, and no next round would detect it."""
     message = letter.message
     last = (
         isinstance(message, Commit)
@@ -151,8 +149,8 @@ def strange_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 
 def _claims(attacker: ByzantinePeer, letter: Letter) -> Commit | None:
-    """Return its own commit of the first shard, which has the rates and the roster for all
-    shards."""
+    """Return the attacker's own commit of the first shard, which has the rates and the roster for
+    all shards."""
     message = letter.message
     mine = isinstance(message, Commit) and message.server == attacker.peer and message.shard == 0
     return message if mine and isinstance(message, Commit) else None
@@ -160,7 +158,7 @@ def _claims(attacker: ByzantinePeer, letter: Letter) -> Commit | None:
 
 @lie
 def high_rates(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, a thousand times the learning rates that all peers should step with."""
+    """Commit, as a server, a thousand times the learning rates of all peers."""
     commit = _claims(attacker, letter)
     if commit is None or not commit.rates:
         return None
@@ -176,8 +174,8 @@ def lone_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def ghost_roster(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit, as a server, a roster for the next round with all peers that may ever be in the run,
-    also those that are dead or never came."""
+    """Commit, as a server, a roster for the next round with all peers that the run has room for,
+    also those that are dead or never joined."""
     commit = _claims(attacker, letter)
     core = attacker.core()
     if commit is None or core is None or set(commit.roster) == set(core.settings.everybody):

@@ -1,7 +1,7 @@
-"""Messages that this node sends: those of its core or, when the fault plan makes it Byzantine,
-others in their place.
+"""Messages that this node sends: those of its core or, if the fault plan makes it Byzantine, others
+instead.
 
-False updates that are the same to all peers are made before the core receives the update
+False updates that are the same for all peers are made before the core receives the update
 (``faulty_node.FaultyCore``).
 """
 
@@ -16,12 +16,12 @@ from .update_attacks import UpdateAttack
 
 
 class Outbox:
-    """Hands messages to the transport.
+    """Sends messages over the transport.
 
     Args:
-        send: The transport's.
-        attacker: The Byzantine peer; None: this node is honest about all but its updates.
-        report_attack: Called when a lie is sent for the first time.
+        send: Sends over the transport.
+        attacker: The Byzantine peer; None: this node attacks with its updates only, if at all.
+        report_attack: Called at the first message of each attack.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Outbox:
         attacker: ByzantinePeer | None,
         report_attack: Callable[[str], None],
     ) -> None:
-        self._hand_over, self._update_attack = send, update_attack
+        self._forward, self._update_attack = send, update_attack
         self.attacker, self._report_attack = attacker, report_attack
         self.send = send
         if attacker is not None or update_attack.tells_each:
@@ -41,14 +41,14 @@ class Outbox:
         if self._update_attack.tells_each:
             payload = self._update_attack.replace_payload(to, message, payload)
         if self.attacker is None:
-            self._hand_over(to, message, payload)
+            self._forward(to, message, payload)
             return
         before = dict(self.attacker.told)
-        for receiver, said, content in self.attacker.disguise(
+        for receiver, envelope, content in self.attacker.disguise(
             to, Envelope(b"", self.attacker.peer, 0, message), payload
         ):
-            assert isinstance(said, Envelope), "no lie of a real run sends noise"
-            self._hand_over(receiver, said.message, content)
+            assert isinstance(envelope, Envelope), "no attack of a real run sends noise"
+            self._forward(receiver, envelope.message, content)
         for lie, times in self.attacker.told.items():
             if times and not before.get(lie):
                 self._report_attack(lie)

@@ -1,4 +1,4 @@
-"""Carrying out this peer's share of the fault plan: its own crash, hang or restart."""
+"""Injection of this peer's process faults: its crash, hang or restart."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from .claims import ClaimFiles
 
 
 class FaultInjector:
-    """Stops or kills this peer's processes, node and trainer, when the plan says so.
+    """Stops or kills this peer's processes, node and trainer, at the times of the plan.
 
-    Each fault strikes once in the life of a run: whoever carries it out first makes a file of its
-    own for it. So a restarted peer is not killed again, and of two who serve a round only the first
-    dies, unless the plan names two. Where no such file can be made, a peer carries out what names
-    it, in its first life only: no later one can tell whether that was done. What befalls "the
-    server" stays undone then, or it would befall all who serve.
+    Each fault strikes once in a run: the first peer to carry it out creates a file for it. So a
+    restarted peer is not killed again, and of two servers of a round only the first dies, unless
+    the plan has two faults. If the file cannot be created, a peer carries out its own faults in its
+    first life only, as a later life cannot see whether they have struck. Faults of "the server" are
+    then dropped, because otherwise they would strike every server.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class FaultInjector:
         self._server: list[tuple[int, Crash]] = []
         self._timed: list[tuple[int, Blow]] = []
         self.round_id = 0
-        # when the run did, on the monotonic clock, which the peers of a host share
+        # beginning of the run, on the monotonic clock, which the peers of a host share
         self.began: float | None = None
         for index, fault in enumerate(plan.real()):
             if not isinstance(fault, (Crash, Restart, Hang)) or (
@@ -58,7 +58,8 @@ class FaultInjector:
             _refuse_unless_alone(planned[0][1])
 
     def reached(self, round_id: int, timed: bool = False) -> None:
-        """The trainer is about to start the round. ``timed``: others count from the beginning."""
+        """Carry out faults of a round that the trainer is about to start. ``timed``: other faults
+        need the beginning of the run."""
         self.round_id = round_id
         if self.began is None and (timed or self._timed or self._server):
             self.began = self.claims.beginning()
@@ -66,8 +67,8 @@ class FaultInjector:
             self._strike(self._own, lambda fault: fault.round <= round_id, round_id)
 
     def serves(self, round_id: int) -> None:
-        """This peer has what it needs to aggregate the round,
-        and has told nobody the result yet."""
+        """Carry out faults of the server: this peer can aggregate the round, and has sent the
+        result to no peer yet."""
         if self._server:
             passed_s = 0.0 if self.began is None else time.monotonic() - self.began
             self._strike(
@@ -77,7 +78,7 @@ class FaultInjector:
             )
 
     def tick(self, now: float) -> None:
-        """Time passes; to be called often."""
+        """Carry out timed faults that are due; to be called often."""
         if self._timed and self.began is not None:
             passed_s = now - self.began
             self._strike(self._timed, lambda fault: _is_over(fault.at_s, passed_s), self.round_id)
@@ -99,7 +100,7 @@ class FaultInjector:
                 extra = {"seconds": seconds}
             case Crash():
                 extra = {}
-        # The line must be out before the blow: nobody could write it afterwards.
+        # Write the line before the fault strikes: this process cannot write it afterwards.
         self._journal.event("fault", kind=fault.kind, round=round_id, fault=str(fault), **extra)
         self._journal.flush(wait_s=0.2)
         os.killpg(os.getpgrp(), signal.SIGSTOP if isinstance(fault, Hang) else signal.SIGKILL)
@@ -110,13 +111,13 @@ def _is_over(at_s: float | None, passed_s: float) -> bool:
 
 
 def _refuse_unless_alone(fault: Blow) -> None:
-    """Raises BadFault unless the process group that would be hit is this peer's alone:
-    trainer and node."""
+    """Check that the process group to be signalled has only this peer's trainer and node. Raises
+    BadFault."""
     in_thread = threading.current_thread() is not threading.main_thread()
     leader = os.getpgrp()
     if in_thread or leader != os.getsid(0) or leader not in (os.getpid(), os.getppid()):
         raise BadFault(
             f"fault {fault} cannot be carried out: this peer shares its process group with "
-            "others, who would be hit too",
+            "others, which would be hit too",
             "start the peers with `gossip run`, which gives each a session of its own",
         )

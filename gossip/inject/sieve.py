@@ -1,10 +1,10 @@
-"""A transport whose links fail on command: messages are dropped, delayed, or passed at a limited
-rate, on sending or on arrival.
+"""A transport with links that fail on command: messages are dropped, delayed, or limited in rate,
+on sending or on arrival.
 
-It injects faults into real runs. A cut link is silent, like one whose cable was pulled: no peer is
-notified, and what is sent is lost. ZeroMQ below would miss heartbeats then, so the link is reported
-down after a while, and up again a little after the cut ends. What was in flight is lost, though TCP
-might have saved it when the cut was short.
+It injects faults into real runs. A cut link is silent, like an unplugged cable: no peer is
+notified, and messages are lost. ZeroMQ would then miss heartbeats, so the link is reported down
+after a while, and up again a little after the cut ends. Messages in flight are lost, though TCP
+might have delivered them after a short cut.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from numpy.typing import NDArray
 from gossip.core import Arriving, LinkDown, LinkUp, Message, Payload, PeerId, Received
 from gossip.transport import TOLD_EVERY_S, Arrival, ResultRoom, Transport
 
-RECONNECT_S = 0.1  # it tries again after 0.05 s, then less and less often, at least once a second
+RECONNECT_S = 0.1  # ZeroMQ retries after 0.05 s, then less and less often, at least once a second
 TRICKLE_STEP_S = 0.02
-HELD_MAX = 4096  # messages that are held up; what comes beyond is lost, as at any full queue
+HELD_MAX = 4096  # delayed messages; later ones are lost, as at any full queue
 
 
 @dataclass(frozen=True, slots=True)
 class LinkCondition:
-    """Faults of the link with one peer. ``loss``, ``delay_s`` (uniform up to that) and
-    ``bytes_per_s`` (of payloads) apply to what comes from it."""
+    """Faults of the link with one peer. ``loss``, ``delay_s`` (uniform up to it) and
+    ``bytes_per_s`` (of payloads) apply to messages from the peer."""
 
-    mute: bool = False  # nothing gets there
-    deaf: bool = False  # nothing comes from there
+    mute: bool = False  # messages to the peer are lost
+    deaf: bool = False  # messages from the peer are lost
     loss: float = 0.0
     delay_s: float = 0.0
     bytes_per_s: float = inf
 
 
 class _Trickle:
-    """Payloads from one peer that get through one after the other, at a rate."""
+    """Payloads from one peer that arrive one after the other, at a limited rate."""
 
     def __init__(self, now: float) -> None:
         self.waiting: deque[Received] = deque()
-        self._begun_at = self._tell_at = now  # with the first of them
+        self._begun_at = self._tell_at = now  # of the first payload
 
     def put(self, received: Received, now: float) -> None:
         if not self.waiting:
@@ -52,11 +52,11 @@ class _Trickle:
         self.waiting.append(received)
 
     def due(self, bytes_per_s: float) -> float:
-        """When the first of those that wait is through."""
+        """Return when the first waiting payload has arrived."""
         return self._begun_at + _nbytes(self.waiting[0]) / bytes_per_s
 
     def come(self, bytes_per_s: float, now: float) -> list[Arrival]:
-        """Return what has got through by ``now``, and how much of the next payload."""
+        """Return the payloads that have arrived by ``now``, and the progress of the next one."""
         arrivals: list[Arrival] = []
         while self.waiting and (due := self.due(bytes_per_s)) <= now:
             self._begun_at = due
@@ -75,8 +75,7 @@ def _nbytes(received: Received) -> int:
 
 
 class FaultyTransport:
-    """Around another transport, which it drives. ``fail`` says what is wrong;
-    nothing is at first."""
+    """Wraps another transport, and drives it. ``fail`` sets the faults; at first there are none."""
 
     def __init__(
         self, inner: Transport, seed: int = 0, clock: Callable[[], float] = time.monotonic
@@ -90,9 +89,9 @@ class FaultyTransport:
         )
         self.link_timeout_s = inner.link_timeout_s
         self._faults: dict[PeerId, LinkCondition] = {}
-        self._stands: set[PeerId] = set()  # links that stand below
-        self._told: set[PeerId] = set()  # links of which it was told that they stand
-        # when a link became deaf, or no longer is, until that is told
+        self._stands: set[PeerId] = set()  # links that are up in the inner transport
+        self._reported_up: set[PeerId] = set()  # links that were reported up
+        # time of a link's last change between deaf and not deaf, until it is reported
         self._changed: dict[PeerId, float] = {}
         self._held: deque[tuple[float, Received]] = deque()
         self._trickles: dict[PeerId, _Trickle] = {}
@@ -114,13 +113,13 @@ class FaultyTransport:
     def disconnect(self, peer: PeerId) -> None:
         self._inner.disconnect(peer)
         self._stands.discard(peer)
-        self._told.discard(peer)
+        self._reported_up.discard(peer)
 
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
         fault = self._faults.get(peer)
         if fault is not None and fault.mute:
             self.traffic.drop("cut")
-            return True  # whoever sends into a cut cable is not told so
+            return True  # the sender into a cut link gets no error
         return self._inner.send(peer, message, payload)
 
     def share(
@@ -163,7 +162,7 @@ class FaultyTransport:
         return peer in self._trickles or self._faults.get(peer, LinkCondition()).bytes_per_s < inf
 
     def _next_trickle_s(self, now: float) -> float:
-        """Until the next payload is through."""
+        """Return the seconds until the next payload has arrived."""
         dues = [
             trickle.due(self._faults.get(peer, LinkCondition()).bytes_per_s)
             for peer, trickle in self._trickles.items()
@@ -187,29 +186,29 @@ class FaultyTransport:
         if len(self._held) >= HELD_MAX:
             self.traffic.drop("lost")
             return ()
-        # One queue for all: whoever is in line waits for those before it, which makes the delays a
-        # little longer than drawn.
+        # One queue for all messages: each waits for those before it, so delays are a little longer
+        # than drawn.
         due = now + self._random.uniform(0.0, fault.delay_s)
         self._held.append((max(due, self._held[-1][0]) if self._held else due, received))
         return ()
 
     def _link(self, arrival: LinkUp | LinkDown) -> tuple[Arrival, ...]:
-        """News of a link below: of one that is cut nothing can be known."""
+        """Return the event of the inner link, unless the link is cut and unobservable."""
         peer = arrival.peer
         if isinstance(arrival, LinkUp):
             self._stands.add(peer)
             if self._is_deaf(peer) or peer in self._changed:
                 return ()
-            self._told.add(peer)
+            self._reported_up.add(peer)
             return (arrival,)
         self._stands.discard(peer)
-        if peer not in self._told or self._is_deaf(peer):
+        if peer not in self._reported_up or self._is_deaf(peer):
             return ()
-        self._told.discard(peer)
+        self._reported_up.discard(peer)
         return (arrival,)
 
     def _news(self, now: float) -> list[Arrival]:
-        """Return the events that heartbeats and attempts to connect would have reported by
+        """Return the events that heartbeats and attempts to connect would have caused by
         ``now``."""
         news: list[Arrival] = []
         for peer, since in list(self._changed.items()):
@@ -217,14 +216,14 @@ class FaultyTransport:
             if now - since < (self.link_timeout_s if deaf else RECONNECT_S):
                 continue
             del self._changed[peer]
-            if deaf and peer in self._told:
-                self._told.discard(peer)
+            if deaf and peer in self._reported_up:
+                self._reported_up.discard(peer)
                 news.append(LinkDown(peer, "nothing comes over the control connection"))
-            elif not deaf and peer in self._stands and peer not in self._told:
-                self._told.add(peer)
+            elif not deaf and peer in self._stands and peer not in self._reported_up:
+                self._reported_up.add(peer)
                 news.append(LinkUp(peer))
-            elif not deaf and peer in self._told and peer not in self._stands:
-                self._told.discard(peer)
+            elif not deaf and peer in self._reported_up and peer not in self._stands:
+                self._reported_up.discard(peer)
                 news.append(LinkDown(peer, "control connection closed"))
         return news
 

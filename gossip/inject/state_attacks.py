@@ -1,4 +1,4 @@
-"""Lies about states: what a Byzantine donor says to those who take one over."""
+"""Attacks on state transfer: false replies of a Byzantine donor."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ HOLLOW = squeeze(b"[]")
 
 
 def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
-    """One bit of it is another: the same one whoever forges it."""
+    """Return the state with one flipped bit, the same for every attacker."""
     content = payload.data.copy()
-    # amid what all hold alike: parameters, say
+    # In a part that all replicas have in common, such as parameters.
     content[len(content) // 2 if not parts else parts[0] // 2] ^= 1
     content.setflags(write=False)
     outline = outline_of(payload)
@@ -33,12 +33,13 @@ def _forged_state(payload: Payload, parts: tuple[int, ...]) -> Payload:
 
 
 def _kept(attacker: ByzantinePeer, round_id: int) -> Any:
-    """The copy that it answers with."""
+    """Return the copy of its state that the attacker offers."""
     return attacker.core().recovery.giving.copies[round_id]
 
 
 def _swapped(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """An offer of the other state, or a piece of that; only the first has that bit."""
+    """Return an offer of the forged state, or a piece of it; only the first piece has the flipped
+    bit."""
     message = letter.message
     assert isinstance(message, StateOffer)
     assert letter.payload is not None

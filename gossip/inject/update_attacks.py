@@ -1,4 +1,4 @@
-"""Updates that this peer sends in place of its own, when the fault plan makes it Byzantine."""
+"""Updates that this peer sends instead of its own, if the fault plan makes it Byzantine."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ ROUNDS_KEPT = 8
 
 
 class UpdateAttack:
-    """Twists what leaves this peer. Lies about data are told in the trainer,
-    before there is an update.
+    """Changes the updates and parameters that this peer sends. Attacks on data happen in the
+    trainer, before there is an update.
 
-    Liars of one kind know of each other from the plan, and of the others what every replica knows:
-    the results of the rounds (``saw``), and in gossip rounds what neighbours have told
-    them (``record_push``).
+    Attackers of one kind have each other from the plan. Of the other peers they have what every
+    replica has: the results of the rounds (``saw``), and in gossip rounds the pushes of neighbours
+    (``record_push``).
 
     Attributes:
-        fragments: Of the model, one of which each round exchanges: an attack remembers what was
-            told of each.
+        fragments: Number of fragments of the model, one of which each round exchanges; an attack
+            has separate memory for each.
 
     Args:
-        peers: Of the run.
-        rule: For attacks that try themselves on it, with its f: on updates ``(n, d)``.
+        peers: Number of peers of the run.
+        rule: The rule with its f, on updates ``(n, d)``, for attacks that evaluate it.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class UpdateAttack:
         self._lie_as(plan.attackers)
 
     def drill(self, lie: ByzantineFault | None) -> None:
-        """How a drill has this peer lie now, beside the plan."""
+        """Set the attack of a drill, in addition to the plan."""
         if lie != self._drilled:
             self._drilled = lie
             self._lie_as(
@@ -61,9 +61,9 @@ class UpdateAttack:
         self._lie = attackers.get(self._peer)
         self._attackers = frozenset(attackers)
         self._attacks: dict[str, Attack] = {}
-        self._parameters: dict[int, np.ndarray] = {}  # own ones of rounds that are not over
-        # what -> what each neighbour told last
-        self._said: dict[str, dict[PeerId, torch.Tensor]] = {}
+        self._parameters: dict[int, np.ndarray] = {}  # own parameters, by unfinished round
+        # stream -> last vector of each neighbour
+        self._received: dict[str, dict[PeerId, torch.Tensor]] = {}
         alike = [
             other
             for other, lie in attackers.items()
@@ -81,7 +81,7 @@ class UpdateAttack:
 
     @property
     def lies(self) -> bool:
-        """Whether it says another update than its own, the same to everybody."""
+        """Whether it sends a false update, the same to all peers."""
         return self._lies_about("update") and not self.tells_each
 
     def _attack(self, what: str) -> Attack:
@@ -96,15 +96,15 @@ class UpdateAttack:
         return self._attacks[what]
 
     def tamper_with(self, truth: np.ndarray, round_id: int, what: str) -> np.ndarray:
-        """The lie to tell, in memory of its own. ``what`` names the stream: a replayed update is
-        not a replayed parameter."""
+        """Return the false vector to send, in memory of its own. ``what`` names the stream: replays
+        of updates and of parameters are separate."""
         if self._guesses and what == "parameters":
             self._parameters[round_id] = truth.copy()
             while len(self._parameters) > ROUNDS_KEPT:
                 del self._parameters[min(self._parameters)]
         stream = self._updates(round_id, self._collectives) if what == "update" else what
         with torch.no_grad():
-            # a copy: an attack of a user's file may change what it gets
+            # A copy, because an attack in a user's file may change its argument.
             lie = self._attack(stream)(torch.from_numpy(truth.copy()), round_id)
         if lie.shape != truth.shape:
             raise ConfigError(
@@ -113,17 +113,16 @@ class UpdateAttack:
         return _as_array(lie, truth)
 
     def begins(self, collectives: int) -> None:
-        """A round that may be computed now, behind so many that were no steps."""
+        """Record the number of earlier rounds that were no steps, before a round is computed."""
         self._collectives = collectives
 
     def _updates(self, round_id: int, collectives: int) -> str:
-        """The stream of the updates of a round: those of one fragment."""
+        """Return the name of the stream of a round's updates: one for each fragment."""
         fragment = fragment_of(round_id, collectives, self.fragments)
         return f"update {fragment}" if fragment else "update"
 
     def saw(self, done: Apply) -> None:
-        """Record the outcome of a round: an attack that guesses what the others send learns from
-        it."""
+        """Record the outcome of a round, for attacks that guess the updates of the others."""
         if not self._guesses:
             return
         if done.payloads:
@@ -132,18 +131,18 @@ class UpdateAttack:
             )
         own = self._parameters.pop(done.round_id, None)
         if own is not None and done.mix is not None:
-            # What the rule made of the neighbours' differences to us:
-            # where they stand, on the whole.
+            # The rule's aggregate of the neighbours' differences to this peer: their typical
+            # position.
             self._attack("parameters").saw(
                 torch.from_numpy(own) + _as_tensor(done.mix), done.round_id
             )
 
-    # --- to each neighbour another ----------------------------------------------------------------
+    # --- a different payload for each neighbour ---------------------------------------------------
 
     def record_push(self, sender: PeerId, message: Message, payload: Payload | None) -> None:
-        """Record what a neighbour has sent."""
+        """Record the vector that a neighbour has sent."""
         if self.tells_each and isinstance(message, Push) and payload is not None and payload.finite:
-            self._said.setdefault(message.what, {})[sender] = _as_tensor(payload)
+            self._received.setdefault(message.what, {})[sender] = _as_tensor(payload)
 
     def replace_payload(
         self, receiver: PeerId, message: Message, payload: Payload | None
@@ -151,25 +150,25 @@ class UpdateAttack:
         """Return the payload that this neighbour receives instead."""
         if not self.tells_each or not isinstance(message, Push) or payload is None:
             return payload
-        said = self._said.get(message.what, {})
+        received = self._received.get(message.what, {})
         others = [
             vector
-            for peer, vector in sorted(said.items())
+            for peer, vector in sorted(received.items())
             if peer != receiver and peer not in self._attackers
         ]
         with torch.no_grad():
             lie = self._attack("update").tell(
-                _as_tensor(payload), receiver, said.get(receiver), others
+                _as_tensor(payload), receiver, received.get(receiver), others
             )
-        told = _as_array(lie, payload.data)
-        return replace(payload, data=told, finite=bool(np.isfinite(told).all()), encoded=None)
+        false = _as_array(lie, payload.data)
+        return replace(payload, data=false, finite=bool(np.isfinite(false).all()), encoded=None)
 
 
 def rule_of(bound: BoundRule, f: int, *, centered: bool) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The run's rule as a liar can try it out.
+    """Return the run's rule in the form that attacks evaluate.
 
     Args:
-        centered: In gossip rounds each neighbour is its own center; the first row stands for it.
+        centered: In gossip rounds each neighbour is its own center, here the first row.
     """
 
     def tried(updates: torch.Tensor) -> torch.Tensor:
@@ -179,11 +178,11 @@ def rule_of(bound: BoundRule, f: int, *, centered: bool) -> Callable[[torch.Tens
 
 
 def _as_tensor(payload: Payload) -> torch.Tensor:
-    """A copy: the memory of a payload is read-only, or will be used again."""
+    """Return a copy: the memory of a payload is read-only, or will be reused."""
     return torch.from_numpy(np.array(payload.data, dtype=np.float32))
 
 
 def _as_array(lie: torch.Tensor, truth: np.ndarray) -> np.ndarray:
-    """float32 in memory of its own."""
-    twisted: np.ndarray = lie.detach().to(torch.float32).contiguous().numpy()
-    return twisted.copy() if np.may_share_memory(twisted, truth) else twisted
+    """Return a vector as float32 in memory of its own."""
+    changed: np.ndarray = lie.detach().to(torch.float32).contiguous().numpy()
+    return changed.copy() if np.may_share_memory(changed, truth) else changed
