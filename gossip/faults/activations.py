@@ -1,4 +1,4 @@
-"""Lies of a member of a stage of a pipeline about what it has computed of a micro-batch."""
+"""Attacks of a member of a stage of a pipeline on its results of micro-batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ member."""
 
 @dataclass(frozen=True, slots=True)
 class ActivationFault(Fault):
-    """Base of the lies about micro-batches.
+    """Base of the attacks on micro-batches.
 
     Attributes:
         lies_about: The result of a pass that is false.
@@ -34,7 +34,7 @@ class ActivationFault(Fault):
     share: float | None = of(Number("SHARE", "a share", least=0.0, most=1.0), None)
 
     def strikes(self, peer: int, round_id: int, micro_batch: int) -> bool:
-        """Whether that peer lies about that micro-batch. The same for every caller, at any time."""
+        """Whether that peer attacks that micro-batch. The result is the same for every caller."""
         if peer not in self.peers:
             return False
         name = f"{self.kind}/{peer}/{round_id}/{micro_batch}".encode()
@@ -43,8 +43,8 @@ class ActivationFault(Fault):
 
     def corrupt(self, truth: Values) -> Values:
         """Return what is sent in place of ``truth``, an array or a tensor."""
-        said: Values = truth * self.factor
-        return said
+        false: Values = truth * self.factor
+        return false
 
 
 def corrupt_pass_result(
@@ -53,7 +53,7 @@ def corrupt_pass_result(
     where: tuple[int, int, int],
     truth: Values,
 ) -> Values:
-    """Return what a peer with these lies sends in place of ``truth``; ``truth`` where none applies.
+    """Return what a peer with these attacks sends instead of ``truth``, which may be ``truth``.
     ``where``: the peer, the round and the micro-batch."""
     for lie in lies:
         if lie.lies_about == about and lie.strikes(*where):

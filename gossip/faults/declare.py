@@ -1,5 +1,5 @@
-"""Declaration of a fault kind, in one place. Its word, its usage, its table in a plan file and its
-row in ``docs/faults.md`` follow from it.
+"""Declaration of a fault kind, in one place. It determines the typed word, its usage, the table in
+a plan file and the row in ``docs/faults.md``.
 
     @declared("{peer}*{factor}", "2*4", real=True)
     @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ _PIECE = re.compile(r"(\[?)([^{\[\]]*)\{(\w+)\}\]?")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Base of all kinds: frozen dataclasses whose fields are the keys of a table."""
+    """Base of all kinds: frozen dataclasses; their fields are the keys of a table."""
 
     @property
     def kind(self) -> str:
-        """The word for it in a plan file."""
+        """Name of the kind in a plan file."""
         return name_of(type(self))
 
     @property
@@ -58,18 +58,18 @@ _Made = TypeVar("_Made", bound=type[Fault])
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault, by the name that it has in words and tables.
+    """A kind of fault, with its name in words and tables.
 
     Attributes:
-        word: What is typed behind the name and a colon: each ``{field}`` with what stands before
-            it; what is in brackets may be left out at the end.
-        example: Of that.
-        real: Whether real processes carry it out. Only then it can be typed.
+        word: Text after the name and a colon: each ``{field}`` with the mark before it; the parts
+            in brackets at the end are optional.
+        example: An example of that text.
+        real: Whether real processes carry it out. Otherwise it cannot be typed.
         fixed: Fields that follow from the name.
-        otherwise: Values of fields that are left out, where the class has none.
-        note: Goes behind the usage.
-        check: Says which faults make no sense, though each field does. Takes the fault, where it
-            was found, and its usage. Raises: BadFault.
+        otherwise: Values of omitted fields, where the class has none.
+        note: Text after the usage.
+        check: Refuses faults with valid fields that make no sense together. Takes the fault, its
+            origin, and its usage. Raises: BadFault.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Kind:
 
     @cached_property
     def units(self) -> dict[str, Unit]:
-        """By the fields that are not fixed."""
+        """Units of the fields that are not fixed, by field."""
         return {
             field.name: field.metadata["unit"]
             for field in dataclasses.fields(self.made)
@@ -112,7 +112,8 @@ class Kind:
     # --- as a word --------------------------------------------------------------------------------
 
     def read(self, reader: Reader) -> tuple[Fault, ...]:
-        """The faults of a word, from its colon on: one for each peer, of kinds with one."""
+        """Return the faults of a word, from its colon on: one for each peer, if its kind has one
+        peer."""
         reader.expect(":", "':'")
         values: dict[str, Any] = {}
         for optional, mark, name in _PIECE.findall(self.word):
@@ -142,7 +143,7 @@ class Kind:
     # --- as a table -------------------------------------------------------------------------------
 
     def read_table(self, table: Table) -> Fault:
-        """Raises: BadFault."""
+        """Return the fault in a table. Raises: BadFault."""
         self._check_keys(table)
         values = {
             name: unit.read_key(table, name)
@@ -165,7 +166,7 @@ class Kind:
             )
 
     def row(self, fault: Fault) -> dict[str, Any]:
-        """The keys that ``read_table`` reads back."""
+        """Return the keys of the table that ``read_table`` reads."""
         values = {name: getattr(fault, name) for name in self.units}
         return {name: value for name, value in values.items() if value not in ((), None)}
 
@@ -180,11 +181,11 @@ KINDS: dict[str, Kind] = {}
 
 
 def declared(word: str, example: str, *, real: bool = False) -> Callable[[_Made], _Made]:
-    """Declares a kind, named as its class."""
+    """Declare a kind, with the name of its class."""
 
     def decorate(made: _Made) -> _Made:
-        struck = {"round": None} if "{round}" in word else {}  # or it has its moment in at_s
-        add(Kind(name_of(made), made, word, example, real, otherwise=struck))
+        unset = {"round": None} if "{round}" in word else {}  # or the fault has ``at_s``
+        add(Kind(name_of(made), made, word, example, real, otherwise=unset))
         return made
 
     return decorate
@@ -200,14 +201,14 @@ def typed_kinds() -> tuple[str, ...]:
 
 
 def unknown_kind(kind: str, where: str, known: tuple[str, ...]) -> BadFault:
-    """The error for a kind that there is not, with its nearest neighbour."""
+    """Return the error for an unknown kind, with the nearest known one."""
     return BadFault(
         f"{where}: unknown kind {kind!r}.{suggest_name(kind, known)}", list_nearest(kind, known)
     )
 
 
 def name_of(made: type[Fault]) -> str:
-    """``LateStart`` is ``late_start``."""
+    """Return the name of a kind: ``LateStart`` is ``late_start``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", made.__name__).lower()
 
 

@@ -1,8 +1,8 @@
-"""Faults that a drill puts upon a live run: what lasts is in a file that nodes and trainers look
-at, with when it began and ends.
+"""Faults that a drill injects into a live run. A file has those that last, with their beginning and
+end; nodes and trainers read it.
 
-The launcher alone writes it, whole or not at all. It says what is, not what changes, so whoever is
-started again during a drill finds itself in the middle of it. Times are those of the host's
+Only the launcher writes the file, completely or not at all. It has the active faults and not the
+changes, so a process that is restarted during a drill finds them. Times are those of the host's
 monotonic clock.
 """
 
@@ -40,7 +40,7 @@ class Drill:
 
 
 def write(folder: Path, drills: Iterable[Drill]) -> None:
-    """Into the run's folder ``faults``."""
+    """Write the drills to the run's folder ``faults``."""
     rows = [
         {
             "number": drill.number,
@@ -57,8 +57,8 @@ def write(folder: Path, drills: Iterable[Drill]) -> None:
 
 
 class DrillFile:
-    """Reads what ``write`` wrote, when it has changed. ``folder`` None:
-    a run that allows no drills."""
+    """Reader of the file of ``write``, which is read again when it has changed. ``folder`` None: a
+    run that allows no drills."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / FILE
@@ -67,7 +67,7 @@ class DrillFile:
         self._next_check = -math.inf
 
     def on(self, now: float) -> tuple[Fault, ...]:
-        """The faults that are on."""
+        """Return the active faults."""
         if self._path is None:
             return ()
         if now >= self._next_check:
@@ -76,7 +76,7 @@ class DrillFile:
         return tuple([drill.fault for drill in self._drills if drill.is_on(now)])
 
     def slowness(self, peer: int, now: float) -> float:
-        """How many times as long the peer's steps are to take."""
+        """Return the factor by which the peer's steps take longer."""
         return math.prod(
             [
                 fault.factor
@@ -86,7 +86,7 @@ class DrillFile:
         )
 
     def lie(self, peer: int, now: float) -> ByzantineFault | None:
-        """How the peer is to lie."""
+        """Return the attack of the peer, if a drill has one."""
         return next(
             (
                 fault
@@ -110,4 +110,4 @@ class DrillFile:
             )
             self._stamp = stamp
         except (OSError, ValueError, KeyError, TypeError, BadFault):
-            return  # there is none yet; a file of somebody else is no order
+            return  # no file yet, or not a file of the launcher

@@ -1,8 +1,8 @@
-"""The faults that real processes and the simulator both carry out: crash, restart, hang,
-slow, and liars.
+"""Faults that real processes and the simulator both carry out: crash, restart, hang, slow, and
+attacks of Byzantine peers.
 
-What strikes at a moment names it by a round (``round``) or by the seconds since the run began
-(``at_s``), never by both.
+A fault that strikes at a moment has either a round (``round``) or the seconds since the run began
+(``at_s``), never both.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ class Slow(Fault):
     for_s: float | None = of(Seconds(), None)
 
     def is_on(self, run_s: float | None) -> bool:
-        """Whether its steps are slow now. ``run_s``: since the run began; None: it has not."""
+        """Whether its steps are slow now. ``run_s``: seconds since the run began; None: it has not
+        begun."""
         if self.at_s is None:
             return True
         return run_s is not None and self.at_s <= run_s < self.at_s + (self.for_s or inf)
@@ -73,7 +74,7 @@ class Slow(Fault):
 
 def _check_slow(fault: Slow, where: str, usage: str) -> None:
     if fault.at_s is None and fault.for_s is not None:
-        raise BadFault(f"{where}: for_s says how long from at_s on, which is missing", usage)
+        raise BadFault(f"{where}: for_s is the time from at_s on, which is missing", usage)
 
 
 add(
@@ -104,8 +105,8 @@ class ByzantineFault(Fault):
 
     @property
     def built_in(self) -> AttackKind | None:
-        """The attack, if it is built in. To read a plan never loads a user's file: ``kind_of``
-        does, in the processes of the run."""
+        """The attack, if it is built in. A plan is read without loading a user's file; ``kind_of``
+        loads it, in the processes of the run."""
         return ATTACKS.get(self.attack)
 
     @property
@@ -135,7 +136,7 @@ def _check_strength(fault: ByzantineFault, where: str, usage: str) -> None:
 def attacker(
     attack: str, peers: tuple[int, ...], strength: float | None, where: str
 ) -> ByzantineFault:
-    """A liar whose strength makes sense for the attack. Raises: BadFault."""
+    """Return a Byzantine fault, after a check of its strength. Raises: BadFault."""
     fault = ByzantineFault(attack, peers, strength)
     _check_strength(fault, where, KINDS[attack].usage)
     return fault

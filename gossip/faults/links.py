@@ -12,8 +12,8 @@ Link: TypeAlias = tuple[int, int]
 
 
 def severed(fault: Break) -> Iterator[Link]:
-    """The links that carry nothing while the fault is on (of one that flaps:
-    while it is broken)."""
+    """Yield the links that carry nothing while the fault is active (a flapping link: while it is
+    broken)."""
     match fault:
         case Partition():
             yield from _across(fault)
@@ -35,7 +35,7 @@ def _across(fault: Partition) -> Iterator[Link]:
 
 
 def _beyond(fault: Ring) -> Iterator[Link]:
-    """Between those who do not stand side by side."""
+    """Yield the links between peers that are no neighbours in the ring."""
     order, n = fault.peers, len(fault.peers)
     for i, a in enumerate(order):
         for j, b in enumerate(order):
@@ -44,8 +44,8 @@ def _beyond(fault: Ring) -> Iterator[Link]:
 
 
 def near(fault: Weather, peers: Iterable[int]) -> list[Link]:
-    """The links that a fault of the weather is about: those at one of its peers, or all; of what
-    befalls payloads that they send, those from one."""
+    """Return the links that a fault of the network affects: those of its peers, or all. Faults of
+    payloads that peers send affect the links from them."""
     everybody = tuple(peers)
     links = [(a, b) for a in everybody for b in everybody if a != b]
     if isinstance(fault, Trickle | Unreadable):

@@ -1,8 +1,9 @@
-"""A fault is data: who crashes, hangs, slows down or lies, what breaks in the network, and when.
+"""Fault plan: the crashes, hangs, slow steps and attacks of peers, the faults of the network, and
+their times, as data.
 
-One plan drives real processes and the simulator alike; real processes refuse what only the
-simulator can do. On the command line a fault is one word (``docs/faults.md``),
-in a plan file one table:
+One plan drives real processes and the simulator; real processes refuse faults that only the
+simulator supports. On the command line a fault is one word (``docs/faults.md``), in a plan file one
+table:
 
     crash:3@50          [[fault]]
     sign_flip:5,6*10    kind = "crash"
@@ -33,8 +34,8 @@ from .world import FINAL_ROUND_ATTACKS, REAL_ATTACKS, RESULT_ATTACKS, LinkFault,
 class FaultPlan:
     """All faults of a run.
 
-    ``simulate`` is the plan's table of that name: what the simulator's world is like beside the
-    faults. Real runs skip it.
+    ``simulate`` is the plan's table of that name: settings of the simulator beside the faults. Real
+    runs skip it.
     """
 
     faults: tuple[Fault, ...] = ()
@@ -48,7 +49,7 @@ class FaultPlan:
 
     @property
     def attackers(self) -> Mapping[int, ByzantineFault]:
-        """Peer -> how it lies about its updates."""
+        """Attack of each Byzantine peer on its updates."""
         return {
             peer: fault
             for fault in self.faults
@@ -58,13 +59,13 @@ class FaultPlan:
 
     @property
     def byzantine(self) -> frozenset[int]:
-        """Peers that lie about anything: a run's f is to count them all."""
+        """All peers with an attack of any kind: the f of a run counts them all."""
         return frozenset(self.attackers).union(
             *(f.peers for f in self.faults if isinstance(f, NodeAttack | ActivationFault))
         )
 
     def lies_of(self, peer: int) -> tuple[str, ...]:
-        """Return the peer's lies beside those about its updates. They are lies of its node, not of
+        """Return the peer's attacks beside those on its updates. They belong to its node, not to
         its core: names in ``LIES`` of ``gossip.inject``."""
         return tuple(
             {
@@ -75,27 +76,27 @@ class FaultPlan:
         )
 
     def activation_lies(self, peer: int) -> tuple[ActivationFault, ...]:
-        """Return the peer's lies about micro-batches of a pipeline."""
+        """Return the peer's attacks on micro-batches of a pipeline."""
         lies = [fault for fault in self.faults if isinstance(fault, ActivationFault)]
         return tuple([lie for lie in lies if peer in lie.peers])
 
     def attack_kinds(self, peer: int) -> tuple[str, ...]:
-        """The kinds of all its lies."""
+        """Return the kinds of all its attacks."""
         attack = (self.attackers[peer].attack,) if peer in self.attackers else ()
         about_activations = tuple([lie.kind for lie in self.activation_lies(peer)])
         return *attack, *about_activations, *self.lies_of(peer)
 
     @property
     def specs(self) -> tuple[str, ...]:
-        """The plan as it would be typed: ``parse(plan.specs)`` is the plan again.
+        """The plan as typed words: ``parse(plan.specs)`` is the plan again.
 
-        Raises: BadFault: It holds a fault that only the simulator can inject;
-            there is no word for those.
+        Raises: BadFault: It has a fault that only the simulator can inject; there is no word for
+            it.
         """
         return tuple(map(str, self.real().faults))
 
     def real(self) -> FaultPlan:
-        """The plan itself. Raises: BadFault: Real processes cannot carry it out."""
+        """Return the plan itself. Raises: BadFault: Real processes cannot carry it out."""
         for number, fault in enumerate(self.faults, 1):
             if isinstance(fault, NodeAttack) and fault.lie in REAL_ATTACKS:
                 continue
@@ -121,16 +122,15 @@ class FaultPlan:
         asks_loss: bool = False,
         idle: bool = False,
     ) -> FaultPlan:
-        """The plan itself.
+        """Return the plan itself, if it fits the topology and the rule.
 
         Args:
-            topology, aggregator: As errors name them.
+            topology, aggregator: Names for errors.
             rolling: Whether the topology has a server.
-            asks_loss: Whether the rule asks the trainer for the loss.
-            idle: Whether lies for which there is no occasion may stand in it,
-                as in plans that are drawn.
-        Raises: BadFault: A lie that needs neighbours meets a server, one of servers has none, or
-            one that tries itself on the rule cannot.
+            asks_loss: Whether the rule requests the loss from the trainer.
+            idle: Whether the plan may have attacks that cannot happen, as in generated plans.
+        Raises: BadFault: An attack that needs neighbours meets a server, an attack of servers has
+            none, or an attack that evaluates the rule cannot.
         """
         for fault in self.faults:
             if (
@@ -139,9 +139,9 @@ class FaultPlan:
                 and not (rolling or idle)
             ):
                 raise BadFault(
-                    f"fault {fault}: it is a lie of those who serve rounds, and in {topology} "
-                    "rounds nobody does",
-                    "--topology rolling, or a lie about updates: sign_flip, scale, nan",
+                    f"fault {fault}: it is an attack of servers, and {topology} rounds have no "
+                    "server",
+                    "--topology rolling, or an attack on updates: sign_flip, scale, nan",
                 )
             if isinstance(fault, ByzantineFault) and fault.built_in is not None:
                 served, asking = topology if rolling else "", aggregator if asks_loss else ""
@@ -149,34 +149,34 @@ class FaultPlan:
         return self
 
     def fits_stages(self, stages: bool, hint: str) -> FaultPlan:
-        """The plan itself. ``stages``: the peers are in stages of a pipeline.
+        """Return the plan itself. ``stages``: the peers are in stages of a pipeline.
 
-        Raises: BadFault: They are not, and somebody lies about activations.
+        Raises: BadFault: They are not, and the plan has an attack on activations.
         """
         lie = next((fault for fault in self.faults if isinstance(fault, ActivationFault)), None)
         if lie is not None and not stages:
-            raise BadFault(f"fault {lie}: it is a lie of members of a stage of a pipeline", hint)
+            raise BadFault(f"fault {lie}: it is for members of a stage of a pipeline", hint)
         return self
 
     def disturbs(self, peer: int) -> bool:
-        """Whether anything is to be carried out at this peer."""
+        """Whether any fault is to be carried out at this peer."""
         return bool(self.for_peer(peer)) or any(isinstance(f, LinkFault) for f in self.faults)
 
     def for_peer(self, peer: int) -> tuple[Fault, ...]:
-        """Return the faults that concern this peer, ``crash:server@...`` included: the peer may be
-        the server."""
+        """Return the faults that concern this peer. They include ``crash:server@...``, as the peer
+        may be the server."""
         return tuple(
             fault for fault in self.faults if peer in fault.victims or fault.victims == ("server",)
         )
 
     def checked(self, peers: int, rounds: int | None = None) -> FaultPlan:
-        """The plan itself.
+        """Return the plan itself, if it fits the run.
 
         Raises: BadFault: A fault names a peer or a round that the run does not have, or two faults
             exclude each other.
         """
-        gone: dict[int, Fault] = {}  # peer -> the crash after which it can do nothing more
-        lies: dict[int, Fault] = {}  # peer -> what it tells
+        gone: dict[int, Fault] = {}  # peer -> the crash after which no fault can strike it
+        lies: dict[int, Fault] = {}  # peer -> its attack
         for fault in sorted(self.faults, key=_when):
             for peer in fault.victims:
                 if isinstance(peer, int):
@@ -192,7 +192,7 @@ class FaultPlan:
         return self
 
     def to_toml(self) -> str:
-        """A plan file that ``load`` reads back as this plan."""
+        """Return the text of a plan file that ``load`` reads as this plan."""
         world = [
             "[simulate]\n"
             + "".join(f"{key} = {toml_of(value)}\n" for key, value in self.simulate.items())
@@ -218,8 +218,8 @@ def _check_victim(
     if isinstance(fault, ByzantineFault):
         if peer in lies:
             raise BadFault(
-                f"fault {fault}: peer {peer} lies already: {lies[peer]}",
-                "a peer tells one kind of lie",
+                f"fault {fault}: peer {peer} has an attack already: {lies[peer]}",
+                "a peer has one kind of attack",
             )
         lies[peer] = fault
     if isinstance(fault, Crash):
@@ -233,49 +233,49 @@ def check_attack(
 
     Args:
         served: Name of the topology, if its rounds have a server.
-        asks_loss: Name of the rule, if it asks the trainer for the loss.
+        asks_loss: Name of the rule, if it requests the loss from the trainer.
 
-    Raises: BadFault: The attack needs neighbours, or it tries itself on a rule that it cannot
-        compute.
+    Raises: BadFault: The attack needs neighbours, or it evaluates a rule that it cannot compute.
     """
     if attack.shape == "apart" and served:
         raise BadFault(
-            f"fault {fault}: it tells each neighbour something else, and in {served} rounds there "
-            "is one server",
+            f"fault {fault}: it sends each neighbour another vector, and {served} rounds have one "
+            "server",
             "--topology random-k",
         )
     if attack.tries and asks_loss:
         raise BadFault(
-            f"fault {fault}: it tries itself on the rule, and {asks_loss} asks the trainer for its "
-            "loss",
-            "`gossip bench robustness` shows it; here take alie, ipm or min_max",
+            f"fault {fault}: it evaluates the rule, and {asks_loss} requests the loss from the "
+            "trainer",
+            "`gossip bench robustness` shows it; in a run use alie, ipm or min_max",
         )
 
 
 def check_effect(fault: ByzantineFault, honest: int) -> None:
-    """Raises: BadFault: Without a strength the attack does nothing among so many honest peers."""
+    """Check that an attack without a strength has an effect among so many honest peers. Raises:
+    BadFault."""
     f = len(fault.peers)
     known = fault.built_in
     if fault.strength is None and known is not None and known.idle(honest + f, f):
         raise BadFault(
-            f"fault {fault}: without a strength it does nothing where {f} of {honest + f} lie",
+            f"fault {fault}: without a strength it has no effect if {f} of {honest + f} attack",
             f"for example {fault}*1.5",
         )
 
 
 def parse(specs: str | Iterable[str]) -> FaultPlan:
-    """Reads faults as typed on the command line.
+    """Read faults as typed on the command line.
 
     Args:
         specs: One fault or several.
-    Raises: BadFault: Says where a word stops making sense and what was expected there.
+    Raises: BadFault: A word is invalid; the message has the position and what was expected there.
     """
     words = [specs] if isinstance(specs, str) else list(specs)
     return FaultPlan(tuple(fault for word in words for fault in read_word(word)))
 
 
 def read_word(word: str) -> tuple[Fault, ...]:
-    """The faults of one word: one for each peer that it names. Raises: BadFault."""
+    """Return the faults of one word: one for each peer in it. Raises: BadFault."""
     known = typed_kinds()
     reader = Reader(word.strip(), usage="for example crash:3@50; kinds: " + ", ".join(known))
     kind = reader.expect(r"[A-Za-z_-]+", "the kind of a fault").replace("-", "_")
@@ -286,9 +286,9 @@ def read_word(word: str) -> tuple[Fault, ...]:
 
 
 def load(path: Path | str) -> FaultPlan:
-    """Reads a plan file.
+    """Read a plan file.
 
-    Raises: BadFault: It cannot be read, is not TOML, or holds something that is no fault.
+    Raises: BadFault: It cannot be read, is not TOML, or has an entry that is no fault.
     """
     try:
         text = Path(path).read_text("utf-8")
@@ -300,7 +300,7 @@ def load(path: Path | str) -> FaultPlan:
 
 
 def from_toml(text: str, origin: str = "fault plan") -> FaultPlan:
-    """Like ``load``, from the text of a plan file; ``origin`` names it in errors."""
+    """Read a plan from the text of a plan file; ``origin`` names the file in errors."""
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -328,7 +328,8 @@ def from_toml(text: str, origin: str = "fault plan") -> FaultPlan:
 
 
 def _when(fault: Fault) -> tuple[float, float]:
-    """Lies first, then by round, then by time: the two cannot be compared before the run."""
+    """Return the sort key: attacks first, then by round, then by time. The two cannot be compared
+    before the run."""
     at, at_s = getattr(fault, "round", None), getattr(fault, "at_s", None)
     return (-1.0 if at is None else float(at), -1.0 if at_s is None else float(at_s))
 

@@ -1,4 +1,4 @@
-"""Reads the parts of a typed fault, and writes them: peers, durations, numbers."""
+"""Reading and writing of the parts of a typed fault: peers, durations, numbers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 from gossip.errors import BadFault
 
-PEERS_NAMED_MAX = 4096  # more are no swarm of ours, and a word must not take all memory
-# multiply, divide: 59 / 1000 is 0.059, 59 * 0.001 is not
+PEERS_NAMED_MAX = 4096  # more than any run has; a word must not use up the memory
+# A factor and a divisor: 59 / 1000 is 0.059, 59 * 0.001 is not.
 _UNITS = {"ms": (1.0, 1000.0), "s": (1.0, 1.0), "m": (60.0, 1.0)}
 
 
 @dataclass(slots=True)
 class Reader:
-    """Walks over one word, and says where it stopped making sense. ``usage``: the hint of each
-    error."""
+    """Parser of one word. Its errors have the position of the first invalid part. ``usage``: the
+    hint of each error."""
 
     word: str
     what: str = "fault"
@@ -42,7 +42,7 @@ class Reader:
         return match.group()
 
     def skip(self, text: str) -> bool:
-        """Whether the text comes next, which is then behind us."""
+        """Skip the text if it comes next, and return whether it did."""
         found = self.word.startswith(text, self.at)
         self.at += len(text) if found else 0
         return found
@@ -52,7 +52,7 @@ class Reader:
             raise self.wrong("nothing more")
 
     def peers(self, expected: str = "a peer's number") -> tuple[int, ...]:
-        """``0-4,7``."""
+        """Read peers such as ``0-4,7``."""
         peers = self._span(expected)
         while self.skip(","):
             peers += self._span("a peer's number")
@@ -83,7 +83,7 @@ class Reader:
 
 
 def peers_of(text: str) -> tuple[int, ...]:
-    """``0-4,7``. Raises: BadFault."""
+    """Read peers such as ``0-4,7``. Raises: BadFault."""
     reader = Reader(text.strip(), "peers", "peers are typed as 3, as 1,5 or as 0-4")
     peers = reader.peers()
     reader.end()
@@ -91,7 +91,7 @@ def peers_of(text: str) -> tuple[int, ...]:
 
 
 def seconds_of(text: str) -> float:
-    """``2s``, ``500ms``, ``1m``. Raises: BadFault."""
+    """Read a duration: ``2s``, ``500ms``, ``1m``. Raises: BadFault."""
     reader = Reader(text.strip(), "duration", "durations are typed as 2s, 500ms or 1m")
     seconds = reader.seconds()
     reader.end()
@@ -99,13 +99,13 @@ def seconds_of(text: str) -> float:
 
 
 def duration(seconds: float) -> str:
-    """``2s`` or ``500ms``, as faults are typed."""
+    """Return a duration as it is typed: ``2s`` or ``500ms``."""
     amount, unit = (seconds, "s") if seconds >= 1 else (seconds * 1000, "ms")
     return f"{amount:.6f}".rstrip("0").rstrip(".") + unit
 
 
 def peers_word(peers: tuple[int, ...]) -> str:
-    """``0-4,7``: as peers are typed. Three and more in a row make a range."""
+    """Return peers as they are typed: ``0-4,7``. Three or more in a row make a range."""
     words: list[str] = []
     at = 0
     while at < len(peers):

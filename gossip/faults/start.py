@@ -1,5 +1,5 @@
-"""Faults in who is there when a run begins: with ``min_peers`` the others begin without them. Only
-the simulator has them."""
+"""Faults at the start of a run: peers are late or missing; with ``min_peers`` the others begin
+without them. Only the simulator has them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .units import Peer, Seconds, of
 @declared("{peer}@{at_s}", "5@20s")
 @dataclass(frozen=True, slots=True)
 class LateStart(Fault):
-    """The peer is not there when the run starts: its process comes at ``at_s``, as that of a
-    machine that boots late."""
+    """The peer is missing when the run starts. Its process starts at ``at_s``, as on a machine that
+    boots late."""
 
     peer: int = of(Peer())
     at_s: float = of(Seconds("TIME", "a time"))
@@ -23,8 +23,8 @@ class LateStart(Fault):
 @declared("{peer}@{at_s}", "5@20s")
 @dataclass(frozen=True, slots=True)
 class LateTrainer(Fault):
-    """The peer's node is there from the start, its trainer has a model at ``at_s`` only:
-    it still reads its data."""
+    """The peer's node runs from the start, but its trainer has a model only at ``at_s``: it still
+    reads its data."""
 
     peer: int = of(Peer())
     at_s: float = of(Seconds("TIME", "a time"))
@@ -33,8 +33,7 @@ class LateTrainer(Fault):
 @declared("{peer}", "5")
 @dataclass(frozen=True, slots=True)
 class NeverStarts(Fault):
-    """The peer never comes: a machine of the list that is broken,
-    or a job that is never scheduled."""
+    """The peer never starts: a broken machine, or a job that is never scheduled."""
 
     peer: int = of(Peer())
 

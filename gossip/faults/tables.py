@@ -13,13 +13,13 @@ from .units import Table
 
 
 def to_table(fault: Fault) -> str:
-    """The fault as a ``[[fault]]`` table, which ``from_table`` reads back."""
+    """Return the fault as a ``[[fault]]`` table, which ``from_table`` reads."""
     rows = {"kind": fault.kind, **KINDS[fault.kind].row(fault)}
     return "[[fault]]\n" + "".join(f"{key} = {toml_of(value)}\n" for key, value in rows.items())
 
 
 def toml_of(value: object) -> str:
-    """A number, a truth, a plain text or nested lists of them, as TOML."""
+    """Return a number, a boolean, a plain text or nested lists of them as TOML."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -32,8 +32,8 @@ def toml_of(value: object) -> str:
 
 
 def from_table(table: Mapping[str, Any], where: str) -> Fault:
-    """The fault that a table describes. Raises: BadFault,
-    which says where and what was expected."""
+    """Return the fault in a table. Raises: BadFault: The message has the place and what was
+    expected."""
     kind = table.get("kind")
     if not isinstance(kind, str):
         raise BadFault(f"{where}: it has no kind", "kinds: " + ", ".join(KINDS))

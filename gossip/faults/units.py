@@ -1,5 +1,5 @@
 """Units of the fields of faults. Each unit defines how its value is typed, how it is written in a
-plan file, and which values make sense."""
+plan file, and which values are valid."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Kind of value that a field has.
+    """Kind of value of a field.
 
     Attributes:
-        usage: Its place in the usage of a word.
-        named: Its name in errors.
-        note: Text behind the usage.
+        usage: Text in the usage of a word.
+        named: Name in errors.
+        note: Text after the usage.
     """
 
     usage: str = ""
@@ -69,7 +69,7 @@ class Unit:
     note: str = ""
 
     def read(self, reader: Reader, name: str) -> dict[str, Any]:
-        """The values of a typed word, by field."""
+        """Return the values in a typed word, by field."""
         raise NotImplementedError
 
     def show(self, fault: Any, name: str) -> str:
@@ -77,17 +77,18 @@ class Unit:
         raise NotImplementedError
 
     def read_key(self, table: Table, key: str) -> Any:
-        """The value of a key."""
+        """Return the value of a key."""
         raise NotImplementedError
 
     def victims(self, value: Any) -> tuple[Any, ...]:
-        """The peers that it names."""
+        """Return the peers in a value."""
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class Number(Unit):
-    """``expected``: what is to be typed; ``beyond``: why others make no sense."""
+    """A number. ``expected``: name of what is to be typed; ``beyond``: why other values are
+    invalid."""
 
     least: float = 0.0
     most: float = math.inf
@@ -111,7 +112,7 @@ class Number(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Strength(Number):
-    """Strength of an attack. The attack defines which strengths make sense."""
+    """Strength of an attack. The attack defines which strengths are valid."""
 
     usage: str = "STRENGTH"
     named: str = "a strength"
@@ -219,7 +220,7 @@ class Peer(Unit):
     """One peer. A word may name several, and then means one fault each."""
 
     usage: str = "PEER"
-    server: bool = False  # or whoever serves
+    server: bool = False  # whether "server" is valid, too
 
     def read(self, reader: Reader, name: str) -> dict[str, Any]:
         if self.server and reader.skip("server"):
@@ -239,8 +240,8 @@ class Peer(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Peers(Unit):
-    """``everybody``: ``all`` may be typed, or the key left out. ``wrong``: why a group of so many
-    makes no sense, "" where it does. ``idle``: why it makes none to type it."""
+    """Several peers. ``everybody``: ``all`` may be typed, or the key left out. ``wrong``: why a
+    group of so many is invalid, or "". ``idle``: why it is invalid only as a typed word."""
 
     usage: str = "PEERS"
     everybody: bool = False
@@ -299,7 +300,7 @@ class Sides(Unit):
         sides = tuple(table.peers(side, key) for side in value)
         if _overlap(sides):
             raise table.bad(
-                f"a peer is on two sides in {value!r}", "a peer on no side reaches everyone"
+                f"a peer is on two sides in {value!r}", "a peer on no side reaches all others"
             )
         return sides
 
@@ -308,7 +309,7 @@ class Sides(Unit):
 
 
 def of(unit: Unit, default: Any = MISSING) -> Any:
-    """A field of a fault."""
+    """Return a field of a fault."""
     return field(default=default, metadata={"unit": unit})
 
 

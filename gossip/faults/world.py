@@ -1,10 +1,10 @@
-"""Faults in the network, in clocks, at one instant of a process, in what a node says; and who is
-late (``start``).
+"""Faults of the network, of clocks, of a process at one instant, and of a node's messages; late
+starts are in ``start``.
 
-The simulator can inject them all, real runs those of ``LinkFault`` and the lies of
-``REAL_ATTACKS``. Each is a frozen dataclass whose fields are the keys of its table in a plan file.
-Times are seconds since the run began; what lasts goes from ``at_s`` for ``for_s``. ``peers``
-without a word says "every link" or "anyone".
+The simulator can inject them all; real runs can inject those of ``LinkFault`` and the attacks of
+``REAL_ATTACKS``. Each is a frozen dataclass; its fields are the keys of its table in a plan file.
+Times are seconds since the run began; a lasting fault begins at ``at_s`` and lasts ``for_s``.
+Without ``peers`` a fault affects all links or peers.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class MessageFault(Fault):
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Loss(MessageFault):
-    """A share of the messages on the links of the peers is lost, each by itself. No TCP does
-    that."""
+    """A share of the messages on the links of the peers is lost, each independently. TCP does not
+    lose messages in this way."""
 
 
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
@@ -108,14 +108,14 @@ class Corrupt(MessageFault):
 @declared("{peers}*{share}@{at_s}+{for_s}", "all*0.2@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Reset(MessageFault):
-    """A share of the messages breaks its connection: all that is on its way there is lost, and it
-    has to be opened again."""
+    """A share of the messages breaks its connection: all messages in flight there are lost, and the
+    connection has to be opened again."""
 
 
 @declared("{peers}*{share}*{held_s}@{at_s}+{for_s}", "all*0.2*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Reorder(Fault):
-    """A share of the messages is held up for up to ``held_s``, and those behind them overtake."""
+    """A share of the messages is delayed by up to ``held_s``, and later messages overtake them."""
 
     share: float = of(SHARE)
     held_s: float = of(Seconds())
@@ -127,8 +127,8 @@ class Reorder(Fault):
 @declared("{peers}*{share}*{spike_s}@{at_s}+{for_s}", "all*0.2*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Spike(Fault):
-    """A share of the messages takes up to ``spike_s`` longer,
-    and so does what queues behind them."""
+    """A share of the messages takes up to ``spike_s`` longer, and so do the messages in the queue
+    after them."""
 
     share: float = of(SHARE)
     spike_s: float = of(Seconds())
@@ -140,7 +140,7 @@ class Spike(Fault):
 @declared("{peers}*{delay_s}@{at_s}+{for_s}", "all*50ms@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Delay(Fault):
-    """Each message on the links of the peers takes up to so much longer, drawn for each."""
+    """Each message on the links of the peers takes up to ``delay_s`` longer, drawn for each."""
 
     delay_s: float = of(Seconds())
     at_s: float = of(AT)
@@ -151,8 +151,8 @@ class Delay(Fault):
 @declared("{peers}*{bytes_per_s}*{queue_bytes}@{at_s}+{for_s}", "all*1000*64@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Narrow(Fault):
-    """Payloads pass at ``bytes_per_s`` and queue; one that finds more than ``queue_bytes``
-    waiting is dropped."""
+    """Payloads pass at ``bytes_per_s`` and queue. A payload is dropped if more than ``queue_bytes``
+    are waiting."""
 
     bytes_per_s: float = of(RATE)
     queue_bytes: float = of(Number(most=1e12))
@@ -179,8 +179,8 @@ class Trickle(Fault):
 @declared("{peers}@{at_s}+{for_s}", "5@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Unreadable(Fault):
-    """Loss of the memory that the peers lend: it is gone, or too short. So none of their payloads
-    arrives; all their other messages get through."""
+    """Loss of the shared memory of the peers: it is gone, or too short. None of their payloads
+    arrives, but all their other messages do."""
 
     peers: tuple[int, ...] = of(Peers())
     at_s: float = of(AT)
@@ -190,9 +190,9 @@ class Unreadable(Fault):
 @declared("{peers}@{at_s}+{for_s}", "5@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Rewritten(Fault):
-    """The peers write other numbers over their updates once these have been looked at. A server
-    whose rule only adds up reads them where they lie, so it adds up what is there by then; one that
-    is not finite any more counts for nothing."""
+    """The peers overwrite their updates in shared memory after these have been checked. A server
+    with a rule that only adds up reads the updates in place, so it adds up the new numbers. An
+    update that is no longer finite is left out."""
 
     peers: tuple[int, ...] = of(Peers())
     at_s: float = of(AT)
@@ -213,7 +213,7 @@ class Drift(Fault):
 @declared("{peer}*{late_s}@{at_s}+{for_s}", "5*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
 class LateTimers(Fault):
-    """Every timer of the peer fires ``late_s`` late: a machine with too much to do."""
+    """Every timer of the peer fires ``late_s`` late, as on a busy machine."""
 
     peer: int = of(Peer())
     late_s: float = of(Seconds())
@@ -224,8 +224,8 @@ class LateTimers(Fault):
 @declared("{peer}*{handling_s}@{at_s}+{for_s}", "5*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
 class SlowNode(Fault):
-    """The peer's node needs ``handling_s`` for each event, and the others wait meanwhile: a machine
-    with far too much to do."""
+    """The peer's node needs ``handling_s`` for each event, and other events wait, as on an
+    overloaded machine."""
 
     peer: int = of(Peer())
     handling_s: float = of(Seconds())
@@ -237,7 +237,7 @@ class SlowNode(Fault):
 @dataclass(frozen=True, slots=True)
 class Starve(Fault):
     """The processes of the peer get ``share`` of a processor: all work of its trainer, of its rule
-    and of its node takes 1/``share`` times as long. Its sockets accept what comes meanwhile."""
+    and of its node takes 1/``share`` times as long. Its sockets still receive messages."""
 
     peer: int = of(Peer())
     share: float = of(Number(least=0.01, most=1.0))
@@ -248,8 +248,8 @@ class Starve(Fault):
 @declared("{peer}@{at_s}*{effect}+{after_s}", "5@20s*3+2s")
 @dataclass(frozen=True, slots=True)
 class CrashMidway(Fault):
-    """The peer dies between two effects of an event, the ``effect``-th from ``at_s`` on; it starts
-    again ``after_s`` later."""
+    """The peer dies between two effects of an event, the ``effect``-th from ``at_s`` on. It
+    restarts ``after_s`` later."""
 
     peer: int = of(Peer())
     at_s: float = of(AT)
@@ -260,8 +260,8 @@ class CrashMidway(Fault):
 @declared("{told}@{at_s}+{after_s}", "2@20s+2s")
 @dataclass(frozen=True, slots=True)
 class CrashBroadcast(Fault):
-    """Whoever next makes a commit dies when ``told`` others have been sent it, and no more; it
-    starts again ``after_s`` later."""
+    """The next server that makes a commit dies after it has sent the commit to ``told`` other
+    peers. It restarts ``after_s`` later."""
 
     at_s: float = of(AT)
     told: int = of(Count())
@@ -271,7 +271,7 @@ class CrashBroadcast(Fault):
 @declared("server@{at_s}+{for_s}", "server@20s+2s")
 @dataclass(frozen=True, slots=True)
 class HangServer(Fault):
-    """Whoever next has all that it needs for a commit stands still before it has made it."""
+    """The next server that has all updates for a commit hangs before it makes the commit."""
 
     at_s: float = of(AT)
     for_s: float = of(Seconds())
@@ -280,7 +280,7 @@ class HangServer(Fault):
 @declared("{peer}@{at_s}+{for_s}", "5@20s+2s")
 @dataclass(frozen=True, slots=True)
 class HangTrainer(Fault):
-    """The trainer hangs, its node does not."""
+    """The trainer hangs; its node does not."""
 
     peer: int = of(Peer())
     at_s: float = of(AT)
@@ -290,8 +290,7 @@ class HangTrainer(Fault):
 @declared("{peer}@{at_s}+{after_s}", "5@20s+2s")
 @dataclass(frozen=True, slots=True)
 class KillTrainer(Fault):
-    """The trainer dies, its node does not and announces it.
-    The peer is started again ``after_s`` later."""
+    """The trainer dies; its node lives and announces it. The peer restarts ``after_s`` later."""
 
     peer: int = of(Peer())
     at_s: float = of(AT)
@@ -301,15 +300,15 @@ class KillTrainer(Fault):
 @declared("{peer}@{at_s}", "5@20s")
 @dataclass(frozen=True, slots=True)
 class Leave(Fault):
-    """SIGTERM: the peer may leave politely."""
+    """The peer receives SIGTERM and may leave in order."""
 
     peer: int = of(Peer())
     at_s: float = of(AT)
 
 
 CLAIM_ATTACKS = ("high_rates", "lone_roster", "ghost_roster")
-"""About what a result says beside its numbers. The last has an occasion where somebody is dead, or
-a run has room for more."""
+"""Attacks on fields of a result other than its numbers. The last one needs a dead peer, or a run
+with room for more."""
 
 RESULT_ATTACKS = (
     "wrong_results",
@@ -322,17 +321,17 @@ RESULT_ATTACKS = (
     "strange_roster",
     *CLAIM_ATTACKS,
 )
-"""About what a server makes of the updates of a round."""
+"""Attacks of a server on the result of a round."""
 
 FINAL_ROUND_ATTACKS = ("last_results",)
-"""About the result of the last round of a run that counts its rounds. (Every schedule of the
-simulator ends with such a one.)"""
+"""Attacks on the result of the last round of a run with a fixed number of rounds. (Every schedule
+of the simulator ends with such a round.)"""
 
 SHARD_ATTACKS = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions")
-"""About what the servers of shards that decide together tell each other."""
+"""Attacks on messages between the servers of shards that decide together."""
 
 PIECE_ATTACKS = ("wrong_pieces", "few_pieces")
-"""About the pieces of a state."""
+"""Attacks on the pieces of a state."""
 
 STATE_ATTACKS = (
     "wrong_states",
@@ -343,7 +342,7 @@ STATE_ATTACKS = (
     "kept_states",
     *PIECE_ATTACKS,
 )
-"""About states, and to who asks them to vouch: a run's f counts who tells them."""
+"""Attacks on states and attestations; the f of a run counts these attackers."""
 
 NODE_ATTACKS = (
     "sign_flip",
@@ -365,16 +364,16 @@ NODE_ATTACKS = (
     "flood",
     *SHARD_ATTACKS,
 )
-"""Lies that a Byzantine node may send in place of its core's messages: names in ``LIES`` of
-``gossip.inject``. Those of ``REAL_ATTACKS`` are defined there, the others in the simulator."""
+"""Attacks of a Byzantine node on its core's messages: names in ``LIES`` of ``gossip.inject``. Those
+of ``REAL_ATTACKS`` are defined there, the others in the simulator."""
 
 REAL_ATTACKS = (*RESULT_ATTACKS, *FINAL_ROUND_ATTACKS, *STATE_ATTACKS)
-"""Those that nodes of real runs tell, too. Each is also a word, such as ``wrong_results:5,6``."""
+"""Attacks that nodes of real runs support. Each is also a word, such as ``wrong_results:5,6``."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAttack(Fault):
-    """The nodes of the peers lie about more than their updates, all through a run (in the
+    """The nodes of the peers attack with more than their updates, all through a run (in the
     simulator: until the calm begins)."""
 
     lie: str = of(Choice(choices=(*NODE_ATTACKS, *FINAL_ROUND_ATTACKS)))
@@ -398,8 +397,8 @@ Weather: TypeAlias = (
 )
 NetworkFault: TypeAlias = Break | Weather
 LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay | Trickle
-"""Faults that the nodes of a real run carry out too: each node drops, or delays,
-what it sends and what it receives."""
+"""Faults that the nodes of a real run carry out, too: each node drops, or delays, messages that it
+sends and receives."""
 LINK_KINDS = tuple(map(name_of, get_args(LinkFault)))
 ServerFault: TypeAlias = CrashBroadcast | HangServer
 ProcessFault: TypeAlias = (

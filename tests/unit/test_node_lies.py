@@ -101,7 +101,7 @@ def test_an_attack_of_a_file_is_sent(tmp_path: Path) -> None:
     [
         ("mine:1", "rolling", None),
         ("each:1", "full", None),
-        ("each:1", "rolling", "there is one server"),
+        ("each:1", "rolling", "rolling rounds have one server"),
         ("each:1*2", "full", "no strength"),
         ("knowing:1", "rolling", "a peer alone cannot know"),
         ("other:1", "rolling", "unknown attack"),
@@ -222,7 +222,7 @@ def test_real_processes_refuse_what_would_take_another_peers_update(words: str, 
 
 
 def test_lies_that_do_not_go_with_the_rule_or_the_topology_are_refused() -> None:
-    with pytest.raises(BadFault, match="rolling rounds there is one server"):
+    with pytest.raises(BadFault, match="rolling rounds rolling rounds have one server"):
         faults.parse("dissensus:1").fits("rolling", True, "median")
     with pytest.raises(BadFault, match="zeno asks the trainer"):
         faults.parse("adaptive:1").fits("rolling", True, "zeno", True)
