@@ -1,10 +1,10 @@
-"""Kits for authors of plug-ins: does your rule, topology or transport keep its promises? An
-AssertionError says which not.
+"""Conformance kits for authors of plug-ins: check a rule, a topology or a transport against the
+requirements of the runtime. An AssertionError names the requirement that is not met.
 
 from gossip.testing import check_aggregator
 check_aggregator(my_rule)
 
-``TimedLayer`` stands for a layer on a device of some speed.
+``TimedLayer`` emulates a layer on a device of a given speed.
 """
 
 from __future__ import annotations

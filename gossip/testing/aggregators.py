@@ -1,4 +1,4 @@
-"""Does an aggregation rule keep the promises that the runtime builds on?"""
+"""Conformance kit for aggregation rules: the requirements that the runtime builds on."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ from .resilience import clouds, kappa_bounds, measure
 from .shards import check_long_vectors, check_shards
 
 Oracle: TypeAlias = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
-# what a rule without a bound of its own may reach:
-# the radius of four spreads that liars get elsewhere
+# Bound of kappa for a rule without a bound of its own: the radius of four spreads, as in
+# ``lying.SPREADS``.
 KAPPA_UNDECLARED = 16.0
-ROUNDING = 1e-6  # relative, of a rule in float64 against its oracle
+ROUNDING = 1e-6  # relative error of a rule in float64 against its oracle
 
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """Measurements of a rule that keeps its promises. None where it promises nothing.
+    """Measurements of a rule that meets its requirements. None where the rule has none.
 
     Attributes:
-        rule: Its name.
+        rule: Name of the rule.
         n, f: Updates in a case, and how many of them were Byzantine.
         kappa: |F - m|^2 over the mean of |x_i - m|^2, the largest that was found.
         beside_length: Whether ``kappa`` is over |m|^2 where that is more: for a rule declared
@@ -62,8 +62,8 @@ class ConformanceReport:
         found_by: Cloud, attack and strength that ``kappa`` was found with.
         breaks_at: The least number of Byzantine peers that carry the rule away when it is called
             with f; None: not even n - 1.
-        held_to: The bound that was checked instead where no kappa was searched for;
-            empty where nothing is promised.
+        held_to: The bound that was checked instead if no kappa was searched for; empty without a
+            bound.
     """
 
     rule: str
@@ -77,15 +77,15 @@ class ConformanceReport:
     beside_length: bool = False
 
     def __str__(self) -> str:
-        told = f"{self.rule}, {self.n} updates, f = {self.f}"
+        head = f"{self.rule}, {self.n} updates, f = {self.f}"
         if self.kappa is None and self.held_to:
-            return f"{told}: keeps its promises; liars carried it no farther than {self.held_to}"
+            return f"{head}: conforms; Byzantine peers carried it no farther than {self.held_to}"
         if self.kappa is None:
-            return f"{told}: keeps its promises; it makes none about how far liars carry it"
-        broken = "never" if self.breaks_at is None else f"by {self.breaks_at} liars"
+            return f"{head}: conforms; it has no bound of how far Byzantine peers carry it"
+        broken = "never" if self.breaks_at is None else f"by {self.breaks_at} Byzantine peers"
         of = ", of the honest spread or the length of their mean" if self.beside_length else ""
         return (
-            f"{told}: kappa {self.kappa:.3g} of at most {self.kappa_bound:.3g}{of} "
+            f"{head}: kappa {self.kappa:.3g} of at most {self.kappa_bound:.3g}{of} "
             f"({self.found_by}); carried away {broken}"
         )
 
@@ -101,7 +101,7 @@ def check_aggregator(
     kappa: float | None = None,
     strengths: int = 9,
 ) -> ConformanceReport:
-    """Checks a rule against everything that the runtime requires of one.
+    """Check a rule against everything that the runtime requires of one.
 
     - The aggregate has the shape, dtype and device of an update. The updates are not changed.
     - ``weights`` and ``outlyingness`` are as ``Verdict`` describes them.
@@ -117,24 +117,24 @@ def check_aggregator(
       declared ``robust=False`` or ``discerning=False`` are exempt.
 
     For a rule declared "bounded", kappa is in units of the honest spread or of the length of the
-    honest mean, whichever is more. A rule that needs something trusted beside the updates gets it
-    in the search: the honest mean as the judge's gradient, a quadratic loss around it, an honest
-    update as its own. No kappa is searched for when an option is fixed in units of the updates,
-    because it would measure only the spread of the honest updates.
+    honest mean, whichever is more. In the search, a rule that needs trusted data beside the updates
+    gets it: the honest mean as the judge's gradient, a quadratic loss around it, an honest update
+    as its own. No kappa is searched for if an option is fixed in units of the updates, because it
+    would measure only the spread of the honest updates.
 
     Args:
-        candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or what
-            ``load`` takes; or a pre-aggregation, which is checked with ``trimmed_mean`` behind it.
+        candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or a spec
+            for ``load``; or a pre-aggregation, which is checked with ``trimmed_mean`` after it.
         n: Updates in a case.
         f: Byzantine peers to tolerate.
         d: Coordinates.
-        seed: Of the cases.
+        seed: Seed of the cases.
         oracle: The same rule in its slowest, most obvious form: ``oracle(updates, f)``, ``(n, d)``
             float64 to ``(d,)``.
-        kappa: The rule is (f, kappa)-robust for this n and f. By default what is proven of a
+        kappa: The rule is (f, kappa)-robust for this n and f. By default the proven bound of a
             built-in rule, or 16.
-        strengths: How many are tried of each attack, at least 2; the time it takes grows with it.
-    Returns: What was measured.
+        strengths: Number of strengths to try of each attack, at least 2; the time grows with it.
+    Returns: The measurements.
     Raises: AssertionError: The rule breaks a requirement. The message has the numbers.
     """
     if strengths < 2:
@@ -150,7 +150,7 @@ def check_aggregator(
         )
     generator = torch.Generator().manual_seed(seed)
     case = crowd(n, d, f, generator)
-    check_untouched(bound, case)  # first: what it finds would spoil the case for the others
+    check_untouched(bound, case)  # first: a rule that fails it would change the case for the others
     check_verdict(bound, case)
     check_repeatable(bound, case)
     check_called(bound, case)
@@ -176,8 +176,8 @@ def check_aggregator(
 
 
 def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Generator) -> None:
-    """The promises hold in the rounds that follow, too, when there is a last aggregate,
-    and n and f are others."""
+    """Check that the requirements are met in later rounds, too, which have a last aggregate and
+    other n and f."""
     d, verdict = case.updates.shape[1], case.judge(bound)
     for round_id, (n, f) in enumerate(_other_counts(bound, len(case.updates), case.f), 1):
         later = replace(
@@ -203,10 +203,10 @@ def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Gene
 
 
 def _other_counts(bound: BoundRule, n: int, f: int) -> Iterator[tuple[int, int]]:
-    """Updates and liars of other rounds: n even where it is odd, one liar less, and one more where
-    the options cover that."""
+    """Yield n and f of other rounds: n even where it is odd, f - 1, and f + 1 if the options allow
+    that."""
     yield max(n + 1, bound.at_least(max(0, f - 1))), max(0, f - 1)
-    more = f + 1 if f else 0  # whoever asks about f = 0 has not asked about liars
+    more = f + 1 if f else 0  # with f = 0 no robustness was requested
     try:
         bound.check(more, count := max(n + 3, bound.at_least(more)))
     except ConfigError:
@@ -218,10 +218,11 @@ def _other_counts(bound: BoundRule, n: int, f: int) -> Iterator[tuple[int, int]]
 def check_oracle(
     bound: BoundRule, n: int, f: int, d: int, oracle: Oracle, generator: torch.Generator
 ) -> None:
-    """Against the slow form, in float64, on clouds of several shapes with and without liars."""
+    """Compare a rule with its slow form, in float64, on clouds of several shapes with and without
+    attackers."""
     for name, honest in clouds(n, f, d, generator):
         if name == "two points":
-            continue  # all ties: which of equal rows is taken first is up to the rule
+            continue  # all ties: a rule may take any of equal rows first
         far = 100 * torch.randn(f, d, generator=generator, dtype=torch.float64)
         for lies in (far, honest[:f]):
             given, _ = shuffled(lies, honest, generator)
@@ -243,8 +244,8 @@ def check_oracle(
 def check_resilience(
     bound: BoundRule, n: int, f: int, seed: int, kappa: float | None, strengths: int
 ) -> ConformanceReport:
-    """The worst attack that is found stays below the bound; f liars never carry the rule away, and
-    most of the peers always."""
+    """Check that the worst attack found stays below the bound, that f attackers never carry the
+    rule away, and that a majority always does."""
     follows = (
         bound.rule.translation
         and bound.rule.scale
@@ -278,14 +279,14 @@ def check_resilience(
         )
     if found.breaks_at is not None and found.breaks_at <= f:
         raise AssertionError(
-            f"{found.breaks_at} of {n} liars carry {bound.name} away, told of f={f}"
+            f"{found.breaks_at} of {n} Byzantine peers carry {bound.name} away, called with f={f}"
         )
     majority = n // 2 + 1
     if follows and (found.breaks_at is None or found.breaks_at > majority):
         raise AssertionError(
-            f"{majority} of {n} liars do not carry {bound.name} away. Whoever follows the updates "
-            "and nothing else must follow most of them: then it does not, or what is declared of "
-            "it (translation, scale, center) is not so"
+            f"{majority} of {n} Byzantine peers do not carry {bound.name} away. A rule that "
+            "follows the updates and nothing else must follow most of them. So either it does not, "
+            "or its declaration (translation, scale, center) is wrong"
         )
     return ConformanceReport(
         bound.name,
@@ -304,12 +305,11 @@ def _aggregate(bound: BoundRule, f: int, updates: Tensor) -> Tensor:
 
 
 def _helped(bound: BoundRule, f: int, updates: Tensor, honest: Tensor) -> Tensor:
-    """The aggregate of a rule that may ask for something trusted,
-    which knows where the honest mean is."""
+    """Return the aggregate of a rule that may need trusted data, which has the honest mean."""
     mean = honest.mean(dim=0)
 
     def loss(step: Tensor) -> float:
-        """Least at x - lr m, for the honest mean m."""
+        """Return a loss that is least at x - lr m, for the honest mean m."""
         return 0.5 * LEARNING_RATE * float((step.to(mean) / LEARNING_RATE - mean).square().sum())
 
     center = honest[-1].clone() if bound.needs_center else None

@@ -1,4 +1,4 @@
-"""Cases that rules are tried on: honest updates, and Byzantine ones beside them."""
+"""Test cases for rules: honest updates, and Byzantine ones beside them."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from gossip.aggregators import (
 from gossip.errors import ConfigError
 
 LEARNING_RATE = 0.1
-BEHIND = trimmed_mean  # what a pre-aggregation is tried with: robust, and all of its rows count
+BEHIND = trimmed_mean  # the rule after a pre-aggregation: robust, and all of its rows count
 
 
 @dataclass(frozen=True, slots=True)
 class SyntheticUpdates:
-    """A case: honest updates around one direction, and what a rule may ask for beside them."""
+    """A case: honest updates around one direction, and the other arguments of a rule."""
 
     updates: Tensor  # (n, d)
     f: int
     gradient: Tensor  # (d,), the direction
     round_id: int = 0
-    previous: Tensor | None = None  # (d,), what the rule made in the round before
+    previous: Tensor | None = None  # (d,), aggregate of the round before
 
     def evaluate(self, step: Tensor) -> float:
-        """A loss with gradient ``gradient`` at x and curvature 1 all around, at x - step."""
+        """Return a loss with gradient ``gradient`` at x and curvature 1 all around, at x - step."""
         step = step.to(torch.float64)
         gradient = self.gradient.to(torch.float64)
         return float(1000.0 - gradient @ step + 0.5 * (step @ step))
 
     def judge(self, rule: BoundRule, updates: Any = None, center: Tensor | None = None) -> Verdict:
-        """The verdict of a rule. One that cannot do without a center gets ``center``,
-        or the honest direction."""
+        """Return the verdict of a rule. A rule that needs a center gets ``center``, or the honest
+        direction."""
         updates = self.updates if updates is None else updates
         return rule.explain(updates, **self._beside(rule, updates, center))
 
     def call(self, rule: BoundRule, updates: Tensor) -> Tensor:
-        """The same when the rule is called for the aggregate alone."""
+        """Return the aggregate of a rule that is called without a verdict."""
         return rule(updates, **self._beside(rule, updates, None))
 
     def _beside(self, rule: BoundRule, updates: Any, center: Tensor | None) -> dict[str, Any]:
@@ -69,14 +69,14 @@ class SyntheticUpdates:
 def bound_rule(
     candidate: Rule | BoundRule | PreAggregation | Callable[..., Any] | str,
 ) -> BoundRule:
-    """Return the argument of ``check_aggregator`` as the rule that a node would run;
-    a pre-aggregation with a rule behind it."""
+    """Return the argument of ``check_aggregator`` as the rule that a node would run; a
+    pre-aggregation with a rule after it."""
     if isinstance(candidate, str):
         try:
             return load(candidate)
         except ConfigError as error:
             try:
-                # which only helps where the last stage makes no rule
+                # helps only if the last stage is no rule
                 return load(f"{candidate}+{BEHIND.name}")
             except ConfigError:
                 raise error from None
@@ -94,8 +94,8 @@ def in_units(bound: BoundRule) -> bool:
 
 
 def needs_help(bound: BoundRule) -> bool:
-    """Whether a rule asks for something trusted beside the updates, and so need not follow them
-    when most of them lie."""
+    """Whether a rule needs trusted data beside the updates, and so need not follow a Byzantine
+    majority."""
     return bound.needs_trainer or bound.needs_center
 
 
@@ -108,7 +108,7 @@ def crowd(
 
 
 def attackers(case: SyntheticUpdates, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:
-    """Names and rows ``(f, d)`` of what f liars send."""
+    """Yield names and rows ``(f, d)`` of f Byzantine updates."""
     honest, f = case.updates, case.f
     if f == 0:
         return
@@ -119,16 +119,16 @@ def attackers(case: SyntheticUpdates, generator: torch.Generator) -> Iterator[tu
     for size in (1e3, 1e12, 1e30):
         yield f"apart at {size:g}", size * direction
         yield f"together at {size:g}", size * direction[:1].repeat(f, 1)
-    # One far away, the others on the mean that it makes:
-    # what breaks rules that start from the mean.
+    # One far away, the others at the mean that it causes: this breaks rules that start from the
+    # mean.
     far = 1e6 * direction[:1]
     mean = (honest[f:].sum(dim=0, keepdim=True) + far) / (len(honest) - f + 1)
     yield "sacrificial anchor", torch.cat([far, mean.repeat(f - 1, 1)])
 
 
 def shuffled(lies: Tensor, honest: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """All rows in a random order, and where each of them stands in it: a rule must not know the
-    liars by their place."""
+    """Return all rows in a random order, and the place of each in it: a rule must not recognize
+    attackers by their place."""
     order = torch.randperm(len(lies) + len(honest), generator=generator)
     return torch.cat([lies, honest])[order], order.argsort()
 

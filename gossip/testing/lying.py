@@ -1,5 +1,5 @@
-"""Promises of every rule about Byzantine peers: they neither carry it away nor hide, wherever among
-the updates they stand."""
+"""Requirements of every rule about Byzantine peers: they neither carry it away nor hide, at any
+place among the updates."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gossip.aggregators import BoundRule
 from .crowds import SyntheticUpdates, apart, attackers, crowd, in_units, near, shuffled
 from .promises import CALLED, OUTLYING
 
-# how far from the honest mean, in distances of the farthest honest update,
-# a robust rule may be carried
+# How far from the honest mean a robust rule may be carried, in distances of the farthest honest
+# update.
 SPREADS = 4.0
 
 
@@ -29,16 +29,16 @@ def check_attackers(
     )
     if not finite:
         raise AssertionError(
-            f"{bound.name} makes something that is not finite of {f} liars, {name}"
+            f"{bound.name} returns a value that is not finite with {f} Byzantine peers, {name}"
         )
     called = case.call(bound, rows)
     if not near(called, verdict.aggregate, CALLED):
         raise AssertionError(
-            f"{bound.name} makes something else when it is called than when it explains itself, "
-            f"beside {f} liars, {name}: {apart(called, verdict.aggregate)} apart"
+            f"{bound.name} returns another aggregate when called than in ``explain``, with {f} "
+            f"Byzantine peers, {name}: {apart(called, verdict.aggregate)} apart"
         )
     if not torch.equal(rows, given):
-        raise AssertionError(f"{bound.name} writes to its updates beside {f} liars, {name}")
+        raise AssertionError(f"{bound.name} writes to its updates with {f} Byzantine peers, {name}")
     if not bound.rule.robust:
         return
     center = honest.mean(dim=0)
@@ -49,8 +49,8 @@ def check_attackers(
     off = float((verdict.aggregate.to(torch.float64) - center).norm())
     if not off <= SPREADS * reach:
         raise AssertionError(
-            f"{f} of {len(case.updates)} liars, {name}, carry {bound.name} {off:.3g} away from "
-            f"the honest mean; {what} {reach:.3g}"
+            f"{f} of {len(case.updates)} Byzantine peers, {name}, carry {bound.name} {off:.3g} "
+            f"away from the honest mean; {what} {reach:.3g}"
         )
     if bound.discerning:
         loudest, honest_out = (
@@ -59,23 +59,24 @@ def check_attackers(
         )
         if not loudest > OUTLYING:
             raise AssertionError(
-                f"{bound.name} does not tell a liar, {name}: outlyingness {loudest:.2f}, needs > "
-                f"{OUTLYING}"
+                f"{bound.name} does not detect a Byzantine peer, {name}: outlyingness "
+                f"{loudest:.2f}, needs > {OUTLYING}"
             )
         if not honest_out <= OUTLYING:
             raise AssertionError(
-                f"{bound.name} accuses an honest peer beside liars, {name}: outlyingness "
+                f"{bound.name} accuses an honest peer beside Byzantine ones, {name}: outlyingness "
                 f"{honest_out:.2f}"
             )
 
 
 def check_centered(bound: BoundRule, d: int, f: int, generator: torch.Generator) -> None:
-    """In gossip one's own update is trusted, and the liars may outnumber the others."""
+    """Check a rule with a trusted center, as in gossip rounds, where attackers may be a
+    majority."""
     n = max(f + 2, bound.at_least(f, centered=True))
     case = crowd(n, d, f, generator)
     for name, lies in attackers(case, generator):
         if name == "sacrificial anchor":
-            continue  # next to one's own update and one other, a liar near the mean cannot be told
+            continue  # with one honest neighbour, an attacker near the mean cannot be detected
         honest = case.updates[f:]
         rows, place = shuffled(lies, honest, generator)
         own = honest[-1].clone()
@@ -84,11 +85,11 @@ def check_centered(bound: BoundRule, d: int, f: int, generator: torch.Generator)
         off = float((verdict.aggregate - own).norm())
         if not off <= SPREADS * reach:
             raise AssertionError(
-                f"{f} of {n} liars, {name}, carry {bound.name} {off:.3g} away from its trusted "
-                "center"
+                f"{f} of {n} Byzantine peers, {name}, carry {bound.name} {off:.3g} away from its "
+                "trusted center"
             )
         out = verdict.outlyingness
         if not float(out[place[0]]) > OUTLYING >= float(out[place[f:]].max()):
             raise AssertionError(
-                f"{bound.name} with a center, liars {name}: outlyingness {out[place].tolist()}"
+                f"{bound.name} with a center, attack {name}: outlyingness {out[place].tolist()}"
             )

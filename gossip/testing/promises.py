@@ -1,7 +1,6 @@
-"""The promises that every rule makes to honest updates: what its verdict looks like,
-and what it depends on.
+"""Requirements of every rule on honest updates: the form of its verdict, and what it may depend on.
 
-Broken promises are raised, not asserted: ``python -O`` leaves out assert statements.
+Violations are raised, not asserted, because ``python -O`` drops assert statements.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from gossip.aggregators import BoundRule, CoordinateRule, Rule, Verdict
 
 from .crowds import SyntheticUpdates, apart, crowd, in_units, near
 
-OUTLYING = 3.0  # what the runtime counts as evidence of lying
-# relative, between the aggregate alone and the one of the verdict:
-# they may be summed in another order
+OUTLYING = 3.0  # from here on the runtime counts an update as evidence
+# Relative difference between the aggregate of a call and the one of the verdict, which may be
+# summed in another order.
 CALLED = 1e-5
 
 
@@ -76,18 +75,18 @@ def check_untouched(bound: BoundRule, case: SyntheticUpdates) -> None:
 
 
 def check_repeatable(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """The same updates give the same verdict to the last bit, whatever was worked on between, and
-    nobody's random numbers are drawn or seeded on the way."""
+    """Check that the same updates give the same verdict to the last bit after any other call, and
+    that no global random state is drawn from or seeded."""
     before = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
-        # One step on from wherever they are: nothing that a rule may seed is in such a state.
+        # One step from their present states: no state that a rule may seed is equal to these.
         random.random(), np.random.random(), torch.rand(1)
-        told = _draws_next()
+        before_calls = _draws_next()
         once, at_once = case.judge(bound), case.judge(bound)
-        # what a rule keeps of these shows in what follows
+        # State that a rule keeps of these updates would show in later calls.
         case.judge(bound, case.updates.roll(1, dims=1))
         again = case.judge(bound)
-        touched = [name for name, state in _draws_next().items() if state != told[name]]
+        touched = [name for name, state in _draws_next().items() if state != before_calls[name]]
     finally:
         random.setstate(before[0])
         np.random.set_state(before[1])
@@ -104,13 +103,13 @@ def check_repeatable(bound: BoundRule, case: SyntheticUpdates) -> None:
         if not torch.equal(first, second):
             raise AssertionError(
                 f"{bound.name} makes another {what} of the same updates when it is called again, "
-                f"{apart(second, first)} apart: peers would not agree; a rule keeps nothing "
-                "between calls and draws no numbers of its own"
+                f"{apart(second, first)} apart. Peers would not agree. A rule keeps no state "
+                "between calls and draws no random numbers of its own"
             )
 
 
 def _draws_next() -> dict[str, Any]:
-    """The state of every generator that belongs to the whole process."""
+    """Return the state of every generator of the process."""
     legacy: Any = np.random.get_state()
     return {
         "random": random.getstate(),
@@ -120,18 +119,18 @@ def _draws_next() -> dict[str, Any]:
 
 
 def check_called(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """Whoever asks for the aggregate alone gets the one that the verdict is about."""
+    """Check that a call returns the aggregate of the verdict."""
     called, explained = case.call(bound, case.updates), case.judge(bound).aggregate
     if not near(called, explained, CALLED):
         raise AssertionError(
-            f"{bound.name} makes something else when it is called than when it explains itself: "
+            f"{bound.name} returns another aggregate when called than in ``explain``: "
             f"{apart(called, explained)} apart"
         )
 
 
 def check_weights(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """An aggregate that is a weighted mean of the updates is the one by the weights that
-    the rule tells of."""
+    """Check that an aggregate which is a weighted mean of the updates has the weights of the
+    verdict."""
     n, d = case.updates.shape
     if n >= d or not _has_own_weights(bound, case):
         return
@@ -145,12 +144,12 @@ def check_weights(bound: BoundRule, case: SyntheticUpdates) -> None:
         or abs(float(shares.sum()) - 1) > 1e-6
         or float(shares.min()) < -1e-6
     ):
-        # rescaled, beside a point, or by the ranks of each coordinate:
-        # nothing follows from the weights then
+        # Rescaled, beside a point, or by the ranks of each coordinate: then the weights determine
+        # nothing.
         return
     if not torch.allclose(shares, verdict.weights, atol=1e-5):
         raise AssertionError(
-            f"{bound.name} tells of the weights {_short(verdict.weights)}, but its aggregate is "
+            f"{bound.name} reports the weights {_short(verdict.weights)}, but its aggregate is "
             f"the mean by {_short(shares)}"
         )
 
@@ -164,29 +163,29 @@ def _short(numbers: torch.Tensor) -> str:
 
 
 def _has_own_weights(bound: BoundRule, case: SyntheticUpdates) -> bool:
-    """Whether the weights are its own: a plain function that returns a tensor gets equal ones,
-    whatever it did."""
+    """Whether the weights are the rule's: a plain function that returns a tensor gets equal ones in
+    any case."""
     if isinstance(bound.rule, CoordinateRule):
-        return False  # those say in how many coordinates an update survived
+        return False  # its weights are the shares of coordinates in which an update survived
     if type(bound.rule) is not Rule:
         return True
-    told = False
+    returns_verdict = False
 
-    def listening(*updates: Any, **options: Any) -> Any:
-        nonlocal told
+    def observed(*updates: Any, **options: Any) -> Any:
+        nonlocal returns_verdict
         result = bound.rule.function(*updates, **options)
-        told = isinstance(result, Verdict)
+        returns_verdict = isinstance(result, Verdict)
         return result
 
     own = Rule(
-        listening,
+        observed,
         bound.name,
         bound.rule.at_least,
         bound.rule.discerning,
         parameters=bound.rule.parameters,
     )
     case.judge(BoundRule(bound.name, own, bound.options))
-    return told
+    return returns_verdict
 
 
 def check_dtypes(bound: BoundRule, case: SyntheticUpdates) -> None:
@@ -200,7 +199,7 @@ def check_dtypes(bound: BoundRule, case: SyntheticUpdates) -> None:
             raise AssertionError(
                 f"{bound.name} moves updates from {given.device} to {aggregate.device}"
             )
-        # whom it chooses may hang on the last digit
+        # The rows that a rule selects may depend on the last digit.
         if torch.equal(verdict.weights > 0, before.weights > 0):
             allowed = (
                 8 * torch.finfo(dtype).eps * float(case.updates.abs().max())
@@ -218,7 +217,7 @@ def check_dtypes(bound: BoundRule, case: SyntheticUpdates) -> None:
 
 
 def check_device(bound: BoundRule, case: SyntheticUpdates, device: str) -> None:
-    """On another device the aggregate stays there and is the same."""
+    """Check that the aggregate stays on another device and is the same."""
     expected, given = case.judge(bound).aggregate, case.updates.to(device)
     aggregate = case.judge(bound, given).aggregate
     if aggregate.device != given.device:
@@ -228,7 +227,7 @@ def check_device(bound: BoundRule, case: SyntheticUpdates, device: str) -> None:
     on_cpu = aggregate.to("cpu")
     if not near(on_cpu, expected):
         raise AssertionError(
-            f"{bound.name} on {device} is {apart(on_cpu, expected)} away from what it makes on "
+            f"{bound.name} on {device} is {apart(on_cpu, expected)} away from its aggregate on "
             "the cpu"
         )
 

@@ -1,11 +1,11 @@
-"""How far f liars can carry a rule: the worst that was found, against what theory allows.
+"""Search for the worst effect of f attackers on a rule, and its comparison with theory.
 
 A rule F is (f, kappa)-robust when for any n - f honest updates, with mean m, and whatever the f
 others are, |F - m|^2 <= kappa * mean of |x_i - m|^2 over the honest (Allouah et al. 2023,
-arXiv:2302.01772). Here the honest are clouds of several shapes, the others families of attacks
-whose strength is searched for along a line. What is found is a lower bound of kappa: above the
-declared bound it refutes it. No rule can have kappa below f / (n - 2f),
-and ``two points`` shows that.
+arXiv:2302.01772). Here the honest updates are clouds of several shapes, and the others families of
+attacks, each with a line search for its strength. The result is a lower bound of kappa: if it is
+above the declared bound, it refutes that. No rule can have kappa below f / (n - 2f), as
+``two points`` shows.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch import Tensor
 from .crowds import shuffled
 
 Aggregate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""``(n, d)`` and, for what is trusted beside them, the honest ones among them,
-``(n - attackers, d)``, to ``(d,)``; float64."""
+"""``(n, d)`` and, for trusted data, the honest rows among them, ``(n - attackers, d)``, to
+``(d,)``; float64."""
 Lies: TypeAlias = Callable[[float], Tensor]
-AWAY = 1e3  # in coordinates' spreads: how far from zero one of the clouds lies
-FAR = 1e6  # in spreads of the honest: how far away liars stand who want to break a rule
-# in the same unit: a rule that ends farther from the honest than this was carried away
+AWAY = 1e3  # Distance from zero of one of the clouds, in coordinates' spreads.
+FAR = 1e6  # Distance of attackers that try to break a rule, in spreads of the honest.
+# In the same unit: a rule that ends farther from the honest than this was carried away.
 CARRIED = 1e3
-WEAKEST, STRONGEST = 0.1, 1e4  # of the strengths that are tried, in spreads of the honest; and FAR
+WEAKEST, STRONGEST = 0.1, 1e4  # range of strengths to try, in spreads of the honest; and FAR
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Resilience:
 
 
 def kappa_bounds(name: str, n: int, f: int) -> float | None:
-    """Return the bound on kappa that theory promises for a built-in rule, or for one after
-    nearest-neighbour mixing; None: there is no bound known."""
+    """Return the proven bound on kappa of a built-in rule, or of one after nearest-neighbour
+    mixing; None: no bound is known."""
     if n <= 2 * f:
         return None
     ratio = f / (n - 2 * f)
@@ -78,15 +78,15 @@ def measure(
     strengths: int = 9,
     beside_length: bool = False,
 ) -> Resilience:
-    """The worst that was found for a rule.
+    """Return the worst result that was found for a rule.
 
     Args:
-        aggregate: The rule, told of f.
-        n, f: Updates, and how many of them are lies.
+        aggregate: The rule, called with f.
+        n, f: Updates, and how many of them are Byzantine.
         d: Coordinates.
-        seed: Of the clouds.
-        strengths: How many are tried of each attack, evenly in the logarithm, and about as many
-            again around the best.
+        seed: Seed of the clouds.
+        strengths: Number of strengths to try of each attack, evenly in the logarithm. About as many
+            again are tried around the best.
         beside_length: kappa is over |m|^2 where that is more than the mean of |x_i - m|^2.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -101,7 +101,7 @@ def measure(
 
 
 def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple[str, Tensor]]:
-    """Names and rows ``(n - f, d)`` float64 of honest updates."""
+    """Yield names and rows ``(n - f, d)`` float64 of honest updates."""
     count = n - f
 
     def noise(*shape: int) -> Tensor:
@@ -112,8 +112,8 @@ def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple
     widths = torch.ones(d, dtype=torch.float64)
     widths[0] = 30.0
     yield "anisotropic", direction + widths * noise(count, d)
-    # Far from zero: a rule that looks at lengths sees little of what tells these apart, and liars
-    # may hide in that.
+    # Far from zero: lengths hardly differ between these, so attackers may hide from a rule that
+    # compares lengths.
     yield (
         "heavy tails, far from zero",
         AWAY * direction
@@ -129,9 +129,9 @@ def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple
 
 
 def attacks(honest: Tensor, f: int, generator: torch.Generator) -> Iterator[tuple[str, Lies]]:
-    """Names, and functions of a strength in spreads of the honest to rows ``(f, d)``."""
+    """Yield names, and functions of a strength in spreads of the honest to rows ``(f, d)``."""
     if f == 0:
-        yield "nobody", _copies(honest[0], 0)
+        yield "none", _copies(honest[0], 0)
         return
     mean = honest.mean(dim=0)
     around = honest - mean
@@ -165,7 +165,7 @@ def _together(mean: Tensor, step: Tensor, f: int) -> Lies:
 
 
 def _anchored(mean: Tensor, step: Tensor, f: int, honest: int) -> Lies:
-    """One stands far out, the others on the mean that it makes."""
+    """Return one attacker far out, and the others at the mean that it causes."""
     return lambda strength: torch.cat(
         [(mean + strength * (honest + 1) * step)[None], (mean + strength * step).repeat(f - 1, 1)]
     )
@@ -176,8 +176,8 @@ def _copies(row: Tensor, f: int) -> Lies:
 
 
 def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
-    """The least number of liars, all at one place far away, that carry a rule away which was told
-    of fewer; None if none do."""
+    """Return the least number of attackers, all at one place far away, that carry away a rule which
+    is called with a smaller f; None if none do."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(n, d, generator=generator, dtype=torch.float64)
     direction = torch.randn(d, generator=generator, dtype=torch.float64)
@@ -195,8 +195,8 @@ def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
 
 
 class _Ratio:
-    """|F - m|^2 over the mean of |x_i - m|^2, or over |m|^2 where that is more, beside given lies,
-    each time in another order."""
+    """|F - m|^2 over the mean of |x_i - m|^2, or over |m|^2 where that is more, under given
+    attacks, each time in another order."""
 
     def __init__(
         self, aggregate: Aggregate, honest: Tensor, generator: torch.Generator, beside_length: bool
@@ -220,8 +220,8 @@ class _Ratio:
 
 
 def strongest(ratio: Callable[[float], float], strengths: int) -> tuple[float, float]:
-    """The largest value of a function of the strength, and where: on a grid,
-    and around its best point again."""
+    """Return the largest value of a function of the strength, and the strength: on a grid, and
+    again around its best point."""
     width = (STRONGEST / WEAKEST) ** (1 / (strengths - 1))
     best = max(
         (ratio(strength), strength)

@@ -1,4 +1,4 @@
-"""A vector may be long, lie in pieces, or be cut in shards: does a rule make the same of it?"""
+"""Checks that a rule makes the same of a vector that is long, in pieces, or cut into shards."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gossip.aggregators import BoundRule, Gram, GramRule
 from .crowds import LEARNING_RATE, SyntheticUpdates, apart, crowd, near
 
 SHARDS = (1, 3, 8)
-# coordinates: several of the blocks that rules work on, and a prime,
-# so that the last one is not full
+# Coordinates: several of the blocks that rules work on, and a prime, so that the last one is not
+# full.
 WIDE = 49_999
-SAME = 1e-6  # relative, of an aggregate put together from shards
+SAME = 1e-6  # relative difference of an aggregate that is combined from shards
 
 
 def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Generator) -> None:
-    """The order of the coordinates does not matter, nor in which block one falls, nor whether the
-    rows are one tensor."""
+    """Check that the order of the coordinates, the bounds of blocks and the memory layout of the
+    rows do not matter."""
     case = crowd(n, WIDE, f, generator)
     straight = case.judge(bound).aggregate
     order = torch.randperm(WIDE, generator=generator)
@@ -29,20 +29,20 @@ def check_long_vectors(bound: BoundRule, n: int, f: int, generator: torch.Genera
     if not near(mixed, straight[order]):
         raise AssertionError(
             f"{bound.name} depends on the order of {WIDE} coordinates: "
-            f"{apart(mixed, straight[order])} apart; a rule that works on chunks must make the "
-            "same of each, wherever it starts"
+            f"{apart(mixed, straight[order])} apart; a rule that works on chunks must treat all "
+            "chunks alike, wherever they start"
         )
     rows = [row.clone() for row in case.updates]
-    lying_apart = case.judge(bound, rows).aggregate
-    if not near(lying_apart, straight):
+    separate = case.judge(bound, rows).aggregate
+    if not near(separate, straight):
         raise AssertionError(
-            f"{bound.name} makes something else of rows that lie apart than of the same rows in "
-            f"one tensor: {apart(lying_apart, straight)} away"
+            f"{bound.name} makes another aggregate of separate rows than of the same rows in one "
+            f"tensor: {apart(separate, straight)} away"
         )
 
 
 def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
-    """Cut in 1, 3 and 8 shards the decisions are the same, and the aggregate within rounding."""
+    """Check that 1, 3 and 8 shards give the same decisions, and the aggregate within rounding."""
     updates = case.updates.to(torch.float64)
     exact = SyntheticUpdates(updates, case.f, case.gradient)
     whole = exact.judge(bound)
@@ -51,8 +51,8 @@ def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
         if isinstance(bound.rule, GramRule):
             aggregate, weights = _decided(bound, bound.rule, exact, cuts)
             moved = float((weights - whole.weights).abs().max())
-            # A last step on the columns says of weights what survived in them, which one shard does
-            # not know of another.
+            # After a last step on the columns, weights are the shares that survived in them, which
+            # differ between shards.
             if not moved <= SAME and bound.rule.last_step is None:
                 raise AssertionError(
                     f"{bound.name} on {count} shards gives other weights than on the whole "
@@ -67,19 +67,19 @@ def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
             ]
             aggregate = torch.cat(parts)
         else:
-            return  # it takes whole vectors and says so
+            return  # it declares that it needs whole vectors
         if not near(aggregate, whole.aggregate, SAME):
             raise AssertionError(
                 f"{bound.name} on {count} shards is {apart(aggregate, whole.aggregate)} away "
-                "from what it makes of the whole vector"
+                "from its aggregate of the whole vector"
             )
 
 
 def _decided(
     bound: BoundRule, rule: GramRule, case: SyntheticUpdates, cuts: list[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """The aggregate and the weights by statistics of each shard, one decision,
-    and a combination in each shard."""
+    """Return the aggregate and the weights by statistics of each shard, one decision, and a
+    combination in each shard."""
     vectors: dict[str, Tensor] = {
         "gradient": case.gradient.to(torch.float64),
         "center": case.gradient.to(torch.float64),
@@ -111,5 +111,6 @@ def _decided(
 
 
 def _wanted(rule: GramRule, point: str) -> bool:
-    """A center that may be left out is left out, as ``SyntheticUpdates.judge`` does."""
+    """Whether the rule gets a point. An optional center is left out, as in
+    ``SyntheticUpdates.judge``."""
     return point != "center" or point not in rule.optional

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 
 
 class TimedLayer(nn.Module):
-    """Hands its input on after a stated time: it stands for a layer on a device of some speed, so
-    that many slow devices can be tested on few processors, as they only sleep.
+    """Returns its input after a given time, and so emulates a layer on a device of some speed. Many
+    slow devices can be tested on few processors, because the layers only sleep.
 
     Args:
         forward_s: Seconds of a forward pass, for a batch of any size.
         forward_each_s: Seconds that each sample adds.
-        backward: How many times as long a backward pass takes.
-        parameters: Numbers that it holds and that get gradients, which are 0.
-        speed: Of the device that it stands for: times are divided by it. It is the same layer
-            whatever its speed.
+        backward: Factor by which a backward pass takes longer.
+        parameters: Number of its parameters, which get gradients of 0.
+        speed: Speed of the emulated device: times are divided by it. The layer is the same at any
+            speed.
     """
 
     def __init__(
@@ -37,16 +37,16 @@ class TimedLayer(nn.Module):
         self.weight = nn.Parameter(torch.zeros(parameters))
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """``inputs`` as they are, the number of samples first."""
+        """Return ``inputs`` unchanged; their first dimension is the number of samples."""
         seconds = (self.forward_s + self.forward_each_s * len(inputs)) / self.speed
-        # torch does not say what types it takes and returns
-        handed_on: Tensor = _Slept.apply(  # type: ignore[no-untyped-call]
+        # torch does not annotate ``apply``.
+        outputs: Tensor = _Slept.apply(  # type: ignore[no-untyped-call]
             inputs, self.weight, seconds, seconds * self.backward
         )
-        return handed_on
+        return outputs
 
     def extra_repr(self) -> str:
-        """Return the settings of the layer, without the speed of the device that it stands for."""
+        """Return the settings of the layer, without the speed of the emulated device."""
         return (
             f"forward_s={self.forward_s}, forward_each_s={self.forward_each_s}, "
             f"backward={self.backward}, parameters={len(self.weight)}"

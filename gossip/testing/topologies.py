@@ -1,4 +1,4 @@
-"""Tells the author of a topology whether it keeps a topology's promises."""
+"""Conformance kit for topologies."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from gossip.topologies import Plan, Roster, Topology
 
 SEED = 11
 LARGEST = 33
-SPREAD_ROUNDS = 2  # times n: within so many rounds what one peer knows must be able to reach all
+SPREAD_ROUNDS = 2  # times n: number of rounds in which information of one peer must reach all
 FAIR_ROUNDS = 200
 
 
 def check_topology(topology: Topology, *, balanced: bool = True) -> None:
-    """Checks a topology against rosters of 1 to 33 peers.
+    """Check a topology against rosters of 1 to 33 peers.
 
     It must be a pure function of the set of peers, lineage, round and seed, and name every peer in
-    every plan. In a gossip topology the knowledge of one peer must reach all others within 2n
+    every plan. In a gossip topology, information of one peer must reach all others within 2n
     rounds. A rolling topology must order all peers for every shard.
 
     Args:
-        topology: With its options bound.
-        balanced: Whether every peer must receive as often as the others, or serve as often. Give
-            False for a star.
+        topology: The topology with its options bound.
+        balanced: Whether every peer must receive as often as the others, or serve as often; False
+            for a star.
     Raises: AssertionError: It breaks a requirement. The message names the requirement, the roster
         and the round.
     """
@@ -59,8 +59,8 @@ def _check_plans(topology: Topology, roster: Roster) -> None:
         if bool(plan.servers) != topology.rolling:
             _fail(
                 topology,
-                f"is {'' if topology.rolling else 'not '}declared rolling, but its plan says "
-                f"otherwise {where}",
+                f"is {'' if topology.rolling else 'not '}declared rolling, but its plan differs "
+                f"from that {where}",
             )
         if not _is_repeatable(topology, roster, round_id, plan):
             _fail(
@@ -76,12 +76,12 @@ def _check_plans(topology: Topology, roster: Roster) -> None:
                     "able to step in",
                 )
         if plan.pushes is not None and set(plan.pushes) != members:
-            _fail(topology, f"says nothing about {sorted(members - set(plan.pushes))} {where}")
+            _fail(topology, f"has no entry for {sorted(members - set(plan.pushes))} {where}")
 
 
 def _is_repeatable(topology: Topology, roster: Roster, round_id: int, plan: Plan) -> bool:
-    """Whether it plans the same when global randomness, the order of the roster and the rounds
-    asked before are others."""
+    """Whether the plan is the same with other global randomness, another order of the roster and
+    another round before."""
     state = random.getstate()
     try:
         random.seed(1)
@@ -117,7 +117,8 @@ def _check_spread(topology: Topology, roster: Roster) -> None:
     peer, missing = next(iter(sorted(deaf.items())))
     _fail(
         topology,
-        f"never lets peer {peer} hear of {missing}, within {SPREAD_ROUNDS * n} rounds of {n} peers",
+        f"never lets peer {peer} receive from {missing}, within {SPREAD_ROUNDS * n} rounds of {n} "
+        "peers",
     )
 
 
@@ -137,7 +138,7 @@ def _check_fair(topology: Topology, roster: Roster) -> None:
 
 
 def _burden(plan: Plan) -> Iterable[int]:
-    """Peers that have something to do beyond their own update, once for each time."""
+    """Return the peers with work beyond their own update, once for each time."""
     if plan.pushes is None:
         return [order[0] for order in plan.servers]
     return [target for targets in plan.pushes.values() for target in targets]

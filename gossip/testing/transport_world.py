@@ -1,5 +1,5 @@
-"""World that a transport is checked in: a few transports that one thread drives, what they have
-received, and things to send."""
+"""World that a transport is checked in: a few transports that one thread drives, their arrivals,
+and messages to send."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from gossip.core import (
 )
 from gossip.transport import Arrival, PayloadLimit, Transport
 
-PATIENCE_S = 30.0  # a state that has not come by then never comes
+PATIENCE_S = 30.0  # longest wait for any state
 MIB = 2**20
 RUN, LINEAGE, DIGEST = b"this-run", b"lineage1", b"digest-of-a-rest"
 
 
 class TransportFactory(Protocol):
-    """Makes a bound transport. With ``at`` (control, bulk) it must take those addresses, which a
-    closed one has left."""
+    """Factory of a bound transport. With ``at`` (control, bulk) it must use those addresses, which
+    a closed transport has left."""
 
     def __call__(
         self,
@@ -46,7 +46,7 @@ class TransportFactory(Protocol):
 
 
 class World(ExitStack):
-    """Transports that one thread drives in turn, and what each has heard."""
+    """Transports that one thread drives in turn, and the arrivals of each."""
 
     def __init__(self, make: TransportFactory) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class World(ExitStack):
         return transport
 
     def pair(self, limit: int | PayloadLimit = 16 * MIB) -> tuple[Transport, Transport]:
-        """Peers 0 and 1, 0 connected to 1."""
+        """Return peers 0 and 1; 0 is connected to 1."""
         first, second = self.peer(0, limit), self.peer(1, limit)
         self.link(first, 1, second)
         return first, second
@@ -88,7 +88,7 @@ class World(ExitStack):
         transport.close()
 
     def neglect(self, transport: Transport) -> None:
-        """It is not polled any more."""
+        """Stop polling a transport."""
         self._driven.remove(transport)
 
     def drive(self, transport: Transport) -> None:
@@ -129,10 +129,10 @@ class World(ExitStack):
     def send(
         self, transport: Transport, peer: PeerId, message: Message, payload: Payload | None = None
     ) -> None:
-        """Until it is taken: queues are bounded."""
+        """Send until the message is accepted, as queues are bounded."""
         self.until(
             lambda: transport.send(peer, message, payload),
-            f"send of {type(message).__name__} to be taken",
+            f"send of {type(message).__name__} to be accepted",
         )
 
 

@@ -1,10 +1,9 @@
-"""Tells the author of a transport whether it keeps a transport's promises
-(``gossip.transport.base``).
+"""Conformance kit for transports (``gossip.transport.base``).
 
     from gossip.testing import check_transport
     check_transport(my_factory)
 
-or, in pytest, one test a promise:
+or, in pytest, one test for each requirement:
 
     @pytest.mark.parametrize("check", TRANSPORT_CHECKS.values(), ids=TRANSPORT_CHECKS)
     def test_my_transport(check):
@@ -57,16 +56,16 @@ SIZES = (4, 8, 12, 65_536, 68_904, MIB - 4, MIB, MIB + 4, 3 * MIB + 20, 8 * MIB)
 
 TransportCheck: TypeAlias = Callable[[TransportFactory], None]
 TRANSPORT_CHECKS: dict[str, TransportCheck] = {}
-"""Each promise with what checks it."""
+"""Name of each requirement -> its check."""
 
 
 def check_transport(make: TransportFactory) -> None:
-    """Checks a transport against everything that the runtime requires of one, in seconds.
+    """Check a transport against everything that the runtime requires of one, in seconds.
 
     Two to three transports run at a time, and the calling thread drives them all.
 
     Args:
-        make: Makes a transport.
+        make: Factory of the transport.
     Raises: AssertionError: It breaks a requirement, and the message names it.
     """
     for promise, check in TRANSPORT_CHECKS.items():
@@ -88,7 +87,7 @@ def _promise(check: Callable[[World], None]) -> TransportCheck:
 
 @_promise
 def _messages_of_a_lane_keep_their_order(world: World) -> None:
-    """With and without payload, small and large ones mixed."""
+    """Check messages with and without payload, small and large ones mixed."""
     sender, receiver = world.pair(
         limit=lambda peer, message: (
             2 * MIB if rounds_of([Received(0, 0, message)])[0] % 3 == 0 else 400
@@ -107,7 +106,7 @@ def _messages_of_a_lane_keep_their_order(world: World) -> None:
 
 @_promise
 def _a_message_arrives_as_it_was_sent(world: World) -> None:
-    """Sender, incarnation and every field."""
+    """Check sender, incarnation and every field."""
     sender, receiver = world.peer(3, incarnation=41), world.peer(1)
     world.link(sender, 1, receiver)
     messages: tuple[Message, ...] = (
@@ -125,7 +124,7 @@ def _a_message_arrives_as_it_was_sent(world: World) -> None:
     assert all(message in [arrival.message for arrival in arrivals] for message in messages), (
         f"got {arrivals}"
     )
-    assert all(arrival.payload is None for arrival in arrivals), "a payload came that nobody sent"
+    assert all(arrival.payload is None for arrival in arrivals), "a payload came that was not sent"
 
 
 @_promise
@@ -136,8 +135,8 @@ def _a_rising_incarnation_is_sent_from_then_on(world: World) -> None:
     world.send(sender, 1, ping(0))
     now[0] = 5
     world.send(sender, 1, ping(1))
-    told = [arrival.incarnation for arrival in world.wait_received(receiver, 2)]
-    assert told == [1, 5], f"incarnations {told}, expected [1, 5]"
+    received = [arrival.incarnation for arrival in world.wait_received(receiver, 2)]
+    assert received == [1, 5], f"incarnations {received}, expected [1, 5]"
 
 
 @_promise
@@ -150,20 +149,20 @@ def _payloads_arrive_byte_for_byte(world: World) -> None:
         data = np.random.default_rng(nbytes).standard_normal(nbytes // 4, dtype=np.float32)
         world.send(sender, 1, update(number), payload_of(data))
         payload = world.wait_received(receiver, number + 1)[-1].payload
-        assert payload is not None, f"the payload of {nbytes} bytes did not come along"
+        assert payload is not None, f"the payload of {nbytes} bytes did not arrive"
         assert payload.nbytes == nbytes, f"payload of {payload.nbytes} bytes, {nbytes} were sent"
         assert payload.data.dtype == np.float32, (
             f"payload of {payload.data.dtype}, expected float32"
         )
         assert payload.data.tobytes() == data.tobytes(), (
-            f"the payload of {nbytes} bytes changed on its way"
+            f"the payload of {nbytes} bytes changed on the way"
         )
 
 
 @_promise
 def _the_facts_of_a_payload_are_delivered(world: World) -> None:
-    """Whether it is finite; the digest of commits and states;
-    states are bytes of any length up to the limit."""
+    """Check whether it is finite, and the digest of commits and states; states are bytes of any
+    length up to the limit."""
     sender, receiver = world.pair(
         limit=lambda peer, message: 3 * MIB if isinstance(message, StateOffer) else 2 * MIB
     )
@@ -192,7 +191,7 @@ def _the_facts_of_a_payload_are_delivered(world: World) -> None:
 
 @_promise
 def _control_overtakes_bulk(world: World) -> None:
-    """A ping that is sent after 64 MiB arrives before them."""
+    """Check that a ping which is sent after 64 MiB arrives before them."""
     sender, receiver = world.pair(limit=64 * MIB)
     world.send(sender, 1, update(0), payload_of(floats(64 * MIB)))
     world.send(sender, 1, ping(1))
@@ -211,7 +210,7 @@ def _a_send_to_nobody_is_refused(world: World) -> None:
 
 @_promise
 def _an_address_that_is_none_is_counted(world: World) -> None:
-    """It may be a peer's word, so it raises nothing."""
+    """Check that an invalid address raises no error: another peer may have sent it."""
     transport = world.peer(0)
     for nonsense in (
         "",
@@ -222,13 +221,13 @@ def _an_address_that_is_none_is_counted(world: World) -> None:
         "ipc:///tmp/x",
     ):
         transport.connect(1, nonsense, nonsense)
-        assert transport.send(1, ping(0)) is False, f"something stands at {nonsense!r}"
+        assert transport.send(1, ping(0)) is False, f"something listens at {nonsense!r}"
     assert transport.traffic.dropped["bad_address"] == 6, f"counted {transport.traffic.dropped}"
 
 
 @_promise
 def _a_payload_of_a_wrong_size_is_dropped(world: World) -> None:
-    """Too large, too small, or not expected at all. What comes after it arrives."""
+    """Check payloads that are too large, too small, or not expected. Later ones arrive."""
     right = 4 * MIB
 
     def limit(peer: PeerId, message: Message) -> int:
@@ -286,28 +285,28 @@ def _a_closed_link_is_reported_at_once_and_once(world: World) -> None:
 
 @_promise
 def _a_peer_that_comes_late_or_back_is_linked(world: World) -> None:
-    """At the address that was told, without asking again. What goes there first may be lost, while
-    one former lane still ends."""
+    """Check a reconnection at the address of ``connect``, without another call. The first messages
+    may be lost, while a lane of the old connection still ends."""
     watcher, other = world.pair()
     address = (other.control, other.bulk)
     world.stop(other)
     heard = world.heard[id(watcher)]
     world.until(lambda: world.broke(watcher), "LinkDown")
     heir = world.peer(1, incarnation=1, at=address)
-    world.until(lambda: heard.count(LinkUp(1)) >= 2, "LinkUp when somebody listens there again")
+    world.until(lambda: heard.count(LinkUp(1)) >= 2, "LinkUp when a peer listens there again")
     world.until(
         lambda: watcher.send(1, ping(1)) and bool(world.received(heir)),
-        "a message that comes there",
+        "a message that arrives there",
     )
-    world.pump()  # all news of the former connection are older than that message
+    world.pump()  # all events of the old connection are older than that message
     heard.clear()
     watcher.connect(1, *address)
     world.send(watcher, 1, ping(2))
     world.until(
         lambda: any(arrival.message == ping(2) for arrival in world.received(heir)),
-        "a message behind connect",
+        "a message after connect",
     )
-    assert heard == [], "connecting to the address that one is connected to must change nothing"
+    assert heard == [], "connecting to the present address must change nothing"
 
 
 @_promise
@@ -329,7 +328,8 @@ def _a_new_incarnation_at_a_new_address_replaces_the_old(world: World) -> None:
 
 @_promise
 def _disconnect_forgets(world: World) -> None:
-    """Nothing can be sent, nothing is reported, and what was queued does not come later."""
+    """Check that nothing can be sent, nothing is reported, and queued messages do not arrive
+    later."""
     sender, receiver = world.pair(limit=MIB)
     world.neglect(receiver)
     data, taken = payload_of(floats(MIB)), 0
@@ -342,8 +342,8 @@ def _disconnect_forgets(world: World) -> None:
     world.link(sender, 1, receiver)
     world.send(sender, 1, update(1), data)
     world.until(lambda: 1 in rounds_of(world.received(receiver)), "an update over the new link")
-    leftovers = len(rounds_of(world.received(receiver))) - 1  # what was on the wire already
-    assert leftovers < taken, f"all {taken} queued updates came after disconnect"
+    leftovers = len(rounds_of(world.received(receiver))) - 1  # in flight already
+    assert leftovers < taken, f"all {taken} queued updates arrived after disconnect"
     assert not world.broke(sender), "disconnect was reported as LinkDown"
     sender.disconnect(1)
     sender.disconnect(1)
@@ -351,11 +351,11 @@ def _disconnect_forgets(world: World) -> None:
 
 @_promise
 def _queues_are_bounded(world: World) -> None:
-    """To somebody who does not read, ``send`` returns False before long,
-    and works again when he reads.
+    """Check that ``send`` soon returns False for a receiver that does not read, and works again
+    when it reads.
 
-    Nothing that was taken is lost in silence: who does not read for long loses what he was sent,
-    and ``LinkDown`` says so.
+    No accepted message is lost silently: if the receiver does not read for long, its messages are
+    dropped, and ``LinkDown`` reports that.
     """
     sender, receiver = world.pair(limit=MIB)
     world.neglect(receiver)
@@ -367,9 +367,9 @@ def _queues_are_bounded(world: World) -> None:
     while sender.send(1, update(taken["bulk"]), data) and taken["bulk"] < 2_000:
         taken["bulk"] += 1
     assert taken["control"] < 200_000, (
-        "the control lane took 200000 messages for somebody who does not read"
+        "the control lane accepted 200000 messages for a receiver that does not read"
     )
-    assert taken["bulk"] < 2_000, "the bulk lane took 2 GB for somebody who does not read"
+    assert taken["bulk"] < 2_000, "the bulk lane accepted 2 GB for a receiver that does not read"
     assert sender.traffic.dropped == {"full": 2}, f"counted {sender.traffic.dropped}"
     world.drive(receiver)
     world.until(
@@ -377,43 +377,43 @@ def _queues_are_bounded(world: World) -> None:
         lambda: f"{taken} messages or LinkDown; {receiver.traffic}",
     )
     if world.broke(sender):
-        world.until(lambda: world.heard[id(sender)][-1] == LinkUp(1), "LinkUp, as he reads again")
+        world.until(lambda: world.heard[id(sender)][-1] == LinkUp(1), "LinkUp, as it reads again")
     world.send(sender, 1, ping(2**20))
     world.send(sender, 1, update(2**20), data)
     world.until(
-        lambda: 2**20 in rounds_of(world.received(receiver)), "an update when he reads again"
+        lambda: 2**20 in rounds_of(world.received(receiver)), "an update when it reads again"
     )
     world.until(
         lambda: any(one.message == ping(2**20) for one in world.received(receiver)),
-        "a ping when he reads again",
+        "a ping when it reads again",
     )
 
 
 @_promise
 def _memory_may_be_reused_when_it_is_not_in_flight(world: World) -> None:
-    """And only then: until then ``in_flight`` says so."""
+    """Check that memory is reported in flight until it may be reused."""
     sender, receiver = world.pair(limit=16 * MIB)
     world.neglect(receiver)
     data = floats(16 * MIB)
     world.send(sender, 1, update(0), payload_of(data))
     view = data[1000:2000]
     assert sender.in_flight(view) == sender.in_flight(data), (
-        "a view of the same memory is told otherwise"
+        "a view of the same memory is reported otherwise"
     )
-    assert not sender.in_flight(floats(400)), "memory that nobody sent is in flight"
+    assert not sender.in_flight(floats(400)), "memory that was not sent is in flight"
     world.drive(receiver)
     world.until(lambda: not sender.in_flight(data), "the memory to be free again")
     data[:] = -1.0
     payload = world.wait_received(receiver, 1)[0].payload
     assert payload is not None
     assert payload.data.tobytes() == floats(16 * MIB).tobytes(), (
-        "the receiver saw what was written after the memory was free"
+        "the receiver saw bytes written after the memory was free"
     )
 
 
 @_promise
 def _what_was_received_belongs_to_the_receiver(world: World) -> None:
-    """It is writable, and later payloads do not change it."""
+    """Check that a payload is writable, and that later payloads do not change it."""
     sender, receiver = world.pair(limit=2 * MIB)
     for number in range(3):
         world.send(sender, 1, update(number), payload_of(np.full(MIB // 2, number, np.float32)))
@@ -440,10 +440,10 @@ def _poll_wakes_on_a_descriptor(world: World) -> None:
         assert time.monotonic() - began < PATIENCE_S, (
             "poll slept on while a descriptor was readable"
         )
-        # Not named any more: it must not wake anybody.
+        # The descriptor is not passed any more, so it must not wake ``poll``.
         began = time.monotonic()
         assert transport.poll(0.05) == []
-        assert time.monotonic() - began >= 0.04, "poll came back early, with nothing"
+        assert time.monotonic() - began >= 0.04, "poll returned early, with nothing"
     finally:
         os.close(reader)
         os.close(writer)
@@ -456,15 +456,13 @@ def _poll_that_may_stay_awake_comes_back_as_soon_and_as_late(world: World) -> No
     assert world.wait_received(receiver, 1)
     began = time.monotonic()
     assert receiver.poll(0.02, awake_s=PATIENCE_S) == []
-    assert 0.015 <= time.monotonic() - began < PATIENCE_S, (
-        "poll has its own idea of when the time is up"
-    )
+    assert 0.015 <= time.monotonic() - began < PATIENCE_S, "poll did not return in time"
     assert not receiver.woken
     reader, writer = os.pipe()
     try:
         os.write(writer, b"x")
         assert receiver.poll(PATIENCE_S, [reader], PATIENCE_S) == []
-        assert receiver.woken, "poll does not say that it was a descriptor that woke it"
+        assert receiver.woken, "poll does not report that a descriptor woke it"
     finally:
         os.close(reader)
         os.close(writer)
@@ -472,7 +470,7 @@ def _poll_that_may_stay_awake_comes_back_as_soon_and_as_late(world: World) -> No
     ringing.start()
     began = time.monotonic()
     while not receiver.poll(PATIENCE_S, awake_s=PATIENCE_S):
-        assert time.monotonic() - began < PATIENCE_S, "poll was awake and did not see what came"
+        assert time.monotonic() - began < PATIENCE_S, "poll was awake and did not see the arrival"
     ringing.join()
 
 

@@ -132,7 +132,7 @@ BROKEN: list[tuple[Any, str]] = [
     (with_verdict(outlyingness=lambda o: o * torch.nan), "outlyingness are"),
     (with_verdict(outlyingness=lambda o: o[:2]), r"outlyingness have the shape \(2,\)"),
     (with_verdict(outlyingness=lambda o: o * 4), "times as far out as typical"),
-    (with_verdict(outlyingness=torch.ones_like), "does not tell a liar"),
+    (with_verdict(outlyingness=torch.ones_like), "does not detect a Byzantine peer"),
     (
         with_verdict(outlyingness=lambda o: o + 3 * (o.max() > 10) * (torch.arange(len(o)) == 5)),
         "accuses an honest peer",
@@ -252,12 +252,12 @@ WEAK: list[tuple[Any, str]] = [
     (by_chunks, "depends on the order of 49999 coordinates"),
     (
         Apart(middle_values, "apart", lambda f: 2 * f + 1, True),
-        "makes something else of rows that lie apart",
+        "makes another aggregate of separate rows",
     ),
     (not_by_coordinates, "not_by_coordinates on 3 shards is .* away"),
     (forgetful(), "forgetful on 3 shards gives other weights than on the whole vector"),
     (generous, r"generous is not \(2, 16\)-robust among 11: kappa is at least .*, found by"),
-    (no_twins, "6 of 11 liars do not carry no_twins away"),
+    (no_twins, "6 of 11 Byzantine peers do not carry no_twins away"),
 ]
 
 
@@ -306,5 +306,5 @@ def test_a_report_says_how_many_liars_it_takes() -> None:
     trimmed = check_aggregator(trimmed_mean, n=11, f=2, strengths=2)
     assert trimmed.breaks_at == 3, "one more than it was told of"
     assert check_aggregator(median, n=11, f=2, strengths=2).breaks_at == 6
-    assert "carried away by 3 liars" in str(trimmed)
-    assert "makes none" in str(check_aggregator("mean"))
+    assert "carried away by 3 Byzantine peers" in str(trimmed)
+    assert "has no bound" in str(check_aggregator("mean"))

@@ -123,18 +123,18 @@ def tracked(updates: Tensor, *, f: int) -> Verdict:
 
 
 DISGUISED: list[tuple[Any, str]] = [
-    (lazy, "liars, .*, carry lazy .* away from the honest mean"),
+    (lazy, "Byzantine peers, .*, carry lazy .* away from the honest mean"),
     (noisy, "noisy makes another aggregate of the same updates when it is called again"),
     (counting, "counting makes another aggregate of the same updates when it is called again"),
     (seeding, "seeding draws from or seeds the random numbers of torch"),
     (drawing, "drawing draws from or seeds the random numbers of random"),
-    (even_krum, r"even_krum tells of the weights \[0.0909, .*, but its aggregate is the mean by"),
+    (even_krum, r"even_krum reports the weights \[0.0909, .*, but its aggregate is the mean by"),
     (
         even_central,
-        r"even_central tells of the weights \[0.0909, .*, but its aggregate is the mean by",
+        r"even_central reports the weights \[0.0909, .*, but its aggregate is the mean by",
     ),
-    (five_steps, "five_steps makes something else when it is called than when it explains itself"),
-    (half, "half makes something else when it is called than when it explains itself"),
+    (five_steps, "five_steps returns another aggregate when called than in ``explain``"),
+    (half, "half returns another aggregate when called than in ``explain``"),
     (tracked, "tracked makes an aggregate that requires grad"),
 ]
 
@@ -199,7 +199,7 @@ def test_a_rule_that_looks_at_lengths_is_bounded_and_not_robust() -> None:
 def test_a_report_says_what_was_held_where_no_kappa_is_searched_for() -> None:
     report = check_aggregator("geometric_median:nu=5", strengths=2)
     assert report.kappa is None
-    assert "liars carried it no farther than 4 times the length" in str(report)
+    assert "Byzantine peers carried it no farther than 4 times the length" in str(report)
 
 
 @pytest.mark.parametrize(
@@ -277,10 +277,12 @@ def test_our_pre_aggregations_keep_their_promises(name: str) -> None:
 
 
 def test_a_pre_aggregation_that_spreads_lies_is_found_unless_it_says_so() -> None:
-    with pytest.raises(AssertionError, match=r"liars, .*, carry halfway\+trimmed_mean .* away"):
+    with pytest.raises(
+        AssertionError, match=r"Byzantine peers, .*, carry halfway\+trimmed_mean .* away"
+    ):
         check_aggregator(pre_aggregation(halfway))
     spreads = pre_aggregation(robust=False)(halfway)
-    assert "makes none" in str(check_aggregator(spreads))
+    assert "has no bound" in str(check_aggregator(spreads))
     assert compose(spreads, trimmed_mean).robust is False
     assert compose(nnm, cge).robust == "bounded"
     assert compose(nnm, trimmed_mean).robust is True

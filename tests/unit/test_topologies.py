@@ -311,8 +311,8 @@ def to_itself(roster: Roster, round_id: int, seed: int) -> Plan:
     [
         (unpure, "must be a pure function"),
         (by_place, "must be a pure function"),
-        (silent, r"says nothing about \[2\]"),
-        (two_halves, "never lets peer 0 hear of"),
+        (silent, r"has no entry for \[2\]"),
+        (two_halves, "never lets peer 0 receive from"),
         (star, "is unfair: peer 0"),
         (to_itself, "cannot push to"),
     ],
