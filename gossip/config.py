@@ -1,8 +1,8 @@
-"""The settings of a run: read from flags, the environment, a file and defaults, in that order; the
-same on every peer.
+"""Settings of a run: read from flags, the environment, a file and defaults, in that order; the same
+on every peer.
 
-The launcher resolves them once (``resolve``), writes ``config.toml`` for people and a JSON file for
-its peers, and every peer reads that file (``RunConfig.load``) and nothing else.
+The launcher resolves them once (``resolve``). It writes ``config.toml`` for users and a JSON file
+for its peers, which read only that file (``RunConfig.load``).
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from gossip.topologies import load as load_topology, read_weights, with_option, 
 from gossip.transport import is_loopback, is_one_host
 from gossip.vectors import load_encoding
 
-PEERS_MAX = 1024  # what a list in a message has room for
+PEERS_MAX = 1024  # maximum of a list in a message
 RESTARTS_MAX = 1_000_000
 NEVER = -1.0  # a trust score is never below this
 JUDGED = "judged_clipping"
-"""The rule of a run with a reference, where nobody named one."""
+"""Default rule of a run with a reference."""
 WITH_REFERENCE = "reference_samples are given, and no aggregator"
-"""The source of that rule."""
+"""Source of that rule."""
 WITH_PLAN = "a plan is given, and no aggregator"
-"""The source of the mean in a pipeline: with it a step equals that of one process."""
+"""Source of the rule ``mean`` in a pipeline: with it a step equals that of one process."""
 ROBUST = "spectral_clipping", "suspicion"
-"""The rules of a run that is to bear adversaries, where nobody named one: in rolling rounds with f
-of at most a quarter of the peers, and otherwise (docs/protection.md)."""
+"""Default rules of a run with an f: in rolling rounds with f of at most a quarter of the peers, and
+otherwise (docs/protection.md)."""
 WITH_F = "f is given, and no aggregator"
 WITHOUT_SERVERS = "the topology has no servers, and no aggregator is given"
-"""The sources of that rule."""
+"""Sources of that rule."""
 NOT_OPTIONS = (
     "peer",
     "incarnation",
@@ -80,11 +80,11 @@ Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
 
 
 class StageConfig(BaseModel):
-    """The layers ``layers[0]`` to ``layers[1]``, both included, on these peers.
+    """A stage: layers ``layers[0]`` to ``layers[1]``, both included, on these peers.
 
     Attributes:
-        pass_s: What each of the peers takes for a micro-batch, forward and backward, as the plan
-            predicts it; empty where it does not.
+        pass_s: Predicted time of each peer for a micro-batch, forward and backward; empty without a
+            prediction.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -95,25 +95,24 @@ class StageConfig(BaseModel):
 
 
 LostStage: TypeAlias = Literal["checkpoint", "neighbours", "fresh", "stop"]
-"""Of what a stage goes on that has lost all its peers: of its newest checkpoint; of the layers of
-the stages beside it; of weights as the script makes them. Each in place of the one before where
-that is not there. ``stop``: the run ends."""
+"""Origin of the state of a stage that has lost all its peers: its newest checkpoint; the layers of
+the stages beside it; weights as the script makes them. If one does not exist, the next one is used.
+``stop``: the run ends."""
 
 
 Activations = Literal["exact", "bf16"]
 
 
 class PipelineConfig(BaseModel):
-    """A pipeline's plan, its peers by their numbers.
+    """Plan of a pipeline; peers are identified by their numbers.
 
     Attributes:
-        model: What the layers of the model must be, as ``gossip_pipelines.planning.model_of`` makes
-            it of them.
-        micro_batches: Of a step.
-        samples: Of a micro-batch.
-        names: Of the peers, by their numbers, as the plan has them.
-        activations: How a stage sends what it hands on, and the gradients of that: "exact", as the
-            layers make them, or "bf16".
+        model: Digest of the model's layers, by ``gossip_pipelines.planning.model_of``.
+        micro_batches: Number of micro-batches of a step.
+        samples: Number of samples of a micro-batch.
+        names: Names of the peers in the plan, by their numbers.
+        activations: Encoding of the activations that a stage sends, and of their gradients: "exact"
+            or "bf16".
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -126,7 +125,7 @@ class PipelineConfig(BaseModel):
     stages: tuple[StageConfig, ...] = Field(min_length=1)
 
     def stage_of(self, peer: int) -> int:
-        """The number of its stage, from 0."""
+        """Return the number of the peer's stage, from 0."""
         return next(at for at, stage in enumerate(self.stages) if peer in stage.peers)
 
     @property
@@ -136,12 +135,12 @@ class PipelineConfig(BaseModel):
 
     @property
     def smallest(self) -> int:
-        """Peers of the stage that has the fewest."""
+        """Number of peers of the smallest stage."""
         return min(len(stage.peers) for stage in self.stages)
 
 
 class RunConfig(BaseModel):
-    """Everything that the peers of a run agree on. Resolved, its ``run``, ``name``,
+    """All settings that the peers of a run have in common. In a resolved config, ``run``, ``name``,
     ``run_dir``, ``f`` and ``peers_for_one`` are set."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -149,53 +148,57 @@ class RunConfig(BaseModel):
     run: str = Field(
         default="",
         pattern=r"^([0-9a-f]{16})?$",
-        description="id of the run, 8 bytes in hex; drawn when empty",
+        description="id of the run, 8 bytes in hex; drawn if empty",
     )
-    name: str = Field(default="", max_length=80, description="name of the run; drawn when empty")
-    peers: int = Field(default=4, ge=1, le=PEERS_MAX, description="how many peers start")
+    name: str = Field(default="", max_length=80, description="name of the run; drawn if empty")
+    peers: int = Field(default=4, ge=1, le=PEERS_MAX, description="number of peers that start")
     room: int = Field(
         default=0,
         ge=0,
         le=PEERS_MAX,
-        description=(
-            "most peers that the run has room for, with those that join later; 0: none join"
-        ),
+        description=("maximum number of peers, with those that join later; 0: none join"),
     )
-    topology: str = Field(default="rolling", min_length=1, description="who exchanges with whom")
+    topology: str = Field(
+        default="rolling",
+        min_length=1,
+        description="pairs of peers that exchange updates in a round",
+    )
     aggregator: str = Field(
-        default="guarded_mean", min_length=1, description="how updates become one"
+        default="guarded_mean",
+        min_length=1,
+        description="rule that aggregates the updates of a round",
     )
     f: int | None = Field(
         default=None,
         ge=0,
-        description="Byzantine peers to tolerate; what rule and peers allow, at most a quarter",
+        description="Byzantine peers to tolerate; by default what the rule allows, at most 1/4",
     )
     peers_for_one: int | None = Field(
         default=None,
         ge=0,
-        description="peers with which the rule would tolerate one liar, 0: never; found with f",
+        description="peers for the rule to tolerate one Byzantine peer, 0: never; found with f",
     )
     sender: str = Field(
         default="",
         max_length=200,
-        description="what peers make of their updates before they send them",
+        description="steps applied to updates before they are sent",
     )
     encoding: str = Field(
         default="float32",
         max_length=200,
-        description="how the numbers of updates and results travel, such as bf16 or topk:0.05",
+        description="encoding of updates and results on the wire, such as bf16 or topk:0.05",
     )
     local_steps: int = Field(
         default=1,
         ge=1,
         le=10_000,
-        description="steps that each peer takes by itself between two rounds",
+        description="local steps of each peer between two rounds",
     )
     outer: str = Field(
         default="",
         max_length=200,
         description=(
-            "what follows a round of local steps: mean, heavy_ball:lr=0.7,momentum=0.9 or "
+            "outer optimizer after a round of local steps: mean, heavy_ball:lr=0.7,momentum=0.9 or "
             "nesterov:lr=0.7,momentum=0.9, which is the default with local steps"
         ),
     )
@@ -211,51 +214,53 @@ class RunConfig(BaseModel):
         lt=1.0,
         allow_inf_nan=False,
         description=(
-            "share of its own parameters that a peer keeps of a fragment whose result comes a "
-            "round later, with fragments and overlap; 0.5 when empty"
+            "share of its own parameters that a peer keeps of a fragment with a result that comes "
+            "a round later, with fragments and overlap; 0.5 if empty"
         ),
     )
     overlap: int = Field(
         default=0,
         ge=0,
         le=1,
-        description="rounds that a peer computes beside: 1, the next update while a round runs",
+        description="rounds computed ahead: 1, the next update while a round runs",
     )
-    seed: int = Field(default=0, ge=0, lt=2**63, description="of servers, data order and attacks")
+    seed: int = Field(
+        default=0, ge=0, lt=2**63, description="seed of servers, data order and attacks"
+    )
     rounds: int | None = Field(
-        default=None, ge=1, le=2**40, description="rounds to train; the script decides when empty"
+        default=None, ge=1, le=2**40, description="rounds to train; by default the script decides"
     )
-    run_dir: str = Field(default="", description="folder of the run; runs/NAME when empty")
+    run_dir: str = Field(default="", description="folder of the run; runs/NAME if empty")
     faults: tuple[str, ...] = Field(default=(), description="faults to inject, as for --fault")
     quorum: Literal["majority", "available"] = Field(
-        default="majority", description="how many peers a round needs"
+        default="majority", description="number of peers that a round needs"
     )
     min_peers: int | None = Field(
         default=None,
         ge=1,
         le=PEERS_MAX,
-        description="begin with so many, once the patience with the others is over",
+        description="number of peers to begin with, if the others do not start within patience_s",
     )
     patience_s: Seconds = Field(
-        default=10.0, description="how long the others are waited for once min_peers are here"
+        default=10.0, description="time to wait for the other peers once min_peers have started"
     )
     on_minority: Literal["pause", "continue"] = Field(
         default="pause",
-        description="what a part without a quorum does once the others are dead for it",
+        description="action of a minority without a quorum once it considers the others dead",
     )
     on_divergence: Literal["stop", "heal", "warn"] = Field(
         default="stop",
-        description="what a peer does whose replica differs from that of most",
+        description="action of a peer with a replica that differs from the majority",
     )
     reference_samples: int = Field(
         default=256,
         ge=1,
         le=2**20,
-        description="samples by which the server of a round judges, under rules with a judge",
+        description="samples that the server of a round judges by, for rules with a judge",
     )
     batch_policy: BatchPolicy = Field(
         default="fixed_local",
-        description="what stays when peers come and go: each peer's batch, or all peers' together",
+        description="batch that stays the same when peers join or leave: each peer's, or the sum",
     )
     slices: Slices = Field(
         default="speed",
@@ -267,53 +272,51 @@ class RunConfig(BaseModel):
     server_weights: str = Field(
         default="",
         max_length=16 * PEERS_MAX,
-        description=(
-            "how often peers serve rounds beside the others, as in 0:4,2:2; all others weigh 1"
-        ),
+        description=("weights of peers as servers, as in 0:4,2:2; all others have weight 1"),
     )
-    round_timeout_s: Seconds = Field(default=10.0, description="how long a round may wait at most")
+    round_timeout_s: Seconds = Field(default=10.0, description="maximum wait of a round")
     start_timeout_s: Seconds = Field(
-        default=60.0, description="how long peers wait for each other at the start"
+        default=60.0, description="maximum wait for other peers at the start"
     )
     quorum_timeout_s: Seconds = Field(
-        default=60.0, description="how long a run without quorum waits for peers to come back"
+        default=60.0, description="maximum wait of a run without quorum for peers to return"
     )
     begin_anew: bool = Field(
         default=False,
         description=(
-            "begin again with fresh weights, when all peers that had the state of the run are lost"
+            "begin again with fresh weights if all peers that had the state of the run are lost"
         ),
     )
     resume: str = Field(
         default="",
         max_length=4096,
-        description=("auto, a run, or a folder of checkpoints, with @STEP: goes on from there"),
+        description=("auto, a run, or a folder of checkpoints, with @STEP: resume from it"),
     )
     deterministic: bool = Field(
         default=False,
         description=(
             "two runs with the same seed and peers give the same bits; a round waits for "
-            "everybody who lives"
+            "all live peers"
         ),
     )
     insecure: bool = Field(
         default=False,
         description=(
-            "listen on other addresses than loopback, without keys: anybody who reaches them can "
-            "take part"
+            "listen on other addresses than loopback, without keys: any process that reaches them "
+            "can take part"
         ),
     )
     keys: bool | None = Field(
         default=None,
         description=(
-            "peers authenticate by keys and encrypt everything; on by default but for "
+            "peers authenticate by keys and encrypt everything; on by default except for "
             "loopback addresses"
         ),
     )
     allowed: str = Field(
         default="",
         description=(
-            "file of public keys, which alone take part: one a line, read again whenever it changes"
+            "file of the public keys that may take part: one a line, read again when it changes"
         ),
     )
     host: str = Field(
@@ -328,7 +331,7 @@ class RunConfig(BaseModel):
         default=0,
         ge=0,
         le=RESTARTS_MAX,
-        description="how often a launcher starts each peer again that has died by itself",
+        description="maximum number of restarts of each peer that dies by itself",
     )
     drills: bool = Field(
         default=False,
@@ -336,7 +339,7 @@ class RunConfig(BaseModel):
     )
     record: bool = Field(
         default=False,
-        description="write down every event of the protocol, for gossip simulate --recording",
+        description="record every event of the protocol, for gossip simulate --recording",
     )
     pipeline: PipelineConfig | None = Field(
         default=None, description="the plan of a pipeline, as --plan reads it"
@@ -346,23 +349,23 @@ class RunConfig(BaseModel):
         ge=0,
         le=1,
         description=(
-            "of a pipeline: with which probability another member of the stage computes a "
-            "micro-batch again; 0: nobody does"
+            "in a pipeline: probability that another member of the stage recomputes a "
+            "micro-batch; 0: no audits"
         ),
     )
     lost_stage: LostStage = Field(
         default="checkpoint",
         description=(
-            "of what a stage of a plan goes on that has lost all its peers: checkpoint, "
+            "origin of the state of a stage of a plan that has lost all its peers: checkpoint, "
             "neighbours, fresh, stop"
         ),
     )
     node: Literal["process", "thread"] = Field(
-        default="process", description="where a peer's node runs"
+        default="process", description="place of a peer's node"
     )
     trust: bool = Field(
         default=True,
-        description="quarantine peers that keep standing out; without, they are only told of",
+        description="quarantine peers that keep standing out; otherwise they are only reported",
     )
     suspect_below: float = Field(
         default=TrustSettings().suspect_below,
@@ -374,7 +377,7 @@ class RunConfig(BaseModel):
         default=TrustSettings().quarantine_below,
         ge=0,
         le=1,
-        description="trust below which it is left out",
+        description="trust below which a peer is quarantined",
     )
     mix_every: int = Field(
         default=GossipSettings().mix_every,
@@ -385,7 +388,7 @@ class RunConfig(BaseModel):
         default=GossipSettings().mixing,
         gt=0,
         le=1,
-        description="gossip: how far to move towards the others",
+        description="gossip: share of the way to move towards the others",
     )
     staleness_max: int = Field(
         default=GossipSettings().staleness_max,
@@ -393,11 +396,12 @@ class RunConfig(BaseModel):
         description="gossip: rounds; older updates are dropped",
     )
     probe_interval_s: Seconds = Field(
-        default=MembershipSettings().probe_interval_s, description="between two probes of a peer"
+        default=MembershipSettings().probe_interval_s,
+        description="time between two probes of a peer",
     )
     probe_timeout_s: Seconds = Field(
         default=MembershipSettings().probe_timeout_s,
-        description="a probe waits for its answer at least",
+        description="minimum wait of a probe for its answer",
     )
 
     @field_validator("host")
@@ -413,8 +417,8 @@ class RunConfig(BaseModel):
             )
         if info.data.get("keys") is False and not info.data.get("insecure"):
             raise ValueError(
-                "without keys anybody who reaches it could take part: leave out --no-keys, or add "
-                "--insecure"
+                "without keys, any process that reaches it could take part: leave out --no-keys, "
+                "or add --insecure"
             )
         return value
 
@@ -454,17 +458,17 @@ class RunConfig(BaseModel):
 
     @property
     def run_id(self) -> bytes:
-        """8 bytes."""
+        """Id of the run, 8 bytes."""
         return bytes.fromhex(self.run)
 
     @property
     def lineage(self) -> bytes:
-        """8 bytes: the hash chain that the run starts with."""
+        """Id of the hash chain that the run starts with, 8 bytes."""
         return blake2b(b"lineage" + self.run_id, digest_size=8).digest()
 
     @property
     def keyed(self) -> bool:
-        """Whether its peers have keys. Where they listen decides when nobody has said it."""
+        """Whether its peers have keys. By default this depends on the address they listen on."""
         if self.keys is not None:
             return self.keys
         return not (self.insecure or is_loopback(self.host.strip("[]")))
@@ -481,26 +485,26 @@ class RunConfig(BaseModel):
 
     @property
     def effective_slices(self) -> Slices:
-        """``slices``, or "equal" where speed must not count, or is not known: how long local steps
-        take that run beside a round does not show."""
+        """``slices``, or "equal" if speed must not count or is not known. The duration of local
+        steps is unknown if they run beside a round."""
         beside = self.overlap > 0 and self.has_local_steps
         return "equal" if self.deterministic or beside else self.slices
 
     @property
     def shortens_rounds(self) -> bool:
-        """Whether a slow peer ends a round with fewer local steps than it has."""
+        """Whether a slow peer ends a round after fewer local steps."""
         return self.has_local_steps and self.effective_slices == "speed"
 
     @property
     def steps_per_round(self) -> int:
-        """Steps that each peer takes by itself between two rounds: of ``local_steps`` there are as
-        many rounds as fragments."""
+        """Steps of each peer between two rounds: ``local_steps`` are divided by the number of
+        fragments."""
         return self.local_steps // self.fragments
 
     @property
     def own_share(self) -> float | None:
-        """The share of its own parameters that a peer keeps of the fragment that a round is on: 0
-        where the round is applied before it goes on. None: a round is on all parameters."""
+        """Share of its own parameters that a peer keeps of the round's fragment. It is 0 if the
+        round is applied before the peer continues. None: a round is on all parameters."""
         if self.fragments == 1:
             return None
         given = self.fragment_mixing
@@ -508,30 +512,30 @@ class RunConfig(BaseModel):
 
     @property
     def outer_step(self) -> str:
-        """The spec of what follows a round of local steps."""
+        """Spec of the outer optimizer after a round of local steps."""
         return outer.load(self.outer or outer.NESTEROV).spec
 
     @property
     def needed_to_start(self) -> int:
-        """Without so many no training begins."""
+        """Number of peers that the training needs to begin."""
         quorum = 1 if self.quorum == "available" else self.peers // 2 + 1
         return max(quorum, self.min_peers or 0)
 
     @property
     def peers_max(self) -> int:
-        """How many different ids there are, with those of peers that may join later."""
+        """Number of ids, with those of peers that may join later."""
         return max(self.peers, self.room)
 
     def peers_alike(self, peer: int) -> int:
-        """How many peers begin with the parameters that this one has: itself and those of its
-        stage, or all."""
+        """Return how many peers begin with the same parameters as this one: those of its stage, or
+        all."""
         if self.pipeline is None:
             return self.peers
         return len(self.pipeline.stages[self.pipeline.stage_of(peer)].peers)
 
     @property
     def weighted_topology(self) -> str:
-        """The topology's spec, with the weights of servers in it."""
+        """Spec of the topology, with the weights of servers in it."""
         return (
             with_option(self.topology, "weights", self.server_weights)
             if self.server_weights
@@ -544,7 +548,7 @@ class RunConfig(BaseModel):
         return fault_plans.parse(self.faults).checked(self.peers, self.rounds)
 
     def settings(self) -> CoreSettings:
-        """Return the settings of the core. Only of a resolved config: run id and f are set."""
+        """Return the settings of the core. The config must be resolved."""
         assert self.run, "a config has its run id once it is resolved"
         assert self.f is not None, "a config has its f once it is resolved"
         trust = TrustSettings(
@@ -574,7 +578,7 @@ class RunConfig(BaseModel):
                 min_peers=self.min_peers or 0,
                 patience_s=self.patience_s,
                 quorum_timeout_s=self.quorum_timeout_s,
-                # Nobody who lives is left out of a round for being late.
+                # No live peer is left out of a round for being late.
                 grace_floor_s=self.round_timeout_s
                 if self.deterministic
                 else RoundSettings().grace_floor_s,
@@ -589,26 +593,26 @@ class RunConfig(BaseModel):
         )
 
     def dump(self, path: Path | str) -> None:
-        """Writes the JSON file that peers read, whole or not at all."""
+        """Write the JSON file that peers read, completely or not at all."""
         scratch = Path(f"{path}.new")
         scratch.write_text(self.model_dump_json(indent=1) + "\n", "utf-8")
         scratch.replace(path)
 
     @classmethod
     def load(cls, path: Path | str, data: bytes | None = None) -> RunConfig:
-        """Reads what ``dump`` wrote. ``data``: the bytes of the file, where they were read before.
+        """Read the file of ``dump``. ``data``: the bytes of the file, if they were read before.
 
-        Raises: ConfigError: It cannot be read, or something in it is wrong.
+        Raises: ConfigError: The file cannot be read, or has an invalid value.
         """
         try:
             return cls.model_validate_json(Path(path).read_bytes() if data is None else data)
         except OSError as error:
             raise ConfigError(f"cannot read the run's settings {path}: {error}") from error
         except ValidationError as error:
-            said = _explained(error, {})
+            explained = _explained(error, {})
             raise ConfigError(
-                f"{path}: {said}",
-                said.hint or "it was cut or changed: nothing can join this run by its folder",
+                f"{path}: {explained}",
+                explained.hint or "it was cut or changed: nothing can join this run by its folder",
             ) from error
 
 
@@ -633,26 +637,26 @@ OPTIONS: tuple[str, ...] = tuple(RunConfig.model_fields)
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A config, and where each of its values comes from: ``flag``, ``GOSSIP_X``, a file's path,
-    ``default`` or a reason."""
+    """A config, and the source of each value: ``flag``, ``GOSSIP_X``, a file's path, ``default`` or
+    a reason."""
 
     config: RunConfig
     sources: Mapping[str, str]
 
     @property
     def rule_named(self) -> bool:
-        """Whether somebody has named the rule, and it does not follow from other options."""
+        """Whether the rule was named, and does not follow from other options."""
         implied = "default", WITH_REFERENCE, WITH_PLAN, WITH_F, WITHOUT_SERVERS
         return self.sources["aggregator"] not in implied
 
     def with_values(self, source: str, **values: Any) -> Resolved:
-        """The same with some values replaced (validated anew)."""
+        """Return the config with some values replaced, validated again."""
         sources = {**self.sources, **dict.fromkeys(values, source)}
         return Resolved(_validated({**self.config.model_dump(), **values}, sources), sources)
 
     def to_toml(self) -> str:
-        """``config.toml``: one line a value, its source behind it.
-        ``gossip run --config`` reads it back."""
+        """Return the text of ``config.toml``: one line for each value, with its source after it.
+        ``gossip run --config`` reads it."""
         rows = []
         for key, value in self.config.model_dump().items():
             if key == "run":
@@ -669,14 +673,14 @@ def resolve(
     file: Path | str | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """Flag over ``GOSSIP_*`` variable over file over default. Nothing is checked here that needs
-    torch or the machine.
+    """Resolve the settings: flag over ``GOSSIP_*`` variable over file over default. Checks that
+    need torch or the machine are made elsewhere.
 
     Args:
-        flags: Option -> value; None when it was not given.
+        flags: Option -> value; None: not given.
         file: A TOML file with options at its top level.
-        defaults: Replace some of ``RunConfig``'s own.
-    Raises: ConfigError: An unknown option, or a value that it cannot have, with where it came from.
+        defaults: Replacements of some defaults of ``RunConfig``.
+    Raises: ConfigError: An unknown option, or an invalid value, with its source.
     """
     values: dict[str, Any] = dict(defaults or {})
     sources: dict[str, str] = dict.fromkeys(OPTIONS, "default")
@@ -693,8 +697,8 @@ def resolve(
 
 
 def _implied(resolved: Resolved) -> Resolved:
-    """With what follows from options that were given. Raises: ConfigError: Another that was given
-    contradicts it."""
+    """Return the settings with those that follow from others. Raises: ConfigError: An option that
+    was given contradicts them."""
     resolved = _with_judge(resolved)
     if resolved.sources["aggregator"] == "default":
         resolved = _with_rule(resolved)
@@ -711,7 +715,8 @@ def _implied(resolved: Resolved) -> Resolved:
 
 
 def _with_rule(resolved: Resolved) -> Resolved:
-    """The rule that follows from what the run is to bear: corruption, or -f adversaries."""
+    """Return the settings with the rule that follows from the faults to tolerate: corruption, or
+    the adversaries of -f."""
     config, sources = resolved.config, resolved.sources
     if config.pipeline is not None:
         return resolved.with_values(WITH_PLAN, aggregator="mean")
@@ -725,11 +730,11 @@ def _with_rule(resolved: Resolved) -> Resolved:
 
 
 def _with_judge(resolved: Resolved) -> Resolved:
-    """Return the settings with the rule that judges by a reference, where one was asked for and no
+    """Return the settings with the rule that judges by a reference, if one was requested and no
     rule was named.
 
-    Only options decide: they are the same for all peers. Whether a script has a judge each peer
-    would find out for itself, and rules must not differ.
+    Only options decide, because they are the same for all peers. Each peer would detect a judge in
+    its script by itself, and rules must not differ.
     """
     config, sources = resolved.config, resolved.sources
     asked = sources["reference_samples"] != "default" and sources["aggregator"] == "default"
@@ -740,9 +745,9 @@ def _with_judge(resolved: Resolved) -> Resolved:
 
 
 def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of the file and those of the environment, both unchecked but for their
-    names."""
-    # Here and not at the top: it takes 0.3 s to import, and only launchers need it.
+    """Return the settings of the file and those of the environment; only their names are
+    checked."""
+    # A local import: it takes 0.3 s, and only launchers need it.
     from pydantic_settings import BaseSettings, EnvSettingsSource, TomlConfigSettingsSource
 
     fields: dict[str, Any] = {
@@ -789,8 +794,8 @@ def _validated(values: Mapping[str, Any], sources: Mapping[str, str]) -> RunConf
 
 
 def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
-    """The first thing that pydantic found wrong, in one line: option, value, source,
-    what is allowed."""
+    """Return the first error that pydantic found, in one line: option, value, source, and what is
+    allowed."""
     first = error.errors()[0]
     if not first["loc"]:
         return ConfigError(f"the run's settings are not readable: {first['msg']}")

@@ -1,25 +1,25 @@
-"""Every error that gossip raises, told apart by who is at fault.
+"""Every error that gossip raises, by its origin.
 
 GossipError
 ├── ConfigError (ValueError)       the user: an option, a file, a script
-│   ├── UnknownName                a name that nobody registered, with its nearest neighbour
+│   ├── UnknownName                an unknown name, with its nearest neighbour
 │   ├── BadFault                   a fault that cannot be parsed or carried out
 │   ├── AggregationError           a rule cannot do what it was asked
 │   │   └── TooFewUpdates          n is too small for f
 │   ├── BadTopology                a plan that is not one
-│   ├── UnsupportedModel           something in the model or the optimizer that cannot be exchanged
-│   └── RunExists                  the run folder is already there
+│   ├── UnsupportedModel           a part of the model or the optimizer that cannot be exchanged
+│   └── RunExists                  the run folder exists already
 ├── LocalError                     this peer or this machine
 │   ├── NodeLost                   the node died and could not be restarted
 │   ├── OutOfMemory                more peers than the memory holds
-│   ├── SpawnFailed                what gossip.spawn started did not finish
+│   ├── SpawnFailed                a run of gossip.spawn did not finish
 │   └── AddressInUse               another process has the port
 ├── RemoteError                    a remote peer
 │   ├── Malformed                  bytes that are not a message (never leaves the transport)
 │   └── Refused                    the swarm refuses this peer: another model, version or run
 │       └── ModelDiffers           another model, and where it differs
 └── SwarmError                     the swarm or the network between
-    ├── NeverStarted               too few peers came before the start timeout
+    ├── NeverStarted               too few peers started before the start timeout
     ├── NobodyAnswers              no join server of the run answers at its address
     ├── StateLost                  the run has had rounds, and no peer that had their state is left
     └── ReplicasDiverged           replicas differ again after they were made equal
@@ -32,8 +32,8 @@ from collections.abc import Collection, Iterable
 
 
 class GossipError(Exception):
-    """Whatever gossip raises. ``hint`` says what to do,
-    ``exit_code`` what a command line exits with."""
+    """Base of all errors of gossip. ``hint`` has what to do, ``exit_code`` the exit code of a
+    command."""
 
     exit_code = 1
 
@@ -43,7 +43,7 @@ class GossipError(Exception):
 
 
 class ConfigError(GossipError, ValueError):
-    """Something the user gave us is wrong. The message names it, the value and what is allowed."""
+    """An error in the user's input. The message names it, the value and what is allowed."""
 
     exit_code = 2
 
@@ -74,7 +74,7 @@ def list_nearest(given: str, known: Collection[str], most: int = 5) -> str:
 
 
 class UnknownName(ConfigError):
-    """A name that nobody registered; the nearest known one is suggested."""
+    """An unknown name; the nearest known one is suggested."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(sorted(known))
@@ -88,7 +88,7 @@ class BadFault(ConfigError):
 
 
 class AggregationError(ConfigError):
-    """A rule cannot do what it was asked to."""
+    """A rule cannot do what was requested."""
 
 
 class TooFewUpdates(AggregationError):
@@ -109,11 +109,11 @@ class BadTopology(ConfigError):
 
 
 class UnsupportedModel(ConfigError):
-    """The model or the optimizer holds something that gossip cannot exchange."""
+    """The model or the optimizer has a part that gossip cannot exchange."""
 
 
 class RunExists(ConfigError):
-    """The run folder is already there and is not empty."""
+    """The run folder exists already and is not empty."""
 
     def __init__(self, path: str) -> None:
         super().__init__(
@@ -125,7 +125,7 @@ class RunExists(ConfigError):
 
 
 class LocalError(GossipError):
-    """This peer, or the machine it runs on."""
+    """An error of this peer, or of its machine."""
 
 
 class NodeLost(LocalError):
@@ -140,7 +140,7 @@ class NodeLost(LocalError):
 
 
 class OutOfMemory(LocalError):
-    """More peers than the memory of this machine holds."""
+    """The peers need more memory than this machine has."""
 
     exit_code = 2
 
@@ -172,11 +172,11 @@ class SpawnFailed(LocalError):
         self.code, self.folder = code, folder
 
     def __str__(self) -> str:
-        return f"the run ended with exit code {self.code}; what it printed says why: {self.folder}"
+        return f"the run ended with exit code {self.code}; its output has the reason: {self.folder}"
 
     @property
     def hint(self) -> str:
-        return f"gossip explain {self.code} says what the code means"
+        return f"gossip explain {self.code} explains the code"
 
 
 class AddressInUse(LocalError):
@@ -197,16 +197,16 @@ class AddressInUse(LocalError):
 
 
 class RemoteError(GossipError):
-    """A remote peer is at fault."""
+    """An error of a remote peer."""
 
 
 class Malformed(RemoteError):
-    """Bytes that are not a message. Counted and dropped by the transport,
-    never raised out of it."""
+    """Bytes that are not a message. The transport counts and drops them, and never raises this
+    error to its caller."""
 
 
 class Refused(RemoteError):
-    """The swarm refuses this peer, and says why: another model, another version, another run."""
+    """The swarm refuses this peer: its model, version or run differs."""
 
     exit_code = 6
 
@@ -223,7 +223,7 @@ class Refused(RemoteError):
 
 
 class ModelDiffers(Refused):
-    """The swarm trains another model: a line about each."""
+    """The swarm trains another model; the message has a line about each."""
 
     def __init__(self, swarm: str, here: str) -> None:
         super().__init__(
@@ -235,11 +235,11 @@ class ModelDiffers(Refused):
 
 
 class SwarmError(GossipError):
-    """The swarm, or the network between its peers."""
+    """An error of the swarm, or of the network between its peers."""
 
 
 class NeverStarted(SwarmError):
-    """Too few peers came before the start timeout."""
+    """Too few peers started before the start timeout."""
 
     exit_code = 4
 
@@ -262,8 +262,8 @@ class NeverStarted(SwarmError):
 
 
 class StateLost(SwarmError):
-    """The run has had rounds, and nobody who had their state is left:
-    this peer could only begin anew."""
+    """The run has had rounds, and no peer that had their state is left. This peer could only begin
+    anew."""
 
     exit_code = 7
 
@@ -277,7 +277,7 @@ class StateLost(SwarmError):
     @property
     def hint(self) -> str:
         return (
-            "go on from the newest checkpoint (--resume), where there is one; --begin-anew begins "
+            "resume from the newest checkpoint (--resume), if there is one; --begin-anew begins "
             "again with fresh weights, once all peers are lost"
         )
 

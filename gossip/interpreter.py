@@ -26,14 +26,15 @@ def python_command(*words: str, python: str = sys.executable) -> list[str]:
 
 @contextmanager
 def spawn_context() -> Iterator[SpawnContext]:
-    """Yield a context of multiprocessing whose processes import nothing from the working directory.
+    """Yield a context of multiprocessing with processes that import nothing from the working
+    directory.
 
     Processes and their primitives must be made inside of the block.
     """
     from multiprocessing import get_context
 
     before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"  # multiprocessing passes -P on only where it was given
+    os.environ["PYTHONSAFEPATH"] = "1"  # multiprocessing passes -P on only if it was given
     try:
         yield get_context("spawn")
     finally:

@@ -1,7 +1,7 @@
 """Packages that import a module when a name of it is first used.
 
-The ``if TYPE_CHECKING:`` block of such a package lists what it offers, for type checkers and for
-:func:`lazy` alike.
+The ``if TYPE_CHECKING:`` block of the package lists its names, for type checkers and for
+:func:`lazy`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 @cache
 def _homes(package: str) -> dict[str, str]:
-    """Return the names that a package offers -> the modules below it that define them."""
+    """Return the public names of a package -> the modules below it that define them."""
     spec = find_spec(package)
     loader = spec.loader if spec else None
     source = loader.get_source(package) if isinstance(loader, InspectLoader) else None
     if source is None:
-        raise ImportError(f"{package} needs its source file, which lists what it offers")
+        raise ImportError(f"{package} needs its source file, which lists its names")
     return {
         alias.name: statement.module or alias.name
         for block in ast.parse(source).body

@@ -22,7 +22,7 @@ def test_loopback_is_always_allowed(host: str, insecure: bool) -> None:
 
 @pytest.mark.parametrize("host", ONE_HOST)
 def test_another_address_takes_keys_or_insecure(host: str) -> None:
-    with pytest.raises(ConfigError, match="without keys anybody who reaches it"):
+    with pytest.raises(ConfigError, match="without keys, any process that reaches it"):
         resolve({"host": host, "keys": False})
     assert resolve({"host": host, "keys": False, "insecure": True}).config.host == host
     assert resolve({"host": host}).config.host == host
