@@ -20,7 +20,7 @@ class Roster:
 
     Attributes:
         peers: Their numbers, ascending.
-        lineage: Identifies the history of the run that they continue.
+        lineage: Id of the history of the run that they continue.
     """
 
     peers: tuple[int, ...]
@@ -52,7 +52,7 @@ class Plan:
     pushes: Mapping[int, tuple[int, ...]] | None = None
 
     def sources(self, peer: int) -> tuple[int, ...]:
-        """The peers that send to ``peer``, ascending. Only a gossip plan has them."""
+        """Return the peers that send to ``peer``, ascending. Only a gossip plan has them."""
         assert self.pushes is not None
         return tuple(sorted(sender for sender, targets in self.pushes.items() if peer in targets))
 
@@ -61,9 +61,9 @@ class Topology:
     """A named topology. ``topology(roster, round_id, seed)`` returns a checked ``Plan``.
 
     Attributes:
-        name: As it is given to ``--topology``.
+        name: Name for ``--topology``.
         rolling: Whether its plans have servers. A gossip topology has pushes.
-        bound: Options that every call gets.
+        bound: Options of every call.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Topology:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """Names of the options that it takes."""
+        """Names of its options."""
         return tuple(
             name
             for name, parameter in self.parameters.items()
@@ -88,7 +88,7 @@ class Topology:
         )
 
     def bind(self, **options: Any) -> Topology:
-        """Makes the same topology with some options fixed.
+        """Return the topology with some options fixed.
 
         Raises: ConfigError: It has no such option.
         """
@@ -98,7 +98,7 @@ class Topology:
         return Topology(self.function, self.name, self.rolling, {**self.bound, **options})
 
     def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
-        """The plan of a round. Raises: BadTopology: The function returned no plan for it."""
+        """Return the plan of a round. Raises: BadTopology: The function returned no plan for it."""
         plan = self.function(roster, round_id, seed, **{**self.bound, **options})
         check_plan(self.name, plan, roster)
         return plan
@@ -109,7 +109,7 @@ class Topology:
 
 
 def unknown_option(what: str, name: str, known: Sequence[str]) -> ConfigError:
-    """The error for an option that ``what`` does not take, with its nearest neighbour."""
+    """Return the error for an unknown option of ``what``, with its nearest neighbour."""
     if not known:
         return ConfigError(f"{what} takes no options, got {name!r}")
     suggestion = suggest_name(name, known)
@@ -127,7 +127,7 @@ def topology(
 def topology(
     function: Callable[..., Plan] | None = None, *, name: str | None = None, rolling: bool = False
 ) -> Topology | Callable[[Callable[..., Plan]], Topology]:
-    """Makes a pure function ``(roster, round_id, seed, *, ...) -> Plan`` a topology.
+    """Make a topology of a pure function ``(roster, round_id, seed, *, ...) -> Plan``.
 
     Every peer calls the function by itself and must get the same plan. Take randomness from
     ``draw(seed, round_id, ...)``, never from a clock, a global generator or ``hash()``.
@@ -146,7 +146,7 @@ def topology(
 
 
 def check_plan(name: str, plan: Plan, roster: Roster) -> None:
-    """Raises ``BadTopology`` when a plan is not one for this roster.
+    """Check that a plan is one for this roster. Raises ``BadTopology``.
 
     It may not name peers outside the roster, let a peer push to itself, or have both or neither of
     ``servers`` and ``pushes``.
@@ -173,13 +173,13 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
 
 
 def draw(*words: object) -> int:
-    """A 64-bit number that is the same on every peer for the same words (blake2b, so no peer can
-    choose its own luck)."""
+    """Return a 64-bit number that is the same on every peer for the same words (blake2b, so no peer
+    can choose its own luck)."""
     return draws(words[:-1], words[-1:])[0]
 
 
 def draws(begin: Sequence[object], last: Sequence[object]) -> list[int]:
-    """``draw(*begin, word)`` for each word of ``last``."""
+    """Return ``draw(*begin, word)`` for each word of ``last``."""
     prefix = "".join([f"{_text(word)}/" for word in begin])
     return [
         int.from_bytes(blake2b(f"{prefix}{_text(word)}".encode(), digest_size=8).digest(), "big")

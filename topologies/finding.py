@@ -1,5 +1,4 @@
-"""Finds a topology by what people type: ``random-k``, ``random_k:k=4``, ``my.py:star``,
-``my.module:star:hub=2``."""
+"""Topologies by name: ``random-k``, ``random_k:k=4``, ``my.py:star``, ``my.module:star:hub=2``."""
 
 from __future__ import annotations
 
@@ -20,31 +19,31 @@ from gossip.interpreter import importing_users_modules
 from .base import Topology, unknown_option
 
 GROUP = "gossip.topologies"
-"""The entry point group through which other packages bring theirs."""
+"""Entry point group of topologies in other packages."""
 
 _OPTIONS, _NEXT_OPTION = re.compile(r":(?=[^:=]*=)"), re.compile(r",(?=[^,:=]*=)")
 """Beginning of the options of a spec, and of each next option: a value may have commas and colons
 of its own, as ``weights=0:4,2:2``."""
 
 BUILT_IN = {"rolling": "rolling", "random_k": "random_k", "ring": "rings", "full": "graphs"}
-"""Name -> the module of this package that holds it."""
+"""Name -> the module of this package that defines it."""
 
 
 def names() -> tuple[str, ...]:
-    """Every name that ``load`` knows, sorted: ours and those of installed packages."""
+    """Return every name for ``load``, sorted: built in and of installed packages."""
     return tuple(sorted({*BUILT_IN, *_installed()}))
 
 
 def load(spec: str) -> Topology:
-    """Finds a topology and binds its options.
+    """Find a topology and bind its options.
 
     Args:
         spec: ``name``, ``file.py:function`` or ``module:function``, then perhaps
             ``:option=value,option=value``. In names and options hyphens are underscores.
     Returns: The topology, called with ``(roster, round_id, seed)`` alone.
     Raises:
-        UnknownName: Nobody registered the name.
-        ConfigError: An unknown option, a wrong value, or no topology there.
+        UnknownName: There is no topology of that name.
+        ConfigError: An unknown option, a wrong value, or no topology in that place.
     """
     where, *rest = _OPTIONS.split(spec.strip(), maxsplit=1)
     options_text = rest[0] if rest else ""
@@ -53,7 +52,7 @@ def load(spec: str) -> Topology:
 
 
 def with_option(spec: str, name: str, value: object) -> str:
-    """A spec that says one option more."""
+    """Return a spec with one more option."""
     return f"{spec}{',' if _OPTIONS.search(spec) else ':'}{name}={value}"
 
 
@@ -100,7 +99,7 @@ def _module_by_name(name: str) -> ModuleType:
             return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise  # the module is there, and something that it imports is not
+            raise  # the module exists, but one of its imports does not
         raise ConfigError(
             f"there is no module {name!r} to take a topology from",
             f"known names: {', '.join(names())}",
@@ -110,8 +109,8 @@ def _module_by_name(name: str) -> ModuleType:
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"there is no file {path} to take a topology from")
-    # Named by its whole path, so that it hides no module of its own stem and comes out the same
-    # when asked for twice.
+    # Named by its whole path, so that it hides no module of its own stem, and a second call returns
+    # the same module.
     whole_path = blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()
     name = f"gossip_file_{path.stem}_{whole_path}"
     if name in sys.modules:
@@ -145,10 +144,10 @@ def _options(found: Topology, text: str) -> dict[str, Any]:
 
 
 def _value(found: Topology, name: str, text: str) -> Any:
-    """Reads a value as what the option's annotation says,
-    or as what it looks like when it says nothing."""
+    """Return a value in the type of the option's annotation, or without one in the type that it
+    looks like."""
     annotation = found.parameters[name].annotation
-    said = (
+    hint = (
         ""
         if annotation is Parameter.empty
         else annotation
@@ -156,8 +155,8 @@ def _value(found: Topology, name: str, text: str) -> Any:
         else str(annotation)
     )
     if isinstance(annotation, type):
-        said = annotation.__name__
-    wanted = {word.strip() for word in said.split("|")} & {"int", "float", "bool", "str", "None"}
+        hint = annotation.__name__
+    wanted = {word.strip() for word in hint.split("|")} & {"int", "float", "bool", "str", "None"}
     for kind in ("None", "bool", "int", "float", "str"):
         if wanted and kind not in wanted:
             continue

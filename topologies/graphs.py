@@ -1,4 +1,4 @@
-"""Fixed graphs that are no rings."""
+"""Fixed graphs other than rings."""
 
 from __future__ import annotations
 

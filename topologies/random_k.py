@@ -1,5 +1,5 @@
-"""Random-k gossip: k others a round, drawn from a shared seed,
-so that everybody knows whom to expect."""
+"""Random-k gossip: k others a round, drawn from a shared seed, so that every peer can compute its
+senders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .base import Plan, Roster, draw, topology
 
 
 def default_k(n: int) -> int:
-    """ceil(log2 n), at least 1: what spreads anything to all in about as many rounds."""
+    """Return ceil(log2 n), at least 1: information then reaches all in about as many rounds."""
     return max(1, (n - 1).bit_length())
 
 
@@ -20,12 +20,12 @@ def random_k(roster: Roster, round_id: int, seed: int, *, k: int | None = None) 
     """Each peer pushes to k others and receives from k others,
     drawn afresh every round (Boyd et al. 2006).
 
-    The peers are put on a ring in random order and everybody pushes along the same k distinct
-    random distances: k disjoint cyclic shifts. So nobody receives more or less than anybody else,
-    and nobody is named twice.
+    The peers are put on a ring in random order, and all push along the same k distinct random
+    distances: k disjoint cyclic shifts. So all peers receive equally often, and no peer is named
+    twice.
 
     Args:
-        k: Peers that each pushes to, at most n - 1; ceil(log2 n) by default.
+        k: Number of peers that each pushes to, at most n - 1; ceil(log2 n) by default.
     """
     if k is not None and (not isinstance(k, int) or k < 1):
         raise ConfigError(f"random_k: k must be a whole number of at least 1, not {k!r}")

@@ -1,4 +1,4 @@
-"""The rolling parameter server: who serves is drawn afresh for every round and shard."""
+"""The rolling parameter server: the server is drawn anew for every round and shard."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from .weights import lots
 def rolling(
     roster: Roster, round_id: int, seed: int, *, shards: int = 1, weights: str = ""
 ) -> Plan:
-    """Orders the peers of each shard by a hash of (seed, lineage, round, shard, peer): their lots.
+    """Order the peers of each shard by a hash of (seed, lineage, round, shard, peer): their lots.
 
-    A hash and not a shuffle: when one peer leaves the roster the order of the others stays as it
-    was, but for first places. A peer of weight w draws w lots, of which the lowest counts: the
-    first place, and each place behind it, falls to it w times as often as to one of weight 1. Lots
-    and not logarithms: whole numbers are the same on every machine.
+    With a hash instead of a shuffle, the order of the other peers stays when one peer leaves the
+    roster, except for first places. A peer of weight w draws w lots, of which the lowest counts. So
+    it gets the first place, and each place after it, w times as often as a peer of weight 1. Lots
+    are whole numbers, which are the same on every machine, unlike logarithms.
 
-    Without weights the first places of a round are spread: nobody has two before everybody has one.
-    A round takes as long as the link of whoever serves most, and drawn apart, 2 shards went to the
-    same of 2 peers every other time, and of 8 shards 2.6 to one of 8 peers. Where a shard is left
-    over, as the short first one where shards decide together, it is the first one, and anybody's.
+    Without weights the first places of a round are spread: no peer has two before every peer has
+    one. A round takes as long as the link of the peer that serves most. Drawn independently, 2
+    shards had the same server of 2 peers every other time, and 8 shards gave 2.6 to one of 8 peers.
+    A shard that is left over is the first one, and may be any peer's. The short first shard of
+    shards that decide together is an example.
 
     Args:
-        shards: Parts that a vector is cut in, each with an order of its own.
-        weights: How often peers serve, as in ``0:4,2:2``; who is not named has weight 1. See
-            ``weights.lots`` for the bounds.
+        shards: Number of parts of a vector, each with an order of its own.
+        weights: How often peers serve, as in ``0:4,2:2``; a peer that is not named has weight 1.
+            See ``weights.lots`` for the bounds.
     """
     if not isinstance(shards, int) or shards < 1:
         raise ConfigError(f"rolling: shards must be a whole number of at least 1, not {shards!r}")
@@ -53,8 +54,8 @@ def rolling(
 
 
 def _spread(orders: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """The same orders, but for the first places: from the last shard on, each goes to the first
-    peer in its order that has had none. When all have had one, the next turn begins."""
+    """Return the same orders with other first places: from the last shard on, each goes to the
+    first peer in its order that has had none. When all have had one, the next turn begins."""
     spread = []
     waiting: set[int] = set()
     for servers in reversed(orders):

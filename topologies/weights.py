@@ -1,5 +1,5 @@
-"""How often each peer serves beside the others: whole numbers that the run's settings give, the
-same on every peer."""
+"""Weights of servers: whole numbers in the run's settings that determine how often each peer serves
+beside the others, the same on every peer."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _PAIR = re.compile(r"\s*(\d{1,4})\s*:\s*(\d{1,4})\s*", re.ASCII)
 
 @lru_cache(maxsize=64)
 def read_weights(text: str) -> Mapping[int, int]:
-    """Peer -> weight, without those of weight 1, as whoever is not named; ascending.
+    """Return peer -> weight, ascending, without peers of weight 1.
 
-    Raises: ConfigError: It is not like ``0:4,2:2``, names a peer twice,
-        or a weight is not in 1 to ``WEIGHT_MAX``.
+    Raises: ConfigError: The text is not like ``0:4,2:2``, names a peer twice, or a weight is not in
+        1 to ``WEIGHT_MAX``.
     """
     found: dict[int, int] = {}
     for word in text.split(",") if text.strip() else ():
@@ -45,17 +45,17 @@ def read_weights(text: str) -> Mapping[int, int]:
 
 
 def write_weights(weights: Mapping[int, int]) -> str:
-    """Return the text that ``read_weights`` reads; "" where all weights are 1."""
+    """Return the text that ``read_weights`` reads; "" if all weights are 1."""
     return ",".join(f"{peer}:{weight}" for peer, weight in sorted(weights.items()) if weight > 1)
 
 
 @lru_cache(maxsize=64)
 def lots(text: str, peers: tuple[int, ...]) -> tuple[int, ...]:
-    """For each of the peers how many lots it draws in each round, of which the best counts: so it
+    """Return how many lots each of the peers draws in a round. The best one counts, so a peer
     serves in proportion."""
     given = read_weights(text)
     bounded = within_bounds([given.get(peer, 1) for peer in peers])
-    # Where all weigh alike each draws one lot: then the order is that of a run without weights.
+    # With equal weights each draws one lot: then the order is that of a run without weights.
     shared = gcd(*bounded) or 1
     return tuple([weight // shared for weight in bounded])
 
