@@ -1,4 +1,4 @@
-"""Lengths of vectors of any magnitude, and the precision that a dtype calls for."""
+"""Lengths of vectors of any magnitude, and the working precision of a dtype."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 import torch
 from torch import Tensor
 
-HUGE = 1e300  # stands for whatever is larger, so that sums of a few of them stay finite
-HUGE_FACTOR = 1e130  # the same, for what is multiplied with another
-# a square that is larger may be that of a number that was cut to the factor
+HUGE = 1e300  # Larger values are replaced by it, so that sums of a few stay finite.
+HUGE_FACTOR = 1e130  # The same for factors of products.
+# A larger square may be that of a number that was cut to the factor.
 CUT_SQUARE = HUGE_FACTOR**1.9
-# of an update in float64 whose distances are asked for: no difference of two is cut
+# Largest number of an update in float64 in rules on distances: no difference of two is cut.
 LARGEST = 1e123
 TINY_NORM = 1e-15  # below it float32 squares lose digits or vanish
 FLOAT32_MAX = torch.finfo(torch.float32).max
@@ -19,19 +19,17 @@ BLOCK_ELEMENTS = 2**19
 
 
 def working_dtype(tensor: Tensor) -> torch.dtype:
-    """float64 for float64, float32 for everything else: half precision is stored,
-    never calculated with."""
+    """Return float64 for float64, else float32: half precision is a storage format only."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 def is_too_large(vector: Tensor) -> bool:
-    """Whether a finite vector in float64 has a number beyond ``LARGEST``.
-    In other dtypes there is none."""
+    """Whether a finite vector in float64 has a number beyond ``LARGEST``. False in other dtypes."""
     return vector.dtype == torch.float64 and LARGEST < float(vector.abs().max()) < math.inf
 
 
 def norm(vector: Tensor) -> float:
-    """Euclidean norm of a vector of any magnitude; at most ``HUGE``."""
+    """Return the Euclidean norm of a vector of any magnitude; at most ``HUGE``."""
     work = working_dtype(vector)
     if len(vector) <= BLOCK_ELEMENTS:
         quick = float(torch.linalg.vector_norm(vector, dtype=work))
@@ -49,5 +47,6 @@ def norm(vector: Tensor) -> float:
 
 
 def resolution(vector: Tensor) -> float:
-    """The distance that rounding alone can put between equal vectors of this size and dtype."""
+    """Return the distance that rounding alone can cause between equal vectors of this size and
+    dtype."""
     return 4 * float(torch.finfo(vector.dtype).eps) * norm(vector)

@@ -2,15 +2,14 @@
 
 ``@rule`` turns a function ``(updates, *, f, ...) -> Tensor`` into a ``Rule``. Called, it returns
 the aggregate; ``explain`` returns a ``Verdict`` with the weight and the outlyingness of each
-update. A function may return a ``Verdict`` itself when it knows them better than the distance to
-the aggregate does. Rules that need no more than inner products are made by ``@gram_rule``,
-see ``gram_rules``.
+update. A function may return a ``Verdict`` itself if it has better ones than the distance to the
+aggregate. Rules that need only inner products are made by ``@gram_rule``, see ``gram_rules``.
 
 Rules take finite updates: a peer drops an update that is not finite when it receives it, and counts
-that as evidence. A rule does not look again, unless its result is not finite. From finite updates,
-however large, no rule makes a NaN. Distances can be measured up to 1e123 (``LARGEST``), far beyond
-float32. In float64 a rule on distances takes what is larger for 1e123, and refuses updates most of
-which are; medians and means of coordinates are exact whatever their size.
+that as evidence. A rule does not check this again, unless its result is not finite. From finite
+updates of any size, no rule makes a NaN. Distances can be measured up to 1e123 (``LARGEST``), far
+beyond float32. In float64 a rule on distances replaces larger numbers by 1e123, and refuses a round
+in which most updates have them; medians and means of coordinates are exact at any size.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ from .gram import in_typical, middle_of
 from .kernels import Rows, check_listed, check_stored
 
 Updates: TypeAlias = "Tensor | Sequence[Tensor] | Sequence[NDArray[Any]] | Rows"
-"""``(n, d)``, or n vectors ``(d,)``, which are never stacked as a whole unless a
-rule asks for that."""
+"""``(n, d)``, or n vectors ``(d,)``, which are stacked only for a rule that needs that."""
 AVAILABLE = frozenset(
     {
         "f",
@@ -54,7 +52,7 @@ AVAILABLE = frozenset(
 """Arguments that a caller may have for a rule that names them. There is no ``previous`` in the
 first round, nor ever for parameters or for rules that run in the trainer."""
 Robust: TypeAlias = bool | Literal["bounded"]
-SMALLER = 1e-190  # times any float64, it is no larger than 1e119
+SMALLER = 1e-190  # times any float64, the result is no larger than 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]], NDArray[np.float32]], bool]
 OfRows = TypeVar("OfRows", bound=RowFunction)
 
@@ -71,7 +69,7 @@ class Verdict:
         outlyingness: ``(n,)`` float64, >= 0, finite, how far each stands out; 1.0 is typical (the
             median over the updates). All ones when the rule never distinguishes updates (the mean):
             then it is no evidence against any peer.
-        length: Usual length of an update, as this round has shown it, for a rule that names
+        length: Usual length of an update, as measured in this round, for a rule that names
             ``usual`` in later rounds; 0.0: not known.
     """
 
@@ -87,15 +85,15 @@ class Rule:
     ``gossip.testing.check_aggregator`` tests a rule against what it declares here.
 
     Attributes:
-        name: As it is given to ``--aggregator``.
+        name: Name for ``--aggregator``.
         translation: Declares F(X + c) = F(X) + c.
         scale: Declares F(aX) = aF(X) for a > 0.
         robust: True declares that f Byzantine updates move the aggregate by at most a constant
-            times the spread of the honest updates. "bounded" declares at most a constant times
-            the size of what the rule trusts (honest updates, the judge's gradient), which may be
-            many spreads. False declares nothing.
+            times the spread of the honest updates. "bounded" declares at most a constant times the
+            size of what the rule trusts (honest updates, the judge's gradient). That may be many
+            spreads. False declares nothing.
         discerning: False when the rule treats all updates alike, as the mean does.
-        needs: Arguments that it asks for beside the updates, such as ``center``.
+        needs: Arguments that it takes beside the updates, such as ``center``.
     """
 
     def __init__(
@@ -133,30 +131,30 @@ class Rule:
     symmetric = True
     """Whether the order of the updates does not matter."""
     absolute: frozenset[str] = frozenset()
-    """Options in units of the updates: where one is given, ``scale`` is not promised."""
+    """Options in units of the updates: with one of them, ``scale`` does not hold."""
     fixed_f: int | None = None
-    """The least f that is fixed inside of it, for a part; None when each part takes the f that
-    the whole is given."""
+    """The least f that is fixed in a part of the rule; None if each part takes the f of the
+    whole."""
     whole_vector = True
-    """False for rules that work coordinate by coordinate: those may be cut in shards."""
+    """False for rules that work coordinate by coordinate: these may be cut in shards."""
     takes_rows = False
-    """Whether it takes ``Rows``, so that updates that lie apart are never stacked."""
+    """Whether it takes ``Rows``, so that separate updates are never stacked."""
     from_rows: RowFunction | None = None
-    """The same aggregate, from rows that lie apart; see ``of_rows``."""
+    """The same aggregate, from separate rows; see ``of_rows``."""
 
     @property
     def by_sums(self) -> Rule | None:
-        """The ``GramRule`` that decides on what adds up over shards: then the updates may be cut in
+        """The ``GramRule`` that decides on sums over shards. With it, the updates may be cut in
         shards, too, with one decision for all. None: it needs whole updates."""
         return None
 
     def of_rows(self, function: OfRows) -> OfRows:
-        """Gives a rule that treats all updates alike, whatever f is, and has no options a second
-        function, which writes the aggregate where it is to lie: ``(rows, out) -> whether``.
+        """Register a second function ``(rows, out) -> whether``, which writes the aggregate to a
+        given place. The rule must treat all updates alike, at any f, and have no options.
 
         ``rows`` are float32 arrays of one length, at least one, and share no memory with ``out``,
-        which is as long. True: the aggregate is there, and each number of it was found finite.
-        False: take the other.
+        which is as long. True: the aggregate is in ``out``, and each number of it is finite. False:
+        use the rule itself.
         """
         assert not self.discerning
         assert self.needs <= {"f"}
@@ -166,7 +164,7 @@ class Rule:
     def least(
         self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None
     ) -> int:
-        """The least number of updates.
+        """Return the least number of updates.
 
         Args:
             f: Byzantine peers to tolerate.
@@ -180,7 +178,7 @@ class Rule:
         return max(1, bound(f, **named(bound, options or {})))
 
     def __call__(self, updates: Updates, **options: Any) -> Tensor:
-        """Aggregates.
+        """Aggregate the updates.
 
         Args:
             updates: ``(n, d)``, one row per peer, all finite; or n vectors ``(d,)``.
@@ -198,7 +196,7 @@ class Rule:
         return finite(aggregate, given, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
-        """Aggregates, and reports how each update was used.
+        """Aggregate the updates, and report how each was used.
 
         Args:
             updates: ``(n, d)``, one row per peer, all finite; or n vectors ``(d,)``.
@@ -217,7 +215,7 @@ class Rule:
         return verdict
 
     def measure(self, updates: Updates, start: int, **options: Any) -> Tensor:
-        """Return how far out the updates from ``start`` on lie, beside the others."""
+        """Return the outlyingness of the updates from ``start`` on, beside the others."""
         return self.explain(updates, **options).outlyingness[start:]
 
     def _one_update(self, updates: Tensor | Rows, result: Any) -> Tensor:
@@ -245,13 +243,13 @@ class Rule:
 
 class CoordinateRule(Rule):
     """A rule that treats each coordinate alone. Its function takes ``Columns`` (built in) or blocks
-    ``(n, c)`` (others')."""
+    ``(n, c)`` (of other authors)."""
 
     whole_vector = False
     takes_columns = False
 
     def keep(self, columns: Columns, options: Mapping[str, Any]) -> Kept:
-        """The aggregate of the columns, whatever they are of."""
+        """Return the aggregate of the columns, of any rows."""
         if self.takes_columns:
             kept: Kept = self.function(columns, **options)
             return kept
@@ -270,7 +268,7 @@ class CoordinateRule(Rule):
         kept = self.keep(Columns(rows, survivors=True), options)
         finite(kept.aggregate, rows, self.name)
         weights = np.full(rows.n, 1.0) if kept.survived is None else kept.survived
-        total = float(weights.sum()) or 1.0  # a tie of signs in every coordinate: nobody survives
+        total = float(weights.sum()) or 1.0  # 0 after a tie of signs in every coordinate
         outlyingness = (
             standing_out(rows, kept.aggregate)
             if self.discerning
@@ -284,8 +282,8 @@ class CoordinateRule(Rule):
 
 
 def plain_bound(f: int) -> int:
-    """n >= 2f + 1: honest peers outnumber Byzantine ones.
-    Any rule without a trusted reference needs that."""
+    """Return n >= 2f + 1: honest peers outnumber Byzantine ones, as any rule without a trusted
+    reference needs."""
     return 2 * f + 1
 
 
@@ -315,14 +313,14 @@ def rule(
     scale: bool = True,
     robust: Robust | None = None,
 ) -> Any:
-    """Makes a function ``(updates, *, f, ...) -> aggregate`` a rule.
+    """Make a rule of a function ``(updates, *, f, ...) -> aggregate``.
 
     The function gets ``updates``, ``(n, d)``, and returns a finite tensor ``(d,)`` or a
-    ``Verdict``. Parameters by these names get what the runtime has: ``center`` (the own update, in
-    gossip rounds), ``previous`` (the last aggregate; there is none in the first round), ``usual``
-    (the longest ``length`` of the last 20 verdicts),
-    ``evaluate`` and ``gradient`` (the judge's loss), ``learning_rate`` and ``round_id``. All other
-    parameters are options of the rule. Nothing is kept inside a rule.
+    ``Verdict``. Parameters with these names get values of the runtime: ``center`` (the own update,
+    in gossip rounds), ``previous`` (the last aggregate; there is none in the first round),
+    ``usual`` (the longest ``length`` of the last 20 verdicts), ``evaluate`` and ``gradient`` (the
+    judge's loss), ``learning_rate`` and ``round_id``. All other parameters are options of the rule.
+    A rule has no state of its own.
 
     Args:
         name: Name of the rule. By default the function's name.
@@ -330,8 +328,8 @@ def rule(
         at_least_centered: The same when a trusted ``center`` is given. By default ``at_least``.
         coordinatewise: Whether it treats each coordinate alone. Then it may be called with any
             columns of the updates, ``(n, c) -> (c,)``.
-        discerning: False when it treats all updates alike, as the mean does. Its verdicts then
-            count as evidence against nobody.
+        discerning: False when it treats all updates alike, as the mean does. Its verdicts are then
+            no evidence against any peer.
         translation: Whether F(X + c) = F(X) + c holds.
         scale: Whether F(aX) = aF(X) holds for a > 0.
         robust: True: f Byzantine updates of any size move the aggregate by at most a constant
@@ -363,7 +361,7 @@ def coordinate_rule(
     scale: bool = True,
     robust: Robust = True,
 ) -> Callable[[Callable[..., Kept]], CoordinateRule]:
-    """Makes a function ``(Columns, *, f) -> Kept`` a rule: ours, which go through the kernels."""
+    """Make a built-in rule of a function ``(Columns, *, f) -> Kept``, which uses the kernels."""
 
     def decorate(function: Callable[..., Kept]) -> CoordinateRule:
         name = str(getattr(function, "__name__", "rule"))
@@ -377,7 +375,7 @@ def coordinate_rule(
 
 
 def named(function: Callable[..., Any], options: Mapping[str, Any], *more: str) -> dict[str, Any]:
-    """Those of the options that a function takes by name, beside f, unless f is asked for, too."""
+    """Return the options that a function takes by name; f only if ``more`` has it."""
     return {
         key: value
         for key, value in options.items()
@@ -391,7 +389,7 @@ def _names(function: Callable[..., Any]) -> frozenset[str]:
 
 
 def as_tensor(updates: Updates) -> Tensor:
-    """``(n, d)``, without a history of gradients; stacked where the updates lie apart."""
+    """Return ``(n, d)`` without a history of gradients; separate updates are stacked."""
     if isinstance(updates, Tensor):
         check_stored(updates)
         return updates.detach()
@@ -399,8 +397,8 @@ def as_tensor(updates: Updates) -> Tensor:
 
 
 def require(updates: Tensor, name: str, f: int, at_least: int, **vectors: Tensor | None) -> None:
-    """Raises unless ``updates`` is ``(n, d)`` floating point with enough rows, ``f >= 0`` and each
-    of ``vectors`` is ``(d,)``."""
+    """Check that ``updates`` is ``(n, d)`` floating point with enough rows, ``f >= 0`` and each of
+    ``vectors`` is ``(d,)``. Raises AggregationError."""
     if updates.ndim != 2 or not updates.is_floating_point() or updates.shape[1] == 0:
         raise AggregationError(
             f"{name} takes an (n, d) floating point tensor, got {tuple(updates.shape)} "
@@ -413,8 +411,8 @@ def require(updates: Tensor, name: str, f: int, at_least: int, **vectors: Tensor
 def check_rows(
     updates: Updates, name: str, f: int, at_least: int, **vectors: Tensor | None
 ) -> Rows:
-    """The updates as ``Rows``, after the checks of ``require``,
-    which also hold for vectors that lie apart."""
+    """Return the updates as ``Rows``, after the checks of ``require``, also for separate
+    vectors."""
     if isinstance(updates, Tensor):
         require(updates, name, f, at_least, **vectors)
         return Rows.of(updates)
@@ -433,8 +431,8 @@ def check_rows(
 
 
 def whole(name: str, what: str, value: Any) -> int:
-    """A whole number, of whatever type. Raises AggregationError for everything else: 2.0 is a
-    number that somebody calculated."""
+    """Return a whole number, of any type. Raises AggregationError for everything else, also for
+    2.0, which is the result of a calculation."""
     try:
         return operator.index(value)
     except TypeError:
@@ -444,19 +442,19 @@ def whole(name: str, what: str, value: Any) -> int:
 
 
 def number(name: str, what: str, value: Any) -> float:
-    """A number, of whatever type. Raises AggregationError for everything else, a text too: nobody
-    knows what is in it."""
+    """Return a number, of any type. Raises AggregationError for everything else, also for a text
+    with a number."""
     try:
         if not isinstance(value, str | bytes):
             return float(value)
-    except (TypeError, ValueError, RuntimeError):  # the last from a tensor of several
+    except (TypeError, ValueError, RuntimeError):  # the last from a tensor of several numbers
         pass
     raise AggregationError(f"{name}: {what} is a number and cannot be {value!r}")
 
 
 def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
-    """The aggregate. Raises AggregationError when it is not finite because an update is not; only
-    then are those looked at."""
+    """Return the aggregate. Raises AggregationError if it is not finite because an update is not;
+    the updates are checked only then."""
     if not math.isfinite(float(aggregate.detach().sum())) and not bool(
         torch.isfinite(aggregate).all()
     ):
@@ -468,8 +466,8 @@ DROP = "drop it; its sender then no longer counts towards f"
 
 
 def check_finite(rows: Rows, name: str) -> None:
-    """Raises AggregationError for the first update that is not finite,
-    or may have made a result so that is not."""
+    """Check the updates of a result that is not finite. Raises AggregationError for the first that
+    is not finite, or too large."""
     for at in range(rows.n):
         if not bool(torch.isfinite(rows.row(at)).all()):
             raise AggregationError(f"{name}: update {at} of {rows.n} is not finite", DROP)
@@ -480,11 +478,10 @@ def check_finite(rows: Rows, name: str) -> None:
 
 
 def within_reach(rows: Rows, name: str) -> Rows:
-    """The rows as one that looks at distances may take them:
-    in float64 with no number beyond ``LARGEST``.
+    """Return the rows for a rule on distances: in float64 without numbers beyond ``LARGEST``.
 
-    A liar who goes beyond is as far away as it can be told.
-    Raises AggregationError when most updates do.
+    An update with larger numbers is as far away as can be measured. Raises AggregationError if most
+    updates have them.
     """
     if rows.dtype != torch.float64:
         return rows
@@ -492,7 +489,7 @@ def within_reach(rows: Rows, name: str) -> Rows:
     if 2 * len(beyond) > rows.n:
         raise AggregationError(
             f"{name}: {len(beyond)} of {rows.n} updates have numbers beyond {LARGEST:g}, where no "
-            "distance can be told",
+            "distance can be measured",
             "scale them down",
         )
     return (
@@ -519,8 +516,8 @@ def _check_vectors(name: str, d: int, vectors: Mapping[str, Tensor | None]) -> N
 
 
 def standing_out(updates: Tensor | Rows, aggregate: Tensor) -> Tensor:
-    """``(n,)`` float64: distance of each update to the aggregate,
-    in units of the median distance."""
+    """Return ``(n,)`` float64: distance of each update to the aggregate, in units of the median
+    distance."""
     rows = Rows.of(updates)
     squares = kernels.squared_distances_to(rows, aggregate)
     if float(middle_of(squares)) > CUT_SQUARE:

@@ -1,5 +1,5 @@
-"""Rules that let no update pull farther than a radius, measured from a point that is trusted
-more than the mean."""
+"""Rules that bound the pull of each update by a radius, around a point that is trusted more than
+the mean."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ def centered_clipping(
     again, ``steps`` times.
 
     v + mean of min(1, tau / |x_i - v|) (x_i - v). Tolerates f < n/2 in practice, f < 0.15 n in
-    theory, where the history vouches for ``previous``: liars carry it as far as the honest are away
-    from that, and without it as far as they are long. Needs norms of differences to it.
+    theory, if ``previous`` is close to the honest updates. Attackers carry it as far as the honest
+    updates are away from ``previous``, in the first round as far as they are long. Needs norms of
+    differences to it.
 
     Args:
         gram: Of the updates.
-        previous: ``(d,)``, the last aggregate; the origin in the first round. Who calls gives it;
-            in a run that is what was applied last, and a peer that has just taken over a state
-            serves from the origin until it has applied something.
-        f: Byzantine peers to tolerate; says how many updates are needed, and how many are left out
-            of what is typical.
+        previous: ``(d,)``, the last aggregate; the origin in the first round. In a run this is the
+            last one that was applied. A peer with a state from another peer serves from the origin
+            until it has applied one.
+        f: Byzantine peers to tolerate; determines how many updates are needed, and how many are
+            left out of the typical distance.
         tau: Radius, in units of an update's norm. By default the median distance to ``previous``,
             taken once before the steps.
         steps: Rounds of clipping.
@@ -57,15 +58,15 @@ def centered_clipping(
 
 @gram_rule(at_least_centered=lambda f: f + 1, points=("center",), one_look=True, absolute=("tau",))
 def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> Decision:
-    """One's own update plus the mean of the clipped differences to it, of all updates.
+    """The own update plus the mean of the clipped differences to it, of all updates.
 
-    For gossip: needs a ``center``. Each of f liars of n pulls by tau / n at most, so f + 1 updates
-    are enough to stay near one's own. tau^2 = (1 / f) * sum of |x_i - x|^2 over the honest, as the
-    theory has it for equal mixing weights; the honest are taken to be the n - f nearest. (The
+    For gossip: needs a ``center``. Each of f attackers of n pulls by tau / n at most, so f + 1
+    updates are enough to stay near the own one. tau^2 = (1 / f) * sum of |x_i - x|^2 over the
+    honest, as in the theory for equal mixing weights. The n - f nearest count as the honest. (The
     authors' code takes the second largest distance.) With f = 0 nothing is clipped.
 
     Args:
-        gram: Of the updates; one's own may be among them, and then counts as any.
+        gram: Of the updates; the own one may be among them, and then counts like the others.
         f: Byzantine peers to tolerate.
         tau: Radius, in units of an update's norm, instead.
     Raises:
@@ -82,7 +83,7 @@ def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> D
 
 
 def _clipped(gram: Gram, center: FloatArray, radius: float) -> FloatArray:
-    """The weights of center + mean of the differences to it, none longer than the radius."""
+    """Return the weights of center + mean of the differences to it, none longer than the radius."""
     apart = gram.distances_to(center)
     shares = np.ones(gram.n)
     far = apart > radius

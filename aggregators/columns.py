@@ -1,5 +1,4 @@
-"""Input of a coordinate rule: the values of each coordinate,
-which it may pick by rank or by nearness."""
+"""Input of a coordinate rule: the values of each coordinate, selected by rank or by nearness."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ from .kernels import Rows
 
 
 class Kept(NamedTuple):
-    """The aggregate ``(d,)``, and for how many coordinates each row survived, if that was asked for
-    and makes sense."""
+    """The aggregate ``(d,)``, and for how many coordinates each row survived, if that was requested
+    and is defined."""
 
     aggregate: Tensor
     survived: NDArray[np.float64] | None = None
@@ -29,13 +28,13 @@ class Kept(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The columns of n rows, or of weighted sums of them,
-    which are made in cache and never as a whole.
+    """The columns of n rows, or of weighted sums of them, which are computed in cache and never
+    stored as a whole.
 
     Attributes:
         rows: The updates, and perhaps points after them.
-        matrix: ``(n, rows)``: what is seen are these sums of the rows; None: the rows.
-        survivors: Whether to count them.
+        matrix: ``(n, rows)``: the weighted sums of rows to use; None: the rows themselves.
+        survivors: Whether to count survivors.
     """
 
     rows: Rows
@@ -47,7 +46,8 @@ class Columns:
         return self.rows.n if self.matrix is None else len(self.matrix)
 
     def between(self, low: int, high: int) -> Kept:
-        """The mean of the sorted values low..high of each coordinate, both included; low from 0."""
+        """Return the mean of the sorted values low..high of each coordinate, both included; low
+        from 0."""
         return Kept(
             *kernels.between(
                 self.rows, low, high, count_survivors=self.survivors, matrix=self.matrix
@@ -55,15 +55,15 @@ class Columns:
         )
 
     def nearest(self, count: int, low: int, high: int) -> Kept:
-        """The mean of the ``count`` values nearest to the mean of the sorted values low..high; of
-        two as near the lesser."""
+        """Return the mean of the ``count`` values nearest to the mean of the sorted values
+        low..high; of two as near the lesser."""
         found = kernels.nearest(
             self.rows, count, around=(low, high), count_survivors=self.survivors, matrix=self.matrix
         )
         return Kept(*found)
 
     def majority(self) -> Kept:
-        """The sign that more rows have in each coordinate: 1, -1, or 0."""
+        """Return the sign that more rows have in each coordinate: 1, -1, or 0."""
         return Kept(
             *kernels.majority(self.rows, count_survivors=self.survivors, matrix=self.matrix)
         )

@@ -1,9 +1,9 @@
 """Pre-aggregations, and rules made of several stages: ``nnm+trimmed_mean``, ``compose(nnm, krum)``.
 
 A pre-aggregation is a matrix W found from the Gram matrix G: the rule after it works on the rows W
-X. A Gram rule does so by W G W^T alone, without another look at the updates; a coordinate rule on
-sums made block by block in cache. What is said of the updates in the end, weights and outlyingness,
-is said of the original ones.
+X. A Gram rule does so by W G W^T alone, without another read of the updates; a coordinate rule on
+sums made block by block in cache. Weights and outlyingness of the result are those of the original
+updates.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ class PreAggregation:
         self.needs = frozenset(self.parameters) & AVAILABLE
 
     def least(self, f: int, then: int, options: Mapping[str, Any]) -> int:
-        """The least number of updates for f liars, when the next stage needs ``then`` of
-        what comes out here."""
+        """Return the least number of updates for f Byzantine peers, if the next stage needs
+        ``then`` rows."""
         bound = self.at_least(f, **named(self.at_least, options))
         return max(1, bound, self.inputs(then, **named(self.inputs, options)))
 
     def matrix(self, gram: Gram, **options: Any) -> FloatArray:
-        """``(k, n + points)``: W for a Gram matrix."""
+        """Return ``(k, n + points)``: W for a Gram matrix."""
         made = np.asarray(self.function(gram, **options), dtype=np.float64)
         width = len(gram.products)
         if made.ndim != 2 or made.shape[1] not in (gram.n, width) or not len(made):
@@ -94,7 +94,7 @@ class PreAggregation:
         if not np.isfinite(made).all() or float(np.abs(made.sum(axis=1) - 1).max()) > 1e-6:
             raise AggregationError(
                 f"{self.name}: the weights of each row must add up to 1",
-                "give what is left to 'origin'",
+                "give the rest to 'origin'",
             )
         return made
 
@@ -130,18 +130,18 @@ def pre_aggregation(
     absolute: Sequence[str] = (),
     robust: Robust = True,
 ) -> Any:
-    """Makes a function ``(gram, *, f, ...) -> W`` a pre-aggregation.
+    """Make a pre-aggregation of a function ``(gram, *, f, ...) -> W``.
 
     Args:
-        name: As people will type it; the function's own name by default.
+        name: Name of the pre-aggregation; the function's own name by default.
         at_least: The least number of updates for a given f (and options, by name).
-        inputs: How many updates it takes to get ``rows`` rows out (and options, by name).
+        inputs: Number of updates that give ``rows`` rows (and options, by name).
         points: As for ``gram_rule``.
         translation, scale, absolute: As for ``gram_rule``.
         symmetric: The order of the updates does not matter.
-        robust: A robust rule is robust behind it, too: f liars spoil no more of what comes out than
-            the rule tolerates. "bounded" and False as for ``rule``:
-            more than that no rule behind it can promise.
+        robust: A robust rule is robust after it, too: f attackers spoil no more rows than the rule
+            tolerates. "bounded" and False as for ``rule``; a rule after it then has no stronger
+            property.
     """
 
     def decorate(function: Callable[..., FloatArray]) -> PreAggregation:
@@ -158,8 +158,8 @@ class Stage:
     """A pre-aggregation or a rule, with the options that are fixed for it.
 
     Attributes:
-        part: Which.
-        options: Name -> value of those that are fixed.
+        part: The pre-aggregation or the rule.
+        options: Fixed options, by name.
     """
 
     part: PreAggregation | Rule
@@ -184,7 +184,7 @@ class Stage:
 
 
 def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
-    """One rule of pre-aggregations and, last, a rule: ``compose(nnm, krum)(updates, f=2)``.
+    """Make one rule of pre-aggregations and, last, a rule: ``compose(nnm, krum)(updates, f=2)``.
 
     An option goes to every stage that knows it. ``Stage(bucketing, {"s": 3})`` fixes
     the options of one.
@@ -204,7 +204,7 @@ def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
     wrong = [stage.part.name for stage in before if not isinstance(stage.part, PreAggregation)]
     if wrong or not isinstance(last.part, Rule) or not before:
         raise AggregationError(
-            f"{wrong[0] if wrong else last.part.name} stands in the wrong place of a composition",
+            f"{wrong[0] if wrong else last.part.name} is in the wrong place of a composition",
             "pre-aggregations come first, one rule comes last: compose(nnm, trimmed_mean), "
             "nnm+trimmed_mean",
         )
@@ -391,7 +391,7 @@ class ComposedRule(Rule):
         return self._of_updates(gram, matrix, decision, int(options.get("f", 0)))
 
     def _mixing(self, gram: Gram, options: Mapping[str, Any]) -> FloatArray:
-        """``(k, n + points)``: what the rows that the last stage works on are made of."""
+        """Return ``(k, n + points)``: the combinations of updates that the last stage works on."""
         matrix = np.eye(gram.n, len(gram.products))
         seen = gram.with_equal_twins()
         for part, stage in self.pre:
@@ -413,7 +413,7 @@ class ComposedRule(Rule):
         return self.final.decide(gram.mixed(matrix), **chosen)
 
     def _of_updates(self, gram: Gram, matrix: FloatArray, decision: Decision, f: int) -> Decision:
-        """A decision on the rows that ``matrix`` makes, as one on the updates they are made of."""
+        """Return a decision on the rows of ``matrix`` as one on the original updates."""
         k = len(matrix)
         weights = decision.weights[:k] @ matrix
         weights[gram.n :] += decision.weights[k:]
@@ -464,7 +464,7 @@ def _product(made: FloatArray, matrix: FloatArray, n: int) -> FloatArray:
 
 
 def _shared(shares: FloatArray, matrix: FloatArray, n: int) -> Tensor:
-    """The shares of the rows that ``matrix`` makes, told of the updates that they are made of."""
-    told = shares @ matrix[:, :n]
-    total = float(told.sum())
-    return torch.from_numpy(told / total if total > 0 else told)
+    """Return the shares of the original updates, from shares of the rows of ``matrix``."""
+    own = shares @ matrix[:, :n]
+    total = float(own.sum())
+    return torch.from_numpy(own / total if total > 0 else own)

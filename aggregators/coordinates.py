@@ -1,5 +1,5 @@
-"""Rules that treat each coordinate alone. Each tolerates f < n/2,
-and may be given any columns of the updates."""
+"""Rules that treat each coordinate alone. Each tolerates f < n/2, and may be called with any
+columns of the updates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def median(columns: Columns, *, f: int = 0) -> Kept:
 
     Args:
         columns: Of the updates.
-        f: Byzantine peers to tolerate; only says how many updates are needed.
+        f: Byzantine peers to tolerate; only determines how many updates are needed.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Yin, Chen, Ramchandran, Bartlett 2018, arXiv:1803.01498.
     """
@@ -75,16 +75,15 @@ def phocas(columns: Columns, *, f: int) -> Kept:
 
 @coordinate_rule(translation=False, scale=False, robust=False)
 def sign_majority(columns: Columns, *, f: int = 0) -> Kept:
-    """The sign that most updates have in a coordinate: -1, 0 or 1,
-    whatever their size. Zeros abstain.
+    """The sign that most updates have in a coordinate: -1, 0 or 1, at any size. Zeros abstain.
 
-    Tolerates f < n/2 in the sense that a liar has one vote: a sign is right where the honest who
-    agree outnumber all others. The result has the size of no update;
-    choose the learning rate for it.
+    Tolerates f < n/2 in the sense that an attacker has one vote: a sign is right if the honest
+    updates that agree outnumber all others. The result has the size of no update; choose the
+    learning rate for it.
 
     Args:
         columns: Of the updates.
-        f: Byzantine peers to tolerate; only says how many updates are needed.
+        f: Byzantine peers to tolerate; only determines how many updates are needed.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Bernstein, Zhao, Azizzadenesheli, Anandkumar 2019, "signSGD with majority vote",
         arXiv:1810.05291.

@@ -1,10 +1,10 @@
-"""Scorers: rules that ask the loss which updates descend. They need no honest majority,
-only an honest judge.
+"""Scorers: rules that use the loss to find updates that descend. They need no honest majority, only
+an honest judge.
 
-Outlyingness of a scorer says how far a score falls short of the typical kept one: 1 + 1.5 (m -
-score) / u, at least 1, where m is the median of the kept scores and u the larger of |m| and five
-times their median deviation from m. So a zero update (score 0) is at 2.5, the opposite of a typical
-one at 4 or more, and honest ones seldom above 2. It does not depend on the unit of the loss.
+Outlyingness of a scorer is how far a score falls short of the typical kept one: 1 + 1.5 (m - score)
+/ u, at least 1. Here m is the median of the kept scores, and u the larger of |m| and five times
+their median deviation from m. So a zero update (score 0) is at 2.5, the opposite of a typical one
+at 4 or more, and honest ones seldom above 2. It does not depend on the unit of the loss.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .gram_rules import gram_rule, typical
 from .kernels import Rows
 
 Lengths = Literal["gradient", "updates"]
-"""How long a judged update is made: as the judge's gradient, or as the updates typically are."""
+"""Length of a judged update: that of the judge's gradient, or the typical one of the updates."""
 
 
 def zeno_bound(f: int, b: int | None = None) -> int:
-    """One more than are left out."""
+    """Return one more than the number of updates to leave out."""
     return (f if b is None else whole("zeno", "b", b)) + 1
 
 
@@ -56,12 +56,12 @@ def zeno(
             fresh mini-batch of the judge: the same for all calls, and drawn after the updates came.
             Called with zeros first.
         learning_rate: lr, > 0.
-        b: How many are left out; f by default, and never less than the liars there are.
-        rho_over_lr: rho / lr, the price of size; 1/20 with the sum did best in our trials, 0 to
+        b: Number of updates to leave out; f by default, and never less than f.
+        rho_over_lr: rho / lr, the price of size. 1/20 with the sum did best in our trials; 0 to
             1/20 hardly differ.
         norm: |g|^2 is the sum of the squares (paper) or their mean (the authors' code).
-    Returns: ``(d,)``; zeros when every score is absurd.
-    An update whose loss is not finite is never averaged.
+    Returns: ``(d,)``; zeros when no score is finite.
+    An update is never averaged if its loss is not finite.
     Raises:
         TooFewUpdates: Fewer than b + 1 updates.
         AggregationError: The judge's own loss is not finite; an option is out of range.
@@ -91,7 +91,7 @@ def zeno(
         rows.vectors, kernels.squared_distances_to(rows).tolist(), strict=True
     ):
         score = here - float(evaluate(learning_rate * update)) - rho * square
-        # the loss of an absurd step may be anything
+        # The loss of an extreme step may be any value.
         scores.append(score if math.isfinite(score) else -math.inf)
     best = sorted(range(n), key=lambda row: (-scores[row], row))[: n - left_out]
     kept = frozenset(row for row in best if math.isfinite(scores[row]))
@@ -129,31 +129,29 @@ def zeno_pp(
 
     Tolerates any f < n, as long as the judge is honest. Rescaled g' = |v| / |g| g; first-order
     score lr <v, g'> - rho |g'|^2; accepted when it is at least -lr epsilon. The penalty is on the
-    rescaled norm, as in the paper; the authors' code takes the norm from before. In other words: an
-    update is accepted when its cosine to v is at least rho/lr - epsilon / |v|^2.
+    rescaled norm, as in the paper; the authors' code takes the norm from before. So an update is
+    accepted when its cosine to v is at least rho/lr - epsilon / |v|^2.
 
     Args:
         gram: Of the updates.
-        f: Byzantine peers to tolerate: so many updates and one more are needed; and as ``lengths``
-            has it.
+        f: Byzantine peers to tolerate: f + 1 updates are needed; used by ``lengths``, too.
         gradient: ``(d,)``, the judge's own v on fresh samples; or a function that returns it.
         learning_rate: lr, > 0; scales score and threshold alike.
         rho_over_lr: rho / lr: 0.001 / 0.1 in the authors' scripts.
-        epsilon: How much ascent is forgiven to a step lr g' as long as lr v, divided by lr. So with
-            either of ``lengths`` it has the unit of |v|^2. Above 0 everything is accepted once
-            |v|^2 is below epsilon / (1 + rho/lr): with lengths=updates, at full length.
+        epsilon: Permitted ascent of a step lr g' as long as lr v, divided by lr. So with either of
+            ``lengths`` it has the unit of |v|^2. Above 0, all updates are accepted once |v|^2 is
+            below epsilon / (1 + rho/lr). With lengths=updates this is at full length.
         lengths: "gradient" (paper): accepted updates are made as long as v, so they have to be
             gradients, as v is. "updates": as long as the updates typically are, for updates of
-            another length, such as the model differences of local steps: their median norm, or the
-            (n - f)-th smallest when that comes first. An update is made at most n times as long as
-            it is then. Scores and outlyingness are the same.
+            another length, such as the model differences of local steps. This is their median norm,
+            or the (n - f)-th smallest when that comes first. An update is then made at most n times
+            as long as it is. Scores and outlyingness are the same.
     Returns: zeros, and all weights zero, when no update is accepted: a round without a step is
         better than one in a direction that the judge refutes. Zeros when v is zero. A zero update
-        has no direction and is not accepted. The aggregate is no longer than what the accepted are
-        made as long as: than v, or with lengths=updates than the longest of n - f honest updates,
-        since the (n - f)-th smallest norm is not above it, whatever the other f are. Outlyingness
-        is the larger of the shortfall of the score and the norm over the median norm, because
-        rescaling hides a liar who only shouts.
+        has no direction and is not accepted. The aggregate is no longer than v, or with
+        lengths=updates than the longest of n - f honest updates: the (n - f)-th smallest norm is
+        not above that, for any f other updates. Outlyingness is the larger of the shortfall of the
+        score and the norm over the median norm, because rescaling hides an attack by size alone.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
@@ -199,8 +197,7 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
 
     Args:
         gram: Of the updates.
-        f: Byzantine peers to tolerate: so many updates and one more are needed; and as ``lengths``
-            has it.
+        f: Byzantine peers to tolerate: f + 1 updates are needed; used by ``lengths``, too.
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
         lengths: As for ``zeno_pp``: "gradient" (paper), where updates are gradients, or "updates".
             With either an update is made at most n times as long as it is.
@@ -214,7 +211,7 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
     """
     size, norms, cosines = _directions(gram)
     trust = np.maximum(cosines, 0.0)
-    # Servers of shards refuse weights above n together, which one liar would bring about.
+    # Servers of shards refuse weights above n together, which one attacker could cause.
     sizes = np.minimum(_sizes("fltrust", lengths, size, norms, f), gram.n * norms)
     return _rescaled(gram, trust, cosines.tolist(), sizes, norms, floor=1e-6)
 
@@ -231,12 +228,12 @@ def judged_clipping(gram: Gram, *, f: int) -> Decision:
     """The mean of the updates, clipped to the typical norm and weighted by max(0, cosine)^2 to the
     judge's gradient v, and of v at that norm, which counts as f of them.
 
-    Tolerates any f < n, as long as the judge is honest. Made for unequal data: ``fltrust`` and
-    ``zeno_pp`` make every step as long as v unless they are told otherwise, and where peers have
-    different data v is much shorter than their updates. Here v gives the direction alone, and the
-    updates each other the length: the median norm, or the (n - f)-th smallest when that comes
-    first, which some honest peer vouches for. So liars who go with v as little as they may are
-    outvoted by it. v is made at most n times as long as it is.
+    Tolerates any f < n, as long as the judge is honest. Made for unequal data: by default
+    ``fltrust`` and ``zeno_pp`` make every step as long as v. If peers have different data, v is
+    much shorter than their updates. Here v gives only the direction. The length comes from the
+    updates: the median norm, or the (n - f)-th smallest when that comes first, which is bounded by
+    an honest update. So v outvotes attackers that follow it as little as possible. v is made at
+    most n times as long as it is.
 
     Args:
         gram: Of the updates.
@@ -244,8 +241,8 @@ def judged_clipping(gram: Gram, *, f: int) -> Decision:
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
     Returns: zeros, and all weights zero, when no update has a positive cosine. Weights are those
         of the updates among each other. Outlyingness is the shortfall of the cosine, or a tenth of
-        the norm over the median norm: a peer whose samples the model does not fit yet has updates
-        several times as long as others', and they are clipped.
+        the norm over the median norm. A peer with samples that the model does not fit yet has
+        updates several times as long as others', and they are clipped.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape.
@@ -265,7 +262,7 @@ def judged_clipping(gram: Gram, *, f: int) -> Decision:
 
 
 def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
-    """The norm of the judge's gradient, those of the updates, and their cosines to it; 0 where
+    """Return the norm of the judge's gradient, those of the updates, and their cosines to it; 0 if
     there is no direction."""
     size, norms = gram.length("gradient"), gram.norms()
     lengths = norms * size
@@ -276,7 +273,7 @@ def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
 def _sizes(
     name: str, lengths: Lengths, size: float, norms: FloatArray, f: int
 ) -> FloatArray | float:
-    """The norms that updates are made to have, where the judge's gradient has the norm ``size``.
+    """Return the new norms of the updates, where the judge's gradient has the norm ``size``.
     Raises AggregationError."""
     if lengths == "gradient":
         return size
@@ -284,7 +281,7 @@ def _sizes(
         raise AggregationError(f"{name}: lengths is 'gradient' or 'updates', not {lengths!r}")
     if size == 0:  # no direction, which zeno_pp would accept all of
         return 0.0
-    # What is next to nothing is not to be blown up.
+    # A tiny update must not be blown up.
     return np.minimum(typical(norms, f), len(norms) * norms)
 
 
@@ -296,7 +293,7 @@ def _rescaled(
     norms: FloatArray,
     floor: float,
 ) -> Decision:
-    """The mean of the updates by trust, each rescaled to the norm that ``sizes`` gives it."""
+    """Return the mean of the updates by trust, each rescaled to its norm in ``sizes``."""
     weights, shares = _resized(gram, trust, sizes, norms)
     shortfalls = _shortfall(scores, _kept(trust), floor).numpy()
     return Decision(weights, np.maximum(shortfalls, _loudness(norms)), shares)
@@ -305,8 +302,8 @@ def _rescaled(
 def _resized(
     gram: Gram, trust: FloatArray, sizes: FloatArray | float, norms: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Weights of the mean of the updates by trust, each at the norm that ``sizes`` gives it, and
-    the share of each; what the weights do not add up to is on the origin."""
+    """Return weights of the mean of the updates by trust, each at its norm in ``sizes``, and the
+    share of each. The weight that remains is on the origin."""
     total = float(trust.sum())
     shares = trust / total if total > 0 else np.zeros(gram.n)
     factors = np.divide(shares * sizes, norms, out=np.zeros(gram.n), where=norms > 0)
@@ -322,8 +319,8 @@ def _kept(trust: FloatArray) -> frozenset[int]:
 
 
 def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> Tensor:
-    """``(n,)`` outlyingness by score, as the top of this file has it. Ones when nothing was kept:
-    the judge knows no better."""
+    """Return ``(n,)`` outlyingness by score, see the top of this file. Ones if nothing was kept:
+    then the judge has no reference."""
     if not kept:
         return torch.ones(len(scores), dtype=torch.float64)
     good = [scores[row] for row in kept]

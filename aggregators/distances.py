@@ -20,12 +20,13 @@ COVERS_MAX = 200_000
 
 
 def krum_bound(f: int) -> int:
-    """n >= 2f + 3, as the paper has it (2f + 2 < n)."""
+    """Return n >= 2f + 3, as in the paper (2f + 2 < n)."""
     return 2 * f + 3
 
 
 def multi_krum_bound(f: int, m: int | None = None) -> int:
-    """The same, and n >= f + m: of more than n - f one would be a lie."""
+    """Return ``krum_bound``, and at least f + m: more than n - f rows would include an
+    attacker's."""
     return max(krum_bound(f), 0 if m is None else f + whole("multi_krum", "m", m))
 
 
@@ -33,8 +34,8 @@ def multi_krum_bound(f: int, m: int | None = None) -> int:
 def krum(gram: Gram, *, f: int) -> Decision:
     """The one update nearest to its n - f - 2 nearest neighbours, by the sum of squared distances.
 
-    Tolerates 2f + 2 < n; kappa <= 6 (1 + f / (n - 2f)). Needs distances.
-    What it gives is as noisy as one update.
+    Tolerates 2f + 2 < n; kappa <= 6 (1 + f / (n - 2f)). Needs distances. The result is as noisy as
+    one update.
 
     Args:
         gram: Of the updates.
@@ -74,8 +75,8 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
 
 
 def krum_scores(squares: FloatArray, f: int) -> FloatArray:
-    """``(n,)``: for each row the sum of its n - f - 2 smallest squared distances to other rows;
-    of one at least."""
+    """Return ``(n,)``: for each row the sum of its n - f - 2 smallest squared distances to other
+    rows; of one at least."""
     squares = squares.copy()
     np.fill_diagonal(squares, -1.0)  # so that a row itself sorts first, before its own duplicates
     neighbours = max(1, len(squares) - f - 2)
@@ -106,10 +107,11 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
     values nearest to their median.
 
     Tolerates 4f + 3 <= n, and bounds each coordinate by honest ones, which Krum does not. After
-    each choice the scores of those that are left are taken anew, among themselves: several
-    implementations keep the first scores, which is Multi-Krum. Near the end fewer than f + 3 are
-    left; then a score is the distance to the nearest one. Two that are nearest to each other have
-    the same: of equals the one that Krum prefers among all is chosen, of those the earlier row.
+    each choice the scores of the remaining updates are computed again, among themselves. Several
+    implementations keep the first scores, which is Multi-Krum. Near the end fewer than f + 3
+    remain; then a score is the distance to the nearest one. Two updates that are nearest to each
+    other have equal scores: then the one with the better Krum score among all is chosen, of equals
+    the earlier row.
 
     Args:
         gram: Of the updates.
@@ -125,7 +127,7 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
     left, chosen = ascending(among_all, _rounding(gram, range(gram.n), among_all, f)), []
     for _ in range(gram.n - 2 * f):
         scores = krum_scores(squares[np.ix_(left, left)], f)
-        # Equal ones, however long, are known to be equal: no rounding there.
+        # Scores of equal updates are exactly equal, at any length, so they need no rounding.
         rounding = np.where(scores > 0, _rounding(gram, left, scores, f), 0.0)
         chosen.append(left.pop(ascending(scores, rounding)[0]))
     return Decision(gram.even(chosen))
@@ -133,12 +135,12 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule
 def mda(gram: Gram, *, f: int) -> Decision:
-    """The mean of the n - f updates whose diameter, the greatest distance of two of them, is least.
+    """The mean of the n - f updates of least diameter, the greatest distance of two of them.
 
-    Tolerates f < n/2. Needs distances. Exact: the least diameter at which all pairs that are
-    farther apart can be parted by leaving out f updates, which is a vertex cover and takes about
-    1.4^f steps, not n over f. Several subsets may have that diameter; then updates are kept in the
-    order of their summed squared distances to all, of equals the earlier rows.
+    Tolerates f < n/2. Needs distances. Exact: the least diameter at which leaving out f updates
+    separates all pairs that are farther apart. This is a vertex cover and takes about 1.4^f steps,
+    not n over f. Several subsets may have that diameter; then updates are kept in the order of
+    their summed squared distances to all, of equals the earlier rows.
 
     Args:
         gram: Of the updates.
@@ -158,7 +160,7 @@ def mda(gram: Gram, *, f: int) -> Decision:
             high = middle
         else:
             low = middle + 1
-    # What is farther apart by rounding alone is not farther apart.
+    # Distances that differ by rounding alone are equal.
     own = gram.products.diagonal()[: gram.n]
     rounding = gram.precision * (own[:, None] + own)
     order = ascending(squares.sum(axis=1), rounding.sum(axis=1))
@@ -166,7 +168,7 @@ def mda(gram: Gram, *, f: int) -> Decision:
 
 
 def _farther(squares: FloatArray, size: float) -> list[int]:
-    """For each row the set, as bits, of the rows that are farther from it."""
+    """Return for each row the set, as bits, of the rows that are farther from it."""
     return [sum(1 << int(other) for other in np.flatnonzero(row > size)) for row in squares]
 
 
@@ -199,7 +201,7 @@ class _Covers:
         return 1 < most <= k and self.cover(_without(pairs, pairs[row]), k - most)
 
     def first_kept(self, pairs: list[int], order: list[int]) -> list[int]:
-        """The first n - f rows of an order that may stay together, each tried in its turn."""
+        """Return the first n - f rows of an order that may stay together, each tried in turn."""
         kept: list[int] = []
         left_out = 0
         for row in order:

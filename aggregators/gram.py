@@ -1,9 +1,8 @@
-"""Input of a Gram rule, the inner products of the updates and points beside them;
-and its output.
+"""Input of a Gram rule, the inner products of the updates and points beside them; and its output.
 
-Everything is affine: weights over updates and points add up to 1, so it does not matter which
-common reference was subtracted from the rows before they were multiplied. Gram matrices of the
-shards of a vector add up, whatever reference each took.
+Everything is affine: weights over updates and points add up to 1, so the common reference that was
+subtracted from the rows before the products does not matter. Gram matrices of the shards of a
+vector add up, with any reference for each.
 """
 
 from __future__ import annotations
@@ -20,8 +19,9 @@ from gossip.errors import AggregationError
 
 FloatArray = NDArray[np.float64]
 POINTS = ("origin", "center", "previous", "gradient", "median")
-"""Virtual rows that a rule may ask for: the zero vector; one's own update (gossip); the last
-aggregate; the judge's gradient; the median of each coordinate, which costs a pass of its own."""
+"""Virtual rows that a rule may request: the zero vector; the own update (gossip); the last
+aggregate; the judge's gradient; the median of each coordinate, which costs a further read of the
+updates."""
 OUTLYING_MAX = float(np.finfo(np.float32).max)
 
 
@@ -31,9 +31,9 @@ class Gram:
 
     Attributes:
         products: ``(m, m)``; first the n updates, then ``points`` in their order.
-        n: How many of the rows are updates.
+        n: Number of rows that are updates.
         points: Names of the other rows.
-        resolution: The distance that rounding alone can put between equal updates.
+        resolution: The distance that rounding alone can cause between equal updates.
         precision: Relative rounding of the products. A distance not above it counts as zero, so
             that equal rows are equal.
     """
@@ -43,12 +43,12 @@ class Gram:
     points: tuple[str, ...] = ()
     resolution: float = 0.0
     precision: float = 0.0
-    # kept once it is asked for
+    # cached at the first request
     _apart: list[FloatArray] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __add__(self, other: Gram) -> Gram:
-        """Return the Gram matrix of the whole vector, when both are of parts of it:
-        other columns of the same updates and points."""
+        """Return the Gram matrix of the whole vector, if both are of parts of it: other columns of
+        the same updates and points."""
         if not isinstance(other, Gram) or (self.n, self.points) != (other.n, other.points):
             raise AggregationError(
                 f"shards do not fit: {self.n} updates with {self.points}, and {other}"
@@ -61,7 +61,8 @@ class Gram:
         return point in self.points
 
     def at(self, point: str) -> int:
-        """The row of a point. ``previous`` is the origin as long as there is no last aggregate."""
+        """Return the row of a point. ``previous`` is the origin as long as there is no last
+        aggregate."""
         if point == "previous" and point not in self.points:
             point = "origin"
         if point not in self.points:
@@ -72,19 +73,20 @@ class Gram:
         return self.n + self.points.index(point)
 
     def only(self, point: str) -> FloatArray:
-        """``(m,)``: all weight on one point."""
+        """Return ``(m,)``: all weight on one point."""
         weights = np.zeros(len(self.products))
         weights[self.at(point)] = 1.0
         return weights
 
     def even(self, chosen: Sequence[int]) -> FloatArray:
-        """``(m,)``: equal weights for the chosen updates, none for the others."""
+        """Return ``(m,)``: equal weights for the chosen updates, none for the others."""
         weights = np.zeros(len(self.products))
         weights[list(chosen)] = 1.0 / len(chosen)
         return weights
 
     def full(self, weights: ArrayLike) -> FloatArray:
-        """``(m,)``: weights of the updates alone get zeros for the points."""
+        """Return ``(m,)``: the weights, with zeros for the points if they are of the updates
+        alone."""
         given = np.asarray(weights, dtype=np.float64)
         if given.shape == (self.n,):
             return np.concatenate([given, np.zeros(len(self.points))])
@@ -96,8 +98,8 @@ class Gram:
         return given
 
     def squared_distances(self) -> FloatArray:
-        """``(n, n)``: squared distance of every pair of updates; symmetric, zero on the diagonal
-        and between equal rows."""
+        """Return ``(n, n)``: squared distance of every pair of updates; symmetric, zero on the
+        diagonal and between equal rows."""
         if not self._apart:
             products = self.products[: self.n, : self.n]
             squares = products.diagonal()
@@ -109,8 +111,8 @@ class Gram:
         return self._apart[0].copy()  # a rule may write into it
 
     def with_equal_twins(self) -> Gram:
-        """The same, with the products of an earlier row for each later one that is equal to it:
-        twins tie to the last bit."""
+        """Return the matrix with the products of an earlier row for each later one that is equal to
+        it: twins tie to the last bit."""
         equal = self.squared_distances() == 0
         if np.count_nonzero(equal) == self.n:  # each to itself
             return self
@@ -124,18 +126,18 @@ class Gram:
         )
 
     def distances_to(self, what: ArrayLike | str) -> FloatArray:
-        """``(n,)``: distance of each update to a point, by name,
-        or to a weighted sum of updates and points."""
+        """Return ``(n,)``: distance of each update to a point, by name, or to a weighted sum of
+        updates and points."""
         return np.asarray(np.sqrt(self.squares_to(what)[0]))
 
     def nearest_to(self, what: ArrayLike | str) -> list[int]:
-        """All updates, by distance to ``what``; of those that rounding alone can tell apart
-        the earlier first."""
+        """Return all updates, by distance to ``what``. If only rounding separates two, the earlier
+        is first."""
         return ascending(*self.squares_to(what))
 
     def squares_to(self, what: ArrayLike | str) -> tuple[FloatArray, FloatArray]:
-        """``(n,)`` twice: squared distances to what ``distances_to`` takes, and what rounding may
-        have made of each."""
+        """Return ``(n,)`` twice: squared distances to an argument of ``distances_to``, and the
+        rounding error of each."""
         own = self.products.diagonal()[: self.n]
         if isinstance(what, str):
             at = self.at(what)
@@ -150,17 +152,17 @@ class Gram:
         return apart, self.precision * (own + 2 * np.sqrt(np.maximum(own, 0.0)) * math.sqrt(center))
 
     def between(self, one: ArrayLike, other: ArrayLike) -> float:
-        """The distance of two weighted sums."""
+        """Return the distance of two weighted sums."""
         difference = self.full(one) - self.full(other)
         return math.sqrt(max(0.0, float(difference @ self.products @ difference)))
 
     def norms(self) -> FloatArray:
-        """``(n,)``: Euclidean norm of each update. Needs the point ``origin``."""
+        """Return ``(n,)``: Euclidean norm of each update. Needs the point ``origin``."""
         return self.distances_to("origin")
 
     def along(self, point: str) -> FloatArray:
-        """``(n,)``: inner product of each update with a point, as vectors from the origin. Needs
-        the point ``origin``."""
+        """Return ``(n,)``: inner product of each update with a point, as vectors from the origin.
+        Needs the point ``origin``."""
         row, zero = self.at(point), self.at("origin")
         products = self.products
         return np.asarray(
@@ -171,7 +173,7 @@ class Gram:
         )
 
     def length(self, point: str) -> float:
-        """The Euclidean norm of a point. Needs the point ``origin``."""
+        """Return the Euclidean norm of a point. Needs the point ``origin``."""
         return self.between(self.only(point), self.only("origin"))
 
     def mixed(self, matrix: FloatArray) -> Gram:
@@ -215,8 +217,8 @@ class Decision:
 
 
 def middle_of(values: FloatArray) -> Any:
-    """The median along the last axis. For a few numbers it takes a tenth of the time of numpy's,
-    which looks for NaN."""
+    """Return the median along the last axis. For a few numbers it takes a tenth of the time of
+    numpy's, which checks for NaN."""
     ordered, count = np.sort(values, axis=-1), values.shape[-1]
     low, high = ordered[..., (count - 1) // 2], ordered[..., count // 2]
     return low + 0.5 * (high - low) if count % 2 == 0 else high
@@ -225,8 +227,8 @@ def middle_of(values: FloatArray) -> Any:
 def in_typical(
     distances: FloatArray, floor: float = 0.0, typical: float | None = None
 ) -> FloatArray:
-    """Distances in units of the median, or of ``typical``; at least 1 when that is not above
-    ``floor``: then nobody is nearer."""
+    """Return distances in units of the median, or of ``typical``; at least 1 if that is not above
+    ``floor``: then no update is nearer."""
     unit = float(middle_of(distances)) if typical is None else typical
     if unit > floor:
         return np.minimum(distances / unit, OUTLYING_MAX)
@@ -236,11 +238,11 @@ def in_typical(
 
 
 def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
-    """Rows by score, the least first; of equals the earlier row.
+    """Return rows by score, the least first; of equals the earlier row.
 
-    ``rounding``, of each or all: what it may have made of a score, up or down. Scores that it alone
-    can tell apart, one up and one down, are equal, or else shards, kernels and machines would not
-    agree on who comes first.
+    ``rounding``, of each or all: possible error of a score, up or down. Scores that differ by no
+    more than the errors of both are equal. Otherwise shards, kernels and machines would not agree
+    on the first row.
     """
     given = np.asarray(scores, dtype=np.float64)
     order = np.argsort(given, kind="stable")
@@ -253,8 +255,8 @@ def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
     placed: list[int] = []
     first = 0
     for at in range(1, len(rows) + 1):
-        # All that are as good as the first of a group, not as good as the one before: or else a row
-        # of small steps would be one.
+        # All that are equal to the first of a group, not to the one before. Otherwise a series
+        # of small steps would be one group.
         if at == len(rows) or ordered[at] - ordered[first] > slack[at] + slack[first]:
             placed += sorted(rows[first:at])
             first = at

@@ -1,8 +1,8 @@
-"""Rules that need no more than inner products: one pass over the updates for those,
-one for the weighted sum.
+"""Rules that need only inner products: they read the updates once for these, and once for the
+weighted sum.
 
-A ``GramRule`` is called like any rule. On a server whose vector is cut in shards its three steps
-are taken apart:
+A ``GramRule`` is called like any rule. Servers of a vector that is cut in shards call its three
+steps separately:
 
     gram = sum of rule.statistics(part) over the shards  each from its own columns; all add up in
                                                          the same order
@@ -44,7 +44,7 @@ from .columns import Columns, Kept
 from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
 from .kernels import Rows, check_stored, middle, tensor_of
 
-# of which the reference is chosen: what it costs is not to be seen beside a pass
+# Columns for the choice of the reference: its cost must be negligible beside a pass.
 SAMPLE_COLUMNS = 1024
 SAMPLE_PIECES = 8
 FAR = 4.0  # a reference this many times as far from the typical row as the best row is costs digits
@@ -53,8 +53,8 @@ GIVEN = ("center", "previous", "gradient")  # points that come as arguments
 
 
 class GramRule(Rule):
-    """A rule on a ``Gram``. ``points`` beside the updates come as arguments;
-    ``?`` marks one that may be missing."""
+    """A rule on a ``Gram``. ``points`` beside the updates come as arguments; ``?`` marks an
+    optional one."""
 
     takes_rows = True
     points: tuple[str, ...] = ()
@@ -62,14 +62,14 @@ class GramRule(Rule):
     about_origin = False
     one_look: Callable[..., bool] | bool = False
     last_step: Callable[..., Kept] | None = None
-    """For a rule whose aggregate is more than a weighted sum:
-    ``(Columns of the chosen updates, *, f, ...) -> Kept``."""
+    """Function of a rule with more than a weighted sum as its aggregate: ``(Columns of the chosen
+    updates, *, f, ...) -> Kept``."""
 
     @property
     def by_sums(self) -> GramRule | None:
-        """Itself, when what the servers of shards have measured, added up, is all that it takes
-        (``ShardedRule``): it needs nothing of the trainer but the judge's gradient, of which each
-        server takes its own columns, and makes nothing but a weighted sum of the columns."""
+        """Itself, if sums of the shards' statistics are all that it needs (``ShardedRule``). It
+        then needs nothing of the trainer but the judge's gradient, of which each server takes its
+        own columns. Its aggregate is only a weighted sum of the columns."""
         beside = set(self.points) - self.optional
         adds_up = (
             self.last_step is None
@@ -89,9 +89,9 @@ class GramRule(Rule):
 
         Args:
             updates: ``(n, d)`` or n vectors: all columns, or those of a shard.
-            reference: ``(d,)``, what to subtract first;
-                by default a row that is near most others, found here.
-            matrix: For rules on the point ``median``: the sums of the updates that it is of.
+            reference: ``(d,)``, vector to subtract first; by default a row that is near most
+                others, found here.
+            matrix: For rules on the point ``median``: the sums of updates of which it is taken.
             points: ``(d,)`` each: the rule's points.
         """
         rows = within_reach(Rows.of(updates), self.name)
@@ -101,7 +101,7 @@ class GramRule(Rule):
     def gram_of(
         self, rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None
     ) -> Gram:
-        """Return the same as ``statistics``, with points that ``vectors_of`` has found."""
+        """Return the statistics with given points of ``vectors_of``."""
         gram = (
             plain_statistics(rows, vectors)
             if self.about_origin
@@ -110,14 +110,15 @@ class GramRule(Rule):
         return self.finite(gram, rows)
 
     def finite(self, gram: Gram, rows: Rows) -> Gram:
-        """The same. Raises AggregationError for an update that is not finite, which its square
-        shows at no cost."""
+        """Return the Gram matrix. Raises AggregationError for an update that is not finite, as its
+        square shows at no cost."""
         if not float(gram.products.trace()) < CUT_SQUARE:  # an infinity was cut to the factor
             check_finite(rows, self.name)
         return gram
 
     def decide(self, gram: Gram, **options: Any) -> Decision:
-        """A function of nothing but its arguments. Raises TooFewUpdates or AggregationError."""
+        """Return the decision, a pure function of the arguments. Raises TooFewUpdates or
+        AggregationError."""
         gram = self._twinned(gram)
         decision = self._checked(gram, options)
         weights, outlyingness, shares = decision.weights, decision.outlyingness, decision.shares
@@ -134,7 +135,7 @@ class GramRule(Rule):
 
     def _twinned(self, gram: Gram) -> Gram:
         """Return the Gram matrix that the function receives, with equal twins. Around the origin
-        distances are all rounding, and no update's twin is known."""
+        small distances are only rounding, so twins cannot be found."""
         return gram if self.about_origin else gram.with_equal_twins()
 
     def _checked(self, gram: Gram, options: Mapping[str, Any]) -> Decision:
@@ -149,23 +150,23 @@ class GramRule(Rule):
         )
         weights = gram.full(decision.weights)
         total = float(weights.sum())
-        # Weights that are not finite add up to nothing finite.
+        # If weights are not finite, neither is their sum.
         if (
             not abs(total - 1) <= 1e-6
             and not abs(total - 1) <= 1e-6 * float(np.abs(weights).sum()) < math.inf
         ):
             raise AggregationError(
                 f"{self.name}: its weights add up to {total:.6g}, not to 1",
-                "give what is left to a point, to 'origin' if it is to add nothing",
+                "give the rest to a point, to 'origin' if it is to add nothing",
             )
         return Decision(weights, decision.outlyingness, decision.shares)
 
     def combine(self, updates: Updates, decision: Decision, **options: Any) -> Tensor:
-        """``(d,)``: the aggregate of these columns, by a decision of ``decide``.
+        """Return ``(d,)``: the aggregate of these columns, by a decision of ``decide``.
 
         Args:
-            options: Points as for ``statistics``; for a rule with a last step of its own also its
-                options, ``f`` among them.
+            options: Points as for ``statistics``; for a rule with a last step also its options,
+                such as ``f``.
         """
         rows = within_reach(Rows.of(updates), self.name)
         vectors = self.vectors_of(rows, options)
@@ -180,8 +181,8 @@ class GramRule(Rule):
         options: Mapping[str, Any],
         survivors: bool = False,
     ) -> Kept:
-        """The aggregate by final weights; ``matrix``: what the rule's updates are made of, when not
-        of the rows themselves."""
+        """Return the aggregate by final weights. ``matrix``: combinations of the rows that the
+        rule's updates are; None: the rows themselves."""
         n = rows.n if matrix is None else len(matrix)
         if self.last_step is None:
             if matrix is not None:
@@ -229,7 +230,7 @@ class GramRule(Rule):
     def _prepared(
         self, updates: Updates, options: Mapping[str, Any]
     ) -> tuple[Rows, dict[str, Tensor], Mapping[str, Any]]:
-        """The rows, the rule's points by name, and the other options."""
+        """Return the rows, the rule's points by name, and the other options."""
         given = {key: options[key] for key in GIVEN if key in options and key in self.points}
         named = {key: value for key, value in options.items() if key not in given}
         f = whole(self.name, "f", named.get("f", 0))
@@ -253,7 +254,8 @@ class GramRule(Rule):
         matrix: FloatArray | None = None,
         wanted: frozenset[str] | None = None,
     ) -> dict[str, Tensor]:
-        """The points of this rule by name, in its order. ``wanted``: no others; None: all."""
+        """Return the points of this rule by name, in its order. ``wanted``: no others; None:
+        all."""
         vectors: dict[str, Tensor] = {}
         for point in self.points if wanted is None else filter(wanted.__contains__, self.points):
             value = given.get(point)
@@ -279,8 +281,8 @@ def _points(vectors: Mapping[str, Tensor]) -> list[Tensor | None]:
 
 
 def typical(distances: FloatArray, f: int) -> float:
-    """The median distance, or the (n - f)-th smallest when that comes first: the largest that
-    honest peers vouch for."""
+    """Return the median distance, or the (n - f)-th smallest when that comes first: the largest
+    that is bounded by an honest update."""
     ordered, count = np.sort(distances), len(distances)
     return min(
         float(ordered[(count - 1) // 2] + ordered[count // 2]) / 2,
@@ -289,7 +291,7 @@ def typical(distances: FloatArray, f: int) -> float:
 
 
 def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Rows) -> Tensor:
-    """A point in the dtype of the rows. Raises AggregationError."""
+    """Return a point in the dtype of the rows. Raises AggregationError."""
     value = value.detach() if isinstance(value, Tensor) else tensor_of(np.asarray(value))
     check_stored(value, f"{name}: updates and {point}")
     if not value.is_floating_point():
@@ -321,8 +323,8 @@ def checked_point(name: str, point: str, value: Tensor | NDArray[Any], rows: Row
 def with_points(
     rows: Rows, vectors: Mapping[str, Tensor], matrix: FloatArray
 ) -> tuple[Rows, FloatArray]:
-    """The rows with the points that have a weight in ``matrix`` (the origin adds nothing), and the
-    matrix without the others."""
+    """Return the rows with the points that have a weight in ``matrix`` (the origin adds nothing),
+    and the matrix without the others."""
     used = [
         (at, vector)
         for at, (point, vector) in enumerate(vectors.items(), rows.n)
@@ -335,7 +337,8 @@ def with_points(
 
 
 def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> Tensor:
-    """``(d,)``: the weighted sum of updates and points; a row that has all the weight as it is."""
+    """Return ``(d,)``: the weighted sum of updates and points; a row with all the weight
+    unchanged."""
     every, factors = (
         with_points(rows, vectors, weights[None])
         if any(point != "origin" for point in vectors)
@@ -351,21 +354,20 @@ def combined(rows: Rows, vectors: Mapping[str, Tensor], weights: FloatArray) -> 
 
 
 def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | None = None) -> Gram:
-    """The Gram matrix around a reference near most rows, so that what cancels in a distance is no
-    larger than the distance.
+    """Return the Gram matrix around a reference near most rows, so that cancelled terms are no
+    larger than the distances.
 
-    A reference that was not given is a guess, from a few columns; whether it was good is seen in
-    the Gram matrix itself, and if not the pass is made again. So who knows the columns and lies in
-    them costs time and no digits.
+    The default reference is a guess from a few columns. The Gram matrix itself shows whether it was
+    good; otherwise the pass is made again. So attacks on these columns cost time and no digits.
     """
     guessed = reference is None
     if reference is None:
         reference = vectors.get("center", vectors.get("median"))
     if reference is None:
-        # Of few numbers another pass, should it be needed, costs less than a choice.
+        # With few numbers, another pass costs less than a choice.
         reference = rows.row(_central_row(_sample(rows)) if rows.n * rows.d >= kernels.SMALL else 0)
-    # A clone: the rows may be read-only memory of others,
-    # and zero minus itself is zero only for the same bits.
+    # A clone: the rows may be read-only memory of others, and zero minus itself is zero only for
+    # the same bits.
     for _ in range(ATTEMPTS):
         resolution = 4 * float(torch.finfo(rows.dtype).eps) * norm(reference)
         found = Gram(
@@ -385,8 +387,8 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
 
 
 def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
-    """The Gram matrix of the rows as they are: norms and directions keep their digits,
-    distances may not."""
+    """Return the Gram matrix around the origin: norms and directions keep their digits, distances
+    may not."""
     products = kernels.gram(rows, None, _points(vectors))
     length = float(np.sqrt(middle_of(products.diagonal()[: rows.n])))
     return Gram(
@@ -399,20 +401,20 @@ def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
 
 
 def distances_alone(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
-    """For weights that depend on the distances to the one point alone: those,
-    and zero for all other products."""
+    """Return the distances to the one point, and zero for all other products, for weights that
+    depend on nothing else."""
     ((point, vector),) = vectors.items()
     squares = kernels.squared_distances_to(rows, None if point == "origin" else vector)
     return Gram(np.diag([*squares, 0.0]), rows.n, (point,), 0.0, precision_of(rows.dtype))
 
 
 def precision_of(dtype: torch.dtype) -> float:
-    """Relative rounding of inner products of such rows."""
+    """Return the relative rounding of inner products of rows of this dtype."""
     return 4 * float(torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps)
 
 
 def _sample(rows: Rows) -> FloatArray:
-    """``(n, columns)`` float64: some columns, evenly spread."""
+    """Return ``(n, columns)`` float64: some columns, evenly spread."""
     d = rows.d
     if d <= SAMPLE_COLUMNS:
         pieces = [slice(0, d)]
@@ -425,15 +427,15 @@ def _sample(rows: Rows) -> FloatArray:
 
 
 def _central_row(sample: FloatArray) -> int:
-    """The row whose median distance to the others is least; of equals the first."""
-    # numpy's product would wake threads that compete with torch's
+    """Return the row with the least median distance to the others; of equals the first."""
+    # numpy's product would wake threads that compete with torch's.
     columns = torch.from_numpy(sample)
     apart = Gram((columns @ columns.T).numpy(), len(sample)).squared_distances()
     return int(np.argmin(middle_of(apart)))
 
 
 def _nearer_row(gram: Gram) -> int | None:
-    """The row to take as reference instead, when the present one is far from most rows."""
+    """Return the row to use as reference instead, if the present one is far from most rows."""
     radius = float(middle_of(gram.products.diagonal()[: gram.n]))
     medians = middle_of(gram.squared_distances())
     best = int(np.argmin(medians))
@@ -472,22 +474,22 @@ def gram_rule(
     about_origin: bool = False,
     one_look: Callable[..., bool] | bool = False,
 ) -> Any:
-    """Makes a function ``(gram: Gram, *, f, ...)`` that returns weights or a ``Decision`` a rule.
+    """Make a rule of a function ``(gram: Gram, *, f, ...)`` that returns weights or a ``Decision``.
 
     Args:
         name, at_least, at_least_centered, translation, scale, robust: As for ``rule``. The bound is
             checked before every call.
-        absolute: Options in units of the updates: where one is given, the rule promises scale
-            equivariance no more.
-        one_look: Its weights depend on nothing but the distances to its one point, or a function of
-            the options that says whether. Called for the aggregate alone, such a rule does without
-            the inner products.
-        about_origin: It looks at lengths and directions, not at distances: nothing is subtracted
-            from the updates.
-        points: Of ``POINTS``; with ``?`` behind it one that may be missing (``gram.has``). All but
+        absolute: Options in units of the updates: with one of them, the rule is not scale
+            equivariant.
+        one_look: Whether its weights depend only on the distances to its one point; or a function
+            of the options that returns that. Without a verdict, such a rule does not need the inner
+            products.
+        about_origin: It uses lengths and directions, not distances: nothing is subtracted from the
+            updates.
+        points: Points in ``POINTS``; ``?`` after one marks it optional (``gram.has``). All except
             origin and median are arguments of the rule.
-        last_step: What is made of the columns of the updates that have a weight, when the aggregate
-            is not their weighted sum.
+        last_step: Function of the columns of the updates with a weight, if the aggregate is not
+            their weighted sum.
     """
 
     def decorate(function: Callable[..., Any]) -> GramRule:

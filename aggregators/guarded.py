@@ -1,5 +1,5 @@
-"""The mean of updates none of which is much longer than updates of the run are: what a run bears
-without a word about adversaries."""
+"""The mean of updates, where none may be much longer than the updates of the run are: the rule of a
+run without a stated f."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .kernels import Rows
 from .means import mean, mean_of_rows
 
 LONGER = 3.0
-"""An update so many times as long as usual cannot be honest: it is clipped to the usual length."""
+"""Multiple of the usual length beyond which an update is not honest: it is clipped."""
 
 
 class LengthRule(Rule):
@@ -26,23 +26,24 @@ class LengthRule(Rule):
     """Aggregate where no update is too long, which ``find_usual`` and ``weigh`` determine."""
 
     def measure(self, updates: Updates, start: int, **options: Any) -> Tensor:
-        """Return how far out those from ``start`` on lie: what is usual, the others say."""
+        """Return the outlyingness of the updates from ``start`` on; the others determine the usual
+        length."""
         lengths = measure_lengths(within_reach(Rows.of(updates), self.name).block())
         f, usual = options.get("f", 0), options.get("usual", 0.0)
         _, typical = self.find_usual(lengths[:start], f, usual)
         return torch.tensor(self.weigh(lengths[start:], typical)[1], dtype=torch.float64)
 
     def find_usual(self, lengths: Sequence[float], f: int, usual: float) -> tuple[float, float]:
-        """Return the usual length of an update in a round with these lengths, and in it and recent
-        ones, which were ``usual`` at most."""
-        n, told = len(lengths), sorted([length for length in lengths if length > 0.0])
-        # One update of three may be broken, whatever f is. Of two nobody knows which.
+        """Return the usual length of an update in a round with these lengths, and the larger of it
+        and ``usual``, that of recent rounds."""
+        n, positive = len(lengths), sorted([length for length in lengths if length > 0.0])
+        # One update of three may be broken at any f. Of two, the broken one is ambiguous.
         beyond = max(1, f, n // 4) if n > 2 else 0
-        length = told[max(0, len(told) - 1 - beyond)] if told else 0.0
+        length = positive[max(0, len(positive) - 1 - beyond)] if positive else 0.0
         return length, max(length, usual)
 
     def weigh(self, lengths: Sequence[float], typical: float) -> tuple[list[float], list[float]]:
-        """Return factors of updates of these lengths, and how far out they lie."""
+        """Return factors and outlyingness of updates of these lengths."""
         far = [length > LONGER * typical for length in lengths]
         pairs = list(zip(lengths, far, strict=True))
         factors = [typical / length if out else 1.0 for length, out in pairs]
@@ -62,13 +63,13 @@ def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict
     """Average the updates after clipping those that are longer than any honest one to the usual
     length. It is the mean as long as nothing is broken.
 
-    The usual length is that of the longest update of a round but for a quarter of them (f, or one,
-    if that is more), in this round or a recent one, whichever is longest. An update more than three
-    times as long is clipped to it, and stands out. A peer that stands out again and again is
+    The usual length is that of the longest update of a round without a quarter of them (f, or one,
+    if that is more). The longest one of this round and recent ones counts. An update more than
+    three times as long is clipped to it, and stands out. A peer that stands out again and again is
     quarantined. Two updates are averaged as they are.
 
     It bears crashes, NaN, flipped bits and runaway scales, and costs nothing without them. It is no
-    defence against adversaries: updates of usual length may say anything.
+    defence against adversaries: updates of usual length may have any direction.
 
     Args:
         updates: ``(n, d)``, one row per peer.
@@ -76,8 +77,8 @@ def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict
         usual: The longest ``length`` of recent verdicts; 0.0: nothing is known of earlier rounds.
     Returns: ``(d,)``; the verdict's ``length`` is that of this round.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
-    Source: norm clipping as of gradients (Pascanu et al. 2013, arXiv:1211.5063), with a bound that
-        is learnt from the lengths of most peers.
+    Source: norm clipping as of gradients (Pascanu et al. 2013, arXiv:1211.5063), with a bound from
+        the lengths of most peers.
     """
     f = whole("guarded_mean", "f", f)
     require(updates, "guarded_mean", f, plain_bound(f))
@@ -91,8 +92,8 @@ def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict
     else:
         scaled = updates.to(torch.float64) * given.to(updates.device)[:, None]
         aggregate = scaled.mean(dim=0).to(updates.dtype)
-    told = torch.tensor(outlyingness, dtype=torch.float64)
-    return Verdict(aggregate, given / given.sum(), told, length=length)
+    far_out = torch.tensor(outlyingness, dtype=torch.float64)
+    return Verdict(aggregate, given / given.sum(), far_out, length=length)
 
 
 guarded_mean = LengthRule(

@@ -1,4 +1,4 @@
-"""The mean: what everybody uses, and what one liar breaks."""
+"""The mean, which is the usual rule, and which one attacker breaks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .base import Verdict, require, rule
 
 @rule(at_least=lambda f: 1, coordinatewise=True, discerning=False)
 def mean(updates: Tensor, *, f: int = 0) -> Verdict:
-    """Average the updates. Tolerates crashes, not lies, whatever f is.
+    """Average the updates. Tolerates crashes and no Byzantine peer, at any f.
 
     Args:
         updates: ``(n, d)``, one row per peer.
-        f: Taken as other rules take it, and of no effect.
-    Returns: ``(d,)``; every weight 1/n and every outlyingness 1: it is evidence against nobody.
+        f: Accepted as by other rules, without effect.
+    Returns: ``(d,)``; every weight 1/n and every outlyingness 1: no evidence against any peer.
     Raises:
         TooFewUpdates: There is no update at all.
         AggregationError: f is no number of peers.
@@ -47,13 +47,13 @@ def mean_of_rows(
     out: NDArray[np.float32],
     squares: list[float] | None = None,
 ) -> bool:
-    """The same from the updates where they lie: a quarter of the time for 4 rows of 69 KB that are
-    not in the cache.
+    """Write the mean of separate updates to ``out``: a quarter of the time for 4 rows of 69 KB that
+    are not in the cache.
 
     Args:
         rows: ``(d,)`` each, in order; at least one.
-        out: ``(d,)``, where the mean goes.
-        squares: The squared length of each row is added to its number here.
+        out: ``(d,)``, result.
+        squares: Sums by row, to which the squared length of each row is added.
     Returns: False when the sum left the range of float32.
     """
     n, total = len(rows), rows[0]

@@ -1,4 +1,4 @@
-"""Pre-aggregations: what is done to the updates before a rule sees them."""
+"""Pre-aggregations: transformations of the updates before a rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
     """Nearest-neighbour mixing: each update becomes the mean of its n - f nearest, itself included.
 
     Tolerates f < n/2. A rule with kappa has kappa' <= 8f / (n - f) (kappa + 1) after it, which is
-    the best order there is; the most effective thing to put before any rule where data differ
+    the best possible order. It is the most effective pre-aggregation for any rule if data differ
     from peer to peer.
 
     Args:
@@ -33,7 +33,7 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
     """
     squares, own = gram.squared_distances(), gram.products.diagonal()[: gram.n]
     rounding = gram.precision * (own[:, None] + own)
-    # whatever rounding there is, nobody is as near as the row itself
+    # At any rounding, no other row is as near as the row itself.
     np.fill_diagonal(squares, -np.inf)
     count = gram.n - f
     matrix = np.zeros((gram.n, gram.n))
@@ -54,17 +54,17 @@ def bucketing(
     """The means of buckets of s updates each, drawn anew every round;
     the last bucket may have fewer.
 
-    f liars spoil f of ceil(n / s) buckets at most, so the rule that follows needs as many buckets
-    as it needs updates for f. Makes updates of peers with different data more alike, at the price
-    of tolerating fewer liars.
+    f attackers spoil at most f of ceil(n / s) buckets, so the rule that follows needs as many
+    buckets as it needs updates for f. It makes updates of peers with different data more alike, but
+    tolerates fewer attackers.
 
     Args:
         gram: Of the updates.
-        f: Byzantine peers to tolerate; the rule that follows must.
+        f: Byzantine peers to tolerate, by the rule that follows.
         s: Updates in a bucket.
-        seed: Of the draw.
-        round_id: Of the draw, too. The runtime gives its round, so buckets change;
-            all peers draw the same.
+        seed: Seed of the draw.
+        round_id: Part of the seed. The runtime passes its round, so buckets change; all peers draw
+            the same.
     Returns: ceil(n / s) rows.
     Raises: AggregationError: s is less than 1.
     Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via
@@ -88,16 +88,16 @@ def clipping(
     radius: float | None = None,
     about: Literal["origin", "center"] = "origin",
 ) -> FloatArray:
-    """Pull updates that are farther than a radius from the origin, or from one's own update, back
-    to that distance.
+    """Pull updates that are farther than a radius from the origin, or from the own update, back to
+    that distance.
 
-    Bounds what each liar can do; tolerates nobody alone. Needs norms.
+    Bounds the effect of each attacker; tolerates none by itself. Needs norms.
 
     Args:
         gram: Of the updates.
-        f: Byzantine peers to tolerate; left out of what is typical.
+        f: Byzantine peers to tolerate; left out of the typical distance.
         radius: In units of an update's norm; the median distance by default.
-        about: ``center`` needs one, and there is one in gossip only.
+        about: "center" needs a center, which only gossip rounds have.
     Raises: AggregationError: The radius is not above 0; or there is no center.
     """
     if radius is not None and not (radius := number("clipping", "radius", radius)) > 0:
@@ -134,7 +134,7 @@ def arc(gram: Gram, *, f: int) -> FloatArray:
 
 
 def _pulled(gram: Gram, point: str, apart: FloatArray, radius: float) -> FloatArray:
-    """Each update on its way to a point, no farther from it than the radius."""
+    """Return each update moved towards a point, no farther from it than the radius."""
     shares = np.ones(gram.n)
     far = apart > radius
     shares[far] = radius / apart[far]

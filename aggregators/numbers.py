@@ -8,11 +8,11 @@ from typing import TypeAlias
 from gossip.errors import ConfigError
 
 Range: TypeAlias = "tuple[str, Callable[[float], bool]]"
-"""In words, and whether a number is in it."""
+"""Description of a range, and whether a number is in it."""
 
 
 def read_number(owner: str, key: str, text: str, allowed: Range) -> float:
-    """The value of an option. ``owner``: whose it is, for the message.
+    """Return the value of an option. ``owner``: name of its sender or step, for the message.
 
     Raises: ConfigError: It cannot be read or is out of range.
     """

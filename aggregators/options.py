@@ -1,4 +1,4 @@
-"""``key=value,key=value`` into what a rule's signature says they are."""
+"""Parsing of ``key=value,key=value`` into the types of a rule's signature."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _WORDS = {"true": True, "yes": True, "false": False, "no": False}
 
 
 def parse_options(rule: Rule | PreAggregation, text: str) -> dict[str, Any]:
-    """The options in ``text``, typed by the annotation of each parameter,
-    or by its default where there is none.
+    """Return the options in ``text``, typed by the annotation of each parameter, or by its default
+    if there is none.
 
     Raises:
         UnknownName: The rule has no such option; the nearest is suggested.
@@ -54,7 +54,7 @@ def parse_options(rule: Rule | PreAggregation, text: str) -> dict[str, Any]:
 
 
 def _settable(rule: Rule | PreAggregation) -> dict[str, Any]:
-    """Option name -> its type, or None when nothing says it."""
+    """Return option name -> its type, or None if it is not declared."""
     try:
         hints = typing.get_type_hints(rule.function)
     except (NameError, TypeError, AttributeError):

@@ -1,5 +1,5 @@
-"""Outer steps: one step of an outer optimizer on the aggregate, the same on all peers, where peers
-take several steps of their own between two rounds.
+"""Outer steps: one step of an outer optimizer on the aggregate, the same on all peers, if peers
+take several local steps between two rounds.
 
     load("mean")                                    local SGD: the mean of the models
     load("nesterov:lr=0.7,momentum=0.9")            DiLoCo (Douillard et al. 2023, arXiv:2311.08105)
@@ -12,9 +12,8 @@ of them, momentum mu and rate eta:
     heavy_ball   m <- mu m + D;  theta <- theta - eta m
     nesterov     m <- mu m + D;  theta <- theta - eta (D + mu m)
 
-The momentum is behind the rule: a Byzantine update that the rule lets through stays in it for
-1 / (1 - mu) rounds. Momentum before the rule is that of the sender (``senders``), beside ``mean``.
-
+The momentum follows the rule: a Byzantine update that the rule lets through stays in it for
+1 / (1 - mu) rounds. Momentum before the rule is that of the sender (``senders``), with ``mean``.
 Listing the names does not import torch.
 """
 
@@ -44,7 +43,7 @@ _ALLOWED: Mapping[str, Range] = {
 
 
 class OuterStep(NamedTuple):
-    """The step that follows each round. ``spec`` names it."""
+    """The step after each round. ``spec`` names it."""
 
     name: str
     lr: float
@@ -52,7 +51,7 @@ class OuterStep(NamedTuple):
 
     @property
     def spec(self) -> str:
-        """Text that ``load`` reads back."""
+        """Text that ``load`` reads."""
         options = "" if self.name == MEAN else f":lr={self.lr!r},momentum={self.momentum!r}"
         return self.name + options
 
@@ -69,7 +68,8 @@ class OuterStep(NamedTuple):
         return self.lr * ahead, memory
 
     def optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """The optimizer that takes it, with the aggregate as the gradient of ``parameters``."""
+        """Return the optimizer of the step, with the aggregate as the gradient of
+        ``parameters``."""
         from torch.optim import SGD
 
         nesterov = self.name == NESTEROV and self.momentum > 0
@@ -77,7 +77,7 @@ class OuterStep(NamedTuple):
 
 
 def load(spec: str) -> OuterStep:
-    """The outer step that a text names; its options follow a colon, separated by commas.
+    """Return the outer step of a name; its options follow a colon, separated by commas.
 
     Raises: UnknownName: No such step or option. ConfigError: A value cannot be read or is out of
         range.

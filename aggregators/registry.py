@@ -60,13 +60,13 @@ _registered: dict[str, Rule | PreAggregation] = {}
 
 @dataclass(frozen=True, slots=True)
 class BoundRule:
-    """A rule with its options: what a node runs.
+    """A rule with its options, as a node runs it.
 
     Attributes:
         name: The rule's name, without options.
-        spec: What ``load`` was given; loading it again, in any process with the same files,
-            gives the same rule.
-        options: Fixed by the spec; they win over what the runtime has (``f=1``).
+        spec: The argument of ``load``, which returns the same rule again in any process with the
+            same files.
+        options: Options of the spec; they override arguments of the runtime (``f=1``).
     """
 
     name: str
@@ -86,13 +86,14 @@ class BoundRule:
 
     @property
     def judges_directions(self) -> bool:
-        """Whether it compares updates with the judge's gradient. What stands out then does so
-        whatever data a peer has; a loss, as Zeno's, also falls little for honest rare data."""
+        """Whether it compares updates with the judge's gradient. An update then stands out
+        independently of its peer's data. A loss, as in Zeno, also falls little for honest rare
+        data."""
         return "gradient" in self.needs
 
     @property
     def needs_center(self) -> bool:
-        """Whether it cannot do without an own update, which only gossip topologies have."""
+        """Whether it needs an own update, which only gossip topologies have."""
         center = self.rule.parameters.get("center")
         return center is not None and center.default is inspect.Parameter.empty
 
@@ -102,7 +103,7 @@ class BoundRule:
 
     @property
     def by_pointer(self) -> bool:
-        """Whether it works on vectors where they lie; for others they are stacked first."""
+        """Whether it works on separate vectors; otherwise they are stacked first."""
         return self.rule.takes_rows or not self.rule.whole_vector
 
     @property
@@ -116,31 +117,30 @@ class BoundRule:
 
     @property
     def robust(self) -> bool:
-        """Whether it declares that liars move the aggregate by a bounded amount only."""
+        """Whether it declares a bound of how far attackers move the aggregate."""
         return bool(self.rule.robust)
 
     @property
     def from_rows(self) -> RowFunction | None:
-        """How the rule works on rows that lie apart; None when it does not, or has options."""
+        """The rule's function for separate rows; None if it has none, or has options."""
         return None if self.options else self.rule.from_rows
 
     def at_least(self, f: int, *, centered: bool = False) -> int:
-        """The least number of updates for f liars (or for the ``f`` of the options); ``centered``
-        with a trusted own row."""
+        """Return the least number of updates for f Byzantine peers (or for the ``f`` of the
+        options); ``centered``: with a trusted own row."""
         return self.rule.least(
             int(self.options.get("f", f)), centered=centered, options=self.options
         )
 
     def check(self, f: int, n: int, *, centered: bool = False) -> None:
-        """Refuses what would fail in a run's first round:
-        it is tried once on n updates that are made up.
+        """Refuse a rule that would fail in a run's first round: try it once on n synthetic updates.
 
         An exception that is no ConfigError is only logged: a rule of another author may need
         vectors of a certain length, which is not known yet.
 
         Raises:
-            TooFewUpdates: It takes more than n updates to tolerate f liars.
-            ConfigError: An option covers fewer liars than f, or is out of range.
+            TooFewUpdates: It takes more than n updates to tolerate f Byzantine peers.
+            ConfigError: An option covers fewer than f Byzantine peers, or is out of range.
         """
         import torch
 
@@ -174,7 +174,7 @@ class BoundRule:
             log.info("rule cannot be tried: rule=%s reason=%s", self.name, why)
 
     def check_model_differences(self) -> None:
-        """Refuses a rule that cannot take model differences for updates.
+        """Refuse a rule that cannot take model differences as updates.
 
         Raises: ConfigError: It makes updates as long as the judge's gradient (``lengths``).
         """
@@ -193,34 +193,34 @@ class BoundRule:
         )
 
     def explain(self, updates: Updates, **available: Any) -> Verdict:
-        """Runs the rule with whatever of ``available`` it names.
+        """Run the rule with the arguments that it names.
 
         Args:
             updates: ``(n, d)``, one row per peer, all finite; or n vectors.
-            available: What the caller has of ``base.AVAILABLE``; None: it has not.
-        Raises: ConfigError: The rule needs something that the caller does not have.
+            available: Arguments of ``base.AVAILABLE`` that the caller has; None: it has not.
+        Raises: ConfigError: The rule needs an argument that the caller does not have.
         """
         return self.rule.explain(updates, **self.chosen(available))
 
     def measure(self, updates: Updates, start: int, **available: Any) -> tuple[float, ...]:
-        """The outlyingness of the updates from ``start`` on, those of peers in quarantine, as if
-        they counted like the others. Empty where the rule can do nothing with them: they may be
-        anything, and the aggregate of the others stands.
+        """Return the outlyingness of the updates from ``start`` on, those of peers in quarantine,
+        as if they counted like the others. Empty if the rule fails on them: they may be invalid,
+        and the aggregate of the others is used.
 
         Args:
             updates, available: As for ``explain``.
         """
         try:
             return tuple(self.rule.measure(updates, start, **self.chosen(available)).tolist())
-        except Exception:  # noqa: BLE001 - whatever a liar has sent, it is not worth a round
+        except Exception:  # noqa: BLE001 - an update in quarantine must not end a round
             return ()
 
     def __call__(self, updates: Updates, **available: Any) -> Tensor:
         return self.rule(updates, **self.chosen(available))
 
     def chosen(self, available: Mapping[str, Any]) -> dict[str, Any]:
-        """The options that it is called with. Raises ConfigError: it needs something that the
-        caller does not have."""
+        """Return the arguments of a call. Raises ConfigError: The rule needs one that the caller
+        does not have."""
         needs = self.rule.needs
         chosen = {
             key: value for key, value in available.items() if key in needs and value is not None
@@ -255,7 +255,7 @@ _WHERE_FROM = {
 
 
 def names() -> tuple[str, ...]:
-    """All rules that ``load`` knows by name alone, ascending."""
+    """Return all rules that ``load`` finds by name alone, ascending."""
     others = {*_BUILT_IN, *_registered, *_entry_points()}
     return tuple(
         sorted(
@@ -267,7 +267,7 @@ def names() -> tuple[str, ...]:
 
 
 def pre_aggregations() -> tuple[str, ...]:
-    """All pre-aggregations known by name, ascending. Those of entry points are known as ``names``
+    """Return all pre-aggregations with a name, ascending. Those of entry points are among ``names``
     until they are loaded."""
     return tuple(
         sorted({*_PRE_AGGREGATIONS, *(name for name, part in _registered.items() if _is_pre(part))})
@@ -275,8 +275,8 @@ def pre_aggregations() -> tuple[str, ...]:
 
 
 def check(spec: str) -> None:
-    """Raises UnknownName or ConfigError where a name in ``spec`` is unknown, as far as can be told
-    without importing torch."""
+    """Check the names in ``spec``, as far as possible without importing torch. Raises UnknownName
+    or ConfigError."""
     *before, last = _stages(spec)
     for stage, known in [
         *((stage, (*pre_aggregations(), *_entry_points())) for stage in before),
@@ -300,7 +300,7 @@ def _is_module(place: str) -> bool:
 
 def places(spec: str) -> tuple[str, ...]:
     """Return the origins of the parts of ``spec``, in order: paths of files, names of modules.
-    Parts of other packages are not loaded for that."""
+    Parts of other packages are not loaded."""
     found = []
     for stage in _stages(spec):
         place, function, _ = _split(stage)
@@ -318,7 +318,7 @@ def places(spec: str) -> tuple[str, ...]:
 
 
 def register(rule: Registered) -> Registered:
-    """Makes a rule or pre-aggregation known by its name in this process. Returns it, so it may
+    """Register a rule or pre-aggregation under its name in this process. Returns it, so it may
     decorate ``@rule``.
 
     Raises: ConfigError: Another one has that name.
@@ -333,13 +333,13 @@ def register(rule: Registered) -> Registered:
 
 
 def load(spec: str) -> BoundRule:
-    """The rule that a spec names, with its options.
+    """Return the rule of a spec, with its options.
 
     A name is looked up among the registered and built-in rules first, then among entry points.
 
     Raises:
         UnknownName: No such rule or option; the nearest is suggested.
-        ConfigError: The file, module or function cannot be had, or an option has a wrong value.
+        ConfigError: The file, module or function cannot be loaded, or an option has a wrong value.
     """
     from .base import Rule
 
@@ -364,8 +364,8 @@ def load(spec: str) -> BoundRule:
 
 
 def _stages(spec: str) -> list[str]:
-    """The parts between plus signs; one that follows the ``e`` of a number
-    (``1e+3``) is part of it."""
+    """Return the parts between plus signs; a plus that follows the ``e`` of a number (``1e+3``) is
+    none."""
     return [stage.strip() for stage in re.split(r"(?<![0-9][eE])\+", spec)]
 
 
@@ -390,7 +390,7 @@ def _is_name(place: str) -> bool:
 
 
 def _split(spec: str) -> tuple[str, str, str]:
-    """``place[:function][:options]``; what has an ``=`` in it is options."""
+    """Split ``place[:function][:options]``; a part with an ``=`` is options."""
     place, *rest = (part.strip() for part in spec.strip().split(":", 2))
     by_name = _is_name(place)
     if not place:
@@ -452,7 +452,7 @@ def _by_name(name: str, spec: str, last: bool) -> Rule | PreAggregation:
 
 
 def load_file(place: str, what: str) -> ModuleType:
-    """The module that a user's file makes. ``what`` is taken from it, in words.
+    """Load a user's file as a module. ``what``: what is taken from it, for errors.
 
     Raises: ConfigError: There is no such file, or it raises.
     """
@@ -484,7 +484,7 @@ def load_file(place: str, what: str) -> ModuleType:
 
 
 def import_module(place: str, function: str) -> ModuleType:
-    """Raises: ConfigError: There is no such module, or it raises."""
+    """Import a module by name. Raises: ConfigError: There is no such module, or it raises."""
     try:
         with importing_users_modules():
             return importlib.import_module(place)

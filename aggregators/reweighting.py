@@ -1,8 +1,8 @@
 """Iteratively reweighted means: each update counts by its distance to the last estimate, and again.
 
-One family, told apart by the weight of a distance s: ``reweighted(weight)`` starts from a robust
-reference (the coordinate median, or one's own update), takes the typical distance to it as the
-scale, and keeps that scale: one that follows the estimate follows the liars too.
+The rules of the family differ in the weight of a distance s. ``reweighted(weight)`` starts from a
+robust reference (the coordinate median, or the own update). It takes the typical distance to it as
+the scale, and keeps that scale: one that follows the estimate would follow attackers, too.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ Weight = Callable[[FloatArray, float], FloatArray]
 def reweighted(
     weight: Weight, *, name: str, about: str, source: str, trim: bool = False
 ) -> GramRule:
-    """A rule of the family.
+    """Return a rule of the family.
 
     Args:
-        weight: Of distances, given the scale.
-        name: As people will type it.
-        about: What the weight is, in words, for the docstring.
-        source: Of the weight.
-        trim: The f updates of greatest distance are replaced by the mean of the others in each
-            step.
+        weight: Function of distances and scale.
+        name: Name of the rule.
+        about: Description of the weight, for the docstring.
+        source: Source of the weight.
+        trim: Whether the f updates of greatest distance are replaced by the mean of the others in
+            each step.
     """
 
     def estimate(gram: Gram, *, f: int, steps: int = 3) -> Decision:
@@ -63,8 +63,8 @@ def reweighted(
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-        center: ``(d,)``, a reference that is trusted (in gossip: one's own update).
-        steps: How often the weights are taken anew.
+        center: ``(d,)``, a trusted reference (in gossip: the own update).
+        steps: Number of times that the weights are computed.
     Raises:
         TooFewUpdates: Too few updates for f.
         AggregationError: There are no steps.
@@ -75,13 +75,13 @@ def reweighted(
 
 
 def centered_bound(f: int) -> int:
-    """n >= f + 1: somebody honest, beside a reference that is trusted."""
+    """Return n >= f + 1: one honest update beside a trusted reference."""
     return f + 1
 
 
 def _shares(weights: FloatArray, distances: FloatArray, order: Sequence[int], f: int) -> FloatArray:
-    """Weights that add up to 1, after the last f updates of an order (none: nobody) were replaced
-    by the mean of the others."""
+    """Return weights that add up to 1, after the last f updates of ``order`` were replaced by the
+    mean of the others; with an empty order none are."""
     total = float(weights.sum())
     if not total > 0:
         nearest = distances == distances.min()
@@ -95,22 +95,22 @@ def _shares(weights: FloatArray, distances: FloatArray, order: Sequence[int], f:
 
 
 def fair_weight(distances: FloatArray, scale: float) -> FloatArray:
-    """scale / (scale + s): half the weight at the typical distance, a bounded pull beyond."""
+    """Return scale / (scale + s): half the weight at the typical distance, bounded pull beyond."""
     if scale == 0.0:
         return np.asarray((distances == 0).astype(np.float64))
     return np.asarray(scale / (scale + distances))
 
 
 def huber_weight(distances: FloatArray, scale: float) -> FloatArray:
-    """min(1, scale / s): full weight within the typical distance, a bounded pull beyond."""
+    """Return min(1, scale / s): full weight within the typical distance, bounded pull beyond."""
     return np.divide(scale, distances, out=np.ones_like(distances), where=distances > scale)
 
 
 def cauchy_weight(distances: FloatArray, scale: float) -> FloatArray:
-    """1 / (1 + (s / scale)^2): what is far away hardly counts at all."""
+    """Return 1 / (1 + (s / scale)^2): distant updates hardly count."""
     if scale == 0.0:
         return np.asarray((distances == 0).astype(np.float64))
-    with np.errstate(over="ignore"):  # infinitely far away in units of the scale counts nothing
+    with np.errstate(over="ignore"):  # an infinite distance in units of the scale has no weight
         return np.asarray(1.0 / (1.0 + (distances / scale) ** 2))
 
 
@@ -140,8 +140,8 @@ cauchy = reweighted(
     cauchy_weight,
     name="cauchy",
     about=(
-        "Cauchy's M-estimator: weight 1 / (1 + (s / scale)^2), so that updates far away are as "
-        "good as left out."
+        "Cauchy's M-estimator: weight 1 / (1 + (s / scale)^2), so that distant updates hardly "
+        "count."
     ),
     source='Holland, Welsch 1977, "Robust regression using iteratively reweighted least-squares".',
 )
@@ -153,16 +153,17 @@ cauchy = reweighted(
 def suspicion_literal(gram: Gram, *, f: int, alpha: float = 1.0, steps: int = 1) -> Decision:
     """The rule of this project's origin as it was written, for comparison: do not train with it.
 
-    Equal weights 1/n; g = sum w_i g_i; suspicion s_i = |g_i - g|; w_i = alpha / (alpha + s_i); the
+    Equal weights 1/n; g = sum w_i g_i; suspicion s_i = |g_i - g|; w_i = alpha / (alpha + s_i). The
     f updates of least weight are replaced by the mean of the others; g = sum w_i g'_i, and again.
-    Its weights are not normalised, so the size of the result depends on alpha; its first reference
-    is the mean, so two colluding liars break it worse than the mean. Tolerates nobody.
+    Its weights are not normalised, so the size of the result depends on alpha. Its first reference
+    is the mean, so two colluding attackers break it worse than the mean. It tolerates no Byzantine
+    peer.
 
     Args:
         gram: Of the updates.
-        f: How many updates are replaced.
+        f: Number of updates to replace.
         alpha: In units of distance.
-        steps: How often the weights are taken anew.
+        steps: Number of times that the weights are computed.
     Returns: the verdict's weights are normalised, the aggregate is not their combination.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.

@@ -8,13 +8,13 @@ from .gram_rules import gram_rule
 
 @gram_rule(at_least_centered=lambda f: f + 1, points=("center",))
 def monna(gram: Gram, *, f: int) -> Decision:
-    """The mean of the n - f updates nearest to one's own.
+    """The mean of the n - f updates nearest to the own one.
 
-    For gossip: needs a ``center``. With it, f + 1 updates are enough to stay near one's own; what
-    is proved is for f < n/5.
+    For gossip: needs a ``center``. With it, f + 1 updates are enough to stay near the own one; the
+    proof is for f < n/5.
 
     Args:
-        gram: Of the updates; one's own may be among them.
+        gram: Of the updates; the own one may be among them.
         f: Byzantine peers to tolerate.
     Returns: of equally near updates the earlier ones.
     Raises: TooFewUpdates: Fewer than f + 1 updates.
@@ -28,8 +28,8 @@ def monna(gram: Gram, *, f: int) -> Decision:
 def faba(gram: Gram, *, f: int) -> Decision:
     """f times: leave out the update farthest from the mean of those that are left.
 
-    Tolerates f < n/2, well only small f: the first means are the liars' as much as ours.
-    Needs distances.
+    Tolerates f < n/2, but well only small f: the first means include the attackers' updates. Needs
+    distances.
 
     Args:
         gram: Of the updates.
@@ -50,9 +50,9 @@ def faba(gram: Gram, *, f: int) -> Decision:
 def cge(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates of least norm.
 
-    Tolerates f < n/2 that shout; a liar who is no louder than the honest is averaged like them,
-    wherever he points: it keeps liars no farther than the honest are long. Needs norms. Meant for
-    gradients, not for parameters.
+    Tolerates f < n/2 attackers with long updates. An attacker that is no longer than the honest is
+    averaged like them, in any direction. So attackers carry it no farther than the honest updates
+    are long. Needs norms. Meant for gradients, not for parameters.
 
     Args:
         gram: Of the updates.

@@ -4,15 +4,15 @@ clipping, normalisation.
     sender = load("momentum:beta=0.9+clip:10")
     sent, memory = sender(update, memory)            memory is None in the first round
 
-A sender is a function of the update and of its memory, which it returns as data: the peer keeps it,
-saves it with a checkpoint, and loses it with its process. Nothing is kept inside. Steps are applied
-from left to right. The same text names the same sender on every peer.
+A sender is a function of the update and of its memory, which it returns as data. The peer keeps the
+memory, saves it with a checkpoint, and loses it with its process. Steps are applied from left to
+right. The same text names the same sender on every peer.
 
-Where peers have equal data, momentum is the most effective single defence there is: it averages the
-noise of a peer's gradients over rounds, so that honest updates agree with each other, and Byzantine
-ones that hid in their noise stand out (Karimireddy, He, Jaggi 2021, arXiv:2012.10333). Where their
-data differ it averages away the noise and leaves the difference, and honest peers stand out, too:
-labels by Dirichlet(0.1) under ``sign_flip``, ``suspicion`` learnt 62 % without and 20 % with it.
+If peers have equal data, momentum is the most effective single defence. It averages the noise of a
+peer's gradients over rounds, so that honest updates agree with each other. Byzantine updates that
+hid in their noise stand out (Karimireddy, He, Jaggi 2021, arXiv:2012.10333). If their data differ,
+it averages away the noise and leaves the difference, and honest peers stand out, too. With labels
+by Dirichlet(0.1) under ``sign_flip``, ``suspicion`` reached 62 % without and 20 % with it.
 
 Listing the names does not import torch.
 """
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Memory: TypeAlias = "tuple[Tensor | None, ...]"
-"""One entry a step; None where a step keeps nothing. Tensors are never changed in place, so it may
-be kept as it is."""
+"""One entry for each step; None for a step without memory. Tensors are never changed in place, so
+the memory may be stored without a copy."""
 
 Step: TypeAlias = Callable[..., Any]
 _STEPS: dict[str, Step] = {}
 
 
 def step(function: Step) -> Step:
-    """Registers ``(update, memory, *, options) -> (update, memory)`` under its name. It changes
+    """Register ``(update, memory, *, options) -> (update, memory)`` under its name. It changes
     neither argument."""
     _STEPS[function.__name__] = function
     return function
@@ -55,14 +55,14 @@ def momentum(
     beta: float = 0.9,
     form: Literal["mean", "sum"] = "mean",
 ) -> tuple[Tensor, Tensor]:
-    """Sends a running average of one's updates in place of the update.
+    """Send a running average of the own updates instead of the update.
 
     Args:
-        beta: How much of the past stays, in [0, 1). 0.9 spans about ten rounds; 0.99 is too slow
+        beta: Share of the past that stays, in [0, 1). 0.9 spans about ten rounds; 0.99 is too slow
             for a few hundred.
         form: ``mean`` (default): m = beta m + (1 - beta) g, of an update's size, so that learning
             rates and clipping radii keep their meaning; it begins small, at (1 - beta) g. ``sum``:
-            m = beta m + g, as SGD with momentum has it; 1 / (1 - beta) times as large.
+            m = beta m + g, as in SGD with momentum; 1 / (1 - beta) times as large.
     """
     share = 1.0 - beta if form == "mean" else 1.0
     sent = update * share if memory is None else memory * beta + update * share
@@ -71,15 +71,15 @@ def momentum(
 
 @step
 def clip(update: Tensor, memory: None, *, radius: float) -> tuple[Tensor, None]:
-    """Shortens the update to ``radius`` (Euclidean norm) where it is longer."""
+    """Shorten the update to ``radius`` (Euclidean norm) if it is longer."""
     size = _norm(update)
     return (_resized(update, radius, size) if size > radius else update), None
 
 
 @step
 def normalise(update: Tensor, memory: None, *, length: float = 1.0) -> tuple[Tensor, None]:
-    """Makes every update ``length`` long (Euclidean norm): only directions are sent.
-    Zero stays zero."""
+    """Make every update ``length`` long (Euclidean norm): only directions are sent. Zero stays
+    zero."""
     return _resized(update, length, _norm(update)), None
 
 
@@ -90,14 +90,15 @@ def _norm(update: Tensor) -> float:
 
 
 def _resized(update: Tensor, length: float, size: float) -> Tensor:
-    """The update, of the norm ``size``, made ``length`` long. Zero stays zero."""
+    """Return the update, of the norm ``size``, made ``length`` long. Zero stays zero."""
     import torch
 
     if 1 / _ORDINARY < size < _ORDINARY and 1 / _ORDINARY < length / size < _ORDINARY:
         return update * (length / size)
     if not bool(update.any()):
         return update
-    # Its squares or the factor are out of the range of a dtype: by its largest number, nothing is.
+    # Its squares or the factor are beyond the range of a dtype; divided by its largest number, none
+    # is.
     within = update.to(torch.float64) / float(update.abs().max())
     return (within * (length / _norm(within))).to(update.dtype)
 
@@ -113,11 +114,11 @@ _ALLOWED: Mapping[str, Range] = {
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Steps with their options, in the order in which they are applied. No step at all sends
-    updates as they are.
+    """Steps with their options, in the order in which they are applied. Without steps updates are
+    sent unchanged.
 
     Attributes:
-        spec: What ``load`` was given.
+        spec: Argument of ``load``.
     """
 
     steps: tuple[tuple[Step, Mapping[str, Any]], ...] = ()
@@ -126,12 +127,12 @@ class Sender:
     def __call__(self, update: Tensor, memory: Memory | None = None) -> tuple[Tensor, Memory]:
         """Return the update to send, and the memory for the next round.
 
-        An update that is not finite is sent as it is, for the others to drop, and leaves the memory
-        as it was. The memory is also left as it was where the steps make an update that is not
-        finite: a sum that left the range of its dtype would never come back.
+        An update that is not finite is sent unchanged, for the others to drop, and leaves the
+        memory unchanged. The memory also stays if the steps make an update that is not finite,
+        because a sum beyond the range of its dtype would stay infinite.
 
         Args:
-            update: ``(d,)``; stays as it is, and may be returned.
+            update: ``(d,)``; is not changed, and may be returned.
             memory: Of the last round; None before the first.
         Raises: ConfigError: The memory is not of this sender, or of vectors of another size.
         """
@@ -159,13 +160,13 @@ class Sender:
 
 
 def names() -> tuple[str, ...]:
-    """The steps that ``load`` knows, ascending."""
+    """Return the names of the steps for ``load``, ascending."""
     return tuple(sorted(_STEPS))
 
 
 def load(spec: str) -> Sender:
-    """The sender that a text names: ``momentum``, ``momentum:beta=0.9+clip:10``; the empty text
-    sends updates as they are.
+    """Return the sender of a text: ``momentum``, ``momentum:beta=0.9+clip:10``; the empty text
+    sends updates unchanged.
 
     A step's options follow a colon, separated by commas; the first may be given without its name.
 

@@ -1,8 +1,8 @@
-"""A Gram rule on a vector that is cut in shards, each with a server of its own: measure,
-decide, combine.
+"""A Gram rule on a vector that is cut in shards, each with a server of its own: measure, decide,
+combine.
 
 Every server measures its shard, one of them adds the parts up and decides, and each combines its
-shard by that decision. What was measured travels as a flat float64 array,
+shard by that decision. The measurements are sent as a flat float64 array,
 ``[resolution, remembers, upper triangle of the products]``.
 """
 
@@ -31,11 +31,11 @@ Part = tuple[Sequence[int], FloatArray]
 class ShardedRule:
     """The three steps of a rule that decides ``by_sums``.
 
-    The judge's gradient is put together of the servers' own: each measures its shard by what its
-    trainer has found.
+    The judge's gradient is combined from those of the servers: each measures its shard with the
+    gradient of its own trainer.
 
-    The points of every part are the same and in the same order: a server that has no last aggregate
-    (it has taken over a state) leaves its place empty and says so, and then none is used.
+    The points of every part are the same and in the same order. A server without a last aggregate
+    (after a state transfer) leaves its place empty and marks it; then no server's is used.
     """
 
     def __init__(self, bound: BoundRule) -> None:
@@ -64,9 +64,9 @@ class ShardedRule:
         Args:
             updates: n vectors ``(d,)`` or ``(n, d)``, all finite, at least one: those of a shard.
             previous: ``(d,)``: the last aggregate of the same shard.
-            gradient: ``(d,)``: the judge's, of the same shard.
+            gradient: ``(d,)``: the judge's gradient, of the same shard.
             inside: Rows that points, such as the median, are made of; None: all.
-        Raises: AggregationError: The rule needs a gradient, and there is none or no good one.
+        Raises: AggregationError: The rule needs a gradient, and there is none or no valid one.
         """
         rows = within_reach(Rows.of(updates), self.rule.name)
         vectors = self._vectors(_chosen(rows, inside), previous, gradient)
@@ -78,7 +78,7 @@ class ShardedRule:
         return np.concatenate([head, products[np.triu_indices(place)]])
 
     def decide(self, parts: Sequence[Part], *, f: int, round_id: int = 0) -> Decision:
-        """One decision for all shards: weights of the rows that were chosen of every part, in their
+        """Return one decision for all shards: weights of the chosen rows of every part, in their
         order, and of ``points``.
 
         Raises: AggregationError: A part does not fit, or nothing can be decided on these numbers.
@@ -86,7 +86,7 @@ class ShardedRule:
         whole: Gram | None = None
         grams = [self._unpacked(measured) for _, measured in parts]
         forgotten = self._remembers and not all(remembers for _, remembers in grams)
-        with np.errstate(all="ignore"):  # a liar's numbers need not be inner products of anything
+        with np.errstate(all="ignore"):  # numbers of an attacker may be no inner products
             for (chosen, _), (gram, _) in zip(parts, grams, strict=True):
                 if max(chosen, default=0) >= gram.n:
                     raise AggregationError(
@@ -95,7 +95,7 @@ class ShardedRule:
                 one = (_without_last_point(gram) if forgotten else gram).rows(chosen)
                 whole = one if whole is None else whole + one
             assert whole is not None
-            # The gradient was there to measure: what is decided on is in the products.
+            # Only the measurement needs the gradient: the decision uses the products.
             options = self.bound.chosen({"f": f, "round_id": round_id, "gradient": whole})
             options.pop("gradient", None)
             tolerated = int(options.get("f", f))
@@ -106,7 +106,7 @@ class ShardedRule:
                 decision = self.rule.decide(whole, **options)
             except (ArithmeticError, np.linalg.LinAlgError) as error:
                 raise AggregationError(
-                    f"{self.rule.name}: these are inner products of nothing: {error}"
+                    f"{self.rule.name}: the parts are no inner products of vectors: {error}"
                 ) from error
         weights = np.concatenate([decision.weights, np.zeros(int(forgotten))])
         self._check(weights, whole.n)
@@ -120,8 +120,8 @@ class ShardedRule:
         gradient: Tensor | None = None,
         inside: Sequence[int] | None = None,
     ) -> Tensor:
-        """``(d,)``: the sum of these columns, and of the points there,
-        by the weights of a decision.
+        """Return ``(d,)``: the sum of these columns, and of the points in them, by the weights of a
+        decision.
 
         Args:
             weights: Of each row, and then of ``points``.
@@ -160,7 +160,7 @@ class ShardedRule:
         gradient: Tensor | None,
         wanted: frozenset[str] | None = None,
     ) -> dict[str, Tensor]:
-        """``wanted``: no others; None: all that are there."""
+        """Return the points of these columns. ``wanted``: no others; None: all available ones."""
         given = {"previous": previous, "gradient": gradient}
         found = self.rule.vectors_of(
             rows,
@@ -179,7 +179,8 @@ class ShardedRule:
         }
 
     def _unpacked(self, measured: FloatArray) -> tuple[Gram, bool]:
-        """The Gram matrix, and whether it has the last aggregate. Raises AggregationError."""
+        """Return the Gram matrix, and whether it has the last aggregate. Raises
+        AggregationError."""
         triangle = measured[_AHEAD:]
         width = int((np.sqrt(8.0 * len(triangle) + 1) - 1) / 2)
         n = width - len(self.points)
@@ -197,7 +198,7 @@ class ShardedRule:
         ] == 1.0
 
     def _check(self, weights: FloatArray, n: int) -> None:
-        # Who decides may lie, and is not to make of the updates more than their sum.
+        # A Byzantine server that decides must not make more of the updates than their sum.
         counted = (
             np.delete(weights, n + self.points.index("origin"))
             if "origin" in self.points

@@ -1,5 +1,5 @@
-"""Rules that look for the direction in which updates differ most:
-a lie that pays must be seen there."""
+"""Rules that search for the direction in which updates differ most: an effective attack must show
+there."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from .gram import Decision, FloatArray, Gram, ascending
 from .gram_rules import gram_rule, typical
 
 SUBSETS_MAX = 20_000
-"""Subsets that ``smea`` looks at: n = 20, f = 4 are 4,845 of them, n = 25, f = 4 are 12,650."""
+"""Maximum number of subsets of ``smea``: n = 20, f = 4 are 4,845, n = 25, f = 4 are 12,650."""
 TIE = 1e-9
-"""Relative difference of eigenvalues that rounding makes even of precise updates,
-and of a weight to none."""
+"""Relative difference of eigenvalues that rounding causes even for precise updates, and of a weight
+to zero."""
 _AT_ONCE = 2048
 _POWER_STEPS = 8
 
 
 @gram_rule
 def smea(gram: Gram, *, f: int) -> Decision:
-    """The mean of the n - f updates whose covariance has the least top eigenvalue.
+    """The mean of the n - f updates with the least top eigenvalue of the covariance.
 
-    Tolerates f < n/2. Needs inner products. Looks at every subset, deterministically: a lower bound
-    from a few power steps says which ones deserve their eigenvalues. Of equal eigenvalues the
+    Tolerates f < n/2. Needs inner products. Tries every subset, deterministically: a lower bound
+    from a few power steps selects the subsets to compute eigenvalues of. Of equal eigenvalues the
     subset of earlier rows.
 
     Args:
@@ -64,7 +64,7 @@ def smea(gram: Gram, *, f: int) -> Decision:
 
 
 def _centered(products: FloatArray) -> FloatArray:
-    """Gram matrices of rows minus their mean, a stack of them."""
+    """Return Gram matrices of rows minus their mean, as a stack."""
     means = products.mean(axis=-1, keepdims=True)
     return np.asarray(
         products - means - means.swapaxes(-1, -2) + means.mean(axis=-2, keepdims=True)
@@ -72,8 +72,8 @@ def _centered(products: FloatArray) -> FloatArray:
 
 
 def _power_bounds(stack: FloatArray) -> FloatArray:
-    """At most the top eigenvalue of each matrix, but for rounding:
-    Rayleigh's quotient after some power steps."""
+    """Return at most the top eigenvalue of each matrix, except for rounding: Rayleigh's quotient
+    after some power steps."""
     squares = stack.diagonal(axis1=1, axis2=2)
     unit = np.maximum(squares.max(axis=1), np.finfo(np.float64).tiny)
     stack = stack / unit[:, None, None]  # a huge row must not overflow in its square
@@ -93,11 +93,11 @@ def caf(gram: Gram, *, f: int) -> Decision:
     """Weigh updates down along the direction in which they differ most, until 2f of them are gone;
     the mean that differed least.
 
-    Tolerates f < n/2, and asks for f only to know when to stop: c_i <- c_i (1 - t_i / max t), with
-    t_i the squared projection of x_i - mean on the top eigenvector of the covariance weighted by c,
-    as long as the c add up to more than n - 2f; of all the weighted means that were passed, the one
-    with the least top eigenvalue. Needs inner products. Deterministic: the eigenvector is exact,
-    not one power step from a random start.
+    Tolerates f < n/2; f only determines when to stop. c_i <- c_i (1 - t_i / max t), with t_i the
+    squared projection of x_i - mean on the top eigenvector of the covariance weighted by c, as long
+    as the c add up to more than n - 2f. The result is the weighted mean on the way with the least
+    top eigenvalue. Needs inner products. Deterministic: the eigenvector is exact, not one power
+    step from a random start.
 
     Args:
         gram: Of the updates.
@@ -128,18 +128,18 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
     """Divide and conquer: the mean without the c f updates that stick out most along the direction
     in which all differ most.
 
-    Meant for f < n/2 colluders who push one way. Its mean is the plain mean of all, so one liar far
-    away can shield others (the sacrificial anchor); and of liars far out in different directions
-    (scale, bit flips) one direction shows the farthest alone: it is not robust in the worst case.
-    Needs inner products. The paper draws some columns at random, several times, and keeps who
-    passes each time, because a singular vector of all columns was dear. The Gram matrix gives that
-    of all columns at no cost, so there is nothing to draw and nothing to repeat; a liar cannot hope
-    for columns that were not drawn, and knows that none is.
+    Meant for f < n/2 colluding peers that push one way. It is not robust in the worst case. Its
+    mean is the plain mean of all, so one attacker far away can shield others (the sacrificial
+    anchor). Of attackers far out in different directions (scale, bit flips) one direction shows
+    only the farthest. Needs inner products. The paper draws some columns at random, several times,
+    and keeps the updates that pass each time, because a singular vector of all columns was
+    expensive. The Gram matrix gives that of all columns at no cost, so nothing is drawn or
+    repeated, and no column is unobserved.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-        c: How many times f are left out, rounded; at least f, and at least one stays.
+        c: Multiple of f to leave out, rounded; at least f, and at least one update stays.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
         AggregationError: c is not finite, or fewer than f or all would be left out.
@@ -171,24 +171,24 @@ def spectral_clipping(
 ) -> Decision:
     """The mean without the f updates that stick out most along the direction in which all differ
     most, if one direction stands out; none longer than ``radius`` times the typical norm. In every
-    third round nobody is left out.
+    third round no update is left out.
 
-    Meant for unequal data and no judge. Liars push together, so two of them make one direction
-    stand out, and peers whose data differ seldom do. A peer with rare data that is left out round
-    after round sends ever longer updates, because nobody learns its samples. So all are heard in
-    every ``every``-th round, which liars use as well: they are clipped then. ``dnc`` leaves out
-    the same f updates, in every round, and clips nothing. Bounded for f < n/2, and made for f of at
-    most n/4: some attacks of 4 liars among 10 keep it from learning.
+    Meant for unequal data without a judge. Attackers push together, so two of them make one
+    direction stand out; honest peers with different data seldom do. If a peer with rare data is
+    left out in every round, its updates grow, because the model does not learn its samples. So all
+    updates count in every ``every``-th round. Attackers use these rounds, too, but are clipped.
+    ``dnc`` leaves out the same f updates, in every round, and clips nothing. Bounded for f < n/2,
+    and made for f of at most n/4: some attacks of 4 peers among 10 prevent learning.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-        round_id: Nobody is left out where ``round_id + 1`` is a multiple of ``every``.
-        gap: One direction stands out where the top eigenvalue of the covariance is so many times
-            the second.
+        round_id: No update is left out if ``round_id + 1`` is a multiple of ``every``.
+        gap: One direction stands out if the top eigenvalue of the covariance is this many times the
+            second.
         radius: In units of the typical norm: the median, or the (n - f)-th smallest when that
             comes first.
-        every: In rounds; 1: nobody is ever left out.
+        every: In rounds; 1: no update is ever left out.
     Returns: the weights are those of the clipped updates among each other.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
@@ -217,15 +217,15 @@ def spectral_clipping(
 
 
 def _top_direction(gram: Gram, weights: FloatArray) -> tuple[float, FloatArray]:
-    """The top eigenvalue of the weighted covariance, and each update's squared distance from the
-    mean along its direction."""
+    """Return the top eigenvalue of the weighted covariance, and each update's squared distance from
+    the mean along its direction."""
     values, along = _spectrum(gram, weights)
     return float(values[0]), along
 
 
 def _spectrum(gram: Gram, weights: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The eigenvalues of the weighted covariance, the largest first, and each update's squared
-    distance from the mean along the direction of the first."""
+    """Return the eigenvalues of the weighted covariance, the largest first, and each update's
+    squared distance from the mean along the direction of the first."""
     products = gram.products[: gram.n, : gram.n]
     along = products @ weights
     centered = products - along[:, None] - along[None, :] + weights @ along

@@ -14,26 +14,27 @@ from .gram import Decision, FloatArray, Gram, ascending, middle_of
 from .gram_rules import gram_rule, typical
 
 STEPS_MAX = 1000
-STANDSTILL = 1e-10  # of the typical distance: a step that is shorter is the last
-# of the typical distance: nearer than this, an update counts as if it were so far away
+STANDSTILL = 1e-10  # of the typical distance: a shorter step is the last one
+# Of the typical distance: a nearer update counts as if it were at this distance.
 SMOOTHING = 1e-3
 
 
 @gram_rule(absolute=("nu",))
 def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Decision:
-    """The point with the least sum of distances to the updates: smoothed Weiszfeld,
-    until it stands still.
+    """The point with the least sum of distances to the updates: smoothed Weiszfeld, until it stands
+    still.
 
     Tolerates f < n/2; kappa <= 4 (1 + f / (n - 2f))^2. Needs distances; steps cost nothing beside
-    the two passes over the updates. Starts from the mean of the half of the updates that are
-    nearest to the most central one, so it does not depend on where the origin is; ``rfa`` is the
-    published variant that does. Where rounding keeps it moving, or updates lie nearly on one line,
-    the result is that of ``STEPS_MAX`` steps.
+    the two reads of the updates. Starts from the mean of the half of the updates that are
+    nearest to the most central one, so it does not depend on the origin; ``rfa`` is the published
+    variant that does. If rounding keeps it moving, or updates are nearly on one line, the result is
+    that of ``STEPS_MAX`` steps.
 
     Args:
         gram: Of the updates.
-        f: Byzantine peers to tolerate; says how many updates are needed.
-        nu: Smoothing: a distance counts as nu at least.
+        f: Byzantine peers to tolerate; determines how many updates are needed.
+        nu: Smoothing: a distance counts as nu at least. A thousandth of the typical distance by
+            default.
             A thousandth of the typical distance by default.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
@@ -54,8 +55,8 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
 def _until_it_stands_still(
     gram: Gram, weights: FloatArray, smallest: float, still: float
 ) -> FloatArray:
-    """Steps of ``_weiszfeld`` without points beside the updates. Each is a few short operations: of
-    few updates they are all that it costs."""
+    """Return the result of steps of ``_weiszfeld`` without points beside the updates. Each step is
+    a few short operations, which dominate the cost for few updates."""
     products = gram.products[: gram.n, : gram.n]
     own, least = products.diagonal(), max(smallest * smallest, float(np.finfo(np.float64).tiny))
     along = products @ weights
@@ -76,12 +77,12 @@ def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
     """The geometric median as published: a few smoothed Weiszfeld steps from zero.
 
     Tolerates f < n/2 as far as the steps go: from zero, with a fixed smoothing, the result depends
-    on where the origin is and on the unit of the updates. For comparison with published numbers;
-    otherwise take ``geometric_median``.
+    on the origin and on the unit of the updates. For comparison with published numbers; otherwise
+    use ``geometric_median``.
 
     Args:
         gram: Of the updates.
-        f: Byzantine peers to tolerate; says how many updates are needed.
+        f: Byzantine peers to tolerate; determines how many updates are needed.
         nu: Smoothing, in units of an update's norm.
         steps: 8 in the experiments on bucketing, 3 in others.
     Raises:
@@ -101,7 +102,7 @@ def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
 
 def _weiszfeld(gram: Gram, weights: FloatArray, nu: float) -> FloatArray:
     apart = np.maximum(gram.distances_to(weights), nu)
-    # 1 at most: of equal updates apart is next to nothing, and 1 / apart more than there is
+    # At most 1: for equal updates apart is tiny, and 1 / apart would overflow.
     inverse = apart.min() / apart
     return gram.full(inverse / inverse.sum())
 

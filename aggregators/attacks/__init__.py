@@ -2,11 +2,14 @@
 
     # one Byzantine peer, from the update that it would have sent
     bad = make("sign_flip", 10)(update, round_id)
+
     # (f, d): all of them together, with knowledge of the honest updates
     bad = make("alie").collude(honest, f=2)
+
     # gossip rounds: another update for each receiver
     bad = make("dissensus").tell(update, receiver, theirs, others)
-    # a function of one's own
+
+    # a function of your own
     bad = make("my_attacks.py:mine")(update, round_id)
 
 An attack acts where an update leaves its sender. It depends on the round and a seed, so the same
@@ -57,7 +60,7 @@ __all__ = [
     "names",
     "place_of",
 ]
-# imported for what they register
+# Imported because they register their attacks.
 _HOMES = (_adaptive, _alone, _apart, _patient, _together, _unequal)
 ATTACKS = {**KINDS, _LABEL_FLIP.name: _LABEL_FLIP}
 """Attacks on updates and on data, in real runs, the simulator and benchmarks."""

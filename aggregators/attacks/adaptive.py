@@ -1,5 +1,5 @@
-"""Attacks that know the rule: they try strengths and directions on it before they send the
-one that does most."""
+"""Attacks with access to the rule: they search strengths and directions on it, and send the most
+damaging vector."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _SECTION = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class AttackOptimum:
-    """The strength at which a family of lies did most to a rule,
-    and how far it carried the result."""
+    """Strength at which a family of attacks did most damage to a rule, and how far it carried the
+    result."""
 
     strength: float
     damage: float
@@ -70,8 +70,8 @@ def _damage(found: AttackOptimum) -> float:
 
 
 def directions(crowd: OmniscientView) -> Mapping[str, Tensor]:
-    """``(d,)`` each: where ``adaptive`` pushes from the honest mean. All but the first are as long
-    as a typical honest update is far from the mean."""
+    """Return the directions ``(d,)`` in which ``adaptive`` pushes from the honest mean. All but the
+    first are as long as a typical honest update is far from the mean."""
     import torch
 
     from .crowd import unit

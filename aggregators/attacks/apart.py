@@ -36,16 +36,15 @@ def dissensus(
     """A push away from the receiver's honest neighbours: ``x_i - epsilon / b * sum of (x_j -
     x_i)``.
 
-    With epsilon = 1 and plain mixing the b liars cancel what all honest neighbours do: the receiver
-    stays where it is.
+    With epsilon = 1 and plain mixing the b attackers cancel the pull of all honest neighbours: the
+    receiver stays where it is.
 
     Args:
-        theirs: What the receiver said last, x_i; of one that was not heard yet,
-            the own vector stands for it.
-        others: What its honest neighbours said last, x_j. Nobody was heard: the own vector is told.
-        neighbours: How many those are, also of whom nothing was heard;
-            their mean is taken for that of all.
-        attackers: b, who tell the same.
+        theirs: Last vector of the receiver, x_i; the own vector before one has arrived.
+        others: Last vectors of its honest neighbours, x_j. Without any, the own vector is sent.
+        neighbours: Number of these neighbours, also of those without a vector; the mean of the
+            others is used for all.
+        attackers: b, the number of peers that send the same.
     Source: He, Karimireddy, Jaggi 2022, "Byzantine-Robust Decentralized Learning via
     ClippedGossip", arXiv:2202.01545, with equal mixing weights.
     """

@@ -1,5 +1,5 @@
-"""Knowledge of colluding Byzantine peers: the honest updates of the round, their own, how many they
-are, and perhaps the rule."""
+"""Knowledge of colluding Byzantine peers: the honest updates of the round, their own, their number,
+and perhaps the rule."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .kinds import Aggregator
 
 @dataclass(frozen=True, slots=True)
 class OmniscientView:
-    """One round as omniscient liars see it.
+    """One round as seen by omniscient attackers.
 
     Attributes:
         honest: ``(h, d)``, float32 or float64.
-        own: ``(f, d)``, what the liars would have sent.
-        generator: Of this round, the same for all liars.
-        direction: Of the whole run, likewise.
-        rule: What will be made of the updates; None when the liars do not know.
-        memory: Kept from one round to the next.
-        locked: Which of the honest are in quarantine, as far as they know.
+        own: ``(f, d)``, honest updates of the attackers.
+        generator: Randomness of this round, the same for all attackers.
+        direction: Randomness of the whole run, the same for all attackers.
+        rule: Rule of the run; None: the attackers do not know it.
+        memory: State that is kept between rounds.
+        locked: Honest peers in quarantine, as far as the attackers know.
     """
 
     honest: Tensor
@@ -46,12 +46,12 @@ class OmniscientView:
         return len(self.honest)
 
     def mean(self) -> Tensor:
-        """``(d,)``."""
+        """Return ``(d,)``, the mean of the honest updates."""
         return self.honest.mean(dim=0)
 
     def deviation(self) -> Tensor:
-        """``(d,)``: standard deviation of each coordinate over the honest (divided by h - 1); zeros
-        when there is only one."""
+        """Return ``(d,)``: standard deviation of each coordinate over the honest (divided by h -
+        1); zeros if there is only one."""
         return self.honest.std(dim=0) if self.h > 1 else torch.zeros_like(self.honest[0])
 
     def typical_norm(self) -> Tensor:
@@ -60,14 +60,14 @@ class OmniscientView:
         return median
 
     def all_alike(self, lie: Tensor) -> Tensor:
-        """``(f, d)``: everybody sends the same."""
+        """Return ``(f, d)``: all attackers send the same."""
         return lie.repeat(self.f, 1)
 
     def damage(self, lies: Tensor) -> float:
-        """How far the lies carry the rule's result from the honest mean;
-        infinite when it is not finite.
+        """Return how far the attack carries the rule's result from the honest mean; infinite if the
+        result is not finite.
 
-        Lies that are not finite themselves carry it nowhere: no peer shows them to its rule.
+        0 if the attack itself is not finite, because no peer passes such updates to its rule.
 
         Raises: ConfigError: The rule is not known.
         """
@@ -78,7 +78,7 @@ class OmniscientView:
 
     def measure_reversal(self, lies: Tensor) -> float:
         """Return the inner product of the rule's result and the opposite of the honest mean;
-        infinite when it is not finite. Lies that are not finite themselves are never sent.
+        infinite if it is not finite. An attack that is not finite itself is never sent.
 
         Raises: ConfigError: The rule is not known.
         """
@@ -88,13 +88,13 @@ class OmniscientView:
         return reversal if math.isfinite(reversal) else math.inf
 
     def aggregate(self, lies: Tensor) -> Tensor:
-        """Return what the rule makes of the honest updates and these lies, ``(d,)``.
+        """Return the rule's result of the honest updates and an attack, ``(d,)``.
 
         Raises: ConfigError: The rule is not known.
         """
         if self.rule is None:
             raise ConfigError(
-                "this attack tries itself on the rule, and needs the rule as an argument",
+                "this attack evaluates the rule, and needs the rule as an argument",
                 "give collude(..., rule=...)",
             )
         return self.rule(torch.cat([self.honest, lies]))

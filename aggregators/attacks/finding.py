@@ -3,9 +3,9 @@
     my_attacks.py:mine          a function in a file, relative to the working directory
     package.module:mine         a function in an importable module
 
-One that is decorated with ``attack`` is what that says. Any other is of the shape ``together`` when
-its first parameter is called ``crowd``, and ``alone`` otherwise; its strength is what its parameter
-``strength`` has as default.
+A function with the decorator ``attack`` has the declared shape and strength. Any other is of the
+shape ``together`` if its first parameter is called ``crowd``, and ``alone`` otherwise; its strength
+is the default of its parameter ``strength``.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ KNOWN = {
     "alone": ("strength", "generator", "direction", "round_id", "somebody_locked"),
     "together": ("strength",),
 }
-"""Arguments that a function may name behind its first parameter."""
+"""Arguments that a function may name after its first parameter."""
 
 
 def kind_of(name: str) -> AttackKind:
-    """By name, or of a user's file; hyphens and underscores of a name are the same.
-    Raises: UnknownName: There is none. ConfigError: It is one on data, or cannot be had."""
+    """Return the attack of a name, or of a user's file; hyphens and underscores of a name are the
+    same. Raises: UnknownName: There is none. ConfigError: It is one on data, or cannot be
+    loaded."""
     if ":" in name:
         return load(name)
     plain = name.replace("-", "_")
@@ -43,12 +44,12 @@ def kind_of(name: str) -> AttackKind:
 
 
 def place_of(name: str) -> str:
-    """The path or module that an attack of a user comes from; empty for one with a name only."""
+    """Return the path or module of a user's attack; empty for a built-in one."""
     return name.rpartition(":")[0]
 
 
 def load(name: str) -> AttackKind:
-    """The attack that ``PLACE:FUNCTION`` names.
+    """Return the attack at ``PLACE:FUNCTION``.
 
     Raises:
         UnknownName: The file or module has no such function.
@@ -74,8 +75,8 @@ def load(name: str) -> AttackKind:
 
 
 def _loaded(place: str, function: str) -> tuple[ModuleType, list[AttackKind]]:
-    """The module, and the attacks that are declared in it or elsewhere. Those of a file are not
-    known by name afterwards: another file may have one of that name."""
+    """Return the module, and the attacks that are declared in it or elsewhere. Attacks of a file
+    are not registered by name, because another file may have one of that name."""
     from gossip.aggregators.registry import import_module, load_file
 
     if not (place.endswith(".py") or "/" in place):
@@ -90,7 +91,7 @@ def _loaded(place: str, function: str) -> tuple[ModuleType, list[AttackKind]]:
 
 
 def _plain(function: Callable[..., Any], place: str) -> AttackKind:
-    """Makes an attack of a function that is not declared as one."""
+    """Make an attack of a function without the decorator."""
     first, *others = inspect.signature(function).parameters.values() or (None,)
     if first is None:
         raise ConfigError(
@@ -101,7 +102,7 @@ def _plain(function: Callable[..., Any], place: str) -> AttackKind:
     for parameter in others:
         if parameter.name not in KNOWN[shape] and parameter.default is parameter.empty:
             raise ConfigError(
-                f"{function.__name__} of {place} wants {parameter.name}, which nobody gives it",
+                f"{function.__name__} of {place} needs {parameter.name}, which is not available",
                 f"it may name {', '.join(KNOWN[shape])}",
             )
     wants = {parameter.name: parameter.default for parameter in others}

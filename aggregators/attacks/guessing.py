@@ -1,4 +1,4 @@
-"""Guess of the honest updates by one Byzantine peer in a real run: from its own, and from the
+"""Estimate of the honest updates by one Byzantine peer in a real run: from its own, and from the
 result of each round."""
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ WAITING_MAX = 16
 class HonestEstimate:
     """An estimate of the honest updates of the next round.
 
-    Every replica has the result of the last round: it stands for the honest mean. What the liar
-    would honestly have sent, less what the swarm made of that round, is one honest deviation; the
-    last ``RESIDUALS_MAX`` of them stand for the others'. Liars on different machines so agree on
-    the mean, and nearly on the deviation, without a word between them.
+    Every replica has the result of the last round, which is the estimate of the honest mean. The
+    peer's honest update less the result of its round is one honest deviation. The last
+    ``RESIDUALS_MAX`` of these are the estimates of the others'. So attackers on different machines
+    agree on the mean, and nearly on the deviation, without communication.
     """
 
     def __init__(self) -> None:
         self.result: Tensor | None = None
-        self._own: dict[int, Tensor] = {}  # updates whose round is not over
+        self._own: dict[int, Tensor] = {}  # updates of unfinished rounds
         self._residuals: deque[Tensor] = deque(maxlen=RESIDUALS_MAX)
         self._round = -1  # of the result
 
     def sends(self, update: Tensor, round_id: int) -> None:
-        """The honest update of a round, ``(d,)``."""
+        """Record the honest update of a round, ``(d,)``."""
         self._own[round_id] = update.clone()
         while len(self._own) > WAITING_MAX:
             del self._own[min(self._own)]
@@ -46,8 +46,8 @@ class HonestEstimate:
             del self._own[past]
 
     def honest(self, update: Tensor, count: int) -> Tensor:
-        """``(count, d)`` that stand for the honest updates. Before there is a result: the own
-        update, so many times."""
+        """Return ``(count, d)``, estimates of the honest updates. Before the first result: copies
+        of the own update."""
         import torch
 
         middle = update if self.result is None else self.result

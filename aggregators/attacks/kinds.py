@@ -1,5 +1,5 @@
-"""Kinds of attacks: each is a function with a name, the meaning of its strength,
-and what it must know.
+"""Kinds of attacks: each is a function with a name, the meaning of its strength, and the knowledge
+that it needs.
 
 Listing the names does not import torch, because command lines check them.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DATA_ATTACKS = ("label_flip",)
-"""Attacks that change what the trainer learns from, not what it sends."""
+"""Attacks that change the training data, not the messages."""
 
 Shape = Literal["alone", "together", "apart", "data"]
 Aggregator: TypeAlias = "Callable[[Tensor], Tensor]"
@@ -31,19 +31,19 @@ class AttackKind:
     """An attack.
 
     Attributes:
-        name: By which it is found.
-        function: What makes the lie.
-        shape: ``alone``: ``(update, ...) -> lie``, of what one liar would have sent. ``together``:
-            ``(crowd, ...) -> (f, d)``, of what the honest send. ``apart``:
-            ``(update, ...) -> lie``, another for each receiver. ``data``: of what is learnt.
-        strength: By default; None when there is nothing to set, or when it follows from n and f.
-        meaning: Of the strength, with its unit. Empty: there is nothing to set.
+        name: Name of the attack.
+        function: Function that returns the updates to send.
+        shape: ``alone``: ``(update, ...) -> lie``, from one attacker's honest update. ``together``:
+            ``(crowd, ...) -> (f, d)``, from the honest updates. ``apart``: ``(update, ...) ->
+            lie``, another for each receiver. ``data``: of the training data.
+        strength: By default; None if there is none to set, or if it follows from n and f.
+        meaning: Meaning of the strength, with its unit. Empty: there is none to set.
         wants: Names of the function's parameters.
-        refusal: Why one liar cannot tell it from what it has seen by itself, and what to do
+        refusal: Why one attacker cannot compute it from its own observations, and what to use
             instead; empty: it can.
-        tries: It tries itself on the rule.
-        allowed: What the strength must be, in words, and the test of it.
-        idle: Whether it does nothing where f of n lie and no strength is given.
+        tries: Whether it evaluates the rule.
+        allowed: Range of the strength, in words, and its test.
+        idle: Whether it has no effect with f of n attackers at the default strength.
     """
 
     name: str
@@ -59,8 +59,8 @@ class AttackKind:
 
     @property
     def lonely(self) -> bool:
-        """Whether one liar can tell it from what it has seen by itself. All but a few attacks
-        ``together`` can be told from an estimate of the honest updates."""
+        """Whether one attacker can compute it from its own observations. All but a few attacks
+        ``together`` work on an estimate of the honest updates."""
         return not self.refusal
 
     @property
@@ -101,9 +101,9 @@ def attack(
     allowed: tuple[str, Callable[[float], bool]] = FINITE,
     idle: Callable[[int, int], bool] = lambda n, f: False,
 ) -> Decorator:
-    """Registers a function as an attack under its name.
+    """Register a function as an attack under its name.
 
-    The shape decides what the function gets and which further parameters it may name:
+    The shape determines the arguments of the function and which further parameters it may name:
 
     - ``alone``: ``(update, *, ...) -> update``, ``(d,)`` to ``(d,)``. One Byzantine peer, without
       knowledge of the others. ``strength``, ``generator``, ``past``, ``direction``, ``round_id``,
@@ -117,17 +117,15 @@ def attack(
     Raises: ConfigError: Another attack has that name.
 
     Args:
-        strength: Default strength. None when there is nothing to set, or when it follows from n
-            and f.
-        meaning: What the strength is, with its unit; "strength" where there is one and that is not
-            said.
+        strength: Default strength. None if there is none to set, or if it follows from n and f.
+        meaning: Meaning of the strength, with its unit; by default "strength" if there is one.
         shape: ``alone``, ``together`` or ``apart``.
         refusal: Why a single peer cannot send it in a real run, and what to use instead. Empty
-            when it can.
+            if it can.
         tries: Whether it searches its strength by trying the rule.
         allowed: The strengths that are allowed, in words and as a test.
-        idle: ``(n, f) -> bool``, whether it does nothing with f Byzantine peers of n at its default
-            strength.
+        idle: ``(n, f) -> bool``, whether it has no effect with f Byzantine peers of n at its
+            default strength.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -136,9 +134,9 @@ def attack(
         if known is not None and known.function.__module__ != function.__module__:
             raise ConfigError(f"there is an attack {name!r} already", "give yours another name")
         wants = frozenset(inspect.signature(function).parameters)
-        told = meaning or ("strength" if strength is not None else "")
+        described = meaning or ("strength" if strength is not None else "")
         KINDS[name] = AttackKind(
-            name, function, shape, strength, told, wants, refusal, tries, allowed, idle
+            name, function, shape, strength, described, wants, refusal, tries, allowed, idle
         )
         return function
 
@@ -146,7 +144,7 @@ def attack(
 
 
 def names(*, lonely: bool = False) -> tuple[str, ...]:
-    """The attacks on updates that ``make`` knows, ascending. ``DATA_ATTACKS`` are not among them.
+    """Return the attacks on updates for ``make``, ascending, without ``DATA_ATTACKS``.
 
     Args:
         lonely: Only those that one peer can carry out by itself, in a real run.
@@ -155,8 +153,8 @@ def names(*, lonely: bool = False) -> tuple[str, ...]:
 
 
 def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
-    """The strength, or the default one. Raises: ConfigError: It is out of range,
-    or there is nothing to set."""
+    """Return the strength, or the default one. Raises: ConfigError: It is out of range, or there is
+    none to set."""
     if strength is None:
         return kind.strength
     if not kind.meaning:
@@ -172,7 +170,7 @@ def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
 
 
 def flip_labels(labels: Any, classes: int) -> Any:
-    """Trains on wrong labels, ``classes - 1 - label``, and sends the resulting update.
+    """Train on wrong labels, ``classes - 1 - label``, and send the resulting update.
 
     For an int, array or tensor.
 

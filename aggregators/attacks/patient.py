@@ -1,4 +1,4 @@
-"""Attacks of peers that are honest for a while, so that their good name outlasts their lies."""
+"""Attacks of peers that are honest for a while, so that their trust outlasts their attacks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 AWAKE = 10.0
-"""Factor of the negated update of a sleeper that is awake."""
+"""Factor of the negated update of a sleeper after it has begun to attack."""
 
 
 @attack(strength=25.0, meaning="rounds that it waits at most", allowed=ROUNDS)
 def sleeper(update: Tensor, *, strength: float, round_id: int, somebody_locked: bool) -> Tensor:
     """Honest for so many rounds, then ten times the negated update. In ``gossip bench robustness``
-    it begins when an honest peer is in quarantine."""
+    it also begins once an honest peer is in quarantine."""
     awake = round_id >= strength or somebody_locked
     return update * -AWAKE if awake else update.clone()
 

@@ -77,7 +77,7 @@ class Attack:
     # --- alone ------------------------------------------------------------------------------------
 
     def __call__(self, update: Tensor, round_id: int) -> Tensor:
-        """The update that is sent instead of an honest one. Call it once a round.
+        """Return the update to send instead of an honest one. Call it once a round.
 
         An attack of the shape ``together`` works on an estimate of the honest updates
         (``HonestEstimate``) and returns the part of ``attacker_group.rank``.
@@ -96,7 +96,7 @@ class Attack:
             )
         if self._kind.shape == "apart":
             raise ConfigError(
-                f"{self.name} sends each receiver another update", "call tell(update, receiver)"
+                f"{self.name} sends each receiver another update", "use .tell(update, receiver)"
             )
         if self._kind.shape == "together":
             self._guess.sends(update, round_id)
@@ -124,7 +124,7 @@ class Attack:
         return lie
 
     def saw(self, result: Tensor, round_id: int) -> None:
-        """Notes the aggregate of a round. Only attacks with ``guesses`` keep it.
+        """Record the aggregate of a round. Only attacks with ``guesses`` use it.
 
         Args:
             result: ``(d,)``, in the unit of the updates.
@@ -146,18 +146,18 @@ class Attack:
         round_id: int = 0,
         locked: Collection[int] = (),
     ) -> Tensor:
-        """The updates of f omniscient Byzantine peers. Call it once a round.
+        """Return the updates of f omniscient Byzantine peers. Call it once a round.
 
         Args:
             honest: ``(h, d)``, the honest updates, which are not changed.
             f: Number of Byzantine peers.
             generator: Randomness of this round. By default it follows from the seed and the round.
-            rule: ``(n, d) -> (d,)``, with its f bound, for attacks that try themselves on it.
+            rule: ``(n, d) -> (d,)``, with its f bound, for attacks that evaluate it.
             own: ``(f, d)``, the honest updates of the Byzantine peers. By default copies of
                 ``honest``, one after the other.
             round_id: Number of the round, for attacks that replay or wait.
-            locked: Which rows of ``honest`` are of peers in quarantine, as far as the Byzantine
-                peers know. The rule does not get them.
+            locked: Rows of ``honest`` of peers in quarantine, as far as the Byzantine peers know.
+                The rule does not get them.
         Returns: ``(f, d)`` in the dtype and on the device of ``honest``.
         Raises: ConfigError: The attack needs the rule and was given none, or has no such form.
         """
@@ -166,7 +166,7 @@ class Attack:
         if self._kind.shape == "apart":
             raise ConfigError(
                 f"{self.name} sends each receiver another update, so it is for gossip rounds only",
-                "call tell(update, receiver)",
+                "use .tell(update, receiver)",
             )
         if f < 0 or not len(honest):
             raise ConfigError(
@@ -223,7 +223,7 @@ class Attack:
         theirs: Tensor | None = None,
         others: Sequence[Tensor] = (),
     ) -> Tensor:
-        """The update for one receiver in a gossip round.
+        """Return the update for one receiver in a gossip round.
 
         Args:
             update: ``(d,)``, the honest update.
@@ -245,7 +245,7 @@ class Attack:
             "others": others,
             "attackers": self.attacker_group.attackers,
         }
-        # the receiver is one of the honest
+        # The receiver is one of the honest peers.
         given["neighbours"] = max(len(others), self.attacker_group.honest - 1)
         lie: Tensor = self._kind.function(
             update, **{key: value for key, value in given.items() if key in self._kind.wants}
@@ -285,7 +285,7 @@ def make(
     seed: int = 0,
     attacker_group: AttackerGroup | None = None,
 ) -> Attack:
-    """Makes an attack by name.
+    """Make an attack by name.
 
     Args:
         name: One of ``names()``; hyphens and underscores are the same.

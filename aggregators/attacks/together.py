@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from .crowd import OmniscientView
 
 DRIFT_MEMORY, DRIFT_LENGTH = 0.9, 0.9
-"""Share of its running mean that ``drift_ip`` keeps from one round to the next, and length of what
-it sends, in typical norms."""
+"""Share of its running mean that ``drift_ip`` keeps from one round to the next, and length of its
+vector, in typical norms."""
 MOMENTUM = 0.9
-"""Momentum of the outer step that ``outer_momentum`` is made for: that of DiLoCo."""
+"""Momentum of the outer step that ``outer_momentum`` attacks: that of DiLoCo."""
 SEES_NOBODY_IN_TIME = (
     "it follows an update of the same round, which a peer of a real run does not see in time; "
     "`gossip bench robustness` and the simulator show it"
@@ -44,8 +44,8 @@ def alie(crowd: OmniscientView, *, strength: float | None) -> Tensor:
     """All send the honest mean less z honest standard deviations of each coordinate ("a little is
     enough").
 
-    Without a strength, z is such that enough honest updates lie beyond it to make a majority with
-    the liars: ``alie_z``.
+    Without a strength, z is such that enough honest updates are beyond it to make a majority with
+    the attackers: ``alie_z``.
     Source: Baruch, Baruch, Goldberg 2019, "A Little Is Enough", arXiv:1902.06156.
     """
     z = alie_z(crowd.h + crowd.f, crowd.f) if strength is None else strength
@@ -53,18 +53,17 @@ def alie(crowd: OmniscientView, *, strength: float | None) -> Tensor:
 
 
 def alie_z(n: int, f: int) -> float:
-    """z = Phi^-1((n - f - s) / (n - f)): s = floor(n / 2 + 1) - f honest ones, whom liars need for
-    a majority, lie beyond it.
+    """Return z = Phi^-1((n - f - s) / (n - f)): s = floor(n / 2 + 1) - f honest updates are beyond
+    it, which attackers need for a majority.
 
-    For small n it is small: 0 for 2 of 8 and 2 of 10, 0.16 for 4 of 20. One liar among an even
-    number needs more than half of the honest, so its z is below 0:
-    it stands on the other side of the mean.
+    For small n it is small: 0 for 2 of 8 and 2 of 10, 0.16 for 4 of 20. One attacker of an even
+    number needs more than half of the honest, so its z is below 0, on the other side of the mean.
 
-    Where Phi^-1 would be infinite, z is where the outermost of the honest stands, with half of one
-    of them beyond: for liars in the majority, who need nobody beyond them (s <= 0), and for one
-    liar and one honest, where it is 0.
+    Where Phi^-1 would be infinite, z is at the outermost honest update, with half of one beyond.
+    This is the case for a majority of attackers, which needs no honest update beyond z (s <= 0),
+    and for one attacker and one honest peer, where z is 0.
 
-    Raises: ConfigError: There is no liar, or nobody else.
+    Raises: ConfigError: There is no attacker, or no other peer.
     """
     from statistics import NormalDist
 
@@ -80,8 +79,9 @@ def alie_z(n: int, f: int) -> float:
 
 @attack(shape="together")
 def min_max(crowd: OmniscientView) -> Tensor:
-    """All send the honest mean less gamma times the standard deviation, with the largest gamma at
-    which the vector is no farther from any honest update than two honest ones are from each other.
+    """All send the honest mean less gamma times the standard deviation. Gamma is the largest at
+    which the vector is no farther from any honest update than two honest ones are from each
+    other.
 
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine" (NDSS),
         with the deviation as perturbation.
@@ -128,8 +128,8 @@ def min_sum(crowd: OmniscientView) -> Tensor:
 
 
 def _quadratics(crowd: OmniscientView, away: Tensor) -> tuple[Tensor, Tensor, float]:
-    """|m - gamma p - x_i|^2 = along gamma^2 + 2 aside_i gamma + away_i, for the mean m, the
-    perturbation p ``away`` and each honest x_i."""
+    """Return the coefficients of |m - gamma p - x_i|^2 = along gamma^2 + 2 aside_i gamma + away_i,
+    for the mean m, the perturbation p ``away`` and each honest x_i."""
     apart = crowd.honest.double() - crowd.mean().double()
     perturbation = away.double()
     return (apart**2).sum(dim=1), apart @ perturbation, float(perturbation @ perturbation)
@@ -151,7 +151,7 @@ def mimic(crowd: OmniscientView) -> Tensor:
     The victim is the honest one farthest along the direction in which the honest updates of the
     first round differ most.
     Source: Karimireddy, He, Jaggi 2022, "Byzantine-Robust Learning on Heterogeneous Datasets via
-    Bucketing", arXiv:2006.09365 (whose liars learn the direction over some rounds first).
+    Bucketing", arXiv:2006.09365 (where the attackers learn the direction over some rounds first).
     """
     victim = crowd.memory.setdefault("victim", _outermost(crowd))
     return crowd.all_alike(crowd.honest[min(victim, crowd.h - 1)])
@@ -183,7 +183,7 @@ def framing(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 
 def frame(crowd: OmniscientView, strength: float) -> Tensor:
-    """Return the lie of ``framing``, ``(d,)``."""
+    """Return the vector of ``framing``, ``(d,)``."""
     import torch
 
     apart = crowd.honest - crowd.mean()
@@ -215,7 +215,7 @@ def drift_ip(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 def push_back(crowd: OmniscientView, length: float = DRIFT_LENGTH) -> Tensor:
     """Return the opposite of the running mean of the honest means, ``length`` typical norms long,
-    for each liar."""
+    for each attacker."""
     import torch
 
     mean = crowd.mean()
@@ -235,9 +235,9 @@ def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:
     """All send the honest mean plus gamma times the momentum of an outer step over the honest means
     so far, with the largest gamma that hides as in ``min_max``.
 
-    Momentum m <- mu m + D is damped by the 1 - mu that it forgets in a round. A lie of g m in D
-    makes that 1 - mu - g: from g = 1 - mu on, a tenth of m, nothing is forgotten, and the model
-    overshoots further and further. In gradients without momentum it only makes steps longer.
+    Momentum m <- mu m + D loses the share 1 - mu in a round. A push of g m in D reduces that share
+    to 1 - mu - g: from g = 1 - mu on, a tenth of m, nothing is lost, and the model overshoots
+    further and further. In gradients without momentum it only makes steps longer.
     """
     before = crowd.memory.get("momentum")
     mean = crowd.mean()
@@ -277,8 +277,9 @@ def negated_copies(crowd: OmniscientView, *, strength: float) -> Tensor:
 def sacrificial_anchor(crowd: OmniscientView, *, strength: float) -> Tensor:
     """One sends a vector far away, the others send the mean that results from it.
 
-    A rule that starts from the mean drops the anchor and trusts those on the mean most, who are as
-    far from the honest as it took them: it breaks with two liars. With one, it is only an outlier.
+    A rule that starts from the mean drops the anchor and trusts the copies of the mean most. These
+    are as far from the honest as the anchor has carried the mean, so it breaks with two attackers.
+    A single attacker is only an outlier.
     """
     import torch
 
@@ -289,7 +290,7 @@ def sacrificial_anchor(crowd: OmniscientView, *, strength: float) -> Tensor:
     ).to(crowd.honest)
     mean = crowd.mean()
     anchor = mean + aside * (strength * max(float(torch.linalg.vector_norm(mean)), 1e-12))
-    # With all f - 1 others on m, the mean of everybody is m itself when m = (sum of the honest +
+    # With all f - 1 others on m, the mean of all updates is m itself when m = (sum of the honest +
     # anchor) / (h + 1).
     on_the_mean = (crowd.h * mean + anchor) / (crowd.h + 1)
     return torch.cat([anchor[None], on_the_mean.repeat(crowd.f - 1, 1)])

@@ -1,4 +1,4 @@
-"""Attacks that pass for honest where peers have unequal data."""
+"""Attacks that cannot be distinguished from honest peers with unequal data."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def few_coordinates(update: Tensor, *, strength: float) -> Tensor:
     refusal=SEES_NOBODY_IN_TIME,
 )
 def frame_rare(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """Every second one does ``framing`` against the honest peer with the rarest data. The others do
-    ``drift_ip`` while that peer is suspected."""
+    """Every second attacker does ``framing`` against the honest peer with the rarest data. The
+    others do ``drift_ip`` while that peer is suspected."""
     lies = push_back(crowd)
     lies[::2] = frame(crowd, strength)
     return lies

@@ -2,10 +2,10 @@
 weighted sums of rows.
 
 Pure functions over ``Rows``, of no particular rule. There are two implementations with the same
-results: compiled ones (numba, the extra ``fast``) for float32 rows on the CPU, and plain ones
-(torch and numpy) for everything else and where numba is not installed; a few small rows go through
-them, too. ``backend()`` returns the one in use; GOSSIP_KERNELS=plain forces the plain one,
-GOSSIP_KERNELS=fast the compiled one. Threads: as many as torch may use.
+results. Compiled ones (numba, the extra ``fast``) take float32 rows on the CPU. Plain ones (torch
+and numpy) take everything else, a few small rows, and all rows if numba is not installed.
+``backend()`` returns the one in use; GOSSIP_KERNELS=plain forces the plain one, GOSSIP_KERNELS=fast
+the compiled one. Threads: as many as torch may use.
 
 Updates are finite; no kernel checks that again. From finite updates no kernel makes a NaN.
 """
@@ -67,7 +67,7 @@ _forced = ""
 def backend() -> Literal["fast", "plain"]:
     """Return the implementation that float32 rows on the CPU go through.
 
-    Raises: ConfigError: GOSSIP_KERNELS names something that is not there.
+    Raises: ConfigError: GOSSIP_KERNELS names an implementation that does not exist.
     """
     return _backend(_forced or os.environ.get("GOSSIP_KERNELS", ""))
 
@@ -85,8 +85,8 @@ def _backend(wanted: str) -> Literal["fast", "plain"]:
 
 
 def is_prepared(n: int, d: int) -> bool:
-    """Whether n float32 updates of d coordinates need no kernels that
-    ``prepare`` has not loaded."""
+    """Whether n float32 updates of d coordinates need no kernels other than those that ``prepare``
+    has loaded."""
     return (
         backend() == "plain"
         or not _worth_compiling(n * d)
@@ -95,12 +95,12 @@ def is_prepared(n: int, d: int) -> bool:
 
 
 def prepare(n: int, d: int) -> tuple[str, ...]:
-    """Loads the kernels that n float32 updates of d coordinates will need, and compiles them if
-    this machine never has.
+    """Load the kernels that n float32 updates of d coordinates need, and compile them if this
+    machine never has.
 
-    To be called where there is time; otherwise the first rule that is called takes it: less than a
-    second, or 6 to 13. Of several processes that do so at once, one compiles.
-    Returns: the names of those that were compiled here.
+    Call it when there is time, otherwise the first call of a rule takes that time: less than a
+    second, or 6 to 13 with compilation. Of several processes at once, one compiles.
+    Returns: the names of the kernels that this process has compiled.
     """
     if is_prepared(n, d):
         return ()
@@ -115,11 +115,11 @@ def prepare(n: int, d: int) -> tuple[str, ...]:
 
 
 def compile_apart(n: int, d: int, patience_s: float) -> bool:
-    """Lets a process of its own compile what ``prepare`` will load,
-    which keeps this one's threads from nothing.
+    """Compile in a separate process the kernels that ``prepare`` will load, so that the threads of
+    this process continue.
 
-    Returns: whether all is there, as far as can be known, before the patience is over.
-        What was begun goes on.
+    Returns: whether all are compiled, as far as can be known, before the patience is over. A
+        compilation that has begun continues.
     """
     folder, until = cache_folder.folder(), time.monotonic() + patience_s
     if folder is None or cache_folder.is_complete():
@@ -145,13 +145,14 @@ def compile_apart(n: int, d: int, patience_s: float) -> bool:
 
 
 def do_without() -> None:
-    """Use the plain kernels in this process from now on, whatever the environment has."""
+    """Use the plain kernels in this process from now on, at any setting of GOSSIP_KERNELS."""
     global _forced
     _forced = "plain"
 
 
 def _kernels(rows: Rows, values: int = 1) -> Any:
-    """For ``rows``, and for the ranks of so many values of each column."""
+    """Return the module of kernels for ``rows``, and for the ranks of ``values`` values of each
+    column."""
     if (
         not _worth_compiling(rows.n * rows.d)
         or backend() == "plain"
@@ -165,14 +166,14 @@ def _kernels(rows: Rows, values: int = 1) -> Any:
 
 
 def _worth_compiling(elements: int) -> bool:
-    """By size alone: the same updates always go through the same kernels."""
+    """Return a decision by size alone: the same updates always use the same kernels."""
     return elements >= SMALL or os.environ.get("GOSSIP_KERNELS") == "fast"
 
 
 def between(
     rows: Rows, low: int, high: int, count_survivors: bool = False, matrix: ArrayLike | None = None
 ) -> tuple[Tensor, Survivors]:
-    """The mean of the sorted values low..high of each column: medians and trimmed means.
+    """Return the mean of the sorted values low..high of each column: medians and trimmed means.
 
     Args:
         low, high: Ranks from 0, both included.
@@ -196,8 +197,8 @@ def nearest(
     count_survivors: bool = False,
     matrix: ArrayLike | None = None,
 ) -> tuple[Tensor, Survivors]:
-    """The mean of the ``count`` values of each column that are nearest to the mean of its sorted
-    values ``around``.
+    """Return the mean of the ``count`` values of each column that are nearest to the mean of its
+    sorted values ``around``.
 
     Of two equally near the lesser is taken.
 
@@ -218,8 +219,8 @@ def nearest(
 def majority(
     rows: Rows, count_survivors: bool = False, matrix: ArrayLike | None = None
 ) -> tuple[Tensor, Survivors]:
-    """1, -1 or 0 in each column: the sign that more rows have.
-    A row survives where it has that sign.
+    """Return 1, -1 or 0 in each column: the sign that more rows have. A row survives where it has
+    that sign.
 
     Args:
         count_survivors, matrix: As in ``between``.
@@ -231,14 +232,15 @@ def majority(
 
 
 def middle(m: int) -> tuple[int, int]:
-    """The ranks of m values whose mean is their median."""
+    """Return the ranks of m values that have the median as their mean."""
     return (m - 1) // 2, m // 2
 
 
 def gram(
     rows: Rows, reference: Tensor | None = None, points: Sequence[Tensor | None] = ()
 ) -> NDArray[np.float64]:
-    """``(m, m)`` inner products of all rows, and after them the points, minus a reference. Finite.
+    """Return ``(m, m)`` inner products of all rows, and after them the points, minus a reference.
+    Finite.
 
     Args:
         reference: ``(d,)``; zero by default. Digits are lost as rows are farther from it than
@@ -255,8 +257,8 @@ def gram(
 
 
 def squared_distances_to(rows: Rows, center: Tensor | None = None) -> NDArray[np.float64]:
-    """``(n,)`` squared Euclidean distances of the rows to ``center`` (``(d,)``),
-    or to zero. Finite."""
+    """Return ``(n,)`` squared Euclidean distances of the rows to ``center`` (``(d,)``), or to zero.
+    Finite."""
     _check(
         center is None or center.shape == (rows.d,), f"a center that is not of shape ({rows.d},)"
     )
@@ -265,8 +267,8 @@ def squared_distances_to(rows: Rows, center: Tensor | None = None) -> NDArray[np
 
 
 def weighted_sum(rows: Rows, weights: ArrayLike) -> Tensor:
-    """``(d,)`` in the dtype and on the device of the rows: their sum, each times its weight (n
-    numbers). Finite.
+    """Return ``(d,)`` in the dtype and on the device of the rows: their sum, each times its weight
+    (n numbers). Finite.
 
     Rows of weight 0 are not read.
     """
@@ -277,7 +279,7 @@ def weighted_sum(rows: Rows, weights: ArrayLike) -> Tensor:
 
 
 def mixed(rows: Rows, matrix: ArrayLike) -> Tensor:
-    """``(m, d)``: the weighted sums of rows that an ``(m, n)`` matrix makes."""
+    """Return ``(m, d)``: the weighted sums of rows by an ``(m, n)`` matrix."""
     factors = np.ascontiguousarray(matrix, dtype=np.float64)
     _check(
         factors.ndim == 2 and factors.shape[1] == rows.n,

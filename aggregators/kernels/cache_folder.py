@@ -18,15 +18,15 @@ COMPLETE = "complete"
 
 @functools.cache
 def folder() -> Path | None:
-    """A folder for this very version of the kernels: numba itself looks at one file's date, and a
-    kernel is made of several."""
+    """Return a folder for this version of the kernels. The cache of numba compares the date of one
+    file, but a kernel depends on several."""
     digest = hashlib.blake2b(digest_size=8)
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
     chosen = os.environ.get("NUMBA_CACHE_DIR") or os.environ.get("XDG_CACHE_HOME")
     try:
         above = Path(chosen) if chosen else Path.home() / ".cache"
-    except RuntimeError:  # nobody's home
+    except RuntimeError:  # the user has no home folder
         return None
     return above / "gossip" / f"kernels-{digest.hexdigest()}"
 
@@ -38,7 +38,8 @@ def is_complete() -> bool:
 
 
 def mark_complete() -> None:
-    """All of them have been made. Raises OSError where nothing can be kept."""
+    """Record that all kernels have been compiled. Raises OSError if the folder cannot be
+    written."""
     there = folder()
     if there is not None:
         (there / COMPLETE).touch()
@@ -46,8 +47,8 @@ def mark_complete() -> None:
 
 @contextmanager
 def alone(there: Path, what: str, patience_s: float) -> Iterator[bool]:
-    """One process of a machine does ``what``, the others wait for their turn, so long at most.
-    Yields whether it is one's own.
+    """Let one process of a machine do ``what``; the others wait for their turn, up to
+    ``patience_s``. Yields whether it is this process's turn.
 
     Raises: OSError: There can be no such folder.
     """
@@ -62,7 +63,7 @@ def alone(there: Path, what: str, patience_s: float) -> Iterator[bool]:
 
 
 def locked(fd: int) -> bool:
-    """Closing the file, or dying, lets go of it again."""
+    """Lock a file; closing it, or the end of the process, unlocks it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

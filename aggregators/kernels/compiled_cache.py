@@ -20,8 +20,7 @@ compiled: list[str] = []
 
 
 def kernel(function: Callable[[Any], None]) -> Any:
-    """Makes ``function(job)`` a C function, from the cache or by compiling it,
-    which takes seconds."""
+    """Compile ``function(job)`` to a C function, which takes seconds, or load it from the cache."""
     signature = types.void(types.voidptr)
     folder = cache_folder.folder()
     if folder is None:

@@ -1,9 +1,9 @@
 """Compiled kernels on the ranks of each coordinate. Importing this compiles them, or fetches them
 from the cache on disk.
 
-A block of columns is read from all rows, mixed if there is a matrix, sorted by a network whose
-comparisons are data, and averaged, all while it is in the first-level cache; meanwhile the next
-block is fetched. So n may change from call to call.
+A block of columns is read from all rows, mixed if there is a matrix, sorted by a network, and
+averaged, all while it is in the first-level cache. The next block is fetched at the same time. The
+comparisons of the network are data, so n may change from call to call.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ BETWEEN, MAJORITY = 0, 2
 
 @njit
 def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> int:
-    """Reads a block in sorted runs, as ``network.runs`` has them. Returns 0,
-    or something else if there is a NaN."""
+    """Read a block in sorted runs, as in ``network.runs``. Returns 0, or another number if there is
+    a NaN."""
     done = strangers = 0
     while done + 16 <= n:
         for k in range(0, stride, STEP):
@@ -82,8 +82,8 @@ def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> int:
 def _merge(
     block: int, stride: int, table: int, count: int, rows: int, n: int, following: int
 ) -> None:
-    """Takes the steps of a table; in between asks for what lies ``following`` bytes
-    into each of n rows."""
+    """Take the steps of a table; between them prefetch what is ``following`` bytes into each of n
+    rows."""
     lines = stride // 64
     share = (n * lines + count - 1) // max(count, 1)
     row, line = 0, 0
@@ -137,8 +137,8 @@ def _merge(
 
 @njit
 def mix(rows: int, n: int, here: int, matrix: int, m: int, into: int, stride: int) -> None:
-    """Weighted sums of a block's rows. ``matrix``: float32,
-    for each four outputs and each row the four weights."""
+    """Compute weighted sums of a block's rows. ``matrix``: float32, for each four outputs and each
+    row the four weights."""
     for first in range(0, m, 4):
         weights = matrix + 4 * n * first
         target = into + stride * first
@@ -165,7 +165,7 @@ def mix(rows: int, n: int, here: int, matrix: int, m: int, into: int, stride: in
 
 @njit
 def _means(block: int, stride: int, low: int, high: int, share: Any, into: int) -> None:
-    """The mean of ranks low..high of every column, four vectors at a time."""
+    """Compute the mean of ranks low..high of every column, four vectors at a time."""
     zero = splat(np.float32(0.0))
     for k in range(0, stride, 4 * STEP):
         at = block + stride * low + k
@@ -201,9 +201,9 @@ def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
     """Return the last of some sorted values, ``jump`` bytes apart, that is nearer to the center
     than the one before it.
 
-    The ``count`` values of a column nearest to anything are neighbours, so of all values whose
-    ranks differ by multiples of ``count`` exactly one is among them: this one. Of two equally near
-    the lesser is taken.
+    The ``count`` values of a column nearest to any center are neighbours. So of all values with
+    ranks that differ by multiples of ``count`` exactly one is among them: this one. Of two equally
+    near the lesser is taken.
     """
     before = taken = load(at)
     for _ in range(turns):
@@ -218,7 +218,8 @@ def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
 def _nearest(
     block: int, stride: int, n: int, count: int, centers: int, share: Any, into: int
 ) -> None:
-    """The mean of the ``count`` sorted values nearest to the centers, four vectors at a time."""
+    """Compute the mean of the ``count`` sorted values nearest to the centers, four vectors at a
+    time."""
     zero, jump = splat(np.float32(0.0)), stride * count
     for k in range(0, stride, 4 * STEP):
         p, q = load(centers + k), load(centers + k + STEP)
@@ -257,7 +258,7 @@ def _nearest(
 
 @njit
 def _exact_nearest(column: int, stride: int, n: int, count: int, center: Any) -> Any:
-    """The same mean of one column by float64."""
+    """Return that mean of one column, computed in float64."""
     start = 0
     while start + count < n and (
         center - number(column + stride * start)
@@ -272,8 +273,8 @@ def _exact_nearest(column: int, stride: int, n: int, count: int, center: Any) ->
 
 @njit
 def _votes(rows: int, n: int, here: int, k: int) -> Any:
-    """1, -1 or 0 for each column: the sign that more rows have; and their sum,
-    a NaN if one of them is."""
+    """Return 1, -1 or 0 for each column: the sign that more rows have; and their sum, a NaN if one
+    of them is."""
     zero, one, other = splat(np.float32(0.0)), splat(np.float32(1.0)), splat(np.float32(-1.0))
     votes = everything = zero
     for row in range(n):
@@ -293,7 +294,7 @@ def _count(rows: int, n: int, here: int, k: int, low: Any, high: Any, survived: 
 def _block(
     job: int, rows: int, here: int, out: int, block: int, following: int, survived: Any
 ) -> int:
-    """One block of columns: what ``ranks`` is about. ``rows``: addresses of m rows, ``here`` bytes
+    """Aggregate one block of columns for ``ranks``. ``rows``: addresses of m rows, ``here`` bytes
     before the block.
 
     Returns 0, or something else if there may be a NaN in it.
@@ -354,13 +355,13 @@ def _block(
 
 @kernel
 def ranks(pointer: Any) -> None:
-    """Aggregates chunks of columns until none is left. Any number of threads may run it on one job.
+    """Aggregate chunks of columns until none is left. Any number of threads may run it on one job.
 
     The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 rows after mixing m, 4
-    columns d, 5 address of the rows' addresses, 6 of the matrix (or 0), 7 of the result, 8 of the
-    table of comparisons, 9 their count, 10 mode, 11 low, 12 high, 13 count, 14 address of the
-    survivors' int64 counts (or 0), 15 columns of a chunk, 16 something else than 0 afterwards if
-    there may be a NaN among the rows: then nothing of the result counts.
+    columns d. 5 address of the rows' addresses, 6 of the matrix (or 0), 7 of the result, 8 of the
+    table of comparisons. 9 their count, 10 mode, 11 low, 12 high, 13 count, 14 address of the
+    survivors' int64 counts (or 0), 15 columns of a chunk. 16 is not 0 afterwards if there may be a
+    NaN among the rows: then the result is invalid.
     """
     job = address_of(pointer)
     columns, n, m, d = word(job + 8), word(job + 16), word(job + 24), word(job + 32)

@@ -2,8 +2,8 @@
 them from the cache on disk.
 
 Products are summed in float32 over at most 2,048 columns and in float64 from there on. Each chunk
-of columns has a place of its own for its sums and the places are added up in order, so a result
-does not depend on how many threads there were.
+of columns has its own sums, which are added up in order. So a result does not depend on the number
+of threads.
 """
 
 from __future__ import annotations
@@ -37,16 +37,14 @@ from .lanes import (
 )
 
 FLUSH = 2048
-"""Columns after which float32 sums go over into float64."""
+"""Columns after which float32 sums are added to float64 ones."""
 AHEAD = 1024
-"""Bytes by which a weighted sum asks for its rows ahead:
-what is asked for arrives when it is needed."""
+"""Bytes by which a weighted sum prefetches its rows, so that they arrive in time."""
 
 
 @njit
 def _tile(first: int, second: int, stride: int, sums: int) -> None:
-    """Adds the products of four rows with three, over one block, to twelve sums that stay in the
-    registers meanwhile."""
+    """Add the products of four rows with three, over one block, to twelve sums in registers."""
     x1, x2, x3, y1, y2 = (
         first + stride,
         first + 2 * stride,
@@ -84,8 +82,8 @@ def _tile(first: int, second: int, stride: int, sums: int) -> None:
 
 @njit
 def _center(row: int, reference: int, at: int, width: int, into: int, stride: int) -> None:
-    """One row's block minus the reference's; an address of 0 is a row of zeros. Lengthened by zeros
-    after ``width`` columns."""
+    """Write one row's block minus the reference's; an address of 0 is a row of zeros. It is padded
+    with zeros after ``width`` columns."""
     zero = splat(np.float32(0.0))
     whole = width * 4 // STEP * STEP
     for k in range(0, whole, STEP):
@@ -101,10 +99,10 @@ def _center(row: int, reference: int, at: int, width: int, into: int, stride: in
 
 @kernel
 def gram(pointer: Any) -> None:
-    """Inner products of all rows minus a reference, of one chunk of columns after the other.
+    """Compute inner products of all rows minus a reference, one chunk of columns after the other.
 
     The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows m, 3 columns d, 4 address of
-    the rows' addresses, 5 of the reference (or 0), 6 columns of a chunk, 7 address of float64
+    the rows' addresses, 5 of the reference (or 0). 6 columns of a chunk, 7 address of float64
     (chunks, m, m) of which the upper triangles are filled.
     """
     job = address_of(pointer)
@@ -176,10 +174,11 @@ def gram(pointer: Any) -> None:
 
 @kernel
 def weighted(pointer: Any) -> None:
-    """The sum of rows, each times its weight, in one pass.
+    """Compute the sum of rows, each times its weight, in one pass.
 
-    The job is int64 words: 0 next chunk, 1 how many results were not finite, 2 rows n, 3 columns d,
-    4 address of the rows' addresses, 5 of n float32 weights, 6 of the result, 7 columns of a chunk.
+    The job is int64 words: 0 next chunk, 1 number of results that were not finite, 2 rows n, 3
+    columns d. 4 address of the rows' addresses, 5 of n float32 weights, 6 of the result, 7 columns
+    of a chunk.
     """
     job = address_of(pointer)
     n, d, rows, weights = word(job + 16), word(job + 24), word(job + 32), word(job + 40)
@@ -219,8 +218,8 @@ def weighted(pointer: Any) -> None:
 
 @njit
 def _square(row: int, center: int, width: int) -> float:
-    """The sum of the squares of a row, or of a row minus a center (0: none),
-    over ``width`` columns."""
+    """Return the sum of the squares of a row, or of a row minus a center (0: none), over ``width``
+    columns."""
     zero = splat(np.float32(0.0))
     a = b = c = d = zero
     whole = 4 * width // (4 * STEP) * 4 * STEP
@@ -255,7 +254,7 @@ def _square(row: int, center: int, width: int) -> float:
 
 @kernel
 def squares(pointer: Any) -> None:
-    """Squared distances of rows to a center, of one chunk of columns after the other.
+    """Compute squared distances of rows to a center, one chunk of columns after the other.
 
     The job is int64 words: 0 next chunk, 1 columns of a block, 2 rows n, 3 columns d, 4 address of
     the rows' addresses, 5 of the center (or 0), 6 columns of a chunk,

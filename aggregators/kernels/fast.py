@@ -14,10 +14,10 @@ from . import network, plain
 from .rows import Rows
 from .teams import Compiled, run
 
-COLUMNS = 128  # of a block: with 20 rows it takes a third of the first-level cache
-CHUNK = 8192  # columns that a thread takes at a time
-CHUNKS_MAX = 256  # of kernels that return something for each chunk
-ALONE = 2**15  # numbers: below it a second thread costs more than it does
+COLUMNS = 128  # Columns of a block: with 20 rows it takes a third of the first-level cache.
+CHUNK = 8192  # Columns that a thread takes at a time.
+CHUNKS_MAX = 256  # Maximum of kernels that return a result for each chunk.
+ALONE = 2**15  # Numbers below which a second thread costs more than it saves.
 
 
 def between(
@@ -56,8 +56,8 @@ def _ranks(
     wanted: tuple[int, int],
     count_survivors: bool,
 ) -> tuple[Tensor, plain.Counts | None] | None:
-    """None if there may be a NaN among the values: it is lost where values are sorted, and the
-    plain kernels show it."""
+    """Return the result of ``ranks``; None if there may be a NaN among the values. Sorting loses a
+    NaN; the plain kernels keep it."""
     from .compiled_ranks import ranks
 
     addresses = _addresses(rows)
@@ -172,8 +172,8 @@ def _job(*words: int) -> NDArray[np.int64]:
 
 
 def _chunks(d: int) -> tuple[int, int]:
-    """Columns of a chunk and how many chunks, by d alone:
-    so sums never depend on how many threads there are."""
+    """Return the columns of a chunk and the number of chunks, by d alone: sums never depend on the
+    number of threads."""
     chunk = max(CHUNK, -(-d // CHUNKS_MAX // 2048) * 2048)
     return chunk, -(-d // chunk)
 
@@ -189,8 +189,8 @@ def _vector(vector: Tensor, rows: Rows) -> Tensor:
 
 
 def _in_fours(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The matrix as ``mix`` reads it: for each four outputs and each row the four weights;
-    filled up with zeros."""
+    """Return the matrix in the form that ``mix`` reads: for each four outputs and each row the four
+    weights; padded with zeros."""
     m, n = matrix.shape
     full = np.zeros((-(-m // 4) * 4, n), np.float32)
     full[:m] = matrix

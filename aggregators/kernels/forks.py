@@ -1,9 +1,9 @@
-"""Forked processes: there torch would wait for ever for threads that only its parent has.
+"""Safety of forks: in a forked process torch would wait forever for threads of its parent.
 
-OpenMP keeps a team of threads for each thread that ever calculated on several. A child process has
-the forking thread alone, with the memory of its team. So the team is sent home before a fork; both
-processes call a new one when they need it. That takes about as long as the fork. It happens in
-whatever is forked by Python, and serves torch's own operations as well.
+OpenMP keeps a team of threads for each thread that has used several. A child process has only the
+forking thread, with the memory of its team. So the team is released before a fork; both processes
+start a new one when they need it. That takes about as long as the fork. It happens at every fork by
+Python, and is also needed for torch's own operations.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 import torch
 
-SOFT = 1  # omp_pause_soft: what is lost is threads, no settings
+SOFT = 1  # omp_pause_soft: releases threads and keeps settings
 _left_behind = False
 
 
 def openmp(name: str) -> Any:
-    """A function of the OpenMP library that torch is linked to, or None when it is not linked to
+    """Return a function of the OpenMP library that torch is linked to; None if it is not linked to
     one, or has no such function."""
     for library in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")):
         try:
@@ -51,7 +51,7 @@ def _before() -> None:
 
 def _in_child() -> None:
     if _left_behind and torch.get_num_threads() > 1:
-        # An OpenMP library from before 2018. One thread is slow, but waits for nobody.
+        # An OpenMP library from before 2018. One thread is slow, but cannot deadlock.
         torch.set_num_threads(1)
 
 

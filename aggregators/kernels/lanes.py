@@ -1,9 +1,9 @@
-"""Eight float32 side by side as a type of numba's, and the few operations on them that the
-kernels are written in.
+"""Vectors of eight float32 as a type of numba's, and the few operations on them that the kernels
+are written in.
 
-Left to itself the compiler may or may not find the vectors in a loop over columns; written so, it
-has no choice. Addresses are plain integers, so rows need not lie together. Only compiled code may
-call what is here; importing it imports numba.
+The compiler may or may not vectorize a loop over columns; with this type it has to. Addresses are
+plain integers, so rows may be separate. Only compiled code may call these functions; importing the
+module imports numba.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def _operation(result: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Makes an intrinsic of a function ``(builder, *values) -> value``;
-    without a result it returns nothing."""
+    """Make an intrinsic of a function ``(builder, *values) -> value``; without a result it returns
+    nothing."""
 
     def make(emit: Callable[..., Any]) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
@@ -80,7 +80,7 @@ def _pointer(builder: Any, address: Any, to: Any) -> Any:
 
 @intrinsic
 def address_of(typing: Any, pointer: Any) -> Any:
-    """The number that a pointer is."""
+    """Return the number of a pointer."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.ptrtoint(args[0], _INT64)
@@ -111,7 +111,7 @@ def _splat(builder: Any, number: Any) -> Any:
 
 @_operation(lanes, types.int64)
 def spread(builder: Any, address: Any) -> Any:
-    """All lanes what lies at one address."""
+    """Return the value at one address in all lanes."""
     return _splat(builder, builder.load(_pointer(builder, address, ir.FloatType())))
 
 
@@ -137,16 +137,16 @@ def mul(builder: Any, a: Any, b: Any) -> Any:
 
 @_operation(lanes, lanes, lanes, lanes)
 def fma(builder: Any, a: Any, b: Any, c: Any) -> Any:
-    """a * b + c with one rounding."""
+    """Return a * b + c with one rounding."""
     return builder.call(
         _function(builder, f"llvm.fma.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR, _VECTOR), [a, b, c]
     )
 
 
 def _extreme(builder: Any, which: str, a: Any, b: Any) -> Any:
-    """minnum or maxnum. Not by comparing and selecting: stored where an operand came from, LLVM
-    makes a masked store of that, which some processors take twenty times as long over. No NaN comes
-    here, and which of two zeros is taken matters to nobody.
+    """Return minnum or maxnum. Not by comparing and selecting: if the result is stored where an
+    operand came from, LLVM makes a masked store of that, which takes some processors twenty times
+    as long. There is no NaN here, and either of two zeros may be returned.
     """
     found = _function(builder, f"llvm.{which}.v{WIDTH}f32", _VECTOR, _VECTOR, _VECTOR)
     return builder.call(found, [a, b], fastmath=("nnan", "nsz"))
@@ -164,16 +164,16 @@ def most(builder: Any, a: Any, b: Any) -> Any:
 
 @_operation(lanes, lanes, lanes, lanes, lanes)
 def where_more(builder: Any, a: Any, b: Any, then: Any, otherwise: Any) -> Any:
-    """``then`` in the lanes where a > b, ``otherwise`` in the others."""
+    """Return ``then`` in the lanes where a > b, ``otherwise`` in the others."""
     return builder.select(builder.fcmp_ordered(">", a, b), then, otherwise)
 
 
 def _run(length: int) -> Any:
-    """Reads one vector of each of several rows, sorts them in the registers, and writes them
+    """Read one vector of each of several rows, sort them in the registers, and write them
     ``stride`` bytes apart.
 
-    It returns 0, or something else where one of the numbers is a NaN, which sorting loses: a
-    comparison of two tells of both.
+    It returns 0, or another number if one of the values is a NaN, which sorting loses. A comparison
+    of two values detects a NaN in both.
     """
 
     @_operation(types.int64, types.int64, types.int64, types.int64, types.int64)
@@ -212,7 +212,7 @@ def _count(builder: Any, mask: Any) -> Any:
 
 @_operation(types.int64, lanes, lanes, lanes)
 def inside(builder: Any, value: Any, low: Any, high: Any) -> Any:
-    """In how many lanes low <= value <= high."""
+    """Return the number of lanes with low <= value <= high."""
     mask = builder.and_(
         builder.fcmp_ordered(">=", value, low), builder.fcmp_ordered("<=", value, high)
     )
@@ -221,7 +221,7 @@ def inside(builder: Any, value: Any, low: Any, high: Any) -> Any:
 
 @_operation(types.int64, lanes)
 def beyond(builder: Any, value: Any) -> Any:
-    """How many lanes are not finite."""
+    """Return the number of lanes that are not finite."""
     return _count(
         builder,
         builder.fcmp_unordered(
@@ -232,13 +232,13 @@ def beyond(builder: Any, value: Any) -> Any:
 
 @_operation(types.int64, lanes)
 def strange(builder: Any, value: Any) -> Any:
-    """0, or something else where a lane is a NaN."""
+    """Return 0, or another number if a lane is a NaN."""
     return builder.zext(builder.bitcast(builder.fcmp_unordered("uno", value, value), _BITS), _INT64)
 
 
 @_operation(types.float32, lanes)
 def total(builder: Any, value: Any) -> Any:
-    """The sum of all lanes, in one fixed order."""
+    """Return the sum of all lanes, in one fixed order."""
     half = WIDTH // 2
     while half:
         turned = ir.Constant(
@@ -251,13 +251,13 @@ def total(builder: Any, value: Any) -> Any:
 
 @_operation(types.int64, types.int64)
 def word(builder: Any, address: Any) -> Any:
-    """The int64 at an address."""
+    """Return the int64 at an address."""
     return builder.load(_pointer(builder, address, _INT64))
 
 
 @_operation(types.float32, types.int64)
 def number(builder: Any, address: Any) -> Any:
-    """The float32 at an address."""
+    """Return the float32 at an address."""
     return builder.load(_pointer(builder, address, ir.FloatType()))
 
 
@@ -287,7 +287,7 @@ def add_at(builder: Any, address: Any, count: Any) -> None:
 
 @_operation(types.void, types.int64)
 def fetch_soon(builder: Any, address: Any) -> None:
-    """Asks for the cache line at an address, which may be none of ours: then nothing happens."""
+    """Prefetch the cache line at an address; an invalid address has no effect."""
     byte = ir.IntType(8).as_pointer()
     ask = _function(builder, "llvm.prefetch.p0", ir.VoidType(), byte, _INT32, _INT32, _INT32)
     builder.call(
@@ -297,4 +297,4 @@ def fetch_soon(builder: Any, address: Any) -> None:
 
 @njit
 def hold(array: Any) -> None:
-    """Keeps an array until here: numba lets go of one whose address alone is still in use."""
+    """Keep an array alive until here: numba frees one of which only the address is in use."""

@@ -1,5 +1,5 @@
 """Comparisons of rows in a sorting network: Batcher's odd-even merges, without the comparisons that
-no wanted rank depends on."""
+do not affect a requested rank."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ RUNS = (16, 8, 4, 2)
 
 
 def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
-    """Batcher's odd-even merge exchange for any n (Knuth, volume 3, 5.2.2, algorithm M), in order:
-    (reach, step, first, second).
+    """Yield Batcher's odd-even merge exchange for any n (Knuth, volume 3, 5.2.2, algorithm M), in
+    order: (reach, step, first, second).
 
     Comparisons of one reach merge sorted runs of that length; those of one step, too, do not touch
     each other's rows.
@@ -42,8 +42,8 @@ def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def runs(n: int) -> Iterator[tuple[int, int]]:
-    """How n rows are read: (first row, length) of each sorted run; the longest first, at most one
-    row is left over."""
+    """Yield how n rows are read: (first row, length) of each sorted run; the longest first, at most
+    one row is left over."""
     first = 0
     for length in RUNS:
         while first + length <= n:
@@ -53,8 +53,8 @@ def runs(n: int) -> Iterator[tuple[int, int]]:
 
 @functools.lru_cache(maxsize=256)
 def comparisons(n: int, first: int, last: int) -> tuple[tuple[int, int, int, int, int], ...]:
-    """Those comparisons that ranks ``first..last`` of n values depend on: (reach, step,
-    first, second, kind)."""
+    """Return the comparisons that ranks ``first..last`` of n values depend on: (reach, step, first,
+    second, kind)."""
     wanted = set(range(first, last + 1))
     kept = []
     for reach, step, low, high in reversed(list(comparators(n))):
@@ -69,7 +69,7 @@ def comparisons(n: int, first: int, last: int) -> tuple[tuple[int, int, int, int
 
 @functools.lru_cache(maxsize=256)
 def table(n: int, first: int, last: int) -> NDArray[np.int64]:
-    """The steps that put ranks ``first..last`` of n rows in place when the rows come in
+    """Return the steps that put ranks ``first..last`` of n rows in place when the rows come in
     sorted ``runs``.
 
     Returns: one int64 a step: ``kind << 48 | d << 36 | c << 24 | b << 12 | a``.
@@ -85,8 +85,8 @@ def table(n: int, first: int, last: int) -> NDArray[np.int64]:
 
 
 def _fused(levels: list[dict[int, tuple[int, int]]]) -> list[int]:
-    """The steps of all levels in order, three comparisons of two levels as one merge wherever
-    that is possible."""
+    """Return the steps of all levels in order, three comparisons of two levels as one merge
+    wherever that is possible."""
     made: list[int] = []
     for here, after in itertools.pairwise([*levels, {}]):
         lows = {high: low for low, (high, _) in here.items()}

@@ -1,8 +1,7 @@
-"""The kernels without a compiler: torch and numpy on chunks of columns.
-They take every dtype and device.
+"""The kernels without a compiler: torch and numpy on chunks of columns, for every dtype and device.
 
-float64 is calculated in float64 and everything else in float32. In the order of operations they are
-the compiled kernels' equal, so what is selected is the same bit for bit.
+float64 is calculated in float64 and everything else in float32. The order of operations is that of
+the compiled kernels, so both select the same values bit for bit.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torch import Tensor
 from . import network, precision
 from .rows import Rows
 
-# of a chunk whose ranks are taken: it and its copy are in the second-level cache
+# Elements of a chunk for ranks: the chunk and its copy are in the second-level cache.
 RANK_ELEMENTS = 2**18
 FEW = 4096  # numbers that are sorted sooner than so many calls are made
 FLUSH = 4096  # columns after which float32 sums go over into float64
@@ -30,8 +29,7 @@ _Part: TypeAlias = tuple[Any, Any]
 
 
 def working(dtype: torch.dtype) -> torch.dtype:
-    """float64 for float64, float32 for everything else: half precision is stored,
-    never calculated with."""
+    """Return float64 for float64, else float32: half precision is a storage format only."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
@@ -44,7 +42,7 @@ def working(dtype: torch.dtype) -> torch.dtype:
 def between(
     rows: Rows, low: int, high: int, count_survivors: bool, matrix: NDArray[np.float32] | None
 ) -> tuple[Tensor, Counts | None]:
-    """The mean of the sorted values low..high of each column."""
+    """Return the mean of the sorted values low..high of each column."""
 
     def part(block: Any) -> _Part:
         kept = ranked(block, low, high)
@@ -60,16 +58,16 @@ def nearest(
     count_survivors: bool,
     matrix: NDArray[np.float32] | None,
 ) -> tuple[Tensor, Counts | None]:
-    """The mean of the ``count`` values of each column nearest to the mean of its sorted values
-    ``around``; ties to the lesser."""
+    """Return the mean of the ``count`` values of each column nearest to the mean of its sorted
+    values ``around``; ties to the lesser."""
 
     def part(block: Any) -> _Part:
         library = _library(block)
         ranks = ranked(block, 0, len(block) - 1)
         center = mean_of(ranks[around[0] : around[1] + 1])
         taken = ranks[:count]
-        # The nearest are neighbours, so of all values whose ranks differ by multiples of ``count``
-        # exactly one is among them.
+        # The nearest are neighbours, so of all values with ranks that differ by multiples of
+        # ``count`` exactly one is among them.
         for rank in range(count, len(ranks)):
             moves = center - ranks[rank - count] > ranks[rank] - center
             taken[rank % count] = library.where(moves, ranks[rank], taken[rank % count])
@@ -85,7 +83,7 @@ def nearest(
 def majority(
     rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None
 ) -> tuple[Tensor, Counts | None]:
-    """1, -1 or 0 for each column: the sign that more rows have."""
+    """Return 1, -1 or 0 for each column: the sign that more rows have."""
 
     def part(block: Any) -> _Part:
         library = _library(block)
@@ -97,7 +95,7 @@ def majority(
 
 
 def ranked(block: Any, low: int, high: int) -> list[Any]:
-    """Ranks low..high of each column of ``(n, c)``, ascending.
+    """Return ranks low..high of each column of ``(n, c)``, ascending.
 
     By comparing whole rows: sorting the few values of a column takes several times as long, unless
     there are few columns.
@@ -124,7 +122,7 @@ def ranked(block: Any, low: int, high: int) -> list[Any]:
 
 
 def mean_of(values: Sequence[Any]) -> Any:
-    """The mean of rows, summed in order; finite when they are."""
+    """Return the mean of rows, summed in order; finite when they are."""
     share = 1.0 / len(values)
     mean = values[0] + 0.0  # a copy, with 0 for -0
     for row in values[1:]:
@@ -154,7 +152,7 @@ def _survived(block: Any, low: Any, high: Any) -> Any:
 def _each_chunk(
     rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Any], _Part], counting: bool
 ) -> tuple[Tensor, Counts | None]:
-    """Applies ``part`` to one chunk after the other. Threads would wait for the interpreter lock
+    """Apply ``part`` to one chunk after the other. Threads would wait for the interpreter lock
     longer than they calculate."""
     work = working(rows.dtype)
     on_cpu = rows.device.type == "cpu"
@@ -175,7 +173,7 @@ def _each_chunk(
 
 
 def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:
-    """``tensor.to(dtype)``, for a fraction of the time where it has that dtype."""
+    """Return ``tensor.to(dtype)``, in a fraction of the time if it has that dtype."""
     return tensor if tensor.dtype == dtype else tensor.to(dtype)
 
 
@@ -185,8 +183,8 @@ def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:
 def gram(
     rows: Rows, reference: Tensor | None, points: Sequence[Tensor | None]
 ) -> NDArray[np.float64]:
-    """Inner products of all rows and points minus the reference;
-    what leaves float32 is found again in float64."""
+    """Return inner products of all rows and points minus the reference; those that leave float32
+    are recomputed in float64."""
     products = _products(rows, reference, points, range(rows.n + len(points)), working(rows.dtype))
     return mend(products, rows, reference, points)
 
@@ -197,8 +195,8 @@ def mend(
     reference: Tensor | None,
     points: Sequence[Tensor | None],
 ) -> NDArray[np.float64]:
-    """Finds the products of those rows again in float64 whose own left float32,
-    or all but vanished in it."""
+    """Recompute in float64 the products of rows with squares that left float32, or nearly vanished
+    in it."""
     squares = products.diagonal()
     wrong = [
         at
@@ -233,7 +231,7 @@ def _products(
     these: Sequence[int],
     work: torch.dtype,
 ) -> NDArray[np.float64]:
-    """``(these, m)`` float64."""
+    """Return ``(these, m)`` products in float64."""
     m = rows.n + len(points)
     whole = len(these) == m
     found = np.zeros((len(these), m))
@@ -265,9 +263,9 @@ def _centered(
     points: Sequence[Tensor | None],
     work: torch.dtype,
 ) -> Tensor:
-    """``(n + points, c)``: these columns of all of them minus the reference; a copy if that is
-    anything, and then followed by columns of zeros up to a multiple of ``FLUSH``,
-    if there are that many."""
+    """Return ``(n + points, c)``: these columns of all rows and points minus the reference. With a
+    reference or points it is a copy, padded with columns of zeros up to a multiple of ``FLUSH``, if
+    there are that many."""
     center = None if reference is None else reference[columns].to(rows.device, work)
     if not points and center is None:
         return _in(work, rows.block(columns))
@@ -289,7 +287,7 @@ def _centered(
 
 
 def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float64]:
-    """``(n,)``: squared Euclidean distance of each row to a center, or to zero."""
+    """Return ``(n,)``: squared Euclidean distance of each row to a center, or to zero."""
     work = working(rows.dtype)
     found = np.zeros(rows.n)
     for columns in rows.blocks():
@@ -303,7 +301,7 @@ def squared_distances_to(rows: Rows, center: Tensor | None) -> NDArray[np.float6
 def mend_squares(
     found: NDArray[np.float64], rows: Rows, center: Tensor | None
 ) -> NDArray[np.float64]:
-    """Finds those distances again in float64 that left float32, or all but vanished in it."""
+    """Recompute in float64 the distances that left float32, or nearly vanished in it."""
     for at in np.flatnonzero(~((found > 1e-30) & (found < 1e38))).tolist():
         if found[at] == 0.0 and _is_reference(rows.row(at), center):
             continue
@@ -318,7 +316,7 @@ def mend_squares(
 
 
 def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
-    """The sum of the rows, each times its weight."""
+    """Return the sum of the rows, each times its weight."""
     sizes = np.abs(weights[weights != 0])
     extreme = bool(len(sizes)) and not (sizes.min() > 1e-30 and sizes.max() < 1e30)
     result = _weighted_sum(rows, weights, torch.float64 if extreme else working(rows.dtype))
@@ -326,8 +324,8 @@ def weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
 
 
 def exact_weighted_sum(rows: Rows, weights: NDArray[np.float64]) -> Tensor:
-    """The same by float64, and cut at the greatest number of its dtype:
-    finite whatever the rows are."""
+    """Return that sum, computed in float64 and cut at the greatest number of its dtype: finite for
+    any rows."""
     return _weighted_sum(rows, weights, torch.float64)
 
 
@@ -347,7 +345,7 @@ def _weighted_sum(rows: Rows, weights: NDArray[np.float64], work: torch.dtype) -
 
 @precision.full()
 def mixed(rows: Rows, matrix: NDArray[np.float64]) -> Tensor:
-    """``(m, d)``: weighted sums of the rows, a whole matrix of them."""
+    """Return ``(m, d)``: weighted sums of the rows by a matrix."""
     work = working(rows.dtype)
     result = torch.empty(len(matrix), rows.d, dtype=rows.dtype, device=rows.device)
     factors = torch.from_numpy(matrix).to(rows.device, work)

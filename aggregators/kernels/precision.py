@@ -1,5 +1,4 @@
-"""Products of float32 that are those of float32,
-whatever precision the script has asked torch for."""
+"""Products of float32 at full precision, at any precision that the script has set in torch."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ _before: list[Any] = []
 
 @contextmanager
 def full() -> Iterator[None]:
-    """Matrix products are made in the dtype of their factors.
+    """Make matrix products in the dtype of their factors.
 
-    Scripts that train are advised to say ``torch.set_float32_matmul_precision("medium")``, which
-    rounds the factors to bfloat16 on processors that multiply that faster, and to TF32 on GPUs:
-    updates that are close to each other are alike in it. The setting is the process's: other
-    threads have it, too, until the last one that is in here goes.
+    PyTorch recommends ``torch.set_float32_matmul_precision("medium")`` for training. It rounds the
+    factors to bfloat16 on processors that multiply that faster, and to TF32 on GPUs. Updates that
+    are close to each other are then equal. The setting is the process's: other threads have it,
+    too, until the last of them leaves this context.
     """
     global _inside
     with _lock:
@@ -39,8 +38,7 @@ def full() -> Iterator[None]:
                 _write(_before)
 
 
-# torch 2.9 has a setting for each backend; asked the old way it raises when
-# somebody has used these.
+# torch 2.9 has a setting for each backend. If one of these is in use, the old functions raise.
 _BACKENDS = (torch.backends.mkldnn, torch.backends.cuda)
 _BY_BACKEND = all(
     hasattr(getattr(backend, "matmul", None), "fp32_precision") for backend in _BACKENDS

@@ -37,7 +37,7 @@ class Rows:
 
     @classmethod
     def of(cls, updates: Rows | Tensor | Sequence[Tensor | NDArray[Any]] | NDArray[Any]) -> Rows:
-        """Rows of whatever updates came as; nothing is copied.
+        """Return the rows of updates in any form; nothing is copied.
 
         Raises: AggregationError: There is none, or they differ in shape, dtype or device, or are
             not floating point vectors.
@@ -81,7 +81,7 @@ class Rows:
         return self.n
 
     def row(self, at: int) -> Tensor:
-        """``(d,)``, not a copy."""
+        """Return ``(d,)``, not a copy."""
         return self._apart[at] if self._together is None else self._together[at]
 
     @property
@@ -90,20 +90,20 @@ class Rows:
         return self._apart if self._together is None else self._together.unbind(0)
 
     def blocks(self, elements: int = CHUNK_ELEMENTS) -> list[slice]:
-        """All columns in chunks of nearly equal width, of so many numbers at most, if that is more
-        than 1,024 columns."""
+        """Return all columns in chunks of nearly equal width, of at most ``elements`` numbers, if
+        that is more than 1,024 columns."""
         count = -(-self.d // max(1024, elements // self.n))
         width = -(-self.d // count)
         return [slice(start, min(start + width, self.d)) for start in range(0, self.d, width)]
 
     def block(self, columns: slice = slice(None)) -> Tensor:
-        """``(n, c)``: these columns of all rows; a copy when rows lie apart, else not."""
+        """Return ``(n, c)``: these columns of all rows; a copy if the rows are separate."""
         if self._together is not None:
             return self._together[:, columns]
         return torch.stack([row[columns] for row in self._apart])
 
     def put(self, columns: slice, center: Tensor | None, into: Tensor) -> None:
-        """Writes these columns of all rows, minus ``center`` ``(c,)``, into the first n rows of
+        """Write these columns of all rows, minus ``center`` ``(c,)``, into the first n rows of
         ``into``, in its dtype."""
         parts = [self._together] if self._together is not None else self._apart
         places = [into[: self.n]] if self._together is not None else into[: self.n].unbind(0)
@@ -117,15 +117,15 @@ class Rows:
                 )
 
     def chosen(self, rows: Sequence[int]) -> Rows:
-        """Some of the rows, not copied."""
+        """Return some of the rows, not copied."""
         return Rows(None, tuple(self.row(at) for at in rows))
 
     def replaced(self, others: Mapping[int, Tensor]) -> Rows:
-        """The same with other rows in some places; the rest is not copied."""
+        """Return the rows with others in some places; the rest is not copied."""
         return Rows(None, tuple(others.get(at, row) for at, row in enumerate(self.vectors)))
 
     def followed_by(self, more: Sequence[Tensor]) -> Rows:
-        """These rows and more of them, in the same dtype and on the same device."""
+        """Return these rows and more of them, in the same dtype and on the same device."""
         return Rows(
             None, (*self.vectors, *(row.detach().to(self.device, self.dtype) for row in more))
         )
@@ -146,7 +146,8 @@ class Rows:
 
 
 def check_listed(updates: object) -> None:
-    """Raises: AggregationError: It is nothing of which one could say how many there are."""
+    """Check that updates are a sequence of a known length. Raises: AggregationError: They are
+    not."""
     if not isinstance(updates, Sequence | Tensor | np.ndarray | Rows):
         raise AggregationError(
             "updates are an (n, d) tensor or array, or a list of vectors, got "
@@ -155,8 +156,8 @@ def check_listed(updates: object) -> None:
 
 
 def check_stored(tensor: Tensor, what: str = "updates") -> None:
-    """Raises: AggregationError: Its numbers are not there, or not one after the other, or have no
-    arithmetic in torch."""
+    """Check that a tensor is dense, has numbers in memory, and has a dtype with arithmetic in
+    torch. Raises AggregationError."""
     if tensor.layout != torch.strided:
         raise AggregationError(
             f"{what} are dense vectors, got {tensor.layout}", ".to_dense() makes them so"
@@ -171,8 +172,8 @@ def check_stored(tensor: Tensor, what: str = "updates") -> None:
 
 
 class _Lent:
-    """An array's memory, without the mark that it may only be read: torch has no such mark and
-    would warn. We only read."""
+    """Memory of an array without its read-only flag: torch has no such flag and would warn. It is
+    only read."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self.array = array
@@ -183,7 +184,7 @@ class _Lent:
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """A tensor on the memory of an array, also of one that is read-only."""
+    """Return a tensor on the memory of an array, also of one that is read-only."""
     if array.dtype.kind != "f":
         raise AggregationError(f"updates are floating point, got an array of {array.dtype}")
     if (

@@ -1,10 +1,9 @@
-"""Runs a compiled kernel on several threads: each takes chunks of one job until none is left.
+"""Run of a compiled kernel on several threads: each takes chunks of one job until none is left.
 
-The threads are those of torch's own OpenMP team where it has one. Threads of our own would have to
-compete with torch's, which after each of its operations go on spinning for a few milliseconds; and
-waking a team takes microseconds. With one thread none of this is touched, so where every peer has
-one thread there is no team. In a forked process, where a team does not live on, the threads are our
-own; ``forks`` sees to torch's.
+The threads are those of torch's own OpenMP team if it has one. Own threads would compete with
+torch's, which spin for a few milliseconds after each operation; waking a team takes microseconds.
+With one thread no team is used, so peers with one thread each have none. A team does not survive a
+fork, so in a forked process the threads are our own; ``forks`` handles those of torch.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class Compiled(Protocol):
 
 
 def run(kernel: Compiled, job: NDArray[np.int64], threads: int) -> None:
-    """Runs ``kernel(job)`` on so many threads at once and returns when all have returned."""
+    """Run ``kernel(job)`` on ``threads`` threads at once and return when all have returned."""
     where = job.ctypes.data
     if threads <= 1:
         kernel.ctypes(where)
@@ -40,15 +39,15 @@ def run(kernel: Compiled, job: NDArray[np.int64], threads: int) -> None:
     if parallel is not None and os.getpid() == _PROCESS:
         parallel(kernel.address, where, threads, 0)
         return
-    with ThreadPoolExecutor(threads) as pool:  # ctypes lets go of the interpreter lock
+    with ThreadPoolExecutor(threads) as pool:  # ctypes releases the interpreter lock
         for done in [pool.submit(kernel.ctypes, where) for _ in range(threads)]:
             done.result()
 
 
 @functools.cache
 def _openmp() -> Any:
-    """``GOMP_parallel(function, data, threads, flags)`` of the OpenMP library that torch is linked
-    to, if it has that entry."""
+    """Return ``GOMP_parallel(function, data, threads, flags)`` of the OpenMP library that torch is
+    linked to, if it has that entry."""
     parallel = openmp("GOMP_parallel")
     if parallel is not None:
         parallel.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]

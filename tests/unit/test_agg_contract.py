@@ -137,7 +137,7 @@ def test_vectors_of_different_length_or_of_whole_numbers_are_refused() -> None:
 
 @pytest.mark.parametrize("parts", [(krum, nnm), (nnm,), (nnm, nnm), (krum, krum), (krum,), ()])
 def test_stages_in_the_wrong_order_are_named(parts: tuple[object, ...]) -> None:
-    with pytest.raises(AggregationError, match="stands in the wrong place"):
+    with pytest.raises(AggregationError, match="is in the wrong place"):
         compose(*parts)  # type: ignore[arg-type]
 
 
