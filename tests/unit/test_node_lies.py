@@ -222,9 +222,9 @@ def test_real_processes_refuse_what_would_take_another_peers_update(words: str, 
 
 
 def test_lies_that_do_not_go_with_the_rule_or_the_topology_are_refused() -> None:
-    with pytest.raises(BadFault, match="rolling rounds rolling rounds have one server"):
+    with pytest.raises(BadFault, match="rolling rounds have one server"):
         faults.parse("dissensus:1").fits("rolling", True, "median")
-    with pytest.raises(BadFault, match="zeno asks the trainer"):
+    with pytest.raises(BadFault, match="zeno requests the loss from the trainer"):
         faults.parse("adaptive:1").fits("rolling", True, "zeno", True)
     plan = faults.parse(["dissensus:1", "adaptive:2"])
     assert plan.fits("random-k", False, "median") is plan
