@@ -209,6 +209,22 @@ def test_a_value_of_each_curve_is_shown_under_the_pointer(report: page.RunReport
     assert 20 < len(hovers) <= svg.HOVERS_MAX
     value = r"mean of 7 honest peers: [\d.]+ \([\d.]+ to [\d.]+\)"
     assert re.fullmatch(rf"0:\d\d\.\d\n{value}", hovers[3])
+    by_round = [words for words in svg.draw(charts["loss-by-round"]).hovers if words]
+    assert re.fullmatch(rf"round \d+\n{value}", by_round[3])
+
+
+def test_the_x_axis_of_a_metric_is_chosen_by_time_or_by_round(text: str, parsed: Parsed) -> None:
+    by_time, by_round = parsed.of("input")
+    assert by_time["name"] == by_round["name"]
+    assert ("checked" in by_time, "checked" in by_round) == (True, False)
+    assert [each["for"] for each in parsed.of("label")] == [by_time["id"], by_round["id"]]
+    figures = {each["id"]: each["class"].split() for each in parsed.of("figure")}
+    assert [name for name, classes in figures.items() if by_round["class"] in classes] == [
+        "chart-loss-by-round"
+    ]
+    before = list(figures)[list(figures).index("chart-loss-by-round") - 1]
+    assert before == "chart-loss"
+    assert "input.by-time:checked ~ .by-round:not(input)" in text
 
 
 def test_a_band_that_reaches_zero_has_a_linear_axis() -> None:

@@ -35,6 +35,8 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         lost = run.series.logged.lost.get(name, 0)
         about = f"Left out: {counted(lost, 'value')}, not finite." if lost else ""
         found.parts.append(_by_time(run, name, metric.by_time, about, marks))
+        if by_round := compare_by_round([run], name):
+            found.parts.append(by_round)
     if not run.series.metrics:
         found.text.append(
             "The script logged no loss. peer.log(loss=loss.item()) before optimizer.step() does."
@@ -74,8 +76,8 @@ def _by_time(
 
 
 def compare_by_round(runs: Sequence[RecordedRun], name: str) -> LineChart | None:
-    """Draw a metric of each run against rounds: so runs of different speed can be compared. Return
-    None when no run logged it by round."""
+    """Draw a metric of each run against rounds, which makes runs of different speed comparable.
+    Return None if no run logged it by round."""
     logged = [(run, metric.by_round) for run in runs if (metric := run.series.metrics.get(name))]
     found = [(run, points) for run, points in logged if points.peers]
     last = max([float(points.all_x().max()) for _, points in found], default=0.0)
@@ -85,12 +87,14 @@ def compare_by_round(runs: Sequence[RecordedRun], name: str) -> LineChart | None
     lines = []
     for style, (run, points) in enumerate(found):
         line = curves.honest_line(run, points, 0.0, buckets)
-        lines.append(replace(line, name=run.name, style=style, low=None, high=None))
+        if len(runs) > 1:
+            line = replace(line, name=run.name, style=style, low=None, high=None)
+        lines.append(line)
     return LineChart(
         f"chart-{_anchor(name)}-by-round",
         f"{TITLES.get(name, f'Logged: {name}')} by round",
-        "The mean of the honest peers of each run. "
-        f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}.",
+        "The mean of the honest peers of each run. " * (len(runs) > 1)
+        + f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}.",
         tuple(lines),
         last,
         over_time=False,

@@ -54,7 +54,7 @@ class Drawing:
     """Picture as the template needs it.
 
     Attributes:
-        kind: Its CSS class: ``lines`` or ``lanes``.
+        kind: CSS classes: ``lines`` or ``lanes``, and ``by-round`` for curves over rounds.
         body: The SVG.
         legend: (class, words) of what is drawn.
         label: Description of all of it, for readers who do not see it.
@@ -117,7 +117,7 @@ def _lines(chart: LineChart) -> Drawing:
     ticks = _log_ticks(low, high) if chart.logarithmic else value_ticks(low, high)
     y = tuple(Tick(place.percent(at), number(at)) for at in ticks)
     return Drawing(
-        "lines",
+        "lines" if chart.over_time else "lines by-round",
         chart.name,
         chart.title,
         chart.about,
