@@ -1,4 +1,4 @@
-"""Commits of a run. A line of ``commits.jsonl`` is one."""
+"""Commits of a run, each a line of ``commits.jsonl``."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class ContributionRow(Part):
     """Contribution of one peer to a round.
 
     Attributes:
-        weight: Weight of its update in the result; 0: it was left out; None: not
-            reported.
-        outlyingness: How far out it was; 1 is typical.
-        took_us: Time from the start of the round until its update was there; None: not reported.
+        weight: Weight of its update in the result; 0: it was left out; None: not reported.
+        outlyingness: Outlyingness of its update; 1 is typical.
+        took_us: Time from the start of the round until its update was computed, in microseconds;
+            None: not reported.
     """
 
     peer: PeerId
@@ -43,24 +43,24 @@ class ContributionRow(Part):
 
 
 class RejectionRow(Part):
-    """An update that is not in the result, and the reason."""
+    """A peer without an update in the result, and the reason."""
 
     peer: PeerId
     reason: str = ""
 
 
 class CommitRow(Declared):
-    """Result of a shard of a round, as its maker has written it down.
+    """Result of a shard of a round, as recorded by its maker.
 
     Attributes:
-        made_at: 0: made by the first server of the round; 1: by the next one, and so on.
+        made_at: Attempt that made it: 0 with the first server of the round, 1 with the next.
         roster: Peers of the next round.
         trust: Peer -> trust after the round.
         reason: Why there is no result; "": there is one.
-        chain: Hash of the history that ends with it; ``parent``: of the history before it.
-        rule_ms: From the end of the collecting to the commit; None: its maker has not written it.
-        slices: Peer -> ranges of samples that it was to read.
-        stage: Whose commit it is, in a pipeline.
+        chain: Hash of the history that ends with it; ``parent``: hash of the history before it.
+        rule_ms: Time from the last collected update to the commit; None: not recorded.
+        slices: Peer -> ranges of samples assigned to it.
+        stage: Number of its stage in a pipeline.
     """
 
     t: Time = 0.0
@@ -89,12 +89,12 @@ class CommitRow(Declared):
 
     @property
     def scores(self) -> dict[int, float]:
-        """Trust in each peer, as far as it is known."""
+        """Known trust in each peer."""
         return scores_of(self.trust)
 
     @property
     def peers(self) -> set[int]:
-        """Peers that contributed to it."""
+        """Peers that contributed to the commit."""
         return {each.peer for each in self.contributors}
 
     @property
@@ -118,6 +118,6 @@ def _read(row: Row) -> CommitRow | None:
 
 
 def _known(kind: type[Declared], row: Row) -> Row:
-    """Return the fields of the kind that are not null. The others have their defaults."""
+    """Return the fields of the kind that are not null. The other fields have their defaults."""
     fields = kind.fields
     return {name: value for name, value in row.items() if value is not None and name in fields}

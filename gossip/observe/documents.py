@@ -1,6 +1,6 @@
-"""JSON objects in a run's folder, as far as their readers need them.
+"""JSON objects in a run's folder, with the fields that readers need.
 
-A folder may be another user's, or of another version. ``pick`` leaves out what has another type.
+A folder may belong to another user or version. ``pick`` drops values of another type.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from .fields import Count, Counts, Flag, Json, Object, Real, Text, Texts
 
 
 class RunSettings(Declared):
-    """Settings of a run, from ``config.json``. ``RunConfig`` has all of them, and refuses those of
+    """Settings of a run, from ``config.json``. ``RunConfig`` has all settings, and refuses files of
     another version."""
 
     run: str = ""
@@ -32,7 +32,7 @@ class RunSettings(Declared):
 
     @property
     def steps_per_round(self) -> int:
-        """Steps that each peer takes by itself between two rounds."""
+        """Local steps of each peer between two rounds."""
         return max(1, self.local_steps // max(1, self.fragments))
 
 
@@ -44,7 +44,7 @@ class PipelineDocument(Declared):
 
 
 class StageSettings(Declared):
-    """A stage of ``PipelineDocument``. ``layers``: its first and its last."""
+    """A stage of ``PipelineDocument``. ``layers``: first and last layer."""
 
     layers: Counts = None
     peers: Json = None
@@ -79,7 +79,7 @@ class CodeVersion(Declared):
 
 
 class Outcome(Declared):
-    """How a run went, from ``summary.json``. All fields are None while there is no summary."""
+    """Outcome of a run, from ``summary.json``. All fields are None without a summary."""
 
     status: Text = None
     exit_code: Count = None
@@ -101,7 +101,7 @@ class Accuracy(Declared):
 
 
 class SampleCounts(Declared):
-    """Part ``samples`` of ``summary.json``: samples by how often they were used."""
+    """Part ``samples`` of ``summary.json``: number of samples by number of uses."""
 
     once: Count = None
     twice: Count = None
@@ -109,7 +109,8 @@ class SampleCounts(Declared):
 
 
 class MissedFault(Declared):
-    """A row of ``faults_missed`` in ``summary.json``. ``struck``: only the return is missing."""
+    """A row of ``faults_missed`` in ``summary.json``. ``struck``: whether only the return is
+    missing."""
 
     fault: str = ""
     struck: Flag = None

@@ -10,15 +10,15 @@ from typing import Any, ClassVar, Self, TypeVar, dataclass_transform
 from .fields import NAMED, TEXT, FieldType, PeerId, Real, RoundId, Row, Texts, Time, objects
 
 REQUIRED = ("PeerId", "RoundNumber", "int", "float")
-"""Types of fields without which a row is not of a kind, unless they have a default."""
+"""Types of fields that a row must have to be of a kind, unless they have a default."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Declared:
-    """A record whose fields are the annotated attributes of its class.
+    """A record with the annotated attributes of its class as fields.
 
     Type checkers treat a subclass as a frozen dataclass. An object keeps the row that it was read
-    from, so that to read one costs little more than to parse its line. Eighty generated dataclasses
+    from, so that reading costs little more than parsing the line. Eighty generated dataclasses
     would also take 15 ms at each start of ``gossip ls``.
     """
 
@@ -27,9 +27,9 @@ class Declared:
     types: ClassVar[Mapping[str, FieldType]] = {}
     """Types of the fields, by their names in a row."""
     required: ClassVar[tuple[str, ...]] = ()
-    """Fields without which a row is not of this kind."""
+    """Fields that a row must have to be of this kind."""
     renamed: ClassVar[bool] = False
-    """Whether a field has another name in a row: one that is a word of Python."""
+    """Whether a field has another name in a row: a keyword of Python."""
 
     def __init_subclass__(cls) -> None:
         for name, kind in inspect.get_annotations(cls).items():
@@ -47,21 +47,21 @@ class Declared:
 
     @classmethod
     def wrap(cls, values: dict[str, Any]) -> Self:
-        """Return an object that has these values, and keeps the dictionary."""
+        """Return an object with these values. It keeps the dictionary."""
         made = cls.__new__(cls)
         made.__dict__ = values
         return made
 
     @classmethod
     def pick(cls, found: object) -> Self:
-        """Return an object that has those values in ``found`` that have the declared types. Fields
-        of another type, and all fields if it is no mapping, have their defaults."""
-        told = found if isinstance(found, Mapping) else {}
+        """Return an object with the values in ``found`` that have the declared types. Other fields
+        have their defaults, as have all fields if ``found`` is no mapping."""
+        values = found if isinstance(found, Mapping) else {}
         return cls.wrap(
             {
-                name: told[name]
+                name: values[name]
                 for name, kind in cls.types.items()
-                if name in told and kind.accepts(told[name])
+                if name in values and kind.accepts(values[name])
             }
         )
 
@@ -70,7 +70,7 @@ class Declared:
 
 
 class Part(Declared):
-    """An object in a list of a row. Other declarations name the list ``tuple[NAME, ...]``."""
+    """An object in a list in a row. Other declarations name the list ``tuple[NAME, ...]``."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
@@ -78,8 +78,7 @@ class Part(Declared):
 
 
 class Event(Declared):
-    """A row of ``events.jsonl``. An event of this very class is of a kind that this version does
-    not know."""
+    """A row of ``events.jsonl``. An event of this class itself is of an unknown kind."""
 
     types = {"event": TEXT}  # noqa: RUF012
     t: Time = 0.0
@@ -89,11 +88,11 @@ class Event(Declared):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name of the kind, as it stands in the field ``event``."""
+        """Return the name of the kind, as in the field ``event``."""
         return re.sub(r"(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
 
     def to_fields(self) -> Row:
-        """Return the fields of the kind that the event has, as they are written."""
+        """Return the fields of the event, by their names in a row."""
         return {name.rstrip("_"): value for name, value in vars(self).items() if name not in STAMP}
 
     def to_row(self, t: float, wall: float) -> Row:
@@ -102,7 +101,7 @@ class Event(Declared):
 
 
 STAMP = ("t", "wall", "peer")
-"""Fields that each row begins with."""
+"""Fields at the start of each row."""
 
 
 class PeerEvent(Event):
@@ -112,7 +111,7 @@ class PeerEvent(Event):
 
 
 class SubjectEvent(PeerEvent):
-    """An event that a peer reports about another one."""
+    """An event that a peer reports about another peer."""
 
     subject: PeerId
 
@@ -124,7 +123,7 @@ class StageEvent(PeerEvent):
 
 
 class Judgement(SubjectEvent):
-    """An event that reports a peer's trust, as all peers do of the same round."""
+    """An event about a peer's trust. All peers report the same about a round."""
 
     trust: Real
     reasons: Texts

@@ -1,8 +1,8 @@
-"""Events of a run. A line of ``events.jsonl`` is one of these.
+"""Events of a run, each a line of ``events.jsonl``.
 
-Fields without a default are those that every writer gives. A row of another version may lack them,
-so readers find None there. ``from_`` and ``for_`` are written as ``from`` and ``for``, which are
-words of Python.
+Every writer sets the fields without a default. A row of another version may lack them; readers find
+None there. ``from_`` and ``for_`` are written as ``from`` and ``for``, which are keywords of
+Python.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Fork(PeerEvent):
 
 
 class FoundByAudit(SubjectEvent):
-    """Enough members of a stage have found the answers of this one wrong."""
+    """Enough members of a stage have found the results of this member wrong."""
 
 
 class Halted(PeerEvent):
@@ -268,7 +268,7 @@ class JoinServer(Event):
 
 
 class Joined(SubjectEvent):
-    """A member was met for the first time in this life."""
+    """A member was met for the first time in this incarnation."""
 
 
 class KeptOwnState(PeerEvent):
@@ -276,7 +276,7 @@ class KeptOwnState(PeerEvent):
 
 
 class Kernels(PeerEvent):
-    """Which implementation of the aggregation kernels the node uses."""
+    """The node has chosen an implementation of the aggregation kernels (`backend`)."""
 
     seconds: Real = None
     backend: Text = None
@@ -358,7 +358,7 @@ class NoState(PeerEvent):
 
 
 class NoStateFound(PeerEvent):
-    """None of the peers asked has a state, so the run begins here."""
+    """None of the requested peers has a state, so the run begins here."""
 
     passed: Peers
 
@@ -390,11 +390,11 @@ class Parole(Judgement):
 
 
 class PassedOver(SubjectEvent):
-    """A server whose results failed to arrive repeatedly does not serve for some rounds."""
+    """A server does not serve for some rounds, because its results repeatedly failed to arrive."""
 
 
 class Paused(PeerEvent):
-    """Without a quorum this peer waits."""
+    """This peer waits for a quorum."""
 
     alive: Alive
     need: Count
@@ -517,7 +517,7 @@ class Round(PeerEvent):
 
     @property
     def scores(self) -> dict[int, float]:
-        """Trust in each peer, as far as it is known."""
+        """Known trust in each peer."""
         return scores_of(self.trust)
 
     @property
@@ -526,14 +526,14 @@ class Round(PeerEvent):
 
     @property
     def rounds(self) -> range:
-        """Rounds of the row: a peer leaves out those that were like the next one."""
+        """Rounds of the row. A peer omits rounds that were like the next one."""
         last = self.round or 0
         since = last if self.since is None else self.since
         return range(since if 0 <= since <= last else last, last + 1)
 
 
 class ServesAgain(SubjectEvent):
-    """A server that was passed over serves again."""
+    """A server that was excluded for some rounds serves again."""
 
 
 class Share(SubjectEvent):

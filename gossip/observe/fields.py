@@ -1,8 +1,8 @@
 """Types and ranges of the fields in a run's files of JSON lines.
 
-Every reader checks a row against them before anything computes with it (``reading``). A folder may
-be another user's: one list in place of a number, or one huge number, would otherwise end or fill
-the reader's process.
+Every reader checks a row against them before any use (``reading``). A folder may be another user's:
+a list in place of a number, or a huge number, could otherwise crash the reader's process or exhaust
+its memory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ Row: TypeAlias = dict[str, Any]
 PEER_DIGITS = 4
 PEERS_MAX = 10**PEER_DIGITS
 ROUNDS_END = 2**40
-"""No round has this number."""
+"""Bound that the number of a round never reaches."""
 WHOLE_MAX, REAL_MAX = 2**53, 1e300
 TIME_END_S = 2**33
-"""Seconds since 1970, or since a machine was started."""
+"""Bound of times, in seconds since 1970 or since the start of a machine."""
 DEPTH_MAX = 5
 
-# Types of fields in declarations. A row may lack all of them but ``PeerId``.
+# Types of fields in declarations. A row may lack any of them except ``PeerId``.
 PeerId: TypeAlias = int
 Time: TypeAlias = float
 Peer: TypeAlias = int | None
@@ -53,19 +53,19 @@ class FieldType(NamedTuple):
 
 
 def find_problem(row: Mapping[str, Any], types: Mapping[str, FieldType]) -> str:
-    """Return what is wrong with the first field of another type, or out of its range; "": nothing.
-    A field without a type is a finite number, or a short structure."""
+    """Return the error of the first field of another type, or out of its range; "": none. A field
+    without a type must be a finite number, or a short structure."""
     type_of = types.get
     for name, value in row.items():
         if value is not None and not (kind := type_of(name, OTHER)).accepts(value):
             inner = isinstance(value, list | dict)
-            told = f"a {type(value).__name__}" if inner else repr(value)[:40]
-            return f"{name[:40]} is {told}, where {kind.words} is expected"
+            found = f"a {type(value).__name__}" if inner else repr(value)[:40]
+            return f"{name[:40]} is {found}, where {kind.words} is expected"
     return ""
 
 
 def scores_of(trust: Scores) -> dict[int, float]:
-    """Return the trust in each peer, as far as it is known."""
+    """Return the known trust in each peer."""
     return {int(peer): score for peer, score in (trust or {}).items() if score is not None}
 
 
@@ -82,7 +82,7 @@ def _list_of(accepts: Callable[[object], bool]) -> Callable[[object], bool]:
 
 
 def _object_of(types: Mapping[str, FieldType], *needs: str) -> Callable[[object], bool]:
-    """Accepts an object with fields of these types, and with those that it ``needs``."""
+    """Return a check for objects with fields of these types. The fields ``needs`` are required."""
     return lambda value: (
         isinstance(value, dict)
         and not find_problem(value, types)
@@ -91,14 +91,14 @@ def _object_of(types: Mapping[str, FieldType], *needs: str) -> Callable[[object]
 
 
 def _are_figures(value: object) -> bool:
-    """Whether it is an object that has nothing but numbers, or null for what is not known."""
+    """Whether the value is an object of numbers, or null for unknown ones."""
     return isinstance(value, dict) and all(
         each is None or _is_real(each) for each in value.values()
     )
 
 
 def _is_by_peer(value: object) -> bool:
-    """Whether it is an object that has a number for each peer."""
+    """Whether the value is an object with a number for each peer."""
     return _are_figures(value) and all(map(_is_peer_key, value))  # type: ignore[call-overload]
 
 
@@ -111,7 +111,7 @@ def _is_range(value: object) -> bool:
 
 
 def _are_slices(value: object) -> bool:
-    """Whether it is an object that has a list of ranges for each peer."""
+    """Whether the value is an object with a list of ranges for each peer."""
     return isinstance(value, dict) and all(
         _is_peer_key(key) and isinstance(ranges, list) and all(map(_is_range, ranges))
         for key, ranges in value.items()
@@ -149,8 +149,8 @@ OTHER = FieldType("a finite number, or a short structure", _is_other)
 
 
 def objects(types: Mapping[str, FieldType], *needs: str) -> FieldType:
-    """Return the type of a list of objects with fields of these types, and with those that each
-    ``needs``."""
+    """Return the type of a list of objects with fields of these types. Each object must have the
+    fields ``needs``."""
     return FieldType("a list of objects, each about a peer", _list_of(_object_of(types, *needs)))
 
 
@@ -185,5 +185,5 @@ NAMED: dict[str, FieldType] = {
 }
 """Types of fields, by their names in declarations."""
 METRICS: Mapping[str, FieldType] = {"t": TIME, "wall": TIME, "peer": PEER, "round": ROUND}
-"""Types of the fields in a row that a script has logged; the other names are the script's own."""
+"""Types of the fields in a row that a script has logged. Other names are the script's own."""
 NOTES: Mapping[str, FieldType] = {"t": TIME, "wall": TIME, "text": TEXT}

@@ -1,4 +1,4 @@
-"""Rows of a run's files: their check, and the event in one."""
+"""Check of rows in a run's files, and conversion of a row to an event."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ EVENTS: dict[str, type[Event]] = {
 }
 """Kinds of events, by name."""
 TYPES = {"commits": CommitRow.types, "notes": fields.NOTES, "metrics": fields.METRICS}
-"""Types of the fields in files without events, by the files' names."""
+"""Types of the fields in files without events, by name of the file."""
 
 
 def check_row(row: Any, file: str) -> Row:
-    """Return the row.
+    """Check a row and return it.
 
     Args:
-        file: Name of the file that holds it. A script names its own metrics as it likes.
+        file: Name of the file that holds it. Metrics may have names of the script's own.
     Raises: ValueError: It is no object, or a field is of another type, or out of its range.
     """
     if not isinstance(row, dict):
@@ -37,10 +37,10 @@ def check_row(row: Any, file: str) -> Row:
 
 
 def read_event(row: Row) -> Event:
-    """Return the event in a checked row, which becomes part of it.
+    """Return the event in a checked row. The event keeps the row.
 
-    Fields that its kind does not have are dropped. A row of an unknown kind, or without a field
-    that its kind requires, is a plain ``Event``.
+    Unknown fields of its kind are dropped. A row of an unknown kind, or without a required field of
+    its kind, is a plain ``Event``.
     """
     kind = EVENTS.get(row.pop("event", None) or "", Event)
     if row.get("t") is None:
@@ -50,7 +50,7 @@ def read_event(row: Row) -> Event:
             kind = Event
     if kind.renamed or not row.keys() <= kind.fields.keys():
         row = {name: row[written] for name, written in kind.fields.items() if written in row}
-    if kind is events.Metrics:  # values of the script, which may be anything
+    if kind is events.Metrics:  # The script's values may be of any type.
         numbers = {name: row.get(name) for name in ("loss", "accuracy")}
         row |= {name: n if fields.REAL.accepts(n) else None for name, n in numbers.items()}
     return kind.wrap(row)
