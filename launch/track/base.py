@@ -12,9 +12,9 @@ class Point:
     """A value of a curve.
 
     Attributes:
-        name: Of the curve: ``loss/peer-0``, ``swarm/round_s``.
-        step: The round.
-        at: Seconds since 1970.
+        name: Name of the curve: ``loss/peer-0``, ``swarm/round_s``.
+        step: Round of the value.
+        at: Time in seconds since 1970.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Something that happened, in words."""
+    """An event of the run, in words."""
 
     step: int
     at: float
@@ -39,8 +39,8 @@ class RunDescription:
     Attributes:
         run: Id of the run.
         settings: Settings of the run, as in ``config.json``.
-        tags: Where it ran, the version of the code, and what it goes on from.
-        began: Seconds since 1970.
+        tags: Host, version of the code, and the checkpoint that the run resumed.
+        began: Start in seconds since 1970.
     """
 
     run: str
@@ -51,17 +51,16 @@ class RunDescription:
 
 
 class Tracker(Protocol):
-    """Takes what a run writes down. It may be slow, and it may raise: nobody trains in its
-    process."""
+    """Receiver of a run's rows. It may be slow, and may raise: it runs in a process of its own."""
 
     def begin(self, about: RunDescription) -> None:
-        """Called once, before anything else."""
+        """Start the record of a run; called once, first."""
 
     def points(self, points: Sequence[Point]) -> None:
-        """Values, a batch at a time. Those of one curve come in order of time."""
+        """Record a batch of values. The values of a curve come in order of time."""
 
     def log_event(self, told: Told) -> None:
-        """An event."""
+        """Record an event."""
 
     def close(self) -> None:
-        """Nothing more comes. What was given is in its place when this returns."""
+        """End the record. All values are stored when this returns."""

@@ -1,5 +1,5 @@
-"""Trackers beside a run: one process each, which the launcher starts, and waits for at the end for
-a while. No step of the training calls anything of them."""
+"""Trackers of a run: one process each. The launcher starts them, and waits for them for a while at
+the end. Training never calls them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gossip.launch.report import word_for
 from gossip.run import shown, start_tracker, tracker_log
 
 END_S = 10.0
-"""Time that a tracker has after the end of the run, in seconds; then it is killed."""
+"""Maximum time of a tracker after the end of the run, in seconds. Then it is killed."""
 LOG_BYTES = 2000
 
 
@@ -28,8 +28,8 @@ class _Exporter:
 
 @contextmanager
 def tracked(names: Sequence[str], folder: Path, say: Callable[[str], None]) -> Iterator[None]:
-    """Forward the run's rows to trackers while the body runs. A tracker's failure never raises:
-    ``say`` gets a line about it."""
+    """Export the run's rows to trackers while the body runs. A failure of a tracker never raises:
+    ``say`` receives a line about it."""
     exporters = [started for name in names if (started := _start(name, folder, say)) is not None]
     try:
         yield
@@ -58,7 +58,7 @@ def _end(exporters: Sequence[_Exporter], folder: Path, say: Callable[[str], None
         except subprocess.TimeoutExpired:
             each.process.kill()
             each.process.wait()
-            say(f"! {each.name} had not taken everything {END_S:g} s after the end: {again}")
+            say(f"! {each.name} had not stored all rows {END_S:g} s after the end: {again}")
             continue
         if code:
             say(f"! {each.name} has failed: {_last_line(each.log)} ({each.log}); then: {again}")
@@ -73,4 +73,4 @@ def _last_line(log: Path) -> str:
             lines = file.read().decode("utf-8", "replace").split("\n")
     except OSError as error:
         return str(error.strerror)
-    return shown(next((line for line in reversed(lines) if line.strip()), "it has said nothing"))
+    return shown(next((line for line in reversed(lines) if line.strip()), "it printed nothing"))

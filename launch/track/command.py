@@ -1,5 +1,4 @@
-"""``gossip track``: hands a run on to a tracker, while it trains or afterwards, whoever has started
-it."""
+"""``gossip track``: export of any run to a tracker, while the run trains or afterwards."""
 
 from __future__ import annotations
 
@@ -15,13 +14,13 @@ def track(
     ],
     to: Annotated[
         str,
-        typer.Option(metavar="TRACKER", help="One of those of --track."),
+        typer.Option(metavar="TRACKER", help="One of the trackers of --track."),
     ] = "tensorboard",
     runs: Annotated[Path, typer.Option("--dir", help="Where the runs' folders are.")] = Path(
         "runs"
     ),
 ) -> None:
-    """Hand a run on to a tracker, until it is over: gossip track RUN --to mlflow"""
+    """Export a run to a tracker, until the run is over: gossip track RUN --to mlflow"""
     from gossip.launch.report import find
     from gossip.run import check_trackers
 

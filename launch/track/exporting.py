@@ -1,5 +1,5 @@
-"""The process that hands a run on to a tracker: it reads the run's files and nothing else, so its
-queue is on disk, and whatever becomes of it, the run goes on."""
+"""The process that exports a run to a tracker. It reads only the run's files, so its queue is on
+disk, and its failure does not affect the run."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ OTHERS_S, OTHERS_EVERY_S = 30.0, 0.2
 
 
 def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> int:
-    """Until the run is over and all of it is handed on. Returns how many values that were.
+    """Export a run until it is over. Return the number of exported values.
 
     Args:
-        launched: Whoever has started this holds the other end of stdin, and closes it when the run
-            is over for it; otherwise the run's files tell.
-        others_s: So many seconds after that they are waited for to tell the same.
+        launched: Whether the run is over when stdin closes: a launcher holds its other end.
+            Otherwise the run's files show the end.
+        others_s: Maximum time to wait after that until the run's files show the end, too.
     """
     tracker = open_tracker(name, folder)
     points = RunPoints(folder, tracker.points, tracker.log_event)
     tracker.begin(points.about())
     try:
         while True:
-            # asked first: what was written before the end is read after it
+            # Checked first, so that rows before the end are read after it.
             over = _is_closed(READ_EVERY_S) if launched else standing_of(folder).over
             if over and launched:
                 _wait_for_others(folder, others_s)
@@ -49,8 +49,8 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
 
 
 def open_tracker(name: str, folder: Path) -> Tracker:
-    """The tracker of a run, which is imported now. Raises: ConfigError: There is no such tracker,
-    or it is not installed."""
+    """Import and open the tracker of a run. Raises: ConfigError: There is no such tracker, or it is
+    not installed."""
     check_trackers([name])
     module = importlib.import_module(f"{__package__}.to_{name}")
     tracker: Tracker = module.open_tracker(folder)
@@ -64,13 +64,13 @@ def _wait_for_others(folder: Path, most_s: float) -> None:
 
 
 def _is_closed(wait_s: float) -> bool:
-    """Whether stdin has come to its end within that time."""
+    """Whether stdin closes within ``wait_s``."""
     ready, _, _ = select.select([sys.stdin], [], [], wait_s)
     return bool(ready) and not os.read(sys.stdin.fileno(), 4096)
 
 
 def main(words: list[str]) -> int:
-    """``python -m gossip.launch.track NAME FOLDER``, as ``gossip.run.start_tracker`` starts it."""
+    """Run ``python -m gossip.launch.track NAME FOLDER``; see ``gossip.run.start_tracker``."""
     os.nice(NICE)
     name, folder, *others = words
     given = export(name, Path(folder), True, OTHERS_S if others else 0.0)

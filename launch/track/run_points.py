@@ -14,19 +14,19 @@ from gossip.run import checkpoints, real, whole
 from .base import Point, RunDescription, Told
 
 SWARM_EVERY_S = 1.0
-"""Values of the swarm that follow from no single row are taken so often."""
+"""Time between two values that describe the whole swarm, in seconds."""
 BATCH = 1000
 NOT_VALUES = frozenset(("t", "wall", "peer", "round", "step"))
 SETTING_CHARACTERS = 500
-"""MLflow takes no more of a parameter."""
+"""Maximum length of a parameter in MLflow."""
 
 
 class RunPoints:
-    """Reads a run's folder on, and hands out what is new.
+    """Incremental reader of a run's folder, which passes on new values and events.
 
     Args:
-        points: Gets up to ``BATCH`` values at a time.
-        log_event: Gets each event.
+        points: Called with up to ``BATCH`` values at a time.
+        log_event: Called with each event.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RunPoints:
         )
 
     def read_on(self) -> None:
-        """Hands out what has come since the last time."""
+        """Export the new rows."""
         self.reader.update(self._export_event, self._commit)
         for row in self.reader.files.metrics():
             self._logged(row)
@@ -64,8 +64,7 @@ class RunPoints:
         self._flush()
 
     def end(self) -> None:
-        """Hands out what the run looks like at its end, and tells who came to it. Called once, when
-        nothing more comes."""
+        """Export the state of the run at its end, and the peers that finished; called once."""
         at, step = self.reader.last_at, max(self.reader.view.round, 0)
         self._add_swarm_points(step, at)
         self._flush()
@@ -99,7 +98,7 @@ class RunPoints:
                     self._add_point(f"participation/peer-{peer}", commit.round, share, commit.t)
 
     def _export_event(self, event: Event, lines: Sequence[str]) -> None:
-        """After each event: what it made happen, and every now and then how the swarm stands."""
+        """Export the lines about an event and, every ``SWARM_EVERY_S``, the state of the swarm."""
         view, at = self.reader.view, event.t
         step = max(view.round, 0)
         for line in lines:
@@ -109,7 +108,7 @@ class RunPoints:
             self._add_swarm_points(step, at)
 
     def _add_swarm_points(self, step: int, at: float) -> None:
-        """How the swarm and each peer stand."""
+        """Add the state of the swarm and of each peer."""
         view = self.reader.view
         dead = sum(blow.kind != "hang" for blow in view.blows)
         suspected = sum(row.suspected for row in view.rows.values())
@@ -138,7 +137,7 @@ class RunPoints:
             folder = checkpoints.folder_of(self.reader.folder)
             there = checkpoints.listed(folder) if folder is not None else []
         except ConfigError:
-            return  # it is told of by whoever lists them
+            return  # ``gossip checkpoints`` reports the error.
         for step, path in there:
             began = self.reader.began
             if step in self._saved or began is None or path.stat().st_mtime < began:

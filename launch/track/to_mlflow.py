@@ -12,14 +12,14 @@ from mlflow.entities import Metric, Param, RunTag
 from .base import Point, RunDescription, Told
 
 EXPERIMENT = "gossip"
-BATCH = 1000  # of values; a server takes no more at a time
+BATCH = 1000  # maximum number of values in a request to a server
 PARAMS = 100
 TOLD_MAX = 300
-"""Events that become tags: a run in MLflow has room for so many words only."""
+"""Maximum number of events that become tags: MLflow limits the tags of a run."""
 
 
 class MLflow:
-    """Values as metrics, settings as parameters, what happened as tags ``event.0001``."""
+    """Exports values as metrics, settings as parameters, and events as tags ``event.0001``."""
 
     def __init__(self, uri: str) -> None:
         self._client = MlflowClient(tracking_uri=uri)

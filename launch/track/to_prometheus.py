@@ -1,4 +1,4 @@
-"""Prometheus: the newest value of each curve as text, on loopback, while the run goes on."""
+"""Prometheus: the newest value of each curve as text, on loopback, during the run."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gossip.run import shown
 from .base import Point, RunDescription, Told
 
 PORT = 9464
-"""Default port. If it is taken, as beside a second run, any free one is used."""
+"""Default port. If it is taken, for example by a second run, any free port is used."""
 PORT_VARIABLE = "GOSSIP_PROMETHEUS_PORT"
 ADDRESS = "prometheus.url"
-"""In the run's folder: where it is."""
+"""Name of the file in the run's folder with the address."""
 CURVES_MAX = 20_000
 KIND = "text/plain; version=0.0.4"
 _PEER = re.compile(r"peer-(\d+)")
@@ -27,7 +27,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Prometheus:
-    """Serves what ``GET /metrics`` asks for. ``folder``: of the run."""
+    """Serves ``GET /metrics``. ``folder``: folder of the run."""
 
     def __init__(self, folder: Path, port: int | None) -> None:
         self._lock = threading.Lock()
@@ -69,7 +69,7 @@ class Prometheus:
         self._thread.join()
 
     def text(self) -> bytes:
-        """All metrics in the text format of Prometheus."""
+        """Return all metrics in the text format of Prometheus."""
         with self._lock:
             newest = {**self._newest, ("gossip_round", ()): float(self._step)}
             run, events = self._run, self._events
@@ -85,7 +85,8 @@ class Prometheus:
 
 
 def _metric(curve: str) -> tuple[str, Labels]:
-    """``loss/peer-0`` -> ``gossip_loss{peer="0"}``, ``swarm/loss`` -> ``gossip_swarm_loss``"""
+    """Return the name and the labels of a metric: ``loss/peer-0`` is ``gossip_loss{peer="0"}``, and
+    ``swarm/loss`` is ``gossip_swarm_loss``."""
     name, _, where = curve.rpartition("/")
     peer = _PEER.fullmatch(where)
     words = name if peer or where == "swarm" else curve
@@ -94,13 +95,13 @@ def _metric(curve: str) -> tuple[str, Labels]:
 
 
 def _line(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
-    # JSON escapes a text as Prometheus does
+    # JSON escapes a text as Prometheus does.
     pairs = ",".join(f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in labels)
     return f"{name}{{{pairs}}} {value!r}"
 
 
 def _server(make: Callable[[], bytes], port: int | None) -> LoopbackServer:
-    """At the port that was asked for; else at the usual one, or at any."""
+    """Return a server at the requested port, else at the default port, or at any free one."""
     for chosen in (PORT, 0) if port is None else (port,):
         try:
             return LoopbackServer("/metrics", KIND, make, chosen)

@@ -17,7 +17,7 @@ QUEUE = 1000
 
 
 class TensorBoard:
-    """Scalars, and what happened as text. What was exported of this run before is written anew."""
+    """Exports values as scalars, and events as text. An earlier export of the run is replaced."""
 
     def __init__(self, folder: Path) -> None:
         if folder.is_dir():
@@ -53,7 +53,7 @@ class TensorBoard:
 
 
 def _cell(text: str) -> str:
-    """Escape a cell of a Markdown table: a bar, as in the text of a partition, would end it."""
+    """Escape a cell of a Markdown table: a bar, as in a partition, would end the cell."""
     return text.replace("|", "\\|")
 
 

@@ -1,5 +1,4 @@
-"""Weights & Biases: offline in ``RUN/wandb``, for ``wandb sync``, unless ``WANDB_MODE`` says
-otherwise."""
+"""Weights & Biases: offline in ``RUN/wandb``, for ``wandb sync``, unless ``WANDB_MODE`` is set."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ from .base import Point, RunDescription, Told
 
 
 class WandB:
-    """Values over the round; what happened in the console log of the run."""
+    """Exports values by round, and events to the console log of the run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._told = 0
 
     def begin(self, about: RunDescription) -> None:
-        mode: Any = os.environ.get("WANDB_MODE", "offline")  # of an unknown one wandb tells
+        mode: Any = os.environ.get("WANDB_MODE", "offline")  # wandb reports an unknown mode
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", "gossip"),
             name=about.name,

@@ -203,7 +203,7 @@ def test_a_tracker_that_blocks_is_ended_after_the_run(
     monkeypatch.setattr(beside, "END_S", 0.2)
     exporter_is(monkeypatch, "import signal\nwhile True: signal.pause()")
     (line,) = said_of(run)
-    assert "had not taken everything 0.2 s after the end" in line
+    assert "had not stored all rows 0.2 s after the end" in line
 
 
 def test_a_tracker_that_cannot_be_started_ends_nothing(
@@ -224,7 +224,7 @@ def test_an_error_of_the_run_goes_through(
     said: list[str] = []
     with pytest.raises(KeyboardInterrupt), beside.tracked(["wandb"], run.folder, said.append):
         raise KeyboardInterrupt
-    assert said == ["wandb: it has said nothing"]
+    assert said == ["wandb: it printed nothing"]
 
 
 # --- the trackers themselves ----------------------------------------------------------------------
