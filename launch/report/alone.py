@@ -1,5 +1,4 @@
-"""Peers that finished the training without having met any other, though the run began with others,
-and why."""
+"""Peers that trained alone: they finished without a connection to any other peer of the run."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ def trained_alone(
     reason.
 
     Args:
-        happened: Events of all peers and launchers whose files are here, in order.
+        happened: Events from the files on this machine, in order.
         first: Number of peers that the run began with.
         finished: Peers that have finished.
     """
@@ -50,8 +49,8 @@ def trained_alone(
 
 
 def _why(happened: Iterable[Event], peer: int, other: int) -> str:
-    """Return the notice of one of the two peers about the other. Else return how the other ended,
-    or else the result of the last connection to its address."""
+    """Return the notice of one of the two peers about the other. Without one, return how the other
+    ended, or else the result of the last connection to its address."""
     said = ended = tried = ""
     for event in happened:
         match event:
@@ -65,7 +64,7 @@ def _why(happened: Iterable[Event], peer: int, other: int) -> str:
 
 
 def format_lines(alone: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Lines for the end of a run."""
+    """Return lines for the end of a run."""
     found = []
     for row in alone:
         never = row["never_met"]

@@ -8,7 +8,7 @@ from .run_model import RunModel
 
 
 def blows_and_returns(view: RunModel) -> dict[str, list[dict[str, Any]]]:
-    """Deaths, hangs, rejoins and restarts, in the order in which they came."""
+    """Return deaths, hangs, rejoins and restarts, each in order."""
     return {
         "deaths": [
             {

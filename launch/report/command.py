@@ -1,5 +1,4 @@
-"""``gossip ls``, ``top``, ``logs``, ``stop``, ``explain`` and ``rm``: for runs that were started
-before, by whomever."""
+"""Commands for existing runs: ``gossip ls``, ``top``, ``logs``, ``stop``, ``explain``, ``rm``."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ def ls(
     runs: Dir = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
-    """List runs, the latest first: whether they train, how far they are, how they ended."""
+    """List runs, the latest first, with state, progress and exit code."""
     from gossip.run import shown
 
     from . import run_state
@@ -50,7 +49,7 @@ def ls(
 
 
 def table(runs: list[RunState], now: float, sizes: list[int]) -> list[str]:
-    """One line a run, under a head. ``sizes``: of their folders, in bytes."""
+    """Return a header and one line for each run. ``sizes``: bytes in the folders."""
     rows = [("name", "state", "peers", "round", "began", "size", "acc", "loss", "exit")]
     for run, size in zip(runs, sizes, strict=True):
         alive = f"{run.alive}/{run.peers}" if run.alive is not None else str(run.peers)
@@ -88,7 +87,7 @@ def _figure(value: float | None) -> str:
 
 
 def _ago(then: float | None, now: float) -> str:
-    """How long ago, in the largest unit of which there are two at least."""
+    """Return the time since ``then`` in the largest unit of which at least two have passed."""
     if then is None:
         return "-"
     seconds = max(0.0, now - then)
@@ -108,12 +107,12 @@ def top(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Print it once, with all peers.")] = False,
     every: Annotated[
-        float, typer.Option(min=0.1, help="Seconds between two looks at the run.")
+        float, typer.Option(min=0.1, help="Seconds between two updates of the screen.")
     ] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print it once, as JSON.")] = False,
     runs: Dir = Path("runs"),
 ) -> None:
-    """Show how a run and its peers stand, while it trains or afterwards: gossip top RUN"""
+    """Show the state of a run and its peers, while it trains or afterwards: gossip top RUN"""
     from . import top as looking
 
     folder = looking.choose(run, runs)
@@ -125,20 +124,17 @@ def top(
 
 def logs(
     run: Run,
-    peers: Annotated[
-        str | None, optional("Of these peers only: 2, or 0-3,5.", "-p", "--peer")
-    ] = None,
+    peers: Annotated[str | None, optional("Only these peers: 2, or 0-3,5.", "-p", "--peer")] = None,
     goes_on: Annotated[
         bool,
-        typer.Option("-f", "--follow", help="Go on with what they write, until the run is over."),
+        typer.Option("-f", "--follow", help="Print new lines until the run is over."),
     ] = False,
     lines: Annotated[
-        int | None, optional("Only the last so many of each peer.", "-n", "--lines", min=0)
+        int | None, optional("Number of last lines of each peer.", "-n", "--lines", min=0)
     ] = None,
     runs: Dir = Path("runs"),
 ) -> None:
-    """Show what the peers of a run have written, each line with its peer in front:
-    gossip logs -f RUN"""
+    """Show the output of a run's peers, each line with its peer in front: gossip logs -f RUN"""
     from gossip.errors import ConfigError
 
     from . import run_logs, run_state
@@ -188,7 +184,7 @@ def _wanted(peers: str | None) -> tuple[int, ...] | None:
 
 
 def _writer(most: int) -> Write:
-    """Prints a line with its peer in front, in the peer's colour on a terminal."""
+    """Return a function that prints a line with its peer in front, in colour on a terminal."""
     from rich.console import Console
     from rich.text import Text
 
@@ -213,7 +209,7 @@ def stop(
     timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for that.")] = 60.0,
     runs: Dir = Path("runs"),
 ) -> None:
-    """End a run politely, and wait until nothing of it is left: gossip stop RUN"""
+    """End a run in order, and wait until none of its processes is left: gossip stop RUN"""
     from gossip.run import shown
 
     from . import run_state, stopping
@@ -241,8 +237,8 @@ def explain(
     ] = None,
     runs: Dir = Path("runs"),
 ) -> None:
-    """Say what an exit code means, or why things went as they did in a run: gossip explain 5,
-    gossip explain RUN, gossip explain RUN 3, gossip explain RUN @120"""
+    """Explain an exit code, a run, a peer or a round: gossip explain 5, gossip explain RUN,
+    gossip explain RUN 3, gossip explain RUN @120"""
     from gossip.run import shown
 
     if what is None or (what.isdecimal() and part is None):
@@ -275,8 +271,7 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     runs: Dir = Path("runs"),
 ) -> None:
-    """Remove what a run has left; checkpoints stay. A run that trains is left alone:
-    gossip rm RUN"""
+    """Remove the files of a run that has ended; checkpoints stay: gossip rm RUN"""
     from gossip.errors import ConfigError
     from gossip.run import shown
 
@@ -295,7 +290,7 @@ def rm(
     for line in removal.kept:
         print(f"stays: {shown(line)}")
     if not yes and not sys.stdin.isatty():
-        raise ConfigError(f"remove {what}? Nobody is here to ask", "gossip rm RUN --yes")
+        raise ConfigError(f"remove {what}? stdin is no terminal", "gossip rm RUN --yes")
     if not yes and not typer.confirm(f"remove {what}?"):
         print("nothing was removed")
         return

@@ -7,24 +7,24 @@ from gossip.observe import events
 from .words import counted
 
 EVERY_S, EVERY_S_MAX = 5.0, 60.0
-"""Short epochs share a line, and later on longer ones do."""
+"""Bounds of the interval between two lines, in seconds. Epochs within an interval share a line."""
 
 
 class Epochs:
     """Completed epochs.
 
     Attributes:
-        ended: By number, as the first peer reports that has completed it.
+        ended: By number, as the first peer that has completed the epoch reports it.
     """
 
     def __init__(self) -> None:
         self.ended: dict[int, events.Epoch] = {}
         self._printed, self._printed_at, self._every_s = 0, float("-inf"), EVERY_S
-        self._printed_left = False  # whether a line was about an epoch that has left samples
+        self._printed_left = False  # whether a line was about an epoch with samples left over
 
     def apply(self, event: events.Epoch) -> list[str]:
-        """Return a line for an epoch, or for several together where they are short. One that has
-        used samples twice has its line at once, and so has the first that has left some."""
+        """Return a line for an epoch, or for several short ones together. An epoch that used
+        samples twice has its line at once, and so has the first with samples left over."""
         if event.epoch is None or event.epoch in self.ended:
             return []
         self.ended[event.epoch] = event
@@ -38,7 +38,7 @@ class Epochs:
         return self.rest()
 
     def rest(self) -> list[str]:
-        """Return the line about the epochs that no line was about: also when the run is over."""
+        """Return the line about the epochs that have had no line."""
         new = list(self.ended.items())[self._printed :]
         self._printed = len(self.ended)
         if not new:

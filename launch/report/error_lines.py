@@ -1,4 +1,4 @@
-"""An error of ours as a person reads it in a terminal."""
+"""Errors of gossip on a terminal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .words import broken, line_width
 
 
 def print_error(error: GossipError) -> None:
-    """Two or three lines on stderr, no traceback: it is told what is wrong, and what to do."""
+    """Print the error and its hint on stderr, without a traceback."""
     text = f"error: {shown_lines(error)}"
     if error.hint:
         text += f"\n  hint: {shown_lines(error.hint)}"

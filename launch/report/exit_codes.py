@@ -1,5 +1,4 @@
-"""Meanings of exit codes: for ``gossip explain``, and for the table of docs/exit_codes.md, which a
-test compares with these."""
+"""Meanings of exit codes, for ``gossip explain``. A test compares docs/exit_codes.md with them."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExitCodeMeaning:
-    """``action``: what a person or a scheduler should do about it; "": nothing."""
+    """Meaning of one code. ``action``: remedy for a user or a scheduler; "": none."""
 
     status: str
     meaning: str
@@ -87,12 +86,12 @@ CODES: dict[int, ExitCodeMeaning] = {
 
 
 def status_of(code: int) -> str:
-    """Return how a run with that exit code has ended, in a word; of another code: it failed."""
+    """Return the status of a run with that exit code; "failed" for a code that is not ours."""
     return CODES[code].status if code in CODES else "failed"
 
 
 def explain(code: int) -> list[str]:
-    """Lines for people."""
+    """Return lines with the status, the meaning and the action of a code."""
     known = CODES.get(code)
     if known is None and 128 < code < 128 + signal.NSIG:
         try:

@@ -1,5 +1,5 @@
-"""``gossip explain RUN``: what became of a run, of one of its peers or of one of its rounds, in
-sentences, from commits and events."""
+"""``gossip explain RUN``: sentences about a run, one of its peers or one of its rounds, from
+commits and events."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ LINES_MAX = 40
 shown."""
 MACHINES_MAX = 12
 LATE_SHARE = 0.1
-"""Share of the rounds that were closed without a peer from which on the peer is named."""
+"""Minimum share of rounds closed without a late peer from which on the peer is named."""
 
 
 def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[str]:
-    """Lines for a person.
+    """Return lines about the run in ``folder``.
 
     Args:
-        what: A peer's number, or ``@N`` for round N. A number that is no peer's is a round's.
-        width: In characters, of the lines that are tables.
+        what: The number of a peer, or ``@N`` for round N. If no peer has the number, it is a round.
+        width: Width of the lines of tables, in characters.
     Raises: ConfigError: There is no such peer or round.
     """
     if what is None:
@@ -58,9 +58,9 @@ def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[st
 
 
 def of_run(run: RecordedRun, width: int) -> list[str]:
-    """``width``: of the lines, in characters."""
+    """Return lines about the whole run. ``width``: width of the lines, in characters."""
     view, standing = run.view, standing_of(run.folder)
-    # those before a checkpoint that it went on from were never its own
+    # Rounds before the checkpoint that the run resumed from belong to another run.
     rounds = view.round + 1 - ((view.first or 0) if run.settings.resume else 0)
     took = clock(run.duration_s)
     lines = [f"The run {run.name}: {standing.state}, {counted(rounds, 'round')}, {took}."]
@@ -83,8 +83,7 @@ def of_run(run: RecordedRun, width: int) -> list[str]:
 
 
 def _stages(run: RecordedRun) -> list[str]:
-    """Return the lines about the stages of a pipeline: their peers, and the processes that have
-    ended otherwise than they should."""
+    """Return the lines about the stages of a pipeline: their peers, and those that ended early."""
     view, lines = run.view, []
     for place in sorted({each.in_words for each in view.stages.values()}):
         peers = sorted(peer for peer, each in view.stages.items() if each.in_words == place)
@@ -96,8 +95,8 @@ def _stages(run: RecordedRun) -> list[str]:
 
 
 def _times(run: RecordedRun) -> list[str]:
-    """Return the lines about the time of rounds. In a pipeline the time until an update is there is
-    that of all stages, so only the whole is known."""
+    """Return the lines about the time of rounds. In a pipeline the time of an update includes all
+    stages, so only the duration of the round is known."""
     took = run.commits.lasted_s()
     known = np.isfinite(took)
     if not known.any():
@@ -127,12 +126,12 @@ def _slowest(who: str, compute: float, whole: float) -> str:
 def _rest(seconds: float) -> str:
     return (
         f"The rest, {lasted(max(0.0, seconds))}, went into sending updates and the result, "
-        "waiting for those who were late, and applying it."
+        "waiting for late peers, and applying it."
     )
 
 
 def _late_peers(run: RecordedRun) -> list[str]:
-    """Return the peers that were waited for in vain in more than one round of ten."""
+    """Return lines about the peers without which more than one round of ten was closed."""
     late = Counter(peer for missing, _ in run.turns.late.values() for peer in missing)
     return [
         f"{counted(count, 'round')} of {len(run.commits)} were closed without peer {peer}, which "
@@ -188,7 +187,7 @@ def _part_in_rounds(run: RecordedRun, peer: int) -> list[str]:
 
 
 def _compared(run: RecordedRun, peer: int) -> list[str]:
-    """Return the lines that compare its updates to those of the others."""
+    """Return the lines that compare the updates of a peer with those of the others."""
     commits = run.commits
     mine = commits.who == peer
     beside = ~mine & np.isin(commits.of, commits.of[mine])
@@ -227,7 +226,7 @@ def _time_line(run: RecordedRun, peer: int) -> list[str]:
 
 
 def of_round(run: RecordedRun, number: int) -> list[str]:
-    """Return what commits and events report about a round; nothing: none reports it."""
+    """Return lines from the commits and events of a round; no lines if there are none."""
     near = {
         (commit.stage, commit.round): commit
         for commit in RunFiles(run.folder).commits()
@@ -303,8 +302,8 @@ def _roster_changes(before: set[int], commit: CommitRow) -> list[str]:
 
 
 def _events_of_round(run: RecordedRun, number: int) -> list[str]:
-    """Return the lines of the run about the round, and why it went to another server, or was closed
-    without a peer."""
+    """Return the lines of the run about the round, and the reasons for another server or for a
+    missing peer."""
     found = []
     if number in run.turns.late:
         missing, waited = run.turns.late[number]

@@ -1,7 +1,5 @@
-"""Events that happen again and again are folded into one line with a count.
-
-Pure: fed with lines and the time, it returns what is to be shown.
-"""
+"""Folding of repeated events into one line with a count. Lines and the time come in as
+arguments."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ from .words import numbers
 BURST = 5
 """Maximum number of lines of a kind that are shown one by one within ``WINDOW_S``."""
 WINDOW_S = 10.0
-"""After so long there is one line for the others, with their number."""
+"""Length of a window, in seconds. The further lines of a kind become one line at its end."""
 FOLDED = ("~", "!", "?", "+", "-", "=")
-"""Deaths, faults, pauses and errors have other marks: all of them are shown."""
+"""Marks of lines that are folded. Deaths, faults, pauses and errors have other marks."""
 _NUMBER = re.compile(r"\d[\d.,]*(?:e[+-]?\d+)?")
 _SUBJECT = re.compile(r". peer (\d{1,9})\b")
 
@@ -33,15 +31,15 @@ class _Kind:
 
 
 class EventFolder:
-    """Two lines are of a kind that differ in their numbers only."""
+    """Folds lines of a kind. Lines that differ only in their numbers are of one kind."""
 
     def __init__(self) -> None:
         self._kinds: dict[str, _Kind] = {}
         self._held_last = False
 
     def fold(self, text: str, now: float) -> list[str]:
-        """Fold a line with those before it. Returns the lines to show now."""
-        if text.startswith("  "):  # goes on with the line before
+        """Fold a line with those before it. Return the lines to show now."""
+        if text.startswith("  "):  # a continuation of the line before
             return [] if self._held_last else [text]
         self._held_last = False
         if not text.startswith(FOLDED):
@@ -59,12 +57,12 @@ class EventFolder:
         return ended
 
     def due(self, now: float) -> list[str]:
-        """The counts of the windows that are over."""
+        """Return the lines with the counts of the windows that are over."""
         over = [key for key, kind in self._kinds.items() if now - kind.since >= WINDOW_S]
         return self._end(over, now)
 
     def rest(self, now: float) -> list[str]:
-        """The counts of all that was held: the run is over."""
+        """Return the lines with the counts of all windows. Called when the run is over."""
         return self._end(list(self._kinds), now)
 
     def _end(self, keys: list[str], now: float) -> list[str]:
@@ -80,18 +78,18 @@ class EventFolder:
                 f"{kind.last[:1]} {kind.held} more in {took_s:.0f} s{who}, the last{ago}: "
                 f"{kind.last[2:]}"
             )
-            # who goes on like this gets one line in each window
+            # A kind that continues has one line in each window.
             self._kinds[key] = _Kind(now, shown=BURST)
         return lines
 
 
 def folded(happenings: Sequence[Happening], most: int) -> list[tuple[Happening, int]]:
-    """The last that happened, at most so many, in order: of those of a kind the last one, with
-    their number. Deaths, faults, pauses and errors are each shown."""
+    """Return at most ``most`` of the last happenings, in order, each with its count. A kind has one
+    entry, its last; deaths, faults, pauses and errors are never folded."""
     found: list[tuple[Happening, int]] = []
     places: dict[str, int] = {}
     for happening in reversed(happenings):
-        if happening.text.startswith("  "):  # goes on with the line before
+        if happening.text.startswith("  "):  # a continuation of the line before
             continue
         kind = _NUMBER.sub("#", happening.text)
         if kind in places and happening.text.startswith(FOLDED):

@@ -1,8 +1,7 @@
 """Files of JSON lines that grow while they are read, and a run's folder full of them.
 
-A file of a run may be written to at this moment, by processes of this machine or of another one
-that shares the folder. So a row is given out once, as soon as its line has an end; a line that a
-crash has torn is left out, and counted.
+Processes of this or another machine may append to a file of a run during the reading. A row is
+yielded once, as soon as its line is complete. A line that a crash has torn is skipped and counted.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ from .words import counted
 BLOCK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 2**20
 REFUSED_BYTES_MAX = 16 * 2**20
-"""Maximum bytes of lines in one file that are no rows. Beyond it the rest of the file is not
-read."""
+"""Maximum bytes of lines in one file that are no rows. Beyond it the file is not read further."""
 TAILS_KEPT = 16
 LATE_S_MAX = 5.0
-"""Maximum delay of a launcher's row behind others of its time, in seconds: a launcher reads the
-messages of peers one peer after the other."""
+"""Maximum delay of a launcher's row behind later rows, in seconds. A launcher reads the messages of
+peers one peer after the other."""
 TAIL_BEGIN = b',"contributors":'
 """Start of the part of a commit's line that is the same in the files of all peers."""
 _DECODER = json.JSONDecoder()
@@ -39,16 +37,17 @@ _PEER = re.compile(r"peer-(0|[1-9]\d{0,3})")
 
 
 class RowParser:
-    """Lines of JSON objects. Of a round that many peers tell of, what they tell alike is parsed
-    and checked once: with hundreds of peers that is nearly all of it. Rows share those values."""
+    """Parser of lines with JSON objects. The part that is the same in the lines of all peers about
+    a round is parsed and checked once, and the rows share its values. With hundreds of peers that
+    is nearly the whole line."""
 
     def __init__(self) -> None:
         self._tails: dict[tuple[str, bytes], Row] = {}
-        self._last: tuple[str, bytes, Row] = "", b"\n", {}  # no line ends so
+        self._last: tuple[str, bytes, Row] = "", b"\n", {}  # no line ends like this
 
     def parse(self, line: bytes, file: str) -> Row:
         """Parse a line of a file of that name. Raises: ValueError: It is no row."""
-        event, text, tail = self._last  # a hash of it takes longer than to compare it
+        event, text, tail = self._last  # A comparison with it is faster than its hash.
         alike = line.endswith(text)
         at = len(line) - len(text) if alike else line.find(TAIL_BEGIN)
         if at < 0:
@@ -59,12 +58,12 @@ class RowParser:
             if not alike or event != kind:
                 tail = self._tail(line[at:], kind, file)
         except ValueError:
-            return check_row(parse_json(line), file)  # the name stands in an object of its own
+            return check_row(parse_json(line), file)  # The tail began inside a nested object.
         row.update(tail)
         return row
 
     def _tail(self, text: bytes, event: str, file: str) -> Row:
-        """Return the fields in the end of a line of such an event."""
+        """Return the fields at the end of a line of an event of that name."""
         found = self._tails.get((event, text))
         if found is None:
             found = check_row({"event": event, **parse_json(b"{" + text[1:])}, file)
@@ -82,21 +81,21 @@ def _parsed(text: str) -> Any:
     try:
         found, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
-        return parse_json(text)  # blanks before it, or it is no JSON
+        return parse_json(text)  # It begins with blanks, or is no JSON.
     return found if end == len(text) else parse_json(text)
 
 
 class GrowingFile:
-    """The rows of ``folder / name`` (no link, no pipe), each once, in the order of the file.
+    """Reader of ``folder / name`` (no link, no pipe), which yields each row once, in order.
 
-    What was rotated away is read first: ``name.000001.gz``, ``name.000002`` and so on, then
-    ``name`` itself. A file that is rotated between two calls is read on where it is now.
+    Rotated segments come first: ``name.000001.gz``, ``name.000002`` and so on, then ``name``. A
+    file that is rotated between two calls is read further in its segment.
 
     Attributes:
-        why_not: Why it cannot be read; "": it can, or there is none yet.
-        refused: Lines that are no rows of such a file: a crash has torn them, or somebody has
-            changed them. ``why_refused``: the first, and what is wrong with it.
-        replaced: Whether another file has come in its place. What that one has is not read.
+        why_not: Why the file cannot be read; "": it can, or does not exist yet.
+        refused: Number of lines that are no rows of this file, because a crash has torn them or an
+            edit has changed them. ``why_refused``: the first of them, and its error.
+        replaced: Whether another file has replaced it. The other file is not read.
     """
 
     def __init__(self, folder: Path, name: str, parser: RowParser | None = None) -> None:
@@ -106,12 +105,12 @@ class GrowingFile:
         self.refused, self.why_refused = 0, ""
         self._refused_bytes = 0
         self.replaced = False
-        self._segments = 0  # so many of them are read to their ends
-        self._lines = 0  # of it were seen
-        self._at = 0  # in the one after those, or in the file itself
-        self._rest = b""  # of a line without its end
-        self._seen = -1, -1, -1  # inode, size and time of the file when it was read last
-        self._inode = -1  # of the file in which ``_at`` is a place
+        self._segments = 0  # Segments that are read to their ends.
+        self._lines = 0  # Lines read of the next segment, or of the file itself.
+        self._at = 0  # Offset there.
+        self._rest = b""  # An incomplete line.
+        self._seen = -1, -1, -1  # Inode, size and time of the file at the last reading.
+        self._inode = -1  # Inode of the file that ``_at`` belongs to.
 
     def rows(self) -> Iterator[Row]:
         """Yield the rows that have come since the last call."""
@@ -124,25 +123,26 @@ class GrowingFile:
                 self._lines = 0
             yield from self._read_rest()
         except FileNotFoundError:
-            self._seen = -1, -1, -1  # it was rotated a moment ago, or removed: seen the next time
+            self._seen = -1, -1, -1  # It was just rotated or removed: the next call looks again.
         except (ConfigError, OSError, EOFError, zlib.error) as error:
             self.why_not = str(error)
 
     def _changed(self) -> bool:
-        """Cheap: of hundreds of files most have nothing new."""
+        """Whether the file has changed since the last call. A ``stat`` is cheap, and most of
+        hundreds of files have nothing new."""
         try:
             found = os.stat(self.path, follow_symlinks=False)
         except OSError:
             return False
         now = found.st_ino, found.st_size, found.st_mtime_ns
         seen, self._seen = self._seen, now
-        # an empty one was rotated a moment ago; of a link or a pipe whoever opens it is told
+        # An empty file was just rotated. Opening a link or a pipe raises.
         return seen != now
 
     def _open_segment(self) -> tuple[str, BinaryIO] | None:
-        """The one that is read next."""
+        """Open the segment that is read next."""
         while (name := self._next_segment()) is not None:
-            with suppress(FileNotFoundError):  # it was compressed at this moment
+            with suppress(FileNotFoundError):  # It was compressed between the two calls.
                 return name, open_in(self._folder, name)
         return None
 
@@ -162,8 +162,8 @@ class GrowingFile:
                 yield from self._parse_block(block)
 
     def _read_rest(self) -> Iterator[Row]:
-        """Yield new rows of the file itself, which is open for a moment only: a swarm has more
-        files than a process may hold open."""
+        """Yield new rows of the file itself. It is open only for each block: a swarm may have more
+        files than a process can hold open."""
         while block := self._next_block():
             yield from self._parse_block(block)
 
@@ -207,13 +207,13 @@ class GrowingFile:
 
 
 class RunFiles:
-    """The rows of all files of a run, as they come.
+    """Reader of all files of a run, which yields new rows.
 
-    ``t`` of each row that is given out is seconds since 1970, by the clock of the machine that has
-    written it: monotonic clocks of several machines have nothing in common.
+    ``t`` of each row is seconds since 1970, by the clock of the machine that has written it:
+    monotonic clocks of several machines cannot be compared.
 
     Attributes:
-        folder: Of the run.
+        folder: Folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -223,7 +223,7 @@ class RunFiles:
 
     @property
     def broken(self) -> list[str]:
-        """A line on each file that is none of a run's, or has lines that are none."""
+        """A line for each file that cannot be read, or that has lines that are no rows."""
         return [
             file.why_not
             or f"{counted(file.refused, 'line')} of {name} could not be read, the first in "
@@ -234,7 +234,7 @@ class RunFiles:
 
     @property
     def replaced(self) -> bool:
-        """Whether somebody has put another file in the place of one: all is to be read anew."""
+        """Whether a file has been replaced by another, so that the run must be read again."""
         return any(file.replaced for file in self._files.values())
 
     def peers(self) -> list[int]:
@@ -242,27 +242,26 @@ class RunFiles:
         try:
             names = os.listdir(self.folder)
         except OSError:
-            return []  # somebody has removed it meanwhile, or closed it
+            return []  # It was removed, or is not readable any more.
         found = sorted(int(match[1]) for name in names if (match := _PEER.fullmatch(name)))
         return found[:PEERS_MAX]
 
     def events(self) -> Iterator[Event]:
-        """Yield new events that launchers have written, by time. Without a launcher (torchrun),
-        they are those that the peers have written themselves."""
+        """Yield new events of launchers, by time; without a launcher (torchrun), those that the
+        peers have written."""
         return map(read_event, self._by_time(self._event_files(), in_order))
 
     def commits(self) -> Iterator[CommitRow]:
-        """Yield new commits, by the time at which their makers have written them: of all branches,
-        and a shard each. Those of one round may come twice: two peers may both have written it
-        down."""
+        """Yield new commits of all shards and branches, by the time at which their makers recorded
+        them. A commit may come twice if two peers recorded it."""
         return read_commits(self._by_time(self._files_of("commits")))
 
     def metrics(self) -> Iterator[Row]:
-        """New rows of what scripts have logged, by time."""
+        """Yield new rows that scripts have logged, by time."""
         return self._by_time(self._files_of("metrics"))
 
     def notes(self) -> Iterator[Row]:
-        """New rows of what people have noted, in the order of the file."""
+        """Yield new rows of ``gossip note``, in the order of the file."""
         return map(_on_wall_clock, self._file("notes.jsonl").rows())
 
     def _event_files(self) -> list[GrowingFile]:
@@ -272,7 +271,7 @@ class RunFiles:
         return [self._file(name) for name in launchers] or self._files_of("events")
 
     def _files_of(self, kind: str) -> list[GrowingFile]:
-        """Those of the peers; where these are elsewhere, what was put together from them."""
+        """Return the files of the peers; if none is in the folder, the file that merges them."""
         names = [f"peer-{peer}/{kind}.jsonl" for peer in self.peers()]
         there = [name for name in names if os.path.lexists(self.folder / name)]
         return [self._file(name) for name in there or [f"{kind}.jsonl"]]
@@ -290,7 +289,7 @@ class RunFiles:
 
 
 def in_order(rows: Iterable[Row]) -> Iterator[Row]:
-    """By ``t``, where none comes more than ``LATE_S_MAX`` after later ones."""
+    """Yield rows by ``t``. No row may come more than ``LATE_S_MAX`` behind a later one."""
     waiting: list[tuple[float, int, Row]] = []
     newest = 0.0
     for number, row in enumerate(rows):

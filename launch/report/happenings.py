@@ -9,12 +9,12 @@ from gossip.errors import GossipError
 from gossip.faults import Fault, Partition, parse
 from gossip.observe import events
 
-SLACK_S = 0.05  # the launcher may hear of a death a moment after the peers did
+SLACK_S = 0.05  # The launcher may receive news of a death a moment after the peers.
 
 
 @dataclass(slots=True)
 class Blow:
-    """A fault that hit a peer, or a death that nobody planned, and who noticed when. Times are
+    """A fault that hit a peer, or an unplanned death, and the peers that noticed it. Times are
     monotonic seconds."""
 
     peer: int
@@ -23,18 +23,17 @@ class Blow:
     round: int
     at: float
     planned: bool
-    skips: dict[int, float] = field(default_factory=dict)  # who -> first skip after the blow
-    deaths: dict[int, float] = field(default_factory=dict)  # who -> when it held the peer for dead
-    until: float = 0.0  # a hang: when it is over
-    returned: bool = False  # alive for others again: what befalls it from then on is another matter
+    skips: dict[int, float] = field(default_factory=dict)  # peer -> time of its first skip
+    deaths: dict[int, float] = field(default_factory=dict)  # peer -> when it declared the death
+    until: float = 0.0  # end of a hang
+    returned: bool = False  # alive for others again; later events do not belong to this blow
     told_skip: bool = False
     told_dead: bool = False
 
     @property
     def skip_ms(self) -> float | None:
         """Time from the blow to the slowest survivor's first skip, in milliseconds; None: no peer
-        has noticed it. A survivor that receives news of the death before any skip of its own skips
-        the peer then."""
+        has noticed it. A survivor that learns of the death before its own skip counts from then."""
         noticed = {**self.deaths, **self.skips}
         return max(0.0, max(noticed.values()) - self.at) * 1000 if noticed else None
 
@@ -50,14 +49,14 @@ class Blow:
 
 @dataclass(slots=True)
 class RejoinRecord:
-    """A peer that was started again, or a newcomer, on its way to its first round. ``since``: when
-    it died, or was started."""
+    """A restarted peer or a newcomer before its first round. ``since``: when it died, or was
+    started."""
 
     peer: int
     incarnation: int
     since: float | None
-    round: int | None = None  # the first that it was in
-    after_s: float | None = None  # from ``since`` until then
+    round: int | None = None  # its first round
+    after_s: float | None = None  # seconds from ``since`` until that round
 
     def is_of(self, peer: int, incarnation: int) -> bool:
         return (self.peer, self.incarnation) == (peer, incarnation)
@@ -69,20 +68,20 @@ class RejoinRecord:
 
 @dataclass(slots=True)
 class RestartRecord:
-    """A peer that died by itself and was to be started again (``--restarts``), or was not, because
-    its restarts were used up (``number`` is None then)."""
+    """Restart of a peer that died by itself (``--restarts``). ``number``: None if its restarts were
+    used up."""
 
     peer: int
     round: int
     why: str
     number: int | None
     wait_s: float = 0.0
-    incarnation: int | None = None  # of the life that came of it; None: none did
+    incarnation: int | None = None  # incarnation of the restarted peer; None: it did not start
 
 
 @dataclass(slots=True)
 class SuspicionRecord:
-    """A peer that fell under the threshold of trust: when first, and why; its lowest trust."""
+    """A peer below the threshold of trust: the first round, its lowest trust, and the reasons."""
 
     round: int | None
     trust: float
@@ -91,8 +90,7 @@ class SuspicionRecord:
 
 @dataclass(slots=True)
 class PartitionRecord:
-    """Links that were cut, or made worse, and who was apart meanwhile.
-    Times are monotonic seconds."""
+    """A fault of links, and the peers that it separated. Times are monotonic seconds."""
 
     fault: str
     round: int
@@ -100,16 +98,17 @@ class PartitionRecord:
     over_at: float | None = None
     paused: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
-    sides: tuple[tuple[int, ...], ...] = ()  # of a partition
+    sides: tuple[tuple[int, ...], ...] = ()  # only of a partition
 
     def is_between(self, one: int, other: int) -> bool:
-        """Whether two peers are on different sides of it."""
+        """Whether two peers are on different sides of the partition."""
         apart = [{one, other}.intersection(side) for side in self.sides]
         return sum(len(each) == 1 for each in apart) == 2
 
 
 def fault_of(word: str) -> Fault | None:
-    """A fault as it is typed; of a drill its number stands before it. None: it is none."""
+    """Parse a fault in the syntax of a fault plan. In a drill its number stands before it. Return
+    None for any other text."""
     try:
         (fault,) = parse([word.rpartition(": ")[2]])
     except (GossipError, ValueError):
@@ -118,6 +117,6 @@ def fault_of(word: str) -> Fault | None:
 
 
 def sides_of(word: str) -> tuple[tuple[int, ...], ...]:
-    """Return the sides of a partition in the syntax of a fault plan. Another fault has none."""
+    """Return the sides of a partition in the syntax of a fault plan; () for another fault."""
     fault = fault_of(word)
     return fault.sides if isinstance(fault, Partition) else ()

@@ -10,9 +10,8 @@ from typing import TypeAlias
 
 from gossip.observe import CommitRow
 
-RECENT_ROUNDS = 8  # as the core weighs a branch
-# a commit that nothing was built on may have been applied by nobody:
-# its maker died before it sent it
+RECENT_ROUNDS = 8  # the core weighs a branch by as many
+# A single commit at the end may have been applied by no peer: its maker died before it sent it.
 BRANCH_ROUNDS = 2
 EPOCHS_MAX = 1000
 """Epochs that one slice of a round may span."""
@@ -87,15 +86,15 @@ Key: TypeAlias = tuple[int, str]  # round, chain
 
 
 def read(commits: Iterable[CommitRow]) -> History:
-    """Return the history that the commits make. They may come in any order.
+    """Return the history of the commits, which may come in any order.
 
-    The next round names the chain that it builds on. Where a run ends on several branches, or a
-    commit is missing because its maker was killed before it could write it down, the branch with
-    the most contributors in its last rounds counts, then the longest, then the one whose last
-    commit was made at the latest attempt: it was made because the earlier was not heard of.
+    A commit names the chain that it extends. If a run ends on several branches, or if a killed
+    maker did not record its commit, the branch with the most contributors in its last rounds
+    counts. Ties go to the longest branch, then to the latest attempt of the last commit: its server
+    had not received an earlier one.
 
-    In a pipeline each stage has commits of its own, of the same rounds. Those of the last count:
-    they have the losses.
+    In a pipeline each stage has commits of its own for the same rounds. Those of the last stage
+    count, because they have the losses.
     """
     rounds: dict[Key, _BranchRound] = defaultdict(_BranchRound)
     kept = list(commits)
@@ -113,7 +112,7 @@ def read(commits: Iterable[CommitRow]) -> History:
         candidates = [key for key in heads if key[0] <= below]
         if not candidates:
             break
-        # After a gap: the nearest that there is.
+        # After a gap, the nearest round counts.
         if true:
             nearest = max(number for number, _ in candidates)
             candidates = [key for key in candidates if key[0] == nearest]
@@ -139,12 +138,12 @@ def read(commits: Iterable[CommitRow]) -> History:
 
 
 def _bridges(rounds: Mapping[Key, _BranchRound], heads: set[Key]) -> dict[Key, Key]:
-    """Return bridges over one missing commit in the midst of a branch: round after it -> head at
-    which the branch continues.
+    """Return bridges over one missing commit inside a branch: round after it -> head at which the
+    branch continues.
 
     A Byzantine server records the commit that it made, not the one that it sent. That record is a
-    head of its own in the round of the missing commit, and has the contributors. If the maker of a
-    commit was killed before it recorded the commit, only the rounds before it are there.
+    separate head in the round of the missing commit, and has the contributors. If the maker of a
+    commit was killed before it recorded the commit, only the rounds before it exist.
     """
     found: dict[Key, Key] = {}
     for key, here in rounds.items():
@@ -159,7 +158,7 @@ def _bridges(rounds: Mapping[Key, _BranchRound], heads: set[Key]) -> dict[Key, K
 
 
 def _path(rounds: Mapping[Key, _BranchRound], head: Key, chosen: set[Key]) -> list[CommitRow]:
-    """The commits from where it left the true chain to its head."""
+    """Return the commits of a branch, from its first after the true chain to its head."""
     path: list[CommitRow] = []
     key = head
     while key in rounds and key not in chosen:
@@ -169,9 +168,9 @@ def _path(rounds: Mapping[Key, _BranchRound], head: Key, chosen: set[Key]) -> li
 
 
 def _weight(rounds: Mapping[Key, _BranchRound], head: Key, children: Mapping[Key, int]) -> int:
-    """Distinct contributors of the last rounds up to ``head``, as far as they are not those of
-    another branch, too. To the first round of a branch those have contributed, too, who have
-    followed another since."""
+    """Return the number of contributors of the last rounds up to ``head``. Rounds that another
+    branch shares do not count, nor does the first round of a branch: peers that have followed
+    another branch since contributed to it, too."""
     seen: set[int] = set()
     key = head
     for _ in range(RECENT_ROUNDS):
@@ -190,10 +189,10 @@ Ranges: TypeAlias = list[tuple[int, int]]
 
 def used(commits: Iterable[CommitRow]) -> tuple[int, dict[int, Ranges]]:
     """Return the number of samples of an epoch, and the samples that the rounds of the commits
-    used, by epoch. A sample counts if it went into the commits of all shards: others are given out
+    used, by epoch. A sample counts if it is in the commits of all shards; others are assigned
     again.
 
-    Memory and time follow from the number of slices, whatever numbers a folder of others holds.
+    Memory and time depend only on the number of slices, not on the numbers in untrusted files.
     """
     ranges: dict[int, Ranges] = {}
     sharded = [commit for commit in commits if commit.epoch is not None and commit.samples_total]
@@ -219,7 +218,7 @@ def used(commits: Iterable[CommitRow]) -> tuple[int, dict[int, Ranges]]:
 
 
 def _add_slice(ranges: dict[int, Ranges], total: int, of_line: tuple[int, int], last: int) -> None:
-    """Add a slice of the line of all epochs up to the ``last``, cut at the ends of epochs."""
+    """Add a slice of the samples of all epochs up to ``last``, cut at the ends of epochs."""
     start, stop = of_line[0], min(of_line[1], total * (last + 1))
     if stop - start > EPOCHS_MAX * total:
         return  # no round has used so many epochs
@@ -240,8 +239,8 @@ def count_uses(ranges: Ranges, total: int) -> tuple[int, int, int]:
 
 
 def cost(branch: Branch, true: Sequence[CommitRow]) -> dict[str, int]:
-    """Return the cost of giving up a branch: the number of samples that were given back, and how
-    many of these the others also read."""
+    """Return the cost of giving up a branch: the number of samples that were returned, and how many
+    of these the true history also read."""
     (total, ours), (_, theirs) = used(true), used(branch.commits)
     given_back = sum(stop - start for ranges in theirs.values() for start, stop in ranges)
     both = 0

@@ -6,34 +6,34 @@ from gossip.observe import Event, events
 
 
 class StateHolders:
-    """``round``: the furthest that was told of. ``metrics``: what was logged last, by anybody."""
+    """Holders of the run's state. ``round``: the latest round that was reported. ``metrics``: the
+    values that any peer logged last."""
 
     def __init__(self) -> None:
         self.round = -1
         self.metrics: dict[str, float] = {}
         self._alive: set[int] = set()
-        self._hold: set[int] = set()  # or ended with it, in order
-        self._take: set[int] = set()  # who is about to take it over
-        self._new: set[int] = set()  # first lives that have yet to begin
+        self._hold: set[int] = set()  # peers that have the state, or finished with it
+        self._take: set[int] = set()  # peers that are receiving it
+        self._new: set[int] = set()  # first incarnations that have yet to begin
 
     @property
     def anybody(self) -> bool:
-        """Whether somebody has a state of this run, or may have in a moment; or is there from the
-        start: nobody knows."""
+        """Whether a peer has the state of this run, is receiving it, or has yet to begin."""
         return bool(self._hold or self._take or self._new)
 
     @property
     def in_vain(self) -> bool:
-        """Whether somebody is there, and nobody has what it wants."""
+        """Whether a peer is alive while no peer has the state that it needs."""
         return bool(self._alive) and not self.anybody
 
     def begin_anew(self) -> None:
-        """Clear the round, the metrics and the holders: the former state is lost."""
+        """Clear the round, the metrics and the holders, because the state is lost."""
         self.round, self.metrics = -1, {}
         self._hold.clear()
 
     def apply(self, event: Event) -> None:
-        """Apply one event, in the order in which they come."""
+        """Apply the next event."""
         match event:
             case events.Round() | events.Fault() | events.Halted() if event.round is not None:
                 self.round = max(self.round, event.round)  # rows of rounds are thinned out
@@ -67,6 +67,6 @@ class StateHolders:
             who.discard(peer)
 
     def in_words(self) -> str:
-        """How far the run was."""
+        """Describe the progress of the run."""
         logged = ", ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
         return f"round {self.round}" + (f" ({logged})" if logged else "")

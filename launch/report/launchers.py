@@ -1,5 +1,5 @@
-"""The launchers of a run. Each registers itself in the run's folder, so that it is found by pid and
-start time, never by name."""
+"""The launchers of a run. Each records its pid and start time in the run's folder, and is found by
+these, never by name."""
 
 from __future__ import annotations
 
@@ -39,16 +39,15 @@ class Launcher:
     """A process that has started peers of a run.
 
     Attributes:
-        started: Clock ticks since boot: with the pid it means one process and no other.
-        machine: Where that pid means something.
-        user: Its user id.
-        since: When it began; seconds of the epoch.
-        peers: Which it has started.
-        ended: When its last peer was gone; 0.0: they are not, or it was killed.
-        owner: The user id of whom the file belongs to that says so, and the folders that it lies
-            in. Where these are several, it is one who is not this user; -1:
-            it was not read from a file.
-        folder: Of the run, in which the file was found.
+        started: Start time in clock ticks since boot. With the pid it identifies one process.
+        machine: Machine of the pid.
+        user: User id of the process.
+        since: When the launcher began; seconds of the epoch.
+        peers: Peers that it has started.
+        ended: When its last peer was gone; 0.0: peers still run, or the launcher was killed.
+        owner: User id of the owner of the record and of its folders. If the owners differ, it is
+            one that is not this user; -1: the record was not read from a file.
+        folder: Folder of the run in which the record was found.
     """
 
     pid: int
@@ -64,23 +63,23 @@ class Launcher:
 
     @property
     def here(self) -> bool:
-        """Whether it was started on this machine, since it booted."""
+        """Whether the launcher was started on this machine since the last boot."""
         return self.machine == this_machine()
 
     @property
     def alive(self) -> bool:
-        """Whether its process is there, and has not said that its peers are gone."""
+        """Whether the process exists and has not recorded its end."""
         return not self.ended and self.here and is_alive(self.pid, self.started)
 
     @property
     def running(self) -> bool:
-        """Whether it still watches over its peers, as far as this machine can tell."""
+        """Whether the launcher still supervises its peers, as far as this machine can see."""
         return self.alive and hold.leads(self.pid, self.folder) is not False
 
     @property
     def strays(self) -> bool:
-        """Whether its process is there and does not lead this folder: that is a copy, or what it
-        says is made up."""
+        """Whether the process exists and does not lead this folder: the folder is a copy, or the
+        record is forged."""
         return self.alive and hold.leads(self.pid, self.folder) is False
 
 
@@ -89,7 +88,7 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
     """Record in a run's folder that this process is a launcher of that run, while the body runs.
     Afterwards record its end."""
     own = stat(os.getpid())
-    assert own is not None, "a process that runs is there"
+    assert own is not None, "this process exists"
     host, began = socket.gethostname(), time.time()
     path = folder / FOLDER / f"{os.getpid()}-{own.started}-{this_machine()[:8]}.json"
     path.parent.mkdir(exist_ok=True)
@@ -101,7 +100,7 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
         for field, value in asdict(launcher).items()
         if field not in ("owner", "folder")
     }
-    held = hold.mark_leader(folder)  # before the record appears, and until it has the end
+    held = hold.mark_leader(folder)  # before the record appears, and until its end is recorded
     write_json(path, said)
     try:
         yield
@@ -113,10 +112,10 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
 
 
 def of(folder: Path, broken: list[str] | None = None) -> list[Launcher]:
-    """All that ever were, in the order in which they came.
+    """Return all launchers that the run has had, in order of their start.
 
     Args:
-        broken: Gets a line on each file among their records that is none.
+        broken: List that receives a line for each invalid record.
     """
     told = [] if broken is None else broken
     try:
@@ -135,14 +134,14 @@ def of(folder: Path, broken: list[str] | None = None) -> list[Launcher]:
         try:
             found.append(_read(folder, f"{FOLDER}/{name}"))
         except FileNotFoundError:
-            continue  # it was there a moment ago
+            continue  # It was removed after the listing.
         except ConfigError as error:
             told.append(str(error))
     return sorted(found, key=lambda launcher: (launcher.since, launcher.pid))
 
 
 def _read(folder: Path, name: str) -> Launcher:
-    """Raises: ConfigError: It is no record of a launcher."""
+    """Read a record. Raises: ConfigError: It is no record of a launcher."""
     owners: set[int] = set()
     with open_in(folder, name, owners) as file:
         said = object_in(read_at_most(file, RECORD_BYTES_MAX, folder / name), folder / name)
@@ -171,7 +170,7 @@ def _read(folder: Path, name: str) -> Launcher:
 
 
 def command_of(pid: int) -> str:
-    """A process's command line as one line; "" when there is none, or it may not be seen."""
+    """Return the command line of a process; "": there is none, or it is not readable."""
     return " ".join(_words_of(pid))
 
 
@@ -188,8 +187,8 @@ def is_launcher(pid: int, folder: Path) -> bool:
     """Whether a process is this user's, leads the run in ``folder``, and was started by a command
     that starts peers.
 
-    Records say which are; but records can be made up, and whoever copies or unpacks a folder makes
-    what it says their own.
+    The records are no proof. They can be forged, and a user that copies or unpacks a folder becomes
+    the owner of its records.
     """
     try:
         own = os.stat(f"/proc/{pid}").st_uid == os.geteuid()
@@ -199,7 +198,7 @@ def is_launcher(pid: int, folder: Path) -> bool:
 
 
 def starts_peers(command: Sequence[str]) -> bool:
-    """Whether it is ``gossip ...``, also as ``python /usr/bin/gossip ...``, or
+    """Whether a command is ``gossip ...``, also as ``python /usr/bin/gossip ...``, or
     ``python -m gossip.launch.X ...``, or that of another package of ours, ``gossip_X``."""
     if not command:
         return False
@@ -227,17 +226,17 @@ def is_alive(pid: int, started: int) -> bool:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """The living processes of this machine that were started as part of the run in ``folder``, as
-    their environment says."""
+    """Return the living processes of this machine with the run in ``folder`` in their
+    environment."""
     word = f"GOSSIP_RUN_DIR={folder.resolve()}".encode()
     found = []
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        # gone, or not ours to look into
+        # It is gone, or belongs to another user.
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
-                continue  # root can look into those of others, who may write what they like there
+                continue  # Root can read environments of other users, which may be forged.
             if word in file.read().split(b"\0"):
                 alive = stat(int(name))
                 if alive is not None and alive.state not in "ZX":

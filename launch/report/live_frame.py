@@ -1,8 +1,5 @@
-"""Lines at the bottom of the terminal while a run goes on: what was started, how far it is, whether
-it is healthy, where the model will be, and a table of the peers.
-
-Pure: from what is known of a run to lines that fit the terminal.
-"""
+"""Lines at the bottom of the terminal during a run: what was started, progress, health, the place
+of the model, and a table of the peers. All lines fit the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from .run_model import RunModel
 from .words import clock, counted, named, near, numbers
 
 PEERS_MAX = 12
-"""Maximum number of peers of which the table shows all. With more, it shows those that need
+"""Maximum number of peers of which the table shows all. With more, it shows only those that need
 attention."""
 BAR_WIDTH = 20
 ROWS_MIN = 3
@@ -34,11 +31,11 @@ class About:
     """Description of the run that was started.
 
     Attributes:
-        name: Of the run.
+        name: Name of the run.
         what: Peers, topology and rule, in words.
-        folder: Of the run, as it is shown.
-        rounds: After which it ends by itself, if it was told so.
-        model: Where its script saves the model, if that is known before it says so.
+        folder: Folder of the run, as it is shown.
+        rounds: Number of rounds after which it ends by itself; None: not set.
+        model: Where its script saves the model, if that is known before the script reports it.
     """
 
     name: str
@@ -52,8 +49,8 @@ class About:
 
 
 def frame(about: About, view: RunModel, now: float, began: float, size: Size) -> list[Text]:
-    """The lines, none wider than the terminal, and fewer than it is high. ``now`` and ``began``:
-    monotonic seconds."""
+    """Return the lines, none wider than the terminal, and fewer than its height. ``now`` and
+    ``began``: monotonic seconds."""
     width = max(size.width - 1, WIDTH_MIN)
     head = [
         Text(f"{about.name}: {about.what}", style="bold"),
@@ -76,7 +73,7 @@ def frame(about: About, view: RunModel, now: float, began: float, size: Size) ->
 
 
 def _lines(view: RunModel, now: float) -> list[PeerLine]:
-    """Return the lines of this launcher's peers, and of others that are suspected."""
+    """Return the lines of this launcher's peers, and of suspected peers of other launchers."""
     lines = peer_lines(view, now)
     own = [line for line in lines if line.row.state != "elsewhere"]
     return own + [line for line in lines if line.row.state == "elsewhere" and line.row.suspected]
@@ -96,8 +93,8 @@ def _progress(about: About, view: RunModel, now: float, began: float, width: int
 def progress_line(
     view: RunModel, now: float | None, total: int | None, width: int, since: str = ""
 ) -> Text:
-    """Step, steps a second, loss and time left; without a known end no bar. ``now``: None: nobody
-    trains any more."""
+    """Return step, steps a second, loss and time left; without a known end there is no bar.
+    ``now``: None: the training is over."""
     trains = any(row.state in ("training", "stopped") for row in view.rows.values())
     rate = view.pace.per_s(now) if trains and now is not None else None
     each = view.local_steps
@@ -126,12 +123,12 @@ def _all_ended(rows: Sequence[PeerRow]) -> bool:
 
 
 def own(view: RunModel) -> list[PeerRow]:
-    """The peers of this launcher: of others it only hears."""
+    """Return the rows of this launcher's own peers."""
     return [row for row in view.rows.values() if row.state != "elsewhere"]
 
 
 def health(view: RunModel) -> Text:
-    """In a line, with what is wrong first."""
+    """Return a line on the health of the run, problems first."""
     rows = own(view)
     gone = [row for row in rows if row.state == "gone" and not (row.left or row.asked)]
     asked = sum(row.state == "gone" and row.asked for row in rows)

@@ -1,4 +1,4 @@
-"""A small server on loopback only, of one page."""
+"""A server of one page, on loopback only."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ HOST = "127.0.0.1"
 
 
 class LoopbackServer(ThreadingHTTPServer):
-    """Answers requests for one path that name this server by its own address: a page of somebody
-    else in the same browser cannot read a run by a name that leads here.
+    """Replies to requests for one path, with this server's own address as their Host. A foreign
+    page in the same browser thus cannot read a run through a name that resolves to this machine.
 
     Args:
-        path: As ``/metrics``.
-        kind: Of the content.
-        make: Returns it; called in a thread of the request.
-        port: 0: any free one.
+        path: Path of the page, such as ``/metrics``.
+        kind: Content type.
+        make: Function that returns the page; called in a thread of the request.
+        port: Port to listen on; 0: any free port.
     Raises: OSError: The port is taken.
     """
 
@@ -65,4 +65,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """A request every few seconds is no news."""
+        """Log nothing: requests come every few seconds."""

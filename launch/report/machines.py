@@ -1,5 +1,5 @@
-"""How the machines of a run do: load, memory and disk, as the nodes on them tell with what they
-use."""
+"""Health of the machines of a run: load, memory, disk and GPUs, from the usage that nodes
+report."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gossip.run import text_of
 from .words import counted, short_bytes
 
 MEMORY_SHORT = 0.05
-"""With less than this share of its memory free a machine may soon end a process."""
+"""Minimum free share of memory. Below it the machine may soon end a process."""
 DISK_SHORT = 2**30
-"""Bytes. With fewer on the disk checkpoints and records may find no room."""
+"""Minimum free bytes of a disk. Below it checkpoints and records may not fit."""
 GPU_HOT_C = 90.0
 """Approximate temperature at which GPUs begin to slow down to cool off, in degrees Celsius."""
 GPUS_MAX = 64
 LOAD_HIGH = 2.0
-"""For each core: from here on processes wait for processors most of the time."""
+"""Load for each core above which processes wait for processors most of the time."""
 
 
 class Extremes(NamedTuple):
-    """A figure: as it was reported last, and how far it went."""
+    """Last, lowest and highest reported value of a figure."""
 
     last: float
     lowest: float
@@ -37,13 +37,13 @@ class Extremes(NamedTuple):
 
 
 class Figures:
-    """Figures of one thing, by name."""
+    """Figures of a machine or a GPU, by name."""
 
     def __init__(self) -> None:
         self._found: dict[str, Extremes] = {}
 
     def record(self, names: Iterable[str], source: object) -> None:
-        """Record the attributes of these names that are known."""
+        """Record the attributes of ``source`` with these names that are not None."""
         for name in names:
             if (value := getattr(source, name)) is not None:
                 _, lowest, highest = self._found.get(name, (value, value, value))
@@ -61,14 +61,13 @@ OF_GPU = ("busy", "memory", "memory_total", "celsius")
 
 @dataclass(slots=True)
 class MachineHealth:
-    """One host.
+    """Health of one host.
 
     Attributes:
-        cores, memory: How many, and bytes; None: not known.
-        seen: Load of the last minute; bytes free of the memory, and of the disk that has the run's
-            folder.
-        gpus: Those that peers use, by their index: busy share of the last second, bytes used and
-            in all, temperature.
+        cores, memory: Number of cores, and bytes of memory; None: not known.
+        seen: Load of the last minute; free bytes of memory, and of the disk with the run's folder.
+        gpus: GPUs that peers use, by index: busy share of the last second, bytes used, total bytes,
+            temperature.
     """
 
     host: str
@@ -85,8 +84,8 @@ class MachineHealth:
                 self.gpus.setdefault(int(gpu.index), Figures()).record(OF_GPU, gpu)
 
     def figures(self, over: bool) -> list[tuple[str, str]]:
-        """Return figures of the machine, now, or at the worst if the run is ``over``; each with
-        what is wrong with it, "": nothing."""
+        """Return figures of the machine, the worst ones if the run is ``over``. Each comes with its
+        problem, "": none."""
         load = self.seen.find("load", over)
         free, disk = (self.seen.find(name, over, "lowest") for name in OF_MACHINE[1:])
         found = []
@@ -103,8 +102,8 @@ class MachineHealth:
         return [*found, *self._gpu_figures(over)]
 
     def _gpu_figures(self, over: bool) -> list[tuple[str, str]]:
-        """Return figures of all its GPUs together: how busy they are on average, or were least; how
-        full the fullest is, and how warm the warmest."""
+        """Return figures of all GPUs together: their mean busy share, or that of their lowest
+        values; the memory of the fullest; the temperature of the hottest."""
         gpus = list(self.gpus.values())
         busy = [each for gpu in gpus if (each := gpu.find("busy", over, "lowest")) is not None]
         full = [
@@ -125,29 +124,29 @@ class MachineHealth:
         return found
 
     def is_ill(self, over: bool) -> bool:
-        """Whether anything is wrong with it."""
+        """Whether the machine has a problem."""
         return any(wrong for _, wrong in self.figures(over))
 
     def in_words(self, over: bool) -> str:
-        """ "": nothing is known."""
+        """Describe the machine in one line; "": nothing is known."""
         words = ", ".join(f"{text} ({bad})" if bad else text for text, bad in self.figures(over))
         return words and f"{self.host or 'machine'}{' at worst' if over else ''}: {words}"
 
 
 @dataclass(slots=True)
 class Machines:
-    """All hosts of a run that peers have told of.
+    """All hosts of a run from which peers have reported.
 
     Args:
-        environment: ``environment.json`` of the run: it has cores and memory of the host on which
-            it was started, where peers run that have named no other.
+        environment: ``environment.json`` of the run, with cores and memory of the host on which it
+            was started. Peers that report no host run there.
     """
 
     environment: documents.RunEnvironment = field(default_factory=documents.RunEnvironment)
     found: dict[str, MachineHealth] = field(default_factory=dict)
 
     def record_usage(self, host: str, usage: events.Usage) -> None:
-        """Record what a peer on ``host`` has reported; "": on the host of the run."""
+        """Record a report of a peer on ``host``; "": the host on which the run was started."""
         own = text_of(self.environment.host) or ""
         name = text_of(host) or own
         if name not in self.found:
@@ -163,16 +162,16 @@ class Machines:
         return MachineHealth(name, own.usable_cores, own.memory_bytes)
 
     def line(self, over: bool) -> tuple[str, bool]:
-        """One machine in a line: the first in trouble, or the busiest; and whether something is
-        wrong. "": none has told of itself."""
-        told = [each for each in self.found.values() if each.in_words(over)]
-        if not told:
+        """Return a line about one machine, and whether it has a problem. The machine is the first
+        with a problem, else the busiest; "": there is no report."""
+        known = [each for each in self.found.values() if each.in_words(over)]
+        if not known:
             return "", False
-        ill = [each for each in told if each.is_ill(over)]
-        words = (ill[0] if ill else max(told, key=_burden)).in_words(over)
-        if len(told) > 1:
+        ill = [each for each in known if each.is_ill(over)]
+        words = (ill[0] if ill else max(known, key=_burden)).in_words(over)
+        if len(known) > 1:
             which = f"{len(ill)} in trouble" if ill else "this is the busiest"
-            words += f"; of {len(told)} machines {which}"
+            words += f"; of {len(known)} machines {which}"
         return words, bool(ill)
 
 

@@ -1,8 +1,8 @@
 """Selection of the peers' output that is shown: equal lines of several peers once, or the lines of
 one peer.
 
-Pure: fed with lines and the time, it returns the lines to show. The lines of one peer never change
-their order, and none waits longer than ``HOLD_S``.
+Lines and the time come in as arguments. The lines of one peer keep their order, and none waits
+longer than ``HOLD_S``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from .words import numbers
 HOLD_S = 1.0
 """Maximum time that a line waits for the same line of the other peers, in seconds."""
 PENDING_MAX = 64
-"""Maximum number of different lines that wait. Beyond it the oldest is shown as it is."""
+"""Maximum number of different lines that wait. Beyond it the oldest is shown."""
 CHOICES = ("merged", "all", "first")
 OVER = ("done", "gone", "elsewhere")
 
 
 @dataclass(slots=True)
 class SharedLine:
-    """A line, and who has written it so far. ``since``: monotonic seconds."""
+    """A line, and the peers that have written it so far. ``since``: monotonic seconds."""
 
     text: str
     err: bool
@@ -40,8 +40,8 @@ class OutputMerger:
         self._pending: list[SharedLine] = []
 
     def wrote(self, line: SharedLine, running: Collection[int], now: float) -> list[SharedLine]:
-        """A peer wrote a line. ``running``: who may still write the same. Returns the lines that
-        are to be shown now."""
+        """Add a line of a peer. Return the lines to show now. ``running``: peers that may still
+        write the same line."""
         (peer,) = line.peers
         after = next(
             (at for at in range(len(self._pending), 0, -1) if peer in self._pending[at - 1].peers),
@@ -56,7 +56,7 @@ class OutputMerger:
         return self.due(running, now)
 
     def due(self, running: Collection[int], now: float) -> list[SharedLine]:
-        """The lines that nobody is waited for any more, and all that came before them."""
+        """Return the lines that wait for no further peer, and all lines before them."""
         ready, awaited = len(self._pending) - PENDING_MAX, set(running)
         for at, line in enumerate(self._pending):
             if now - line.since >= HOLD_S or not awaited.difference(line.peers):
@@ -64,7 +64,7 @@ class OutputMerger:
         return self._pop_lines(max(ready, 0))
 
     def rest(self) -> list[SharedLine]:
-        """All that still wait, when the run is over."""
+        """Return the lines that still wait, when the run is over."""
         return self._pop_lines(len(self._pending))
 
     def _pop_lines(self, count: int) -> list[SharedLine]:
@@ -78,7 +78,7 @@ class PeerOutput:
     Args:
         choice: ``merged``: the lines of all peers, equal ones once; ``all``: each line as it comes;
             ``first``: the lines of the lowest peer that runs; a number: the lines of this peer.
-    Raises: ConfigError: It is something else.
+    Raises: ConfigError: ``choice`` is none of these.
     """
 
     def __init__(self, choice: str = "merged") -> None:
@@ -94,7 +94,7 @@ class PeerOutput:
         self._first: int | None = int(choice) if choice.isdecimal() else None
 
     def poll_lines(self, view: RunModel, now: float) -> list[SharedLine]:
-        """At who runs. Returns the lines that nobody is waited for any more."""
+        """Update the peers that run. Return the lines that wait for no further peer."""
         rows = view.rows.values()
         self._running = {row.peer for row in rows if row.state not in OVER}
         self._members = {row.peer for row in rows if row.state not in ("gone", "elsewhere")}
@@ -103,7 +103,7 @@ class PeerOutput:
         return self._merger.due(self._running, now)
 
     def wrote(self, peer: int, text: str, err: bool, now: float) -> list[SharedLine]:
-        """A peer wrote a line. Returns what to show now."""
+        """Add a line of a peer. Return the lines to show now."""
         line = SharedLine(text, err, [peer], now)
         if self._choice == "merged":
             return self._merger.wrote(line, self._running, now)
@@ -114,10 +114,10 @@ class PeerOutput:
         return self._merger.rest()
 
     def everybody(self, line: SharedLine) -> bool:
-        """Whether all peers wrote it that have not died."""
+        """Whether all living peers wrote the line."""
         return len(line.peers) > 1 and not self._members.difference(line.peers)
 
 
 def label(line: SharedLine, everybody: bool) -> str:
-    """``all|``, ``0-2,5|``, ``3|``"""
+    """Return the label of a line: ``all|``, ``0-2,5|`` or ``3|``."""
     return "all|" if everybody else f"{numbers(line.peers)}|"

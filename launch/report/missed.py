@@ -1,5 +1,5 @@
-"""Faults of the plan that never took place, and why: a run that ended before them shows nothing
-about them."""
+"""Faults of the plan that never took place, and the reasons. A run that ended before a fault proves
+nothing about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .run_model import RunModel
 from .words import named
 
 TRAINS = (events.Ready, events.Restored, events.Round)
-"""Events that only peers report that take part in rounds, or are about to."""
+"""Events that only peers in rounds report, or peers about to enter one."""
 
 
 def missed(
@@ -34,19 +34,19 @@ def missed(
     last: int,
     elsewhere: Collection[int],
 ) -> list[dict[str, Any]]:
-    """Faults of the plan, in its order, that no peer has told of; and who was killed and never came
-    back, though it should have.
+    """Return the faults of the plan, in its order, that no peer has reported, and restarts after
+    which the peer did not return.
 
     Args:
-        happened: Events of all peers whose files are here, in order of time.
+        happened: Events from the files on this machine, in order of time.
         view: View to which they were applied.
-        last: Round that there was, -1: none.
-        elsewhere: Whose files are not here: what befell these is not known.
-    Returns: ``fault`` as it is typed, ``struck`` (the blow fell, and only the return is missing)
-        and ``why``, in words.
+        last: Last round of the run; -1: none.
+        elsewhere: Peers with files on other machines. Faults that hit them are not known.
+    Returns: ``fault`` in the syntax of a plan, ``struck`` (the blow took place, and only the return
+        is missing) and ``why``, in words.
     """
-    # Those of another launcher in this folder may still be hit, or come back:
-    # the last that ends tells it.
+    # Peers of another launcher in this folder may still be hit, or return. The launcher that ends
+    # last reports it.
     unknown = {
         peer for peer, row in view.rows.items() if row.state in ("here", "training", "stopped")
     }.union(elsewhere)
@@ -57,7 +57,7 @@ def missed(
             for event in happened
             if isinstance(event, events.Fault) and event.fault == str(fault)
         ]
-        if isinstance(fault, Blow):  # a plan that names crash:server@20 twice wants two deaths
+        if isinstance(fault, Blow):  # A plan with crash:server@20 twice has two deaths.
             strikes = strikes[alike[str(fault)] :]
             alike[str(fault)] += 1
         if _concerns(fault, unknown):
@@ -72,8 +72,8 @@ def missed(
 
 
 def format_lines(rows: Collection[Mapping[str, Any]]) -> list[str]:
-    """Lines for the end of a run: one for all that are missing for the same reason, one for each
-    that is missing by half."""
+    """Return lines for the end of a run: one for all faults that are missing for the same reason,
+    and one for each restart without a return."""
     never: dict[str, list[str]] = {}
     for row in rows:
         if not row["struck"]:
@@ -92,8 +92,8 @@ def format_lines(rows: Collection[Mapping[str, Any]]) -> list[str]:
 
 
 def _concerns(fault: Fault, unknown: set[int]) -> bool:
-    """Whether one of these may have been hit, or have told of it: of what befalls the network any
-    peer tells, for all."""
+    """Whether one of the peers may have been hit, or may have reported the fault. Any peer reports
+    faults of the network, for all."""
     named = fault.victims
     return bool(unknown) and (
         isinstance(fault, LinkFault) or "server" in named or not unknown.isdisjoint(named)
@@ -101,7 +101,7 @@ def _concerns(fault: Fault, unknown: set[int]) -> bool:
 
 
 def _not_back(fault: Restart, struck_at: float, happened: Iterable[Event]) -> str:
-    """Why the peer was in no round again; "": it was."""
+    """Return why the peer was in no later round; "": it was in one."""
     since = [event for event in happened if event.peer == fault.peer and event.t > struck_at]
     if any(isinstance(event, TRAINS) for event in since):
         return ""
@@ -114,8 +114,8 @@ def _not_back(fault: Restart, struck_at: float, happened: Iterable[Event]) -> st
 
 
 def _not_struck(fault: Fault, happened: Sequence[Event], view: RunModel, last: int) -> str:
-    """The best that is known of the reason; "": the fault has no moment,
-    and its peers have trained with it."""
+    """Return the best known reason; "": the fault has no moment, and its peers have trained with
+    it."""
     trained = {event.peer for event in happened if isinstance(event, TRAINS)}
     peers = [peer for peer in fault.victims if isinstance(peer, int)]
     if not trained or last < 0:
@@ -132,7 +132,7 @@ def _not_struck(fault: Fault, happened: Sequence[Event], view: RunModel, last: i
 
 
 def _absent(peer: int, view: RunModel) -> str:
-    """Return why a peer had gone before the end of the run; "": it had not."""
+    """Return why a peer was absent at the end of the run; "": it was present."""
     blow = view.blow(peer)
     if peer in view.leaves:
         return f"peer {peer} had left"

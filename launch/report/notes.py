@@ -1,6 +1,6 @@
-"""Notes that people add to a run: ``notes.jsonl`` in its folder, and a line each in its logbook.
+"""Notes of users about a run: ``notes.jsonl`` in its folder, and a line each in its logbook.
 
-A note may be written while the run goes on, and years later, by who may write to its folder.
+Any user with write access to the folder may add a note, during the run or years later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gossip.run import shown, text_of, to_json
 FILE, LOGBOOK = "notes.jsonl", "logbook.md"
 SCHEMA = "gossip.notes/1"
 NOTE_MAX = 2000
-"""Characters of one note."""
+"""Maximum number of characters of a note."""
 NOTES_MAX = 10_000
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -37,10 +37,10 @@ class Note:
 
 
 def write(folder: Path, text: str) -> Note:
-    """Adds a note to the run in ``folder``.
+    """Add a note to the run in ``folder``.
 
-    Raises: ConfigError: It is empty or too long, or its files cannot be written, or are no plain
-        files of this folder.
+    Raises: ConfigError: The note is empty or too long, or its files cannot be written, or are not
+        plain files of this folder.
     """
     said = " ".join(text.split())
     if not said:
@@ -58,7 +58,7 @@ def write(folder: Path, text: str) -> Note:
 
 
 def note_of(row: Mapping[str, Any]) -> Note | None:
-    """A row of the file; None: it is no note."""
+    """Return the note of a row of the file; None: the row is no note."""
     text = row.get("text")
     if text is None:
         return None
@@ -66,7 +66,8 @@ def note_of(row: Mapping[str, Any]) -> Note | None:
 
 
 def _append(folder: Path, name: str, line: bytes, header: bytes) -> None:
-    """One write, so that a launcher that appends at the same time does not cut it in two."""
+    """Append with one write: a launcher may append at the same time, and must not split the
+    line."""
     try:
         fd = os.open(folder / name, _FLAGS, 0o666)
         try:
@@ -83,5 +84,5 @@ def _append(folder: Path, name: str, line: bytes, header: bytes) -> None:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a container whose user has no name
+    except (KeyError, OSError):  # In a container the user may have no name.
         return str(os.getuid())

@@ -1,5 +1,4 @@
-"""How fast a peer makes steps, and how long it waits for others in each, from what it tells of its
-rounds."""
+"""Speed of a peer, and its waiting time in a step, from its reports about rounds."""
 
 from __future__ import annotations
 
@@ -7,7 +6,7 @@ from collections import deque
 
 WINDOW_S = 10.0
 SAMPLES_MAX = 128
-"""A peer tells of ten rounds a second at most."""
+"""Maximum number of reports that are kept. A peer reports at most ten rounds a second."""
 
 
 class StepPace:
@@ -19,7 +18,7 @@ class StepPace:
 
     @property
     def last_at(self) -> float | None:
-        """When the last step was told of."""
+        """Time of the last report of a step; None: there is none."""
         return self._steps[-1][0] if self._steps else None
 
     def stepped(self, t: float, step: int) -> None:
@@ -31,11 +30,11 @@ class StepPace:
         self._steps.append((t, step))
 
     def computed(self, t: float, seconds: float) -> None:
-        """Record the seconds from the start of a round until the peer's update was there."""
+        """Record the seconds from the start of a round until the peer's update was computed."""
         self._computed.append((t, seconds))
 
     def per_s(self, now: float) -> float | None:
-        """Steps a second; None: not known yet. One that stands still gets slower and slower."""
+        """Return steps a second; None: not known yet. The speed of a stalled peer decays."""
         kept = [(t, step) for t, step in self._steps if now - t <= WINDOW_S] or list(self._steps)
         if len(kept) < 2 and len(self._steps) >= 2:
             kept = list(self._steps)[-2:]
@@ -43,13 +42,14 @@ class StepPace:
             return None
         (first_t, first), (last_t, last) = kept[0], kept[-1]
         step_s = (last_t - first_t) / max(last - first, 1)
-        # what a step takes is waited for before the peer counts as late with the next one
-        late_s = max(0.0, now - last_t - 2 * step_s - TOLD_S)
+        # The peer counts as late with the next step after twice the time of a step.
+        late_s = max(0.0, now - last_t - 2 * step_s - REPORT_DELAY_S)
         took_s = last_t - first_t + late_s
         return (last - first) / took_s if took_s > 0 else None
 
     def waiting(self, now: float) -> float | None:
-        """Share of a step in which the peer has computed its update and waits; None: not known."""
+        """Return the share of a step in which the peer waits after computing its update; None: not
+        known."""
         rate = self.per_s(now)
         recent = [seconds for t, seconds in self._computed if now - t <= WINDOW_S]
         if not rate or not recent:
@@ -57,5 +57,5 @@ class StepPace:
         return min(1.0, max(0.0, 1.0 - sum(recent) / len(recent) * rate))
 
 
-TOLD_S = 0.2
-"""A round may be told of so much later than it was done."""
+REPORT_DELAY_S = 0.2
+"""Maximum delay of the report of a round, in seconds."""

@@ -1,5 +1,5 @@
-"""Participation in rounds: of the peers that are alive and not in quarantine, how many have an
-update in the round."""
+"""Participation in rounds: the share of peers, alive and not in quarantine, with an update in the
+round."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any
 from gossip.observe import ROUNDS_END
 
 WINDOW = 20
-"""Steps of a run."""
+"""Length of a window, in steps of a run."""
 BOUND = 0.8
-"""Share of the peers alive, over a window, below which the run prints a warning."""
+"""Mean participation of a window below which the run prints a warning."""
 GAPS_MAX = 32
-"""Maximum number of gaps in the reported rounds that are kept. No peer reports rounds of the oldest
-gap any more."""
+"""Maximum number of gaps in the reported rounds that are kept. Reports about rounds of older gaps
+are not expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class LowWindow:
-    """Participation has fallen under the bound. ``first``, ``last``: rounds of the window.
-    ``without_anybody``: rounds of the window of which nobody was part."""
+    """A window with participation below the bound. ``first``, ``last``: its rounds.
+    ``without_anybody``: number of its rounds without a contributor."""
 
     first: int
     last: int
@@ -47,37 +47,38 @@ class Participation:
         self.begin_anew()
 
     def begin_anew(self) -> None:
-        """Rounds are numbered from 0 on again, and no window has some of both lives of the run."""
+        """Start at round 0 again. No window spans both parts of the run."""
         self._newest, self.is_low = -1, False
-        self._window: list[tuple[int, float]] = []  # the newest rounds, and the share of each
-        self._unreported = [range(ROUNDS_END)]  # the last is of those to come
+        self._window: list[tuple[int, float]] = []  # the newest rounds, each with its share
+        self._unreported = [range(ROUNDS_END)]  # the last range is of rounds to come
 
     @property
     def mean(self) -> float | None:
-        """Over all rounds; None before the first."""
+        """Mean over all rounds; None before the first."""
         return self._sum / self._rounds if self._rounds else None
 
     @property
     def of_window(self) -> float | None:
-        """Over the last ``WINDOW`` rounds; None before they are so many."""
+        """Mean over the last ``WINDOW`` rounds; None before there are as many."""
         full = len(self._window) == WINDOW
         return sum([share for _, share in self._window]) / WINDOW if full else None
 
     def observe(self, rounds: range, contributors: int, alive: int) -> list[LowWindow]:
-        """These rounds were steps, each with so many contributors of so many alive. Those that were
-        told before do not count again. Returns where participation has fallen under the bound."""
+        """Record rounds that were steps, each with ``contributors`` of ``alive`` peers. Return the
+        windows in which participation fell below the bound. Rounds that were reported before do not
+        count again."""
         share, found = contributors / max(1, alive, contributors), list[LowWindow]()
         for new in self._pop_unreported(rounds):
             if new[-1] > self._newest:
                 self._newest, self.last = new[-1], (contributors, max(alive, contributors))
             self._sum, self._rounds = self._sum + share * len(new), self._rounds + len(new)
-            # with those between them the mean stays as it is
+            # The rounds between do not change the mean of a window.
             for number in (*new[:WINDOW], *new[WINDOW:][-WINDOW:]):
                 found += self._slide(number, share)
         return found
 
     def _pop_unreported(self, rounds: range) -> list[range]:
-        """Those that nobody has told of before."""
+        """Remove and return the rounds that were not reported before."""
         new, left = [], []
         for gap in self._unreported:
             first, end = max(gap.start, rounds.start), min(gap.stop, rounds.stop)
@@ -90,8 +91,7 @@ class Participation:
         return new
 
     def _slide(self, number: int, share: float) -> list[LowWindow]:
-        """The window takes in a round, and gives up its oldest. One that is told of late may be
-        older than all."""
+        """Add a round to the window, and drop the oldest; a late report may be the oldest."""
         insort(self._window, (number, share))
         del self._window[:-WINDOW]
         mean, was_low = self.of_window, self.is_low
@@ -101,12 +101,12 @@ class Participation:
         self.is_low = mean < BOUND
         if was_low or not self.is_low:
             return []
-        nobody = sum([not each for _, each in self._window])
-        return [LowWindow(self._window[0][0], self._window[-1][0], mean, nobody)]
+        empty = sum([not each for _, each in self._window])
+        return [LowWindow(self._window[0][0], self._window[-1][0], mean, empty)]
 
 
 def low_influence(shares: Mapping[Any, float]) -> list[str]:
-    """Lines about peers whose updates the rule gives little weight, without evidence against them.
+    """Return lines about peers with updates of little weight, without evidence against them.
 
     Args:
         shares: Peer -> mean weight of 20 updates, in multiples of an equal weight.

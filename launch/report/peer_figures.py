@@ -17,7 +17,7 @@ class PeerFigures:
 
     Attributes:
         rounds: Committed rounds since it contributed for the first time.
-        contributed: Of these, rounds whose result has its update, with a weight or without.
+        contributed: Number of these rounds with its update in the result, even without weight.
         served: Commits that it has made.
         usage: Last usage that it has reported; ``usage_before``: the usage reported before that.
         last_at: Time of its own last report.
@@ -36,7 +36,7 @@ class PeerFigures:
     late_rounds: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
 
     def record_late(self, round_id: int) -> None:
-        """Note that a round was closed without the peer. Each of its shards reports that."""
+        """Record a round that was closed without the peer. Each of its shards reports that."""
         if not self.late_rounds or self.late_rounds[-1] != round_id:
             self.late_rounds.append(round_id)
 
@@ -44,7 +44,7 @@ class PeerFigures:
         self.usage_before, self.usage = self.usage, usage
 
     def record_commit(self, contributed: bool) -> None:
-        """Note a commit of the peer's stage."""
+        """Record a commit of the peer's stage."""
         self.contributed += contributed
         self.rounds += bool(self.rounds) or contributed
 

@@ -1,4 +1,4 @@
-"""One peer of a run, as the launcher and the others see it."""
+"""State of one peer of a run, as its launcher and other peers see it."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from .pace import StepPace
 from .peer_figures import PeerFigures
 
 State = Literal["starting", "here", "training", "stopped", "gone", "done", "elsewhere"]
-"""State of a peer's process, from its own events and its launcher's: ``here`` is started, and not
-yet in a round; ``gone`` has ended. ``elsewhere``: another launcher's peer, of which this one only
-hears. A peer that others hold for dead keeps its state: see ``skipped_by``."""
+"""State of a peer's process, from its own events and its launcher's. ``here``: started, and not yet
+in a round. ``gone``: ended. ``elsewhere``: a peer of another launcher. A peer that others declare
+dead keeps its state: see ``skipped_by``."""
 
 
 @dataclass(slots=True)
 class PeerRow:
-    """One peer, as the launcher and the others see it."""
+    """State of one peer, as its launcher and other peers see it."""
 
     peer: int
     state: State = "starting"
@@ -26,27 +26,27 @@ class PeerRow:
     pid: int = 0
     round: int = -1
     loss: float | None = None
-    logs_loss: bool = False  # ``loss`` is what its script has logged, and not the mean of a round
+    logs_loss: bool = False  # whether its script logged ``loss``; else it is the mean of a round
     accuracy: float | None = None
     trust: float = 1.0
     reasons: tuple[str, ...] = ()
-    reasons_round: int | None = None  # in which they were told
-    judged_round: int = -1  # of what was told last of its trust
+    reasons_round: int | None = None  # round in which they were reported
+    judged_round: int = -1  # round of the last report about its trust
     suspected: bool = False
     quarantined: bool = False
-    skipped_by: set[int] = field(default_factory=set)  # whose last word on it: skipped, or dead
-    left: bool = False  # it said goodbye: whatever is said of it then is no news
+    skipped_by: set[int] = field(default_factory=set)  # peers that last reported it skipped or dead
+    left: bool = False  # whether it left in order; later reports about it do not count
     pause: str = ""  # why it waits for a quorum; "": it does not
     lie: str = ""
-    host: str = ""  # "": nobody has reported it
+    host: str = ""  # "": not reported
     exit: str = ""
-    asked: bool = False  # it was stopped, as the whole run is
-    step: int = 0  # so many are done
+    asked: bool = False  # whether it was stopped on request, as the whole run may be
+    step: int = 0  # number of completed steps
     pace: StepPace = field(default_factory=StepPace)
     figures: PeerFigures = field(default_factory=PeerFigures)
 
     def set_reasons(self, event: Judgement) -> None:
-        """Note why the peer is suspected, and since which round that is known."""
+        """Record why the peer is suspected, and the round of the report."""
         self.reasons, self.reasons_round = tuple(event.reasons or ()), event.round
 
     def is_news(self, event: Judgement) -> bool:
@@ -58,7 +58,7 @@ class PeerRow:
 
     @property
     def doubt(self) -> str:
-        """Why it is doubted, as it was told last; "": it is not."""
+        """Last reported reason for suspicion; "": none."""
         if not self.reasons:
             return ""
         at = "" if self.reasons_round is None else f"round {self.reasons_round}: "

@@ -1,7 +1,7 @@
-"""Table of a run's peers, for the screens of a run that goes on: a line for each peer, and below it
-why the peer is in that state, where there is no room beside it.
+"""Table of a run's peers for the screens of a running run.
 
-Pure: from the model of the run to lines that fit the terminal.
+Each peer has a line. The reason of its state stands beside it, or below it if there is no room. All
+lines fit the terminal.
 """
 
 from __future__ import annotations
@@ -55,11 +55,12 @@ COLUMNS = (
     ("cpu", 4),
     ("mem", 5),
 )
-"""Columns and their widths. The least important is last: a narrower terminal has no room for it. A
-column in which nothing is known of any peer is left out."""
+"""Columns and their widths, the most important first: a narrow terminal shows only the first ones.
+A column without any value is omitted."""
 UNKNOWN = "-"
 SILENT_S = 15.0
-"""A peer reports every 5 s at least. After so long without a report its state is unknown."""
+"""Time without a report after which the state of a peer is unknown, in seconds. A peer reports at
+least every 5 s."""
 BEHIND_S = 0.3
 """Maximum delay of a peer's report of its step. A peer within it is not behind."""
 LATE_SHARE = 0.5
@@ -82,9 +83,9 @@ class PeerLine:
     """Line of one peer.
 
     Attributes:
-        state: In a word or two.
-        trouble: 0: none; the more, the sooner somebody should look.
-        why: Of its state; "": it needs no reason.
+        state: State in a word or two.
+        trouble: Severity of its problem; 0: none.
+        why: Reason of the state; "": it needs no reason.
     """
 
     row: PeerRow
@@ -97,13 +98,13 @@ class PeerLine:
         return self.row.state == "training" and self.state not in ("lost", "silent")
 
     def trained_at(self, now: float) -> float:
-        """Return the time for which its speed is shown: the last at which it trained."""
+        """Return the time for which its speed is shown: ``now``, or when it trained last."""
         last = self.row.pace.last_at
         return now if self.trains or last is None else last
 
 
 def peer_lines(view: RunModel, now: float, over: bool = False) -> list[PeerLine]:
-    """Return the line of every peer, by number. ``over``: whether the run is."""
+    """Return the line of every peer, by number. ``over``: whether the run is over."""
     return [_peer_line(row, view, now, over) for _, row in sorted(view.rows.items())]
 
 
@@ -122,7 +123,7 @@ def _peer_line(row: PeerRow, view: RunModel, now: float, over: bool) -> PeerLine
 
 
 def _state(row: PeerRow, now: float, over: bool) -> tuple[str, int, str]:
-    """Return the state in a word or two, how bad it is, and the reason for it."""
+    """Return the state in a word or two, its severity, and its reason."""
     silent_s = now - row.figures.last_at
     match row.state:
         case "gone":
@@ -135,7 +136,7 @@ def _state(row: PeerRow, now: float, over: bool) -> tuple[str, int, str]:
         case "stopped":
             return "stopped", 8, ""
         case "training" | "here" if silent_s > SILENT_S:
-            return "silent", 7, f"nothing heard for {clock(silent_s)}"
+            return "silent", 7, f"no report for {clock(silent_s)}"
         case "training" if row.quarantined:
             return "quarantined", 6, row.doubt
         case "training" if row.pause:
@@ -150,14 +151,14 @@ def _state(row: PeerRow, now: float, over: bool) -> tuple[str, int, str]:
 
 def behind(row: PeerRow, view: RunModel) -> int:
     """Return the number of steps that a peer lags behind the first."""
-    gap, told, first = view.step - row.step, row.pace.last_at, view.pace.last_at
-    if gap <= 0 or told is None or first is None or first - told <= BEHIND_S:
+    gap, last, first = view.step - row.step, row.pace.last_at, view.pace.last_at
+    if gap <= 0 or last is None or first is None or first - last <= BEHIND_S:
         return 0
     return gap
 
 
 def height(lines: Sequence[PeerLine], width: int) -> int:
-    """Return the height of the table, or a little more: a short reason has room beside its peer."""
+    """Return the height of the table, or slightly more: a short reason stands beside its peer."""
     return 1 + sum(1 + len(_reason(line, width)) for line in lines)
 
 
@@ -169,11 +170,11 @@ def _reason(line: PeerLine, width: int) -> list[str]:
 def table(
     view: RunModel, lines: Sequence[PeerLine], now: float, room: Size, most: int = 10**6
 ) -> list[Text]:
-    """Return the table in the ``room`` that there is: all peers by number or, where they do not
-    fit, those with most trouble first, and a line that counts the others.
+    """Return the table, which fits ``room``. It has all peers by number. If they do not fit, it has
+    those with the most severe problems first, and a line that counts the others.
 
     Args:
-        most: Maximum number of peers. Where there are more, only those in trouble have a line.
+        most: Maximum number of peers. With more, only peers with a problem have a line.
     """
     cells = {line.row.peer: _cells(line, view, now) for line in lines}
     columns = [
@@ -188,7 +189,7 @@ def table(
     drawn = 0
     for line in chosen:
         texts = _row(line, columns, cells[line.row.peer], room.width)
-        is_last = drawn == len(lines) - 1  # else the line that counts the others needs room
+        is_last = drawn == len(lines) - 1  # Otherwise the line about the others needs room.
         if len(found) + len(texts) + (not is_last) > room.height:
             break
         found += texts
@@ -200,7 +201,7 @@ def table(
 
 
 def _cells(line: PeerLine, view: RunModel, now: float) -> dict[str, str]:
-    """Return the text of each column, ``UNKNOWN`` where nothing is known."""
+    """Return the text of each column; ``UNKNOWN`` without a value."""
     row, known, at = line.row, line.row.figures, line.trained_at(now)
     rate, stage, usage = row.pace.per_s(at), view.stages.get(row.peer), row.figures.usage
     return {
@@ -223,7 +224,7 @@ def _cells(line: PeerLine, view: RunModel, now: float) -> dict[str, str]:
 def _row(
     line: PeerLine, columns: Sequence[tuple[str, int]], cells: Mapping[str, str], width: int
 ) -> list[Text]:
-    """Return a peer's line, and others for a reason that has no room in it."""
+    """Return a peer's line, and further lines for a reason that does not fit in it."""
     text = Text(_line(columns, cells, width))
     begin, wide = COLUMNS[0][1], dict(columns)["state"]
     text.stylize(COLOURS[line.row.peer % len(COLOURS)], 0, begin)
@@ -238,7 +239,7 @@ def _row(
 
 
 def _others(lines: Sequence[PeerLine], view: RunModel) -> str:
-    """Return the peers that have no line, counted by their states."""
+    """Return the line about the peers without a line, counted by state."""
     states = Counter(line.state for line in lines)
     counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
     steps = [line.row.step * view.local_steps for line in lines if line.row.step]
@@ -251,7 +252,7 @@ def _spread(steps: Sequence[int]) -> str:
 
 
 def _line(columns: Sequence[tuple[str, int]], cells: Mapping[str, str], width: int) -> str:
-    """Return one row, as many of its cells as fit; words to the left, figures to the right."""
+    """Return one row with as many cells as fit, words left-aligned and figures right-aligned."""
     gap = 2 if width >= sum(each for _, each in columns) + 2 * (len(columns) - 1) else 1
     parts, used = list[str](), 0
     for name, wide in columns:

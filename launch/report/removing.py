@@ -1,8 +1,7 @@
-"""``gossip rm``: takes away what a run has left, and nothing else.
+"""``gossip rm``: removal of a run's files.
 
-Only what gossip itself writes into a run's folder is removed. What somebody else has put there
-stays. Checkpoints, and states that a peer has left behind (``peer-N/last_state``), stay unless they
-are to go, too.
+Only files that gossip itself writes into a run's folder are removed. Checkpoints and last states of
+peers (``peer-N/last_state``) stay unless their removal is requested.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ OURS = (
     *("report.html", "tensorboard", "mlflow.db", "mlflow", "wandb"),
     *("prometheus.url", "tracker-*.log", "screen.log", "peer-*", "plain", "alone"),
 )
-"""Names in a run's folder that gossip gives."""
+"""Names of gossip's own files in a run's folder."""
 LAST_STATE = "last_state"
 
 
@@ -37,9 +36,9 @@ class Removal:
     """Parts of one run that are to be removed.
 
     Attributes:
-        paths: Files and folders, all of the run.
-        checkpoints: Checkpoints of the run; () when they stay.
-        kept: Parts that stay in the folder, or are kept elsewhere, in words.
+        paths: Files and folders of the run.
+        checkpoints: Checkpoints of the run; (): they stay.
+        kept: Lines about parts that stay.
         nbytes: Bytes of ``paths`` and ``checkpoints``.
     """
 
@@ -51,7 +50,8 @@ class Removal:
 
 
 def plan(run: RunState, with_checkpoints: bool) -> Removal:
-    """Looks what there is. Raises: ConfigError: The run trains, or its folder cannot be read."""
+    """Return the parts to remove. Raises: ConfigError: The run trains, or its folder cannot be
+    read."""
     _refuse_living(run)
     paths, kept = [], []
     try:
@@ -90,7 +90,8 @@ def _refuse_living(run: RunState) -> None:
 
 
 def _checkpoints(run: RunState) -> tuple[tuple[Path, ...], Path | None]:
-    """Those that it has saved, and where. A copy of a run has none: they are the run's."""
+    """Return the checkpoints of the run and their folder. A copy of a run has none: they belong to
+    the original."""
     folder = checkpoints.folder_of(run.folder) if run.state != "copy" else None
     if folder is None:
         return (), None
@@ -98,7 +99,7 @@ def _checkpoints(run: RunState) -> tuple[tuple[Path, ...], Path | None]:
 
 
 def shared_with(run: RunState) -> list[str]:
-    """Names of other runs beside it that save into the same folder."""
+    """Return the names of other runs beside it that save into the same folder."""
     own = _folder_of(run.folder)
     others = [each for each in folders(run.folder.parent) if each != run.folder]
     return [each.name for each in others if own is not None and _folder_of(each) == own]
@@ -112,12 +113,12 @@ def _folder_of(folder: Path) -> Path | None:
 
 
 def carry_out(removal: Removal) -> None:
-    """Removes it. What is a link is removed as a link. The folder goes when nothing is left in it,
-    and the run's settings go last, so that what was interrupted can be done again.
+    """Remove the parts. Of a link only the link is removed. The run's settings are removed last, so
+    that an interrupted removal can be repeated; then the folder, if it is empty.
 
-    Raises: ConfigError: Something cannot be removed.
+    Raises: ConfigError: A part cannot be removed.
     """
-    _refuse_living(read_state(removal.run.folder))  # somebody may have resumed it meanwhile
+    _refuse_living(read_state(removal.run.folder))  # The run may have been resumed since.
     last = removal.run.folder / "config.json"
     try:
         for path in (*removal.checkpoints, *(each for each in removal.paths if each != last)):
@@ -140,14 +141,14 @@ def _remove(path: Path) -> None:
 
 
 def size_of(path: Path) -> int:
-    """Bytes of a file, or of all files in a folder; links are not followed. A file with several
-    names counts once for all of them."""
+    """Return the bytes of a file, or of all files in a folder; links are not followed. A file with
+    several hard links counts once for all of them."""
     try:
         if not path.is_dir() or path.is_symlink():
             return path.lstat().st_size
         return sum(_sizes_in(path))
     except OSError:
-        return 0  # it is gone, or may not be looked into
+        return 0  # It is gone, or not readable.
 
 
 def _sizes_in(folder: Path) -> Iterator[int]:

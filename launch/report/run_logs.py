@@ -1,5 +1,4 @@
-"""``gossip logs``: what the peers of a run have written, each line with its peer in front; as it
-comes, if wanted."""
+"""``gossip logs``: output of a run's peers, each line with its peer in front."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ NULS_LEAST = 16
 _NULS = re.compile(rb"\0{%d,}" % NULS_LEAST)
 
 Write = Callable[[int, str], None]
-"""Takes a peer and a line of it."""
+"""Function that receives a peer and a line of its output."""
 
 
 def peers_with_logs(folder: Path) -> list[int]:
@@ -33,13 +32,13 @@ def peers_with_logs(folder: Path) -> list[int]:
             name.removeprefix("peer-") for name in os.listdir(folder) if name.startswith("peer-")
         ]
     except OSError:
-        return []  # somebody has removed it meanwhile, or closed it
+        return []  # It was removed, or is not readable any more.
     own = [name for name in names if name.isdecimal() and name == str(int(name))]
     return sorted(int(name) for name in own if os.path.lexists(folder / f"peer-{name}" / LOG))
 
 
 def show(folder: Path, peers: Iterable[int], lines: int | None, write: Write) -> dict[int, Tail]:
-    """Writes the last ``lines`` of each (None: all). Returns where to go on."""
+    """Write the last ``lines`` of each peer; None: all. Return the tails for ``follow``."""
     tails = {}
     for peer in peers:
         tails[peer] = tail = Tail(folder, f"peer-{peer}/{LOG}", lines)
@@ -55,9 +54,9 @@ def follow(
     goes_on: Callable[[], bool],
     write: Write,
 ) -> None:
-    """Writes what comes, of those too who join later, until the run is over and all is read."""
+    """Write new lines, also of peers that join later, until the run is over and all is read."""
     while True:
-        last = not goes_on()  # asked first: what was written before the end is read after it
+        last = not goes_on()  # Checked first, so that lines before the end are read after it.
         for peer in peers_with_logs(folder):
             if wanted(peer) and peer not in tails:
                 tails[peer] = Tail(folder, f"peer-{peer}/{LOG}", None)
@@ -70,18 +69,18 @@ def follow(
 
 
 class Tail:
-    """A file that grows, read line by line, from its ``lines`` last ones on: no link, and no pipe
-    (``gossip.run.untrusted``).
+    """Reader of a growing file, line by line, from its last ``lines`` lines on. The file may be no
+    link and no pipe (``gossip.run.untrusted``).
 
-    ``why_not``: it is one, or cannot be read any more; "": it can.
+    ``why_not``: why the file cannot be read; "": it can.
     """
 
     def __init__(self, folder: Path, name: str, lines: int | None) -> None:
         self._folder, self._name = folder, name
         self.why_not = ""
         self._at = 0
-        self._rest = b""  # of a line without its end, but for
-        self._nuls = 0  # so many NUL bytes after it
+        self._rest = b""  # an incomplete line, without
+        self._nuls = 0  # the NUL bytes after it
         if lines is not None and (file := self._open()) is not None:
             with file:
                 self._at = _begin_of_last(file, lines)
@@ -98,8 +97,8 @@ class Tail:
         return None
 
     def read(self, whole: bool = False) -> Iterator[str]:
-        """Yield the lines that have come since the last call. ``whole``: Whether to keep a last
-        line without its end for the next call."""
+        """Yield the lines since the last call. ``whole``: whether to keep an incomplete last line
+        for the next call."""
         file = self._open()
         if file is None:
             return
@@ -115,7 +114,8 @@ class Tail:
             self._rest, self._nuls = b"", 0
 
     def _split_block(self, block: bytes) -> Iterator[str]:
-        """The lines that end in a block, and what is too much of one that does not."""
+        """Yield the lines that end in a block, and the parts of an incomplete line that exceed
+        ``LINE_BYTES_MAX``."""
         body = block.lstrip(b"\0")
         self._nuls += len(block) - len(body)
         if not body:
@@ -132,20 +132,20 @@ class Tail:
         yield from map(_text, parts)
 
     def _skip_hole(self, file: BinaryIO) -> None:
-        """Skip a hole in a file that was truncated under its writer, or made large: bytes that were
-        never written are not read."""
+        """Skip a hole in the file: its bytes were never written. It appears if the file is
+        truncated under its writer, or enlarged."""
         end = os.fstat(file.fileno()).st_size
         try:
             begin = file.seek(self._at, os.SEEK_DATA)
         except OSError as error:
-            # there is nothing but the hole; or the file system does not report holes
+            # Only the hole is left, or the file system does not report holes.
             begin = file.seek(max(self._at, end) if error.errno == errno.ENXIO else self._at)
         self._nuls += begin - self._at
         self._at = begin
 
 
 def _in_words(nuls: int) -> bytes:
-    """A run of NUL bytes as it is shown, some of them as they are."""
+    """Return the text for a sequence of NUL bytes; a short one stays as it is."""
     return b"\0" * nuls if nuls < NULS_LEAST else b"(%d NUL bytes)" % nuls
 
 
@@ -154,7 +154,7 @@ def _parts(line: bytes) -> list[bytes]:
 
 
 def _text(line: bytes) -> str:
-    """Return a line as a terminal would end up with it: of a progress bar, its last state."""
+    """Return a line as a terminal shows it in the end. A progress bar has its last state."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")
 
 

@@ -1,8 +1,5 @@
-"""Model of a run: the state behind its tables and screens, and the events that are worth a line
-to a person.
-
-Pure: fed with events, it keeps the state that tables are drawn from and returns the lines to print.
-"""
+"""Model of a run: the state behind its tables and screens. It applies events, and returns the lines
+to print about them."""
 
 from __future__ import annotations
 
@@ -37,26 +34,26 @@ from .trust_record import TrustRecord
 from .words import at_round, counted, named, numbers
 
 NO_FAULTS = FaultPlan()
-EXIT_ASKED = 143  # of a trainer that was sent SIGTERM, and left politely
-WAKING_S = 1.0  # a peer that was stopped needs a moment to catch up
-UNMET_S = 10.0  # peers say every 5 s whom they wait for
-ENDLESS_STEPS = 2**40  # planned by a training loop that has no end of its own
-NOTICED_S = 10.0  # a death that is noticed later than this after a hang has another cause
-ENDING_S = 5.0  # peers that have finished close their links one after the other
+EXIT_ASKED = 143  # Exit code of a trainer that left in order after SIGTERM.
+WAKING_S = 1.0  # Time that a stopped peer needs to catch up.
+UNMET_S = 10.0  # Peers report every 5 s which peers they wait for.
+ENDLESS_STEPS = 2**40  # The plan of a training loop without an end.
+NOTICED_S = 10.0  # A death noticed later than this after a hang has another cause.
+ENDING_S = 5.0  # Finished peers close their links one after the other.
 DIVERGENCES_MAX = 100
 COMMITS_KEPT = 512
-QUIET_S = 2.0  # a second line of the same kind about the same peer comes no sooner
+QUIET_S = 2.0  # Minimum time between two lines of a kind about the same peer.
 
 
 class RunModel:
     """State of a whole run. ``apply`` takes the events in the order in which they arrive.
 
     Args:
-        peers: Number of peers, whose ids begin at 0, or the ids. Only events that these peers
-            wrote are applied; others are only named in events.
+        peers: Ids of the peers, or their number; the ids begin at 0 then. Only events of these
+            peers are applied. Other peers appear only in events about them.
         local_steps: Local steps in a round. Events count rounds, printed lines steps.
-        stages: Stage of each peer of a pipeline. A round is then one round of each stage, and an
-            event of a peer is about its stage.
+        stages: Stage of each peer of a pipeline. There a round is one round of each stage, and a
+            peer reports about its stage.
     """
 
     def __init__(
@@ -74,9 +71,9 @@ class RunModel:
             self._subject(peer).lie = "+".join(plan.attack_kinds(peer))
         self.round = -1
         self.commits: deque[CommitRow] = deque(maxlen=COMMITS_KEPT)  # one a round and stage
-        self.first: int | None = None  # round that was told of
-        self.step = 0  # so many are done
-        self.steps: int | None = None  # rounds of the whole run, where the script has said so
+        self.first: int | None = None  # first reported round
+        self.step = 0  # number of completed steps
+        self.steps: int | None = None  # planned rounds of the run, if the script set them
         self.saves_to: str | None = None  # "": nowhere; None: not known yet
         self.saves_every: int | None = None
         self.pace = StepPace()
@@ -91,34 +88,34 @@ class RunModel:
         self.blows: list[Blow] = []
         self.rejoins: list[RejoinRecord] = []
         self.joins: list[RejoinRecord] = []
-        # who was asked to leave before the end, and did -> its round then
+        # peer that left on request before the end -> its last round
         self.leaves: dict[int, int] = {}
         self.outages: list[PartitionRecord] = []
         self.holders = StateHolders()
-        # what was lost each time that the swarm began anew, with fresh weights
+        # the lost progress at each restart of the swarm with fresh weights
         self.anew: list[dict[str, Any]] = []
         self.machines = Machines()
-        self.unannounced: dict[int, str] = {}  # whose address cannot be written down, and why
-        # who could not tell whether others hold the parameters that it has ended with
+        self.unannounced: dict[int, str] = {}  # peer without an address on record -> why
+        # peers that ended without confirmation that others have the same parameters
         self.unconfirmed: set[int] = set()
-        # peer that the plan has killed -> seconds after which to start it again
+        # peer that the plan has killed -> seconds until its restart
         self.restarts: dict[int, float] = {}
         self.divergences: list[dict[str, Any]] = []
         self.trust = TrustRecord()
-        self.own_restarts: list[RestartRecord] = []  # of those that died by themselves
-        self.hangs: dict[int, float] = {}  # peer -> seconds after which to wake it
+        self.own_restarts: list[RestartRecord] = []  # after unplanned deaths
+        self.hangs: dict[int, float] = {}  # peer -> seconds until it is woken
         self.halted: dict[int, events.Halted] = {}
         self._early_ends = {-1}  # steps
         self.epochs = Epochs()
-        self._batch_told: tuple[int, int] | None = None  # since which round, how many peers
+        self._batch_told: tuple[int, int] | None = None  # round and peers of the last line on it
         self._told: dict[tuple[type[Event], object], float] = {}
         self._told_ever: set[tuple[type[Event], object]] = set()
-        # who here lacks whom at the start, and when it last said so
+        # peer -> peers that it waits for at the start, and when it last reported them
         self._unmet: dict[int, tuple[frozenset[int], float]] = {}
 
     @property
     def accuracy(self) -> float | None:
-        """Mean of what honest running peers last logged."""
+        """Mean of the last logged accuracy of honest running peers."""
         seen = [
             row.accuracy
             for row in self.rows.values()
@@ -127,7 +124,7 @@ class RunModel:
         return sum(seen) / len(seen) if seen else None
 
     def have_begun(self, peers: Iterable[int]) -> bool:
-        """Whether one of them trains, or has done so to the end."""
+        """Whether one of the peers trains, or has finished."""
         return any(self.rows[peer].state in ("training", "done") for peer in peers)
 
     @property
@@ -143,8 +140,8 @@ class RunModel:
         return [row.peer for row in self.rows.values() if row.state == "starting"]
 
     def unmet(self, now: float) -> set[int]:
-        """Return the peers that others wait for at the start: those that have not come, or not to
-        the end of ``prepare``, or not through."""
+        """Return the peers that others wait for at the start: they have not started, have not
+        finished ``prepare``, or have no connection."""
         return {
             peer
             for lacks, said_at in self._unmet.values()
@@ -153,19 +150,19 @@ class RunModel:
         }
 
     def awaited(self, now: float) -> list[int]:
-        """All whom the start waits for, as far as is known here."""
+        """Return all peers that the start is known to wait for."""
         return sorted(self.unmet(now).union(self.missing))
 
     def expect(self, peer: int) -> None:
-        """Follow this peer, too."""
+        """Add a peer, so that its events are applied."""
         self.rows[peer] = PeerRow(peer)
 
     def _subject(self, peer: int) -> PeerRow:
-        """Return the row of the peer that somebody speaks of."""
+        """Return the row of the subject of an event."""
         return self.rows.setdefault(peer, PeerRow(peer, state="elsewhere"))
 
     def apply(self, event: Event) -> list[str]:
-        """Apply one event. Return what to print, without time or colour; mostly nothing."""
+        """Apply one event. Return the lines to print, without time or colour; mostly none."""
         row = None if event.peer is None else self.rows.get(event.peer)
         if row is None:
             return []
@@ -183,8 +180,8 @@ class RunModel:
         return handler(self.trust if part is TrustRecord else self, row, event, *about)
 
     def apply_recorded(self, event: Event) -> list[str]:
-        """Apply an event from the files of the run, as ``apply`` does. Its writer is one of the
-        run's peers, even if others only named it until now."""
+        """Apply an event from the files of the run, as ``apply`` does. Its writer is added to the
+        run's peers."""
         if event.peer is None:
             return []
         row = self.rows.get(event.peer)
@@ -194,14 +191,14 @@ class RunModel:
             row.state = "starting"
         lines = self.apply(event)
         if isinstance(event, events.Halted) and event.exit_code:
-            # With a launcher, its own row reports the same in a moment.
+            # With a launcher, the launcher's own event reports the same later.
             row = self.rows[event.peer]
             row.state, row.exit = "gone", text_of(event.reason) or ""
         return lines
 
     def apply_commit(self, commit: CommitRow) -> bool:
-        """Apply a commit. Return whether it is the first of its round and stage. Of two branches
-        the commit counts that was written down later. Shards beyond the first are left out."""
+        """Apply a commit. Return whether it is the first of its round and stage. Of commits on two
+        branches the later record counts. Shards beyond the first are ignored."""
         if commit.shard or self._replaces_commit(commit):
             return False
         self.commits.append(commit)
@@ -216,8 +213,7 @@ class RunModel:
         return True
 
     def _replaces_commit(self, commit: CommitRow) -> bool:
-        """Put the commit in the place of another one of its round, if there is one. Return whether
-        there is."""
+        """Replace an earlier commit of the round and stage. Return whether there was one."""
         for place in range(len(self.commits) - 1, -1, -1):
             if self.commits[place].stage != commit.stage:
                 continue
@@ -230,8 +226,8 @@ class RunModel:
 
     @property
     def not_saved(self) -> str:
-        """Why the last checkpoint is not there: the reason of all peers that came to the end, or of
-        all that were stopped."""
+        """Why the last checkpoint was not written: the reason of all peers that finished, or of all
+        that were stopped; "": it was written."""
         done = [peer for peer, row in self.rows.items() if row.state == "done"] or [*self.halted]
         said = [row.not_saved for row in map(self.halted.get, done) if row is not None]
         return said[0] or "" if said and all(said) and len(said) == len(done) else ""
@@ -243,7 +239,7 @@ class RunModel:
             self.joins.append(RejoinRecord(row.peer, event.incarnation or 0, event.t))
             row.state = "starting"
         row.host = event.host or row.host
-        # it may end before it says anything itself
+        # The peer may end before its own first event.
         row.incarnation = event.incarnation or 0
         waits = [each for each in self.own_restarts if each.peer == row.peer]
         if waits and waits[-1].number is not None and waits[-1].incarnation is None:
@@ -294,7 +290,7 @@ class RunModel:
         return self._once(event, None, line) if without else []
 
     def _plan(self, row: PeerRow, event: events.Plan) -> list[str]:
-        """Note the plan of the script, in rounds, as the last peer that has told it has it."""
+        """Record the plan of the script, in rounds. The last report counts."""
         steps, every = event.steps, event.every
         if isinstance(steps, int) and 0 < steps < ENDLESS_STEPS:
             self.steps = steps
@@ -362,9 +358,9 @@ class RunModel:
 
     def _halted(self, row: PeerRow, event: events.Halted) -> list[str]:
         self.halted[row.peer] = event
-        # The node of a trainer that was killed says so after the trainer's end.
+        # The node of a killed trainer reports this after the trainer's end.
         row.state = "done" if row.state != "gone" else "gone"
-        # round events are throttled: the last may not have been told
+        # Round events are throttled, so the last round may not have been reported.
         if event.round is not None:
             row.step += max(0, event.round - row.round)
             self.step = max(self.step, row.step)
@@ -376,7 +372,7 @@ class RunModel:
         self._early_ends.add(row.step)
         return [f"~ peer {row.peer} ended after {row.step} of {self.steps} rounds"]
 
-    # --- what a peer has to say -------------------------------------------------------------------
+    # --- reports of a peer about itself -----------------------------------------------------------
 
     def _message(self, row: PeerRow, event: events.Error | events.Over) -> list[str]:
         mark = "~" if isinstance(event, events.Over) else "!"
@@ -419,7 +415,7 @@ class RunModel:
         self.unannounced.pop(row.peer, None)
         return []
 
-    # --- how the rounds go ------------------------------------------------------------------------
+    # --- rounds -----------------------------------------------------------------------------------
 
     def _reduced_tolerance(self, row: PeerRow, event: events.ReducedTolerance) -> list[str]:
         updates = counted(event.updates or 0, "update")
@@ -439,7 +435,7 @@ class RunModel:
         at, why = event.round, f" {event.why}" if event.why else ""
         alive = f"alive are {_alive(event.alive)}, a round needs {event.need}{why}"
         row.pause = f"since round {at}: {alive}"
-        # of a peer that was away, or is cut off, the others need not know
+        # A pause in an earlier round is that of a single peer, which was away or is cut off.
         self.paused = self.paused or at is None or at >= self.round
         return self._once(event, None, f"|| paused at round {at}: {alive}")
 
@@ -460,7 +456,7 @@ class RunModel:
         if lost is None or lost in self.lost_rounds:
             return []
         self.lost_rounds.add(lost)
-        # A run that loses one mostly loses many: the summary counts them.
+        # Lost rounds mostly come in series. The summary counts them.
         return self._once(event, None, f"! round {lost} is lost: {event.reason}")
 
     def _fault_over(self, row: PeerRow, event: events.FaultOver) -> list[str]:
@@ -472,7 +468,7 @@ class RunModel:
             return []
         return [f"* over: {event.fault} at round {event.round}"]
 
-    # --- what a peer says of another --------------------------------------------------------------
+    # --- reports of a peer about another ----------------------------------------------------------
 
     def _joined(self, row: PeerRow, event: events.Joined, subject: PeerRow) -> list[str]:
         if subject.state != "elsewhere" or self._is_new(row):
@@ -503,13 +499,13 @@ class RunModel:
 
     def _round(self, row: PeerRow, event: events.Round) -> list[str]:
         row.state, row.round, row.pause = "training", event.round or 0, ""
-        if event.loss is not None and not row.logs_loss:  # else its own is meant, not that of all
+        if event.loss is not None and not row.logs_loss:  # A logged loss is the peer's own.
             row.loss = event.loss
         row.step = event.step or row.round + 1
         row.pace.stepped(event.t, row.step)
         self._computed(row, event)
         if row.round > self.round or event.server is None or self.stages:
-            # of a round with a commit all tell the same, or all of a stage
+            # All peers, or all of a stage, report the same about a round with a commit.
             for peer, score in event.scores.items():
                 if peer in self.rows:
                     self.rows[peer].trust = score
@@ -532,18 +528,17 @@ class RunModel:
         return told
 
     def _read_contributors(self, event: events.Round) -> tuple[list[int], int] | None:
-        """Return the contributors, and how many peers are alive. None: the event lacks them. In
-        gossip rounds, which have no server, each peer has others of its own. In a pipeline all work
-        is done by somebody, or the round waits."""
+        """Return the contributors and the number of living peers; None: the event lacks them, or
+        they mean nothing. In gossip rounds, which have no server, contributors differ from peer to
+        peer. In a pipeline a round waits until all its work is done."""
         if self.stages or event.server is None:
             return None
         who, alive = event.contributors, event.alive
         return (who, alive) if who is not None and isinstance(alive, int) else None
 
     def _record_participation(self, round_id: int, event: events.Round) -> list[str]:
-        """Note how many peers are in a round, and in those before it that were like it, as the
-        first peer tells that has it. Collective operations are no steps. A peer in quarantine is
-        kept out, and lacks nowhere."""
+        """Record the participation in the rounds of an event. The first report of a round counts.
+        Collective operations are no steps. A peer in quarantine does not count as missing."""
         if (told := self._read_contributors(event)) is None:
             return []
         who, alive = told
@@ -557,26 +552,25 @@ class RunModel:
         return [_low_participation(window) for window in found]
 
     def _may_be_operation(self, round_id: int, step: int | None) -> bool:
-        """Whether a round without contributors, and those before it that were like it, may be
-        collective operations: with one there are fewer steps than rounds since the last that
-        somebody has told of. Of who tells of a round late nobody knows."""
+        """Whether rounds without contributors may be collective operations: since the last reported
+        round there are fewer steps than rounds, or the report is late."""
         behind = step is not None and step - self.step < round_id - self.round
         return behind or round_id <= self.round
 
     def _computed(self, row: PeerRow, event: events.Round) -> None:
-        """Note how long it took for its update, if it has contributed one."""
+        """Record the time that the peer needed for its update, if it has contributed one."""
         who, took_us = event.contributors, event.took_us
         if took_us is None or who is None:
             return
-        at = bisect_left(who, row.peer)  # of a commit they are in order
+        at = bisect_left(who, row.peer)  # The contributors of a commit are in order.
         if at == len(who) or who[at] != row.peer:
             return
         if at < len(took_us) and (took := took_us[at]):
             row.pace.computed(event.t, took / 1e6)
 
     def _batch(self, row: PeerRow, event: events.Batch) -> list[str]:
-        """The batch policy, at the start and whenever the number of those who share a round
-        changes: as the first tells it."""
+        """Return the line about the batch policy, at the start and whenever the number of peers
+        that share a round changes. The first report counts."""
         at, policy, n = event.round, event.policy, event.peers
         local, samples, known = event.local, event.samples, self._batch_told
         if at is None or n is None or (known is not None and (at <= known[0] or n == known[1])):
@@ -596,7 +590,7 @@ class RunModel:
     def _is_unlike_profile(
         self, row: PeerRow, event: events.UnlikeProfile, subject: PeerRow
     ) -> list[str]:
-        """Note the difference from the profile, as the first peer tells it."""
+        """Return the line about the difference from the profile. The first report counts."""
         line = f"! peer {subject.peer} {describe_unlike_profile(event)}"
         return self._once_ever(event, subject.peer, line)
 
@@ -628,13 +622,13 @@ class RunModel:
                 each.fault == fault and each.over_at is None and event.t - each.at < QUIET_S
                 for each in self.outages
             ):
-                return []  # peers that cannot write down who of them tells of it all do
+                return []  # If peers cannot record which of them reports the fault, all do.
             self.outages.append(PartitionRecord(fault, at, event.t, sides=sides_of(fault)))
             return [f"* injected: {fault} at round {at}"]
         return [f"* injected: {event.fault or kind} by peer {row.peer}"]
 
     def _is_new(self, row: PeerRow) -> bool:
-        """Whether this life is that of a newcomer."""
+        """Whether this incarnation of the peer joined during the run."""
         return any(join.is_of(row.peer, row.incarnation) for join in self.joins)
 
     def _begins_anew(self, row: PeerRow, event: events.BegunAnew) -> list[str]:
@@ -656,7 +650,7 @@ class RunModel:
         ]
 
     def outage_at(self, t: float) -> int | None:
-        """The last that was on at a moment, or over since not long."""
+        """Return the number of the last outage at a time, or shortly before it."""
         on = [
             i
             for i, o in enumerate(self.outages)
@@ -665,11 +659,11 @@ class RunModel:
         return on[-1] if on else None
 
     def blow(self, peer: int) -> Blow | None:
-        """The last that hit this peer."""
+        """Return the last blow that hit the peer."""
         return next((blow for blow in reversed(self.blows) if blow.peer == peer), None)
 
     def _slept(self, peer: int, since: float, until: float) -> bool:
-        """Whether it was stopped at any time between two moments."""
+        """Whether the peer was stopped at any time between ``since`` and ``until``."""
         return any(
             other.peer == peer and other.at <= until and since <= other.until
             for other in self.blows
@@ -688,8 +682,8 @@ class RunModel:
         if blow is not None and (
             blow.returned or event.t < blow.at - SLACK_S or 0.0 < blow.until < event.t - NOTICED_S
         ):
-            blow = None  # after it, or before it: a peer that was cut off reports late
-        # who was stopped itself could not notice anything
+            blow = None  # The event is about another time: a peer that was cut off reports late.
+        # A stopped peer cannot notice a death.
         if blow is not None and not self._slept(row.peer, blow.at, event.t):
             blow.noticed(event, row.peer)
         if isinstance(event, events.Skip):
@@ -706,8 +700,8 @@ class RunModel:
     def _died(
         self, row: PeerRow, subject: PeerRow, event: events.Dead, blow: Blow | None
     ) -> list[str]:
-        """Return the lines when a peer holds another for dead. ``blow``: the fault that explains
-        it."""
+        """Return the lines about a peer that declares another dead. ``blow``: the fault that
+        explains it."""
         accuser = row.peer if event.by is None else event.by
         declared = f"x peer {subject.peer} declared dead by peer {accuser}"
         if blow is not None and not blow.told_dead:
@@ -728,25 +722,26 @@ class RunModel:
         return self._once(event, subject.peer, declared)
 
     def _apart(self, one: int, other: int, t: float) -> bool:
-        """Whether a partition is between two peers, or was until just now."""
+        """Whether a partition separates two peers, or did so shortly before."""
         number = self.outage_at(t)
         return number is not None and self.outages[number].is_between(one, other)
 
     def _ending(self, t: float) -> bool:
-        """Whether peers close their links because the run is over."""
+        """Whether peers close their links because the run ends."""
         ends = [event.t for event in self.halted.values() if not event.exit_code]
         return any(0 <= t - end < ENDING_S for end in ends)
 
     def _is_through(self, row: PeerRow, event: events.Skip) -> bool:
-        """Whether the peer has had all steps when it tells this: whose link closes then has had
-        them, too, and its goodbye may come a moment later."""
+        """Whether the peer had completed all steps at the event. If the link to another peer closes
+        then, that peer has completed them, too; its announcement of the end may come later."""
         if self.steps is None or event.round is None:
             return False
-        since = event.round - (row.round + 1)  # rounds that its events do not tell of yet
+        since = event.round - (row.round + 1)  # rounds that its events have not reported yet
         return row.step + since >= self.steps
 
     def _exited(self, row: PeerRow, event: events.Exited) -> list[str]:
-        """The launcher's own row: code or signal, and whether the plan wanted it."""
+        """Record the end of a peer's process, from its launcher: exit code or signal, and whether
+        it was planned."""
         number, code = event.signal, event.code
         row.exit, row.asked = event.how or "", bool(event.stopping)
         for other in self.rows.values():
@@ -767,7 +762,7 @@ class RunModel:
             self.blows.append(
                 Blow(row.peer, row.incarnation, kind, row.round, event.t, planned=False)
             )
-            # A script that raised is explained by who reads its log.
+            # For a script that raised, the launcher prints the error.
             return (
                 [f"x peer {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan"]
                 if kind == "killed"
@@ -776,13 +771,15 @@ class RunModel:
         return []
 
     def _once(self, event: Event, about: object, *lines: str) -> list[str]:
-        """Return the lines, unless an event of this kind about the same had some a moment ago."""
+        """Return the lines, unless an event of this kind about the same subject had lines in the
+        last ``QUIET_S``."""
         last = self._told.get((type(event), about))
         self._told[type(event), about] = event.t
         return [] if last is not None and event.t - last < QUIET_S else [*lines]
 
     def _once_ever(self, event: Event, about: object, *lines: str) -> list[str]:
-        """Return the lines, unless an event of this kind about the same had some before."""
+        """Return the lines, unless an event of this kind about the same subject had lines
+        before."""
         told = (type(event), about)
         if told in self._told_ever:
             return []
@@ -794,8 +791,8 @@ Handler: TypeAlias = tuple[type, Callable[..., list[str]] | None]
 
 
 def _handlers(part: type) -> Iterator[tuple[type[Event], Handler]]:
-    """Yield each kind of event with the method of a part that applies it, whose parameter has that
-    type. An event about another peer comes with that peer's row."""
+    """Yield each kind of event with the method of a part that applies it. The type of the parameter
+    ``event`` names the kind. An event about another peer comes with the row of that peer."""
     for method in vars(part).values():
         match getattr(method, "__annotations__", {}):
             case {"row": "PeerRow", "event": kinds, "return": "list[str]", **more} if more in (
@@ -827,7 +824,7 @@ def _low_participation(window: LowWindow) -> str:
 
 
 def _alive(alive: list[int] | int | None) -> str:
-    """Peers as ``0-3,5``; older runs have only their number."""
+    """Return peers as ``0-3,5``; older runs have only the number of peers."""
     return numbers(alive) if isinstance(alive, list) else str(alive)
 
 

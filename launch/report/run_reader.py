@@ -1,4 +1,4 @@
-"""A run's folder, read on while it grows: for ``gossip top``, ``explain`` and the trackers."""
+"""Incremental reader of a run's folder, for ``gossip top``, ``explain`` and the trackers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HAPPENINGS_KEPT = 500
 
 @dataclass(frozen=True, slots=True)
 class Happening:
-    """A line that is worth telling, as ``RunModel`` words it. ``at``: seconds since 1970."""
+    """A line of ``RunModel``. ``at``: seconds since 1970."""
 
     at: float
     text: str
@@ -36,14 +36,14 @@ class RunReader:
     ``update`` is called.
 
     Attributes:
-        settings: Settings of the run; ``environment``: where and how it was started.
-        plan: Faults that are planned; none, if the plan is of another version.
+        settings: Settings of the run; ``environment``: host and process that started it.
+        plan: Planned faults; none if the plan is of another version.
         view: Model of the run. Its times are seconds since 1970.
-        happenings: Last lines of the model; ``happened``: how many there were.
-        notes: What people have noted, in the order of the file.
-        began: When the first event was; None: there is none.
-        last_at: When the last event or commit was.
-        broken: A line on each file that is none of a run's.
+        happenings: Last lines of the model; ``happened``: number of all lines.
+        notes: Notes of users, in the order of the file.
+        began: Time of the first event; None: there is none.
+        last_at: Time of the last event or commit.
+        broken: A line about each file that cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -75,7 +75,7 @@ class RunReader:
         return [*self._unreadable, *self.files.broken]
 
     def object(self, name: str) -> dict[str, Any]:
-        """Return the JSON object in a file of the folder. {}: there is none, or it cannot be
+        """Return the JSON object in a file of the folder; {}: the file does not exist, or cannot be
         read."""
         return read_known(self.folder, name, self._unreadable) or {}
 
@@ -84,11 +84,11 @@ class RunReader:
         event_taken: Callable[[Event, list[str]], None] | None = None,
         commit_taken: Callable[[CommitRow], None] | None = None,
     ) -> None:
-        """Read what has come since the last time, and apply it to the model.
+        """Read new rows and apply them to the model.
 
         Args:
-            event_taken: Gets each event once it is applied, and the lines of the model about it.
-            commit_taken: Gets each commit of a round that was not known before, once it is applied.
+            event_taken: Called with each applied event and the lines of the model about it.
+            commit_taken: Called with each applied commit of a round that was not known before.
         """
         self.read_events(event_taken)
         for commit in self.files.commits():
@@ -98,7 +98,7 @@ class RunReader:
                 commit_taken(commit)
 
     def read_events(self, event_taken: Callable[[Event, list[str]], None] | None) -> None:
-        """Read new notes and events, as ``update`` does, and leave the commits."""
+        """Read new notes and events, as ``update`` does, but no commits."""
         for row in self.files.notes():
             if len(self.notes) < notes.NOTES_MAX and (note := notes.note_of(row)) is not None:
                 self.notes.append(note)
@@ -113,7 +113,7 @@ class RunReader:
             self.began = at
         if at > self.last_at:
             self.last_at = at
-        if lines := self.view.apply_recorded(event):  # of most rows there is nothing to tell
+        if lines := self.view.apply_recorded(event):  # Most events have no line.
             self.happenings.extend(Happening(at, line) for line in lines)
             self.happened += len(lines)
         return lines
@@ -122,5 +122,5 @@ class RunReader:
 def _read_plan(settings: documents.RunSettings) -> FaultPlan:
     try:
         return parse(settings.faults or [])
-    except GossipError:  # of another version
+    except GossipError:  # a plan of another version
         return FaultPlan()

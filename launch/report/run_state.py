@@ -1,5 +1,5 @@
-"""How a run in a folder stands, read from what it has written; fast, so little is imported and
-little of its files is read."""
+"""State of a run, from the files in its folder. The module must be fast: it has few imports, and
+reads little of the files."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ from .words import near
 
 RUNS = "runs"
 NODES_MAX = 10_000
-TAIL_BYTES = 256 * 1024  # of events.jsonl: more rows than all peers write in a second
-TAIL_BYTES_MIN = 16 * 1024  # of each, where every peer has a file of its own
+TAIL_BYTES = 256 * 1024  # end of events.jsonl: more rows than all peers write in a second
+TAIL_BYTES_MIN = 16 * 1024  # end of each file, if every peer has one of its own
 State = Literal["running", "elsewhere", "copy", "ended", "killed", "not begun"]
-"""``elsewhere``: its launchers are on other machines, and have not said that they are done.
-``copy``: a process that it names is there, and leads another folder. ``killed``: a launcher is gone
-and has not recorded its end, and nobody has written a summary."""
+"""State of a run. ``elsewhere``: its launchers are on other machines, and have not recorded their
+end. ``copy``: a process that it names exists, and leads another folder. ``killed``: a launcher is
+gone without a record of its end, and there is no summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """``peers``: with those that joined. ``alive``: of these, as the run's last round saw them;
-    None: it has had no round, or there is nobody any more. ``broken``: a line on each file that is
-    none of a run's."""
+    """State of a run. ``peers``: number of peers, including those that joined. ``alive``: number
+    alive in the last round; None: there was no round, or the run is over. ``broken``: a line about
+    each file that cannot be read."""
 
     name: str
     folder: Path
@@ -95,9 +95,9 @@ class RunState:
 
 
 def find(run: str, runs: Path = Path(RUNS)) -> Path:
-    """The folder of a run that is named by its folder, or by its name under ``runs``.
+    """Return the folder of a run, which ``run`` names by path, or by name under ``runs``.
 
-    Raises: ConfigError: There is none, or its settings are no file that can be read.
+    Raises: ConfigError: There is no run of that name, or its settings cannot be read.
     """
     for folder in (Path(run), runs / run):
         if _is_run(folder):
@@ -139,25 +139,24 @@ def _folders_in(runs: Path) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether something has the name of a run's settings: if it is no file,
-    whoever reads it is told so."""
+    """Whether the folder has an entry with the name of a run's settings. If the entry is no file,
+    reading it raises."""
     try:
         return bool((folder / "config.json").stat(follow_symlinks=False))
-    except (OSError, ValueError):  # there is none, or no such name can be
+    except (OSError, ValueError):  # It does not exist, or the name is invalid.
         return False
 
 
 def written_at(folder: Path) -> float:
-    """When its settings were written; seconds since 1970."""
+    """Return when the settings of a run were written, in seconds since 1970."""
     try:
         return (folder / "config.json").stat(follow_symlinks=False).st_mtime
-    except OSError:  # it was there a moment ago
+    except OSError:  # It was just removed.
         return 0.0
 
 
 def read_state(folder: Path) -> RunState:
-    """Return the state of a run, read from its files. A file that is none of a run is listed in
-    ``broken``."""
+    """Return the state of a run, from its files. ``broken`` lists files that cannot be read."""
     broken: list[str] = []
     settings = documents.RunSettings.pick(read_known(folder, "config.json", broken))
     summary = read_known(folder, "summary.json", broken)
@@ -194,8 +193,8 @@ def read_state(folder: Path) -> RunState:
 
 
 def standing(folder: Path) -> tuple[State, list[str], documents.Outcome]:
-    """Return its state, the hosts that it was started on, and its outcome as far as it is known;
-    less work than ``read_state``."""
+    """Return the state of a run, its hosts, and its outcome as far as it is known. It is cheaper
+    than ``read_state``."""
     broken: list[str] = []
     launchers = launchers_of(folder, broken)
     nodes = [] if launchers else list(nodes_in(folder))
@@ -206,14 +205,14 @@ def standing(folder: Path) -> tuple[State, list[str], documents.Outcome]:
 
 
 def nodes_in(folder: Path) -> Iterator[NodeRecord]:
-    """Yield the records that the nodes of a run have written of themselves."""
+    """Yield the records that the nodes of a run have written about themselves."""
     for path in sorted(folder.glob("peer-*"))[:NODES_MAX]:
         if (node := node_in(path)) is not None:
             yield node
 
 
 def _state_of_nodes(nodes: Sequence[NodeRecord]) -> State:
-    """Return the state of a run without a launcher of ours, as under torchrun."""
+    """Return the state of a run without a launcher of gossip, as under torchrun."""
     if any(node.alive for node in nodes):
         return "running"
     if any(node.ended is None and not node.here for node in nodes):
@@ -224,8 +223,8 @@ def _state_of_nodes(nodes: Sequence[NodeRecord]) -> State:
 def _outcome(
     summary: Mapping[str, Any] | None, nodes: Sequence[NodeRecord], state: State
 ) -> documents.Outcome:
-    """Return the outcome in the summary. A run without a launcher has none, and ends as its best
-    peer."""
+    """Return the outcome in the summary. A run without a launcher has no summary; its exit code is
+    that of its best peer."""
     codes = [node.exit_code for node in nodes if node.exit_code is not None]
     if summary is not None or state != "ended" or not codes:
         return documents.Outcome.pick(summary)
@@ -234,8 +233,8 @@ def _outcome(
 
 
 def read_known(folder: Path, name: str, broken: list[str]) -> dict[str, Any] | None:
-    """The JSON object in a file; None: there is none, or it cannot be read, and ``broken`` gets a
-    line on that."""
+    """Return the JSON object in a file. Return None if it does not exist, or if it cannot be read;
+    then add a line to ``broken``."""
     try:
         return read_object(folder, name)
     except ConfigError as error:
@@ -255,7 +254,7 @@ def _state(launchers: Sequence[Launcher], summarised: bool) -> State:
         return "ended"
     if not launchers:
         return "not begun"
-    # Each has recorded the end of its peers, and the last writes the summary after that.
+    # Each launcher records the end of its peers. The last writes the summary after that.
     return "ended" if all(one.ended for one in launchers) else "killed"
 
 
@@ -264,7 +263,7 @@ def _first(*values: float | None) -> float | None:
 
 
 def still_here(folder: Path) -> list[int]:
-    """Peers that have told where they are, and whose launcher has not said that they have ended."""
+    """Return the peers that have an address on record, and no recorded end."""
     seeds = folder / "seeds"
     return [
         peer
@@ -303,11 +302,11 @@ def _last_events(path: Path, tail_bytes: int, broken: list[str]) -> list[Event]:
         with open_file(path) as file:
             found = last_events(file, tail_bytes)
             if file.tell() < TAIL_BYTES_MIN and (cut := segments(path)) and cut[-1].suffix != ".gz":
-                with open_file(cut[-1]) as rotated:  # a moment ago
+                with open_file(cut[-1]) as rotated:  # The file was just rotated.
                     before = last_events(rotated, tail_bytes)
             return before + found
     except FileNotFoundError:
         return []
     except ConfigError as error:
         broken.append(str(error))
-        return []  # how far the run is, is not known then
+        return []  # The progress of the run is unknown then.

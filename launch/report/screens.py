@@ -1,5 +1,5 @@
-"""Output of a run: plain lines, or a few lines at the bottom of the terminal that are redrawn in
-place while others pass above them."""
+"""Output of a run: plain lines, or a region at the bottom of the terminal that is redrawn in place,
+with other lines above it."""
 
 from __future__ import annotations
 
@@ -33,31 +33,31 @@ MARKS = {
     "*": "bold",
 }
 ENDS = ("x", "error")
-"""Lines that tell of an end: what the peer has written before it is shown first."""
+"""First characters of lines about an end. Earlier output of the peer is shown before them."""
 REDRAW_S = 0.25
 NO_LOSS_STEPS = 10
-"""A script that logs a loss at all has mostly done so by then."""
+"""Number of steps after which a script that logs a loss has mostly done so."""
 
 
 class Screen(Protocol):
     """Output of a supervisor."""
 
     def output(self, peer: int, text: str, err: bool) -> None:
-        """A line that a peer wrote."""
+        """Show a line that a peer wrote."""
 
     def print_line(self, text: str) -> None:
-        """A line of ours about the run."""
+        """Show a line about the run."""
 
     def tick(self, view: RunModel) -> None:
-        """Called several times a second."""
+        """Update the output; called several times a second."""
 
     def close(self, view: RunModel) -> None:
-        """The run is over."""
+        """Finish the output: the run is over."""
 
 
 class LastingStream(io.TextIOBase):
-    """A stream that may be lost: its reader leaves (``| head``), its terminal is closed, its disk
-    is full. Then text goes to the file ``spare``, as far as there is room for it."""
+    """Stream that outlives its output: the reader ends (``| head``), the terminal closes, or the
+    disk is full. Text then goes to the file ``spare``, as far as it has room."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._lost = stream, False
@@ -81,7 +81,7 @@ class LastingStream(io.TextIOBase):
             except OSError:
                 self._lost = True
                 null = os.open(os.devnull, os.O_WRONLY)
-                os.dup2(null, self.fileno())  # the end of what is buffered, and what others write
+                os.dup2(null, self.fileno())  # for buffered text, and for other writers
                 os.close(null)
         if self._lost:
             with contextlib.suppress(OSError), open(self.spare, "a", encoding="utf-8") as file:
@@ -94,14 +94,14 @@ def _console(stream: LastingStream, soft_wrap: bool = False) -> Console:
 
 
 class PlainScreen:
-    """Lines.
+    """Screen of plain lines.
 
     Args:
-        out: Where our lines and the peers' stdout go; their stderr goes to stderr.
+        out: Stream of our lines and of the peers' stdout; the peers' stderr goes to stderr.
         every_s: Seconds between two lines of progress.
-        quiet: Only what a peer writes and what goes wrong.
-        name: What stands before the lines that a peer writes.
-        output: Whose lines are shown, as ``PeerOutput`` takes it.
+        quiet: Whether to show only the output of peers and lines about an end.
+        name: Function that returns the prefix of a peer's lines.
+        output: Choice of the peers' output, as in ``PeerOutput``.
     """
 
     def __init__(
@@ -122,7 +122,8 @@ class PlainScreen:
         self._loss_asked = False
 
     def introduce(self, about: About) -> None:
-        """Say what was started. Once nobody reads the lines, they go to a file of the run."""
+        """Print a description of the run. If a stream is lost later, its lines go to a file of the
+        run."""
         for stream in self._streams:
             stream.spare = os.path.join(about.folder, SCREEN_LOG)
         self.print_line(about.in_words())
@@ -172,10 +173,10 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """The state of the run at the bottom of the terminal, redrawn in place; what happens and what
-    peers write is printed above it.
+    """Screen with the state of the run at the bottom of the terminal, redrawn in place. Events and
+    the output of peers are printed above it.
 
-    The cursor is never hidden and nothing of the terminal is set, so nothing is left of it,
+    The cursor stays visible and no mode of the terminal is changed, so nothing has to be restored,
     however the launcher ends.
     """
 
@@ -224,7 +225,7 @@ class LiveScreen:
         self._region.draw([Text(), *frame(self._about, view, now, self._began, size)], above)
 
     def _lines(self, lines: Iterable[SharedLine]) -> list[Text]:
-        """Those for the terminal: stderr may go elsewhere."""
+        """Return the lines for the terminal; print those for a redirected stderr."""
         found = []
         for line in lines:
             text = peer_line(line, label(line, self._output.everybody(line)))
@@ -235,7 +236,7 @@ class LiveScreen:
         return found
 
     def _events(self, lines: Iterable[str], now: float) -> list[Text]:
-        """Folded at words, so that they stand in a column of their own."""
+        """Return the lines wrapped at words, in a column of their own."""
         found = []
         for line in lines:
             whole = stamped(line.replace(self._here, ""), now - self._began)
@@ -248,34 +249,34 @@ class LiveScreen:
 
 
 class _Region:
-    """The lines at the bottom of a terminal. Elsewhere only the last ones are written."""
+    """Lines at the bottom of a terminal. Without a terminal only the last lines are written."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._widths: list[int] = []  # of the lines that stand there
+        self._widths: list[int] = []  # widths of the drawn lines
         self._shown: list[Text] = []
         self._stderr: TextIO | None = None
 
     @property
     def size(self) -> Size:
-        found = shutil.get_terminal_size()  # a console keeps the width that it was made with
+        found = shutil.get_terminal_size()  # A console keeps its initial width.
         return Size(found.columns, found.lines)
 
     def draw(self, lines: list[Text], above: list[Text]) -> None:
-        """Puts ``lines`` in the place of those that stand there, and ``above`` over them."""
+        """Replace the drawn lines by ``lines``, and print ``above`` over them."""
         self._shown = lines
         if not self.console.is_terminal:
             self._write("", above)
             return
         self._catch_stderr()
         back = self._erased()
-        for line in lines:  # they may have been made for a wider terminal
+        for line in lines:  # The terminal may have become narrower.
             line.truncate(max(self.size.width - 1, 1))
         self._widths = [line.cell_len for line in lines]
         self._write(back, [*above, *lines])
 
     def above(self, lines: list[Text]) -> None:
-        """Over those that stand there, which are as they were."""
+        """Print lines above the drawn lines."""
         if self._widths:
             self.draw(self._shown, lines)
         else:
@@ -286,13 +287,13 @@ class _Region:
         if not self.console.is_terminal:
             self._write("", self._shown)
         if self._stderr is not None:
-            sys.stderr.flush()  # what it has of a line
+            sys.stderr.flush()  # an incomplete line
             sys.stderr, self._stderr = self._stderr, None
         self._widths = []
 
     def _erased(self) -> str:
-        """Return the codes that erase the lines. A terminal that has become narrower has broken
-        them."""
+        """Return the codes that erase the drawn lines. A terminal that has become narrower has
+        wrapped them."""
         width = self.size.width
         rows = sum(max(1, -(-each // width)) for each in self._widths)
         return f"\r\x1b[{rows}A\x1b[J" if rows else "\r"
@@ -307,13 +308,13 @@ class _Region:
             self.console.file.flush()
 
     def _catch_stderr(self) -> None:
-        """Keep what this process itself writes to stderr out of the region."""
+        """Redirect the stderr of this process to lines above the region."""
         if self._stderr is None and sys.stderr.isatty():
             self._stderr, sys.stderr = sys.stderr, _Above(self)
 
 
 class _Above(io.TextIOBase):
-    """Takes whole lines, and puts them over a region."""
+    """Stream that prints whole lines above a region."""
 
     def __init__(self, region: _Region) -> None:
         self._region, self._rest = region, ""
@@ -338,8 +339,8 @@ def screen_for(
     output: str | None = None,
     name: Callable[[int], str] = lambda peer: f"{peer}|",
 ) -> PlainScreen | LiveScreen:
-    """Return the screen of a run: at the bottom of a terminal, or in lines. Output is ``merged`` on
-    a terminal and ``all`` elsewhere, unless somebody has chosen."""
+    """Return the screen of a run: a region of the terminal, or plain lines. The default ``output``
+    is ``merged`` on a terminal and ``all`` elsewhere."""
     on_terminal = is_terminal() and not as_json
     choice = output or ("merged" if on_terminal else "all")
     if on_terminal and not quiet:
@@ -358,13 +359,13 @@ def peer_line(line: SharedLine, name: str) -> Text:
 
 
 def lacks_loss(view: RunModel) -> bool:
-    """Whether the script has had time to log a loss, and has not."""
+    """Whether the script has had time to log a loss, and has logged none."""
     logged = view.loss is not None or any(row.loss is not None for row in view.rows.values())
     return view.step >= NO_LOSS_STEPS and not logged
 
 
 def progress(view: RunModel) -> str:
-    """One line on how far the run is."""
+    """Return one line on the progress of the run."""
     attempt = f" attempt {view.attempt}" if view.attempt else ""
     suspects = [str(row.peer) for row in view.rows.values() if row.suspected]
     figures = (
@@ -380,7 +381,8 @@ def progress(view: RunModel) -> str:
 
 
 def _taking_part(view: RunModel) -> str:
-    """In the last round that was a step. Behind it there may be collective operations."""
+    """Return the participation in the last round that was a step. Collective operations may have
+    followed it."""
     if view.participation.last is None:
         return ""
     who, alive = view.participation.last
@@ -392,7 +394,7 @@ SCREEN_LOG = "screen.log"
 
 
 def stamped(text: str, seconds: float) -> Text:
-    """``00:04.9  x 3 dead ...``, coloured by its mark."""
+    """Return a line such as ``00:04.9  x 3 dead ...``, coloured by its mark."""
     minutes, rest = divmod(seconds, 60)
     return Text.assemble(
         (f"{int(minutes):02d}:{rest:04.1f}  ", "dim"), (shown_lines(text), MARKS.get(text[:1], ""))
@@ -400,5 +402,5 @@ def stamped(text: str, seconds: float) -> Text:
 
 
 def is_terminal() -> bool:
-    """Whether somebody looks at a terminal that can be drawn on."""
+    """Whether stdout is a terminal that can be drawn on."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"

@@ -1,4 +1,4 @@
-"""Error that ended a peer's script, in one line."""
+"""The error that ended a peer's script, in one line."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ LINES_READ = 20
 
 
 def script_error(folder: Path, peer: int) -> str:
-    """Type, message and line: ``NameError: name 'x' is not defined (train.py:24)``. Of a script
-    that died before ``gossip.init()`` it is the last line that it wrote; "": it wrote none.
+    """Return type, message and line: ``NameError: name 'x' is not defined (train.py:24)``. If the
+    script died before ``gossip.init()``, return its last line of output; "": there is none.
 
     Args:
-        folder: Of the run.
+        folder: Folder of the run.
     """
     try:
         written = read_object(folder, f"peer-{peer}/{FILE}") or {}
     except ConfigError:
-        written = {}  # it is no file of ours: the log has the reason, too
+        written = {}  # The file is invalid. The log has the error, too.
     said = _message_of(documents.ScriptError.pick(written)) if written else _last_line(folder, peer)
     return said if len(said) <= CHARS_MAX else f"{said[: CHARS_MAX - 3]}..."
 

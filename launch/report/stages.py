@@ -1,5 +1,4 @@
-"""Stage of a pipeline that each peer of a run is in, by the run's settings; messages about
-stages."""
+"""The stage of each peer in a pipeline, from the run's settings, and messages about stages."""
 
 from __future__ import annotations
 
@@ -20,9 +19,9 @@ class PeerStage:
     """A peer's place in a pipeline.
 
     Attributes:
-        number: Of the stage, from 0.
-        layers: Its first and its last.
-        name: Of the peer in the plan; "": it has none.
+        number: Number of the stage, from 0.
+        layers: First and last layer.
+        name: Name of the peer in the plan; "": none.
     """
 
     number: int
@@ -31,7 +30,7 @@ class PeerStage:
 
     @property
     def in_words(self) -> str:
-        """``stage 1 (layers 4 to 6)``"""
+        """Text such as ``stage 1 (layers 4 to 6)``."""
         first, last = self.layers
         return f"stage {self.number} " + (
             f"(layer {first})" if first == last else f"(layers {first} to {last})"
@@ -39,13 +38,13 @@ class PeerStage:
 
 
 def stages_of(config: RunConfig) -> dict[int, PeerStage]:
-    """By peer; empty for a run without a plan."""
+    """Return the stage of each peer; {} for a run without a plan."""
     return {} if config.pipeline is None else stages_in(config.pipeline.model_dump(mode="json"))
 
 
 def stages_in(pipeline: object) -> dict[int, PeerStage]:
-    """Return the stage of each peer, from the part ``pipeline`` of a run's ``config.json``. Anybody
-    may have changed that file, so malformed entries are left out."""
+    """Return the stage of each peer, from the part ``pipeline`` of a run's ``config.json``. The
+    file is untrusted, so malformed entries are skipped."""
     plan = documents.PipelineDocument.pick(pipeline)
     names, found = plan.names or [], dict[int, PeerStage]()
     for number, each in enumerate(plan.stages or ()):

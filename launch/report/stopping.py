@@ -1,5 +1,5 @@
-"""``gossip stop``: ends a run by asking its launchers, each known by pid and start time; nothing is
-looked up by name."""
+"""``gossip stop``: signals to the launchers of a run, which are identified by pid and start time,
+never by name."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from . import launchers
 from .launchers import Launcher
 from .run_state import RunState, read_state, still_here
 
-TELL_EVERY_S = 2.0
-# a launcher that kills its peers is gone well before; one that is not is killed,
-# and its guardian ends the peers
+PROGRESS_EVERY_S = 2.0
+# A launcher that kills its peers ends well before. Otherwise it is killed, and its guardian ends
+# the peers.
 NOW_S = 5.0
-GUARDIAN_S = 5.0  # more than it takes the guardian of a launcher that was killed
+GUARDIAN_S = 5.0  # more than the guardian of a killed launcher needs
 POLL_S = 0.05
 
 
 class StillRunning(LocalError):
-    """Processes that were to end are still there."""
+    """Processes of the run have not ended."""
 
     def __init__(self, name: str, pids: Sequence[int], waited_s: float) -> None:
         super().__init__(name, pids, waited_s)
@@ -37,7 +37,7 @@ class StillRunning(LocalError):
 
     def __str__(self) -> str:
         return (
-            f"{self.name} is still there after {self.waited_s:.0f} s: pids "
+            f"{self.name} still runs after {self.waited_s:.0f} s: pids "
             f"{', '.join(map(str, self.pids))}"
         )
 
@@ -47,26 +47,26 @@ class StillRunning(LocalError):
 
 
 def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None]) -> None:
-    """Ends a run, and returns when no process of it is left on this machine.
+    """End a run. Return when no process of it is left on this machine.
 
     Args:
-        now: Kills the peers; otherwise each finishes its round and leaves.
-        timeout_s: How long to wait for that.
-        say: Takes a line of progress.
+        now: Whether to kill the peers; otherwise each finishes its round and leaves.
+        timeout_s: Maximum time to wait for that, in seconds.
+        say: Receives lines of progress.
     Raises:
-        ConfigError: It is another user's, or led from another machine, or names a process that is
-            no launcher of it.
-        NotGone: It has not ended in time.
+        ConfigError: The run belongs to another user, is led from another machine, or names a
+            process that is none of its launchers.
+        StillRunning: The run has not ended in time.
     """
     _refuse_others(run)
     for line in run.broken:
         say(f"! {line}")
     own = [one for one in run.launchers if one.running]
     _refuse_impostors(run, own)
-    _pass_over_strays(run, own, say)
+    _skip_strays(run, own, say)
     elsewhere = [one for one in run.launchers if not one.here and not one.ended]
     if not own:
-        _end_what_is_left(run, elsewhere, now, say)
+        _end_leftovers(run, elsewhere, now, say)
         return
     began = time.monotonic()
     with contextlib.ExitStack() as stack:
@@ -84,7 +84,7 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
                 raise StillRunning(
                     run.name, [one.pid for one in own if one.alive], time.monotonic() - began
                 )
-            say("the launcher does not answer: it is killed, and its guardian ends the peers")
+            say("the launcher does not respond: it is killed, and its guardian ends the peers")
             for handle in handles:
                 _send(handle, signal.SIGKILL)
             _wait(run, handles, began, NOW_S + GUARDIAN_S, say)
@@ -100,13 +100,14 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
     )
     for one in elsewhere:
         say(
-            f"! its launcher on {one.host} (pid {one.pid}) goes on: gossip stop {run.folder}, there"
+            f"! its launcher on {one.host} (pid {one.pid}) still runs: gossip stop {run.folder}, "
+            "there"
         )
 
 
 def _refuse_others(run: RunState) -> None:
-    """Refuse to stop a run of another user, as root too: a pid in that user's files may be any
-    process that the user wants to have ended.
+    """Refuse to stop a run of another user, also as root: a pid in that user's files may be forged,
+    and name any process.
 
     Raises: ConfigError.
     """
@@ -122,39 +123,45 @@ def _refuse_others(run: RunState) -> None:
             sorted({_user_name(one.owner if one.owner != user else one.user) for one in strange})
         )
         raise ConfigError(
-            f"in {run.folder} user {names} says which process is a launcher of {run.name}: no "
-            "process is ended by their word",
+            f"a record in {run.folder} that names a launcher of {run.name} belongs to user "
+            f"{names}: nothing was signalled",
             f"as that user: gossip stop {run.folder}",
         )
 
 
 def _refuse_impostors(run: RunState, own: Sequence[Launcher]) -> None:
-    """Raises: ConfigError: A record names a process that launches no peers."""
+    """Refuse records of processes that are no launchers of the run.
+
+    Raises: ConfigError: A record names a process that launches no peers.
+    """
     for one in own:
         if one.running and not launchers.is_launcher(one.pid, run.folder):
             raise ConfigError(
-                f"in {run.folder} it is said that pid {one.pid} is a launcher of {run.name}, and "
-                f"it is none, but: {shown(launchers.command_of(one.pid))[:TEXT_MAX]}; nothing was "
-                "signalled",
-                f"if you know that it is one all the same: kill -TERM {one.pid}",
+                f"a record in {run.folder} names pid {one.pid} as a launcher of {run.name}, but it "
+                f"is another process: {shown(launchers.command_of(one.pid))[:TEXT_MAX]}; nothing "
+                "was signalled",
+                f"if it is a launcher nevertheless: kill -TERM {one.pid}",
             )
 
 
-def _pass_over_strays(run: RunState, own: Sequence[Launcher], say: Callable[[str], None]) -> None:
-    """Raises: ConfigError: All that are there of those that records name lead other folders."""
+def _skip_strays(run: RunState, own: Sequence[Launcher], say: Callable[[str], None]) -> None:
+    """Report the recorded launchers that do not lead this folder.
+
+    Raises: ConfigError: There is no other launcher.
+    """
     for one in [one for one in run.launchers if one.strays]:
         why, hint = _why_strays(one)
         what = (
-            f"in {run.folder} it is said that pid {one.pid} is a launcher of {run.name}, and {why}"
+            f"a record in {run.folder} names pid {one.pid} as a launcher of {run.name}, but {why}"
         )
         if not own:
             raise ConfigError(f"{what}; nothing was signalled", hint)
-        say(f"! {what}; it is left alone")
+        say(f"! {what}; it was not signalled")
 
 
 def _why_strays(launcher: Launcher) -> tuple[str, str]:
-    """Return what a recorded process does in place of leading the folder, and what the user can
-    do."""
+    """Return the reason why a recorded process does not lead the folder, and a hint for the
+    user."""
     if led := [shown(folder) for folder in hold.led_by(launcher.pid)]:
         return f"it leads {', '.join(led)}: this folder is a copy", "; ".join(
             f"gossip stop {folder}" for folder in led
@@ -162,17 +169,18 @@ def _why_strays(launcher: Launcher) -> tuple[str, str]:
     command = shown(launchers.command_of(launcher.pid))[:TEXT_MAX]
     return (
         (
-            "it does not lead this folder, which is a copy, or the record is made up (its "
+            "it does not lead this folder: the folder is a copy, or the record is forged (its "
             f"command: {command})"
         ),
-        f"if you know that it is one all the same: kill -TERM {launcher.pid}",
+        f"if it is a launcher nevertheless: kill -TERM {launcher.pid}",
     )
 
 
-def _end_what_is_left(
+def _end_leftovers(
     run: RunState, elsewhere: Sequence[Launcher], now: bool, say: Callable[[str], None]
 ) -> None:
-    """Kill what is left of a run that has no launcher here, if ``now``. Report how the run stands.
+    """Kill the processes of a run without a launcher on this machine, if ``now``. Report the state
+    of the run.
 
     Raises: ConfigError: A launcher elsewhere leads it. StillRunning: Processes of it are left.
     """
@@ -205,14 +213,15 @@ def _end_what_is_left(
 
 @contextlib.contextmanager
 def _handle(launcher: Launcher) -> Iterator[int]:
-    """A descriptor that means this very process, whatever happens to its number. -1: it is gone."""
+    """Yield a descriptor of the launcher's process, which stays valid if its pid is reused; -1: the
+    process is gone."""
     try:
         handle = os.pidfd_open(launcher.pid)
     except ProcessLookupError:
         yield -1
         return
     try:
-        # Looked at when the handle is there: before it, the number might have changed hands.
+        # Checked after the descriptor is open: before, the pid might have been reused.
         yield (
             handle
             if launcher.running and launchers.is_launcher(launcher.pid, launcher.folder)
@@ -225,7 +234,7 @@ def _handle(launcher: Launcher) -> Iterator[int]:
 def _ask(run: RunState, launcher: Launcher, handle: int, now: bool) -> None:
     try:
         _send(handle, AT_ONCE if now else signal.SIGTERM)
-        _send(handle, signal.SIGCONT)  # whoever was stopped could not hear it
+        _send(handle, signal.SIGCONT)  # A stopped process handles the signal only then.
     except PermissionError:
         raise ConfigError(
             f"{run.name} is user {_user_name(launcher.user)}'s: only that user can stop its "
@@ -247,34 +256,33 @@ def _wait(
     timeout_s: float,
     say: Callable[[str], None],
 ) -> bool:
-    """Whether all launchers have ended, ``timeout_s`` after ``began`` at the latest."""
-    told = began
+    """Whether all launchers have ended, at the latest ``timeout_s`` after ``began``."""
+    reported = began
     left = [handle for handle in handles if handle >= 0]
     while left:
         now = time.monotonic()
         if now - began >= timeout_s:
             return False
-        if now - told >= TELL_EVERY_S:
-            told = now
+        if now - reported >= PROGRESS_EVERY_S:
+            reported = now
             peers = still_here(run.folder)
-            who = (
-                f"peers {', '.join(map(str, peers))} are still here"
+            what = (
+                f"peers {', '.join(map(str, peers))} still run"
                 if peers
-                else "its launcher writes down how it went"
+                else "its launcher writes the summary"
             )
-            say(f"{now - began:5.1f} s  {who} (at most {timeout_s:.0f} s)")
+            say(f"{now - began:5.1f} s  {what} (at most {timeout_s:.0f} s)")
         poll = select.poll()
         for handle in left:
             poll.register(handle, select.POLLIN)
-        due = min(told + TELL_EVERY_S, began + timeout_s) - now
+        due = min(reported + PROGRESS_EVERY_S, began + timeout_s) - now
         gone = {handle for handle, _ in poll.poll(max(1.0, due * 1000))}
         left = [handle for handle in left if handle not in gone]
     return True
 
 
 def _wait_for_processes(folder: Path) -> list[int]:
-    """Wait for the guardian of a run whose launcher is gone. Return the processes that are still
-    there."""
+    """Wait for the guardian of a run without a launcher. Return the processes that are left."""
     until = time.monotonic() + GUARDIAN_S
     while (left := launchers.processes_of(folder)) and time.monotonic() < until:
         time.sleep(POLL_S)
@@ -285,9 +293,8 @@ def _kill(pid: int, folder: Path) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         handle = os.pidfd_open(pid)
         try:
-            if pid in launchers.processes_of(
-                folder
-            ):  # the handle means what this looks at, or what came after and is none of ours
+            # The descriptor is of the checked process, or of a later one that is not ours.
+            if pid in launchers.processes_of(folder):
                 signal.pidfd_send_signal(handle, signal.SIGKILL)
         finally:
             os.close(handle)

@@ -1,4 +1,4 @@
-"""``summary.json``: how a run went, read from what it left in its folder and nothing else
+"""``summary.json``: outcome of a run, from the files in its folder and nothing else
 (``docs/records.md``)."""
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ EPOCHS_MAX = 1000
 
 
 def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[dict[str, Any]]:
-    """Writes ``commits.jsonl`` from those of the peers: by round and shard, without doubles.
-    Returns the rows."""
+    """Write ``commits.jsonl`` from the files of the peers, by round and shard, without duplicates.
+    Return the rows."""
     seen: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in sorted(folder.glob("peer-*/commits.jsonl")):
         for row in read_lines(path):
@@ -62,12 +62,12 @@ def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[d
 
 
 def read_events(folder: Path, offset: float | None = None) -> Iterator[Event]:
-    """Yield every event of the files that launchers of a run append to, on one clock. Each machine
-    has its own.
+    """Yield every event in the files of the run's launchers, on one clock. Each machine has its
+    own.
 
     Args:
-        offset: Between the wall clock and the one that all rows are put on; None:
-            that of the first file.
+        offset: Offset between the wall clock and the common clock, in seconds; None: that of the
+            first file.
     """
     for path in event_files(folder):
         shift: float | None = None
@@ -81,7 +81,7 @@ def read_events(folder: Path, offset: float | None = None) -> Iterator[Event]:
 
 
 def codes(folder: Path) -> list[int]:
-    """Exit codes of the last life of each peer; 5 for one that was killed."""
+    """Return the last exit code of each peer; 5 for a killed one."""
     last = {
         event.peer: event.code for event in read_events(folder) if isinstance(event, events.Exited)
     }
@@ -89,14 +89,13 @@ def codes(folder: Path) -> list[int]:
 
 
 def of_the_run(exit_code: int, joined: bool, happened: Iterable[Event], rounds: int) -> int:
-    """The exit code that tells how the run went,
-    of which one launcher knows only how its own peers did.
+    """Return the exit code of the run. A launcher sees only its own peers.
 
     Args:
-        exit_code: That launcher's.
-        joined: Its peers came to a run that others had begun.
-            That they failed says nothing of the others.
-        rounds: That the run has had.
+        exit_code: Exit code of that launcher.
+        joined: Whether its peers joined a run that others had begun. Their failure is not a failure
+            of the run.
+        rounds: Number of rounds of the run.
     """
     ends = [
         (event.exit_code, event.joins)
@@ -118,30 +117,30 @@ def build(
     lacking: Mapping[str, int] | None = None,
     seen: tuple[RunConfig, RunModel] | None = None,
 ) -> dict[str, Any]:
-    """The summary of the run in ``folder``.
+    """Return the summary of the run in ``folder``.
 
     Args:
-        exit_code, joined: Of the launcher that asks, see ``of_the_run``.
-        wall_s: From the start of the first peer to the end of the last.
-        lacking: Files that could not be written as the run went -> lines that each lacks.
-        seen: What that launcher knows of the run itself,
-            where the folder lacks something, or is gone.
+        exit_code, joined: Values of the calling launcher, see ``of_the_run``.
+        wall_s: Time from the start of the first peer to the end of the last, in seconds.
+        lacking: File that could not be written completely -> number of missing lines.
+        seen: Settings and model of the launcher; they replace those in the folder, which may be
+            incomplete or gone.
     """
     config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
     happened = sorted(read_events(folder), key=lambda event: event.t)
     came = _came(happened)
     view = _seen_from(config, happened, came) if seen is None else seen[1]
     past = history.read(read_commits(read_lines(folder / "commits.jsonl")))
-    # With commits a round that has none was lost; topologies without commits report what they lose.
+    # In a topology with commits a round without one was lost. Other topologies report lost rounds.
     elsewhere = _elsewhere(folder, config.peers, came, past.true) if came else []
     span = _span(config, view, past, whole=not elsewhere and not lacking)
     finished = [peer for peer, row in view.rows.items() if row.state == "done"]
     if finished and any(folder.glob("events-*.jsonl")):
-        # that of one launcher of many, each with a peer of its own, says nothing of the others
+        # With a launcher for each peer, the exit code of one is not that of the run.
         exit_code = 0
     exit_code = of_the_run(exit_code, joined, happened, span.last + 1)
     if exit_code == 0 and span.lost and span.kept == 0:
-        # all peers came to their end, and nothing was ever learnt: a rule that always fails, say
+        # All peers finished, and no round had a result, for example because the rule always fails.
         exit_code = 1
     present = finished or [peer for peer, row in view.rows.items() if row.state != "gone"]
     survivors = [peer for peer in present if peer not in config.plan.byzantine]
@@ -166,7 +165,7 @@ def build(
         "joins": joins(view, past.true),
         "remote_peers": elsewhere,
         "begun_anew": view.anew,
-        # no stage of a pipeline can train alone
+        # A stage of a pipeline cannot train alone.
         "trained_alone": []
         if config.pipeline is not None
         else trained_alone(happened, config.peers, finished),
@@ -210,7 +209,7 @@ def _participation(view: RunModel) -> dict[str, Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Rounds of a run: from ``first`` to ``last``, without those that were ``lost``."""
+    """Rounds of a run from ``first`` to ``last``. ``lost``: rounds without a result."""
 
     first: int
     last: int
@@ -227,26 +226,26 @@ def _lasted_s(happened: Sequence[Event]) -> float:
 
 
 def _span(config: RunConfig, view: RunModel, past: history.History, whole: bool) -> _Span:
-    """``whole``: all commits that were made are here."""
+    """Return the rounds of a run. ``whole``: whether the files have all commits."""
     done = {commit.round for commit in past.true}
-    # A side that was given up may have been ahead.
+    # An abandoned branch may have been ahead.
     last = max([*done, *(() if past.given_up else (view.round,))], default=-1)
-    # Those before a checkpoint that a run went on from were never its own.
+    # Rounds before the checkpoint that the run resumed from belong to another run.
     first = min(done, default=0) if config.resume else 0
     missing = set(range(first, last + 1)).difference(done) if done and whole else set()
-    # Of a former life of the run, before it began anew, there may be later ones.
+    # If the swarm began anew, rounds lost before may have higher numbers.
     told = view.lost_rounds.intersection(range(first, last + 1))
     return _Span(first, last, frozenset(told | missing))
 
 
 def _came(happened: Iterable[Event]) -> set[int]:
-    """Return the peers that were started. A peer that joined may have been started by another
-    launcher, which has written into the same file."""
+    """Return the peers that were started, also by another launcher that appends to the same
+    file."""
     return {event.peer for event in happened if isinstance(event, events.Spawned)}
 
 
 def _seen_from(config: RunConfig, happened: Iterable[Event], came: set[int]) -> RunModel:
-    """Return what a launcher would have seen."""
+    """Return the model that a launcher would have built from the events."""
     peers = sorted({*range(config.peers), *came})
     view = RunModel(peers, config.plan, config.steps_per_round, stages_of(config))
     for event in happened:
@@ -282,11 +281,9 @@ def _stages(plan: PipelineConfig) -> list[dict[str, Any]]:
 
 
 def _elsewhere(folder: Path, first: int, came: set[int], commits: Iterable[CommitRow]) -> list[int]:
-    """Return the peers whose files are not here: those of other launchers, first ones and
-    newcomers, or of a host that was lost.
+    """Return the peers without files in this folder: peers of other launchers, or of a lost host.
 
-    Who makes a commit writes it down: without these files nobody can tell from the others which
-    rounds there were.
+    The maker of a commit records it, so without these files the rounds are not completely known.
     """
     written = {path.parent.name for path in folder.glob("peer-*/commits.jsonl")}
     contributed = {peer for commit in commits for peer in commit.peers}
@@ -303,11 +300,11 @@ def write(
     lacking: Mapping[str, int] | None = None,
     seen: tuple[RunConfig, RunModel] | None = None,
 ) -> dict[str, Any]:
-    """Merges the commits, builds the summary and writes it, as far as the disk allows: what it does
-    not is in the summary that is returned (``record_incomplete``), and told on stderr.
+    """Merge the commits, and build and write the summary. Files that the disk has no room for are
+    listed in the returned summary (``record_incomplete``) and on stderr.
 
-    Each launcher of a run does so when its own peers have ended, one at a time:
-    the last one has all.
+    Each launcher of a run does this when its own peers have ended, one at a time. The last one has
+    all peers.
 
     Raises: OSError: The folder is gone.
     """
@@ -328,8 +325,8 @@ def write(
 
 
 def joins(view: RunModel, commits: Iterable[CommitRow]) -> list[dict[str, Any]]:
-    """Return the peers that came later, with the first round that each contributed to. Reports of
-    peers about rounds are thinned out, commits are not."""
+    """Return the peers that joined, each with the first round that it contributed to. Reports of
+    peers about rounds are throttled, so commits come first."""
     made = list(commits)
     found = []
     for join in view.joins:
@@ -348,8 +345,8 @@ def joins(view: RunModel, commits: Iterable[CommitRow]) -> list[dict[str, Any]]:
 
 
 def partitions(view: RunModel, past: history.History) -> list[dict[str, Any]]:
-    """Return the faults of the network, and what became of the peers that were apart. A fork that
-    no injected fault explains is told, too."""
+    """Return the faults of the network, with the separated peers. The list includes forks that no
+    injected fault explains."""
     found: list[dict[str, Any]] = [
         {
             "fault": outage.fault,
@@ -386,8 +383,8 @@ def partitions(view: RunModel, past: history.History) -> list[dict[str, Any]]:
 
 
 def epochs(commits: Iterable[CommitRow]) -> list[dict[str, int]] | None:
-    """Return for each epoch whose rounds are over how often its samples were used in the run: once,
-    twice or more, never. None: no data was sharded."""
+    """Return the number of samples used once, used twice or more, and never used, for each epoch
+    that is over. Return None if no data was sharded."""
     made = list(commits)
     total, used = history.used(made)
     if not used:
@@ -401,7 +398,7 @@ def epochs(commits: Iterable[CommitRow]) -> list[dict[str, int]] | None:
     counted = []
     for epoch, ranges in sorted(used.items()):
         if epoch in (min(used), max(used)) and len(rounds[epoch]) < planned:
-            continue  # the run went on in the middle of it, or ended there
+            continue  # The run resumed or ended within the epoch.
         never, once, twice = history.count_uses(ranges, total)
         counts = {"once": once, "twice": twice, "never": never}
         counted.append({"epoch": epoch, **counts, "rounds": len(rounds[epoch])})
@@ -409,8 +406,8 @@ def epochs(commits: Iterable[CommitRow]) -> list[dict[str, int]] | None:
 
 
 def _epochs_by_peers(view: RunModel) -> list[dict[str, int]] | None:
-    """Return the same as the peers count it, for epochs whose end they saw: what the rounds of each
-    used, also of the epochs before, and what the last one left."""
+    """Return the counts of ``epochs`` as peers report them, for completed epochs. They include
+    samples of earlier epochs, and for the last epoch the samples left over."""
     ended = [event for _, event in sorted(view.epochs.ended.items())]
     counted = [
         {
@@ -428,7 +425,7 @@ def _epochs_by_peers(view: RunModel) -> list[dict[str, int]] | None:
 
 
 def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:
-    """The same of all epochs together."""
+    """Return the sums over all epochs."""
     return (
         None
         if counted is None
@@ -439,8 +436,8 @@ def samples(counted: list[dict[str, int]] | None) -> dict[str, int] | None:
 def _accuracy(
     view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]
 ) -> dict[str, float | None]:
-    """Return the accuracy of the evaluation when there is one; else what honest survivors last
-    logged, which says nothing about their mean."""
+    """Return the accuracy of the evaluation. Without one, return the lowest that honest survivors
+    logged last; the accuracy of their mean is unknown then."""
     if "worst_replica" in evaluation:
         return {
             "mean_model": evaluation["mean_model"],
@@ -463,8 +460,8 @@ def _loss(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) -
 def _identical(
     config: RunConfig, view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]
 ) -> bool | None:
-    """Whether all honest survivors, of each stage of a pipeline, ended with the same bits; None
-    when nothing tells."""
+    """Whether all honest survivors, of each stage of a pipeline, ended with the same bits; None if
+    it is unknown."""
     if config.pipeline is None:
         return _alike(view, survivors, evaluation)
     stages = [
@@ -489,8 +486,7 @@ def _alike(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) 
         for event in map(view.halted.get, survivors)
         if event is not None
     ]
-    # Who ended earlier than others has parameters of another round,
-    # which says nothing about the bits.
+    # A peer that ended earlier has parameters of another round, which cannot be compared.
     comparable = len(ends) == len(survivors) > 0 and len({at for at, _ in ends}) == 1
     if not comparable or any(digest is None for _, digest in ends):
         return None
@@ -498,8 +494,8 @@ def _alike(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) 
 
 
 def _rate(commits: Sequence[CommitRow], happened: Iterable[Event]) -> float | None:
-    """Rounds a second, from the first commit to the last;
-    start and end of the processes are not in it."""
+    """Return rounds a second from the first commit to the last, without start and end of the
+    processes."""
     times = [(commit.round, commit.t) for commit in commits if commit.t]
     if not times:
         times = [
@@ -517,6 +513,6 @@ def _rate(commits: Sequence[CommitRow], happened: Iterable[Event]) -> float | No
 
 
 def _bytes_sent(happened: Iterable[Event]) -> int:
-    """Return the bytes that nodes reported when they halted; a killed one could not report."""
+    """Return the bytes that nodes reported when they halted. A killed node does not report."""
     traffic = [event.traffic or {} for event in happened if isinstance(event, events.Halted)]
     return sum(counts.get("sent_bytes") or 0 for counts in traffic)

@@ -1,4 +1,4 @@
-"""``gossip top``: a run as it stands, drawn again and again in the terminal until it is over, or
+"""``gossip top``: the state of a run, redrawn in the terminal until the run is over, or printed
 once."""
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ ROWS_ALL = 100_000
 """Height of output that is printed once, in rows: all rows fit."""
 STATE_EVERY_S = 1.0
 BEGIN_S = 300.0
-"""A run of which nothing has begun by then is not going to."""
+"""Time after which a run without any start counts as over, in seconds."""
 
 
 class TopView:
-    """Screen of a run, whose folder is read on each time."""
+    """Screen of a run. Each call reads the new rows in its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,16 +50,16 @@ class TopView:
 
     @property
     def broken(self) -> list[str]:
-        """A line on each file that cannot be read, or not wholly."""
+        """A line for each file that cannot be read, or not completely."""
         return self._reader.broken
 
     def render_lines(self, size: Size) -> list[Text]:
-        """The lines that stand for the run at this moment."""
+        """Return the lines that show the present state of the run."""
         reader, standing, now = self._now()
         return frame(reader, standing, now, size)
 
     def to_json(self) -> dict[str, Any]:
-        """The same for scripts."""
+        """Return the present state of the run for scripts."""
         reader, standing, now = self._now()
         view = reader.view
         return {
@@ -83,10 +83,10 @@ class TopView:
 
     def _now(self) -> tuple[RunReader, Standing, float]:
         if not self.over and time.monotonic() - self._looked_at >= STATE_EVERY_S:
-            # asked first: what was written before the end is read after it
+            # Checked first, so that rows before the end are read after it.
             self._standing = standing_of(self.folder)
             self._looked_at = time.monotonic()
-        if self._reader.files.replaced:  # a launcher has put all files together at the end
+        if self._reader.files.replaced:  # At the end a launcher merges all files.
             self._reader = RunReader(self.folder)
         self._reader.update()
         now = self._reader.last_at if self.over else time.time()
@@ -122,7 +122,7 @@ def _peer_json(line: PeerLine, view: RunModel, now: float) -> dict[str, Any]:
 
 
 def standing_of(folder: Path) -> Standing:
-    """How the run in a folder stands."""
+    """Return the state of the run in a folder."""
     state, hosts, outcome = run_state.standing(folder)
     over = state in ("ended", "killed", "copy") or (
         state == "not begun" and time.time() - run_state.written_at(folder) > BEGIN_S
@@ -134,9 +134,10 @@ def standing_of(folder: Path) -> Standing:
 
 
 def choose(run: str | None, runs: Path) -> Path:
-    """The folder of the run that is meant; without a name the latest that runs, or else the latest.
+    """Return the folder of the named run; without a name, that of the latest running one, or else
+    of the latest.
 
-    Raises: ConfigError: There is none.
+    Raises: ConfigError: There is no run.
     """
     if run is not None:
         return run_state.find(run, runs)
@@ -151,13 +152,13 @@ def choose(run: str | None, runs: Path) -> Path:
 
 
 def show(folder: Path, once: bool, every_s: float) -> None:
-    """Draws the run until it is over, or until Ctrl-C; what was drawn last stays."""
+    """Draw the run until it is over, or until Ctrl-C. The last state stays on the screen."""
     view = TopView(folder)
     if once or not is_terminal():
         _print(view)
         return
     with _ends_on_sigterm(), Live(screen=True, auto_refresh=False) as live:
-        live.update(Text(f"reading {folder} ..."), refresh=True)  # of a long run it takes seconds
+        live.update(Text(f"reading {folder} ..."), refresh=True)  # A long run takes seconds.
         try:
             while True:
                 size = Size(live.console.size.width, live.console.size.height)
@@ -166,18 +167,18 @@ def show(folder: Path, once: bool, every_s: float) -> None:
                     break
                 time.sleep(every_s)
         except KeyboardInterrupt:
-            pass  # that is how one leaves
+            pass  # the usual way to leave
     _print(view)
 
 
 def show_json(folder: Path) -> None:
-    """One line of JSON."""
+    """Print one line of JSON."""
     print(json.dumps(TopView(folder).to_json()))
 
 
 def _print(view: TopView) -> None:
-    """All peers, however many, and all that went wrong."""
-    from .html import lines_of, read  # here: a run that is drawn each second has no time for it
+    """Print all peers and all incidents."""
+    from .html import lines_of, read  # late: too slow for a run that is drawn each second
 
     console = Console(highlight=False, soft_wrap=True)
     width = shutil.get_terminal_size().columns if console.is_terminal else PLAIN_WIDTH
@@ -190,7 +191,7 @@ def _print(view: TopView) -> None:
 
 @contextmanager
 def _ends_on_sigterm() -> Iterator[None]:
-    """The terminal is set back then, too."""
+    """Exit on SIGTERM, so that the terminal is restored."""
 
     def end(number: int, frame: object) -> None:
         raise SystemExit(128 + number)

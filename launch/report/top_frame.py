@@ -1,8 +1,5 @@
-"""Screen of ``gossip top``: how the run stands, a table of its peers with those in trouble first
-where not all of them fit, and the last events.
-
-Pure: from the model of the run to lines that fit the terminal.
-"""
+"""Screen of ``gossip top``: the state of the run, a table of its peers, and the last events. All
+lines fit the terminal. If not all peers fit, those with a problem come first."""
 
 from __future__ import annotations
 
@@ -28,17 +25,17 @@ from .words import clock, counted, named, near
 
 EVENTS_LEAST, EVENTS_MOST = 4, 16
 MACHINE_LINES = 2
-EVENT_BEGIN = 13  # columns for the time and the count
+EVENT_BEGIN = 13  # width of time and count, in columns
 SERVED_ROUNDS = 100
 
 
 @dataclass(frozen=True)
 class Standing:
-    """How the run stands as a whole.
+    """State of the run as a whole.
 
     Attributes:
-        state: In a word or a few, as ``gossip ls`` has it.
-        over: Whether nothing more will come.
+        state: State in a few words, as in ``gossip ls``.
+        over: Whether the run is over.
         where: Hosts of its launchers.
     """
 
@@ -48,8 +45,8 @@ class Standing:
 
 
 def frame(reader: RunReader, standing: Standing, now: float, size: Size) -> list[Text]:
-    """The lines, none wider than the terminal, and no more than it is high. ``now``: seconds since
-    1970; of a run that is over, when it ended."""
+    """Return the lines, none wider than the terminal, and not more than its height. ``now``:
+    seconds since 1970; for a run that is over, when it ended."""
     width = max(size.width - 1, peer_table.WIDTH_MIN)
     lines = peer_lines(reader.view, now, standing.over)
     head = [
@@ -111,9 +108,9 @@ def _health(reader: RunReader, standing: Standing, lines: Sequence[PeerLine]) ->
         ended = sum(line.state == "done" for line in lines)
         of = counted(len(lines), "peer")
         lost = [line.row.peer for line in lines if line.state == "lost"]
-        without = f"; lost, without a last word: {named(lost)}" if lost else ""
-        told = f"over: {ended} of {of} came to the end{without}; model: {_model(reader.view)}"
-        return Text(told, style="red" if lost else "")
+        without = f"; lost, without a last report: {named(lost)}" if lost else ""
+        line = f"over: {ended} of {of} finished{without}; model: {_model(reader.view)}"
+        return Text(line, style="red" if lost else "")
     line = live_frame.health(reader.view)
     if silent := [each.row.peer for each in lines if each.state == "silent"]:
         line.append(f"; silent: {named(silent)}", style="yellow")
@@ -121,7 +118,7 @@ def _health(reader: RunReader, standing: Standing, lines: Sequence[PeerLine]) ->
 
 
 def _machines(reader: RunReader, standing: Standing, width: int) -> list[Text]:
-    """How the machines do; no line where none has told of itself."""
+    """Return the lines about the machines; no line without a report."""
     line, is_ill = reader.view.machines.line(standing.over)
     style = "yellow" if is_ill else "dim"
     return [Text(part, style) for part in textwrap.wrap(shown(line), width)[:MACHINE_LINES]]
@@ -132,25 +129,26 @@ def _model(view: RunModel) -> str:
 
 
 def _serving(reader: RunReader) -> str:
-    """Return the line about the servers: who made the last commit, of each stage of a pipeline."""
+    """Return the line about the servers of the last commit, of each stage of a pipeline."""
     last = list(reader.view.commits)[-SERVED_ROUNDS:]
     if not last:
         return "no server: each peer averages with some others" if reader.view.round >= 0 else ""
     newest = {commit.stage: commit for commit in last}
-    told = ", ".join(
+    makers = ", ".join(
         f"stage {stage} " * bool(reader.view.stages) + f"round {commit.round} by {commit.server}"
         for stage, commit in sorted(newest.items())
     )
     again = sum(commit.made_at > 0 for commit in last)
     backup = f"; {again} of the last {len(last)} needed a backup server" if again else ""
-    return f"served: {told}{backup}"
+    return f"served: {makers}{backup}"
 
 
 # --- what happened --------------------------------------------------------------------------------
 
 
 def _not_shown(reader: RunReader, earlier: int, width: int) -> Text:
-    """How many events there were before those that are shown, and where they are, if that fits."""
+    """Return a line with the number of earlier events, and the command that shows them, if it
+    fits."""
     if not earlier:
         return Text()
     count = f"  {counted(earlier, 'event')} before"
@@ -159,9 +157,9 @@ def _not_shown(reader: RunReader, earlier: int, width: int) -> Text:
 
 
 def _events(reader: RunReader, width: int, room: int) -> tuple[list[Text], int]:
-    """The last that happened, in so many lines, and how much happened before; what happened several
-    times is told once, with a count."""
-    found, told = list[Text](), 0
+    """Return the last events in at most ``room`` lines, and the number of earlier events. Repeated
+    events have one line, with a count."""
+    found, drawn = list[Text](), 0
     happened = _happened(reader)
     for happening, count in reversed(folded(happened, room)):
         stamp = clock(happening.at - (reader.began or happening.at))
@@ -174,12 +172,12 @@ def _events(reader: RunReader, width: int, room: int) -> tuple[list[Text], int]:
         first = Text.assemble((f"{stamp:>7} {times:>4} ", "dim"), (lines[0], mark))
         others = [Text(" " * EVENT_BEGIN + line, mark) for line in lines[1:]]
         found[:0] = [first, *others]
-        told += count
-    return found[:room], reader.happened + len(reader.notes) - told
+        drawn += count
+    return found[:room], reader.happened + len(reader.notes) - drawn
 
 
 def _happened(reader: RunReader) -> list[Happening]:
-    """Return the events and the notes of people, by time."""
+    """Return the events and the notes of users, by time."""
     noted = [Happening(note.wall, f"# {note.text} ({note.by})") for note in reader.notes]
     if not noted:
         return list(reader.happenings)

@@ -1,4 +1,4 @@
-"""Trust in the peers of a run: who was suspected, when and why, and whose updates count little."""
+"""Trust in the peers of a run: suspicions with time and reason, and updates of little weight."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SHARES = {1.0: "whole", 0.5: "half", 0.25: "quarter"}
 
 
 class TrustRecord:
-    """Judgements of peers about each other. Its methods apply events, and return the lines to print
+    """Judgements of peers about each other. The methods apply events, and return the lines to print
     about them.
 
     Attributes:
-        suspicions, quarantines: Peers that came under suspicion, and into quarantine.
-        unequal_updates: By how much more than by chance the updates of the same peers are farther
-            out; None: they are not.
-        low_influence: Peer -> mean weight of 20 updates in multiples of an equal one, where it was
+        suspicions, quarantines: Peers that were suspected, and peers that were quarantined.
+        unequal_updates: Deviations beyond chance by which the updates of the same peers are farther
+            out; None: not reported.
+        low_influence: Peer -> mean weight of 20 updates in multiples of an equal weight, if it was
             below half.
     """
 
@@ -28,7 +28,7 @@ class TrustRecord:
         self.quarantines: set[int] = set()
         self.unequal_updates: float | None = None
         self.low_influence: dict[int, float] = {}
-        self._shares: dict[int, int] = {}  # in which round a peer's share changed last
+        self._shares: dict[int, int] = {}  # peer -> round in which its share changed last
 
     def _suspected(self, row: PeerRow, event: events.Suspected, subject: PeerRow) -> list[str]:
         if event.trust is not None:
@@ -68,14 +68,14 @@ class TrustRecord:
         return [f"~ peer {subject.peer} is trusted again"] if was else []
 
     def _share(self, row: PeerRow, event: events.Share, subject: PeerRow) -> list[str]:
-        """Note the share, as the first peer tells it."""
+        """Record the share of the batch. The first report counts."""
         peer = subject.peer
         if self._shares.get(peer, 0) >= (event.round or 0):
             return []
         share = event.share or 1.0
         self._shares[peer] = event.round or 0
         size = SHARES.get(share, f"{share:.2f}")
-        # Not the share that was told last: who was out of the roster meanwhile has begun anew
+        # The last reported share may be outdated: a peer that left the roster and returned begins
         # with a whole one.
         if share >= (event.was or 1.0):
             why = "it is quick enough for that"

@@ -1,4 +1,4 @@
-"""How numbers and lines are said to people."""
+"""Format of numbers and lines for users."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ NARROWEST = 20
 
 
 def counted(count: int, what: str) -> str:
-    """``1 peer``, ``2 peers``"""
+    """Return a count with its noun: ``1 peer``, ``2 peers``."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def at_round(number: int) -> str:
-    """``at round 5``; of who had none yet (-1) ``before its first round``"""
+    """Return ``at round 5``, or ``before its first round`` for -1."""
     return f"at round {number}" if number >= 0 else "before its first round"
 
 
 def numbers(peers: Iterable[int], most: int | None = None) -> str:
-    """``0-3,5``; of more than ``most`` parts the first, and how many more."""
+    """Return numbers as ``0-3,5``; beyond ``most`` parts, only the first and a count."""
     found, parts = sorted(set(peers)), list[list[int]]()
     for peer in found:
         if parts and parts[-1][-1] == peer - 1:
@@ -39,14 +39,14 @@ def numbers(peers: Iterable[int], most: int | None = None) -> str:
 
 
 def named(peers: Iterable[int], most: int | None = None) -> str:
-    """``peer 3``, ``peers 0-2,5``; "": of no peer."""
+    """Return ``peer 3`` or ``peers 0-2,5``; "" without peers."""
     found = set(peers)
     return f"peer{'s' if len(found) > 1 else ''} {numbers(found, most)}" if found else ""
 
 
 def clock(seconds: float | None, exact: bool = False) -> str:
-    """Time since the start: ``0:07``, ``12:30``, ``3:00:00``, ``2 d 01:00``; with a tenth of a
-    second when ``exact``."""
+    """Return the time since the start: ``0:07``, ``12:30``, ``3:00:00``, ``2 d 01:00``; with tenths
+    of a second if ``exact``."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     tenths = round(max(0.0, seconds) * 10) if exact else round(max(0.0, seconds)) * 10
@@ -61,7 +61,7 @@ def clock(seconds: float | None, exact: bool = False) -> str:
 
 
 def lasted(seconds: float | None) -> str:
-    """A duration: ``0.8 ms``, ``82 ms``, ``1.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
+    """Return a duration: ``0.8 ms``, ``82 ms``, ``1.3 s``, ``4 min 05 s``, ``2 h 10 min``."""
     if seconds is None or not math.isfinite(seconds):
         return "-"
     if seconds <= 0:
@@ -87,7 +87,7 @@ def bytes_word(count: float) -> str:
 
 
 def short_bytes(count: float) -> str:
-    """In four characters: ``512``, ``1.2k``, ``31M``; units of 1024."""
+    """Return bytes in four characters: ``512``, ``1.2k``, ``31M``; units of 1024."""
     for unit in ("", "k", "M", "G", "T"):
         if count < 1000 or unit == "T":
             break
@@ -96,7 +96,7 @@ def short_bytes(count: float) -> str:
 
 
 def near(path: str) -> str:
-    """A path as it is shortest: from the working folder, if it is inside of it."""
+    """Return the path relative to the working folder, if it is inside that folder."""
     try:
         return str(Path(path).relative_to(Path.cwd()))
     except (ValueError, OSError):
@@ -104,21 +104,21 @@ def near(path: str) -> str:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Each on its own; on a terminal broken at words, and what goes on with a line is indented."""
+    """Print the lines, on a terminal wrapped at words with an indent."""
     width = line_width()
     for line in lines:
         print("\n".join(broken(line, width)), flush=True)
 
 
 def line_width(out: TextIO | None = None) -> int | None:
-    """Return the width of the terminal; None: the output goes elsewhere. ``out``: where it goes, if
-    not to stdout."""
+    """Return the width of the terminal; None: the output is no terminal. ``out``: output stream;
+    None: stdout."""
     is_terminal = (sys.stdout if out is None else out).isatty()
     return shutil.get_terminal_size().columns if is_terminal else None
 
 
 def broken(line: str, width: int | None) -> list[str]:
-    """A line in parts that are at most so wide; ``None``: as it is."""
+    """Return a line in parts of at most ``width`` characters; None: in one part."""
     if width is None or len(line) <= width:
         return [line]
     indent = len(line) - len(line.lstrip()) + 2

@@ -293,10 +293,10 @@ def test_who_leads_a_folder_by_another_program_is_not_signalled(
 ) -> None:
     with (
         launchers.present(folder, [0, 1]),
-        pytest.raises(ConfigError, match=r"it is none, but: ") as caught,
+        pytest.raises(ConfigError, match=r"is another process: ") as caught,
     ):
         _stop(folder)
-    assert caught.value.hint == f"if you know that it is one all the same: kill -TERM {os.getpid()}"
+    assert caught.value.hint == f"if it is a launcher nevertheless: kill -TERM {os.getpid()}"
     assert signals == []
 
 
@@ -315,7 +315,7 @@ def test_a_copy_of_the_folder_of_a_run_is_not_that_run(
     copy(folder, other)
     with pytest.raises(
         ConfigError,
-        match=rf"pid {launcher.pid} is a launcher of one, and it leads {folder}: .* is a copy",
+        match=rf"pid {launcher.pid} as a launcher of one, but it leads {folder}: .* is a copy",
     ) as caught:
         _stop(other)
     assert caught.value.hint == f"gossip stop {folder}"
@@ -361,8 +361,8 @@ def test_a_run_in_a_copy_is_stopped_and_that_in_the_first_folder_goes_on(
         stopping.stop(run_state.read_state(other), now=True, timeout_s=0.1, say=said.append)
     assert signalled == [os.getpid()]
     assert said[0].endswith(
-        f"pid {launcher.pid} is a launcher of one, and it leads {folder}: this folder is a copy; "
-        "it is left alone"
+        f"pid {launcher.pid} as a launcher of one, but it leads {folder}: this folder is a copy; "
+        "it was not signalled"
     )
 
 
@@ -435,7 +435,7 @@ def test_records_in_a_folder_that_others_own_end_nothing(
         monkeypatch.setattr(careful, "owner_of", owner_of)
         with pytest.raises(
             ConfigError,
-            match="says which process is a launcher of one: no process is ended by their word",
+            match="names a launcher of one belongs to user",
         ):
             _stop(folder)
     assert signals == []

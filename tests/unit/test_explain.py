@@ -58,7 +58,7 @@ def test_rounds_before_the_checkpoint_that_a_run_went_on_from_are_none_of_its_ow
 def test_a_run_is_told_with_what_befell_its_peers(run: RecordedRun) -> None:
     text = told(run)
     assert "30 rounds of 40 were closed without peer 2, which was late." in text
-    assert "round 19, peer 1: killed, and nobody had planned it" in text
+    assert "round 19, peer 1: killed, not in the fault plan" in text
     assert "back: in round 30, " in text
     assert "peer 3: lies about its updates: sign_flip (fault: sign_flip:3*1)" in text
     assert "suspected at 0:01.7 (round 6); in quarantine at 0:02.6 (round 15)" in text

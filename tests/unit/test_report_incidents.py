@@ -113,7 +113,7 @@ def test_a_peer_that_somebody_killed_is_told_of_as_nobodys_plan(tmp_path: Path) 
         ],
         rounds=60,
     )
-    found = one(run, "nobody had planned it")
+    found = one(run, "not in the fault plan")
     assert (found.who, found.t) == ((1,), BEGAN + 2.0)
     assert found.noticed == "skipped by all after 100 ms; dead for all after 1.0 s"
     assert found.back == "never"
@@ -172,7 +172,7 @@ def test_what_a_script_died_of_is_told(
     died = {"t": 2.0, "peer": 1, "event": "exited", "signal": None, "code": 1, "how": "exit code 1"}
     found = one(made(tmp_path, [died]), "its script ended with an error")
     assert found.what.endswith(said)
-    assert found.noticed == "by its launcher; all that it wrote is in peer-1/out.log"
+    assert found.noticed == "by its launcher; its output is in peer-1/out.log"
 
 
 def test_a_script_that_raised_did_so_when_it_left_the_rounds_and_not_when_its_process_ended(
@@ -330,7 +330,7 @@ def test_of_a_suspect_that_nobody_planned_it_is_told_what_its_updates_were_worth
 ) -> None:
     said = {"peer": 0, "subject": 1, "reasons": ["it stood out"], "round": 4, "trust": 0.4}
     run = made(tmp_path, [{"t": 1.0, "event": "suspected", **said}], rounds=20)
-    assert one(run, "suspicion").effect.startswith("in 100 % of the rounds; 0 % of its updates")
+    assert one(run, "was suspected").effect.startswith("in 100 % of the rounds; 0 % of its updates")
 
 
 def test_who_is_gone_because_the_run_is_over_is_none(tmp_path: Path) -> None:
@@ -427,7 +427,7 @@ def test_rounds_that_were_lost_one_after_the_other_are_one_row(tmp_path: Path) -
 def test_a_suspect_that_no_fault_explains_is_told_of(tmp_path: Path) -> None:
     said = {"peer": 0, "subject": 1, "reasons": ["it stood out"], "round": 4}
     run = made(tmp_path, [{"t": 1.0, "event": "suspected", "trust": 0.4, **said}])
-    found = one(run, "suspicion")
+    found = one(run, "was suspected")
     assert (found.who, found.noticed) == ((1,), "suspected at 0:01.0 (round 4) (it stood out)")
 
 
@@ -435,7 +435,7 @@ def test_who_is_suspected_once_more_at_the_end_is_not_trusted_again(tmp_path: Pa
     said = {"peer": 0, "subject": 1, "reasons": ["it stood out"], "trust": 0.4}
     names = "suspected", "trusted", "suspected"
     rows = [{"t": 1.0 + at, "event": name, "round": at, **said} for at, name in enumerate(names)]
-    assert one(made(tmp_path, rows), "suspicion").back == "suspected at the end"
+    assert one(made(tmp_path, rows), "was suspected").back == "suspected at the end"
 
 
 def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(tmp_path: Path) -> None:
@@ -447,7 +447,7 @@ def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(tmp_path: 
     found = incidents.of(run)[-1]
     assert found.who == (0, 1, 2, 3)
     assert found.effect == (
-        "the last words are of step 470; the newest checkpoint of before is that of step 450, so "
+        "the last record is of step 470; the newest earlier checkpoint is of step 450, so "
         "20 are lost"
     )
     assert "was killed." in overview.verdict(run, [found])
@@ -548,8 +548,8 @@ def test_who_waited_for_a_quorum_when_all_were_killed_is_told_so(tmp_path: Path)
         if isinstance(part, TextTable) and part.caption == "Each peer"
     ]
     assert [row[1] for row in table.rows] == [
-        *["trained when last heard of"] * 3,
-        "waited for a quorum when last heard of",
+        *["trained at the last report"] * 3,
+        "waited for a quorum at the last report",
     ]
 
 
@@ -564,12 +564,12 @@ def test_each_side_of_a_partition_is_not_silent_for_the_round_it_held_up(tmp_pat
     duration = run.commits.lasted_s()
     who, longest, _ = run.commits.slowest()
     told = rounds.why(run, 59, float(duration[59]), who, longest)
-    assert told == f"the network was hurt: {fault}"
+    assert told == f"network fault: {fault}"
 
 
 def test_liars_whom_nobody_suspected_are_named_where_all_seems_well(tmp_path: Path) -> None:
     run = made(tmp_path, [], rounds=30, faults=["sign_flip:1,3"])
-    lied = "Nobody came under suspicion, though peers 1,3 lied, as planned."
+    lied = "No peer was suspected, though peers 1,3 lied, as planned."
     assert trusting.nobody_suspected(run) == lied
     told = overview.verdict(run, incidents.of(run))
     assert told.endswith("Peers 1,3 lied and were never suspected.")
@@ -583,7 +583,7 @@ def test_liars_whom_nobody_suspected_are_named_where_all_seems_well(tmp_path: Pa
     [
         ("sign_flip:1", "its updates"),
         ("wrong_results:1", "results or states"),
-        ("negated_gradients:1", "what it computes of micro-batches"),
+        ("negated_gradients:1", "its results of micro-batches"),
     ],
 )
 def test_what_a_liar_lies_about_is_told(fault: str, about: str, tmp_path: Path) -> None:
@@ -605,10 +605,10 @@ def test_the_page_counts_who_took_part_in_all_rounds_also_in_short_ones(tmp_path
 
 def test_a_run_in_which_nothing_went_wrong_tells_of_refused_results(tmp_path: Path) -> None:
     refused = {"peer": 0, "event": "refused_result", "server": 2, "round": 4, "reason": "x"}
-    assert overview.nothing_noticed(made(tmp_path, [])).endswith("that anybody noticed.")
+    assert overview.nothing_noticed(made(tmp_path, [])).endswith("that any peer noticed.")
     run = made(tmp_path / "refused", [{"t": 1.0, **refused}, {"t": 1.1, **refused}])
     assert overview.verdict(run, []).endswith(
-        "Nothing went wrong that anybody noticed. A peer refused the result of a server 2 times."
+        "Nothing went wrong that any peer noticed. A peer refused the result of a server 2 times."
     )
 
 
@@ -679,7 +679,7 @@ def test_the_time_line_has_begin_lies_lives_checkpoints_and_the_end(tmp_path: Pa
         "training begins",
         "checkpoint of step 100",
         "2 is started again, life 2",
-        "peers 0-3: the launcher was killed, and all peers with it: no last word was written",
+        "peers 0-3: the launcher was killed, and all peers with it: no end was recorded",
     ], "and no hint on what to do"
 
 

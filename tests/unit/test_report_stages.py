@@ -129,7 +129,7 @@ def test_explain_names_the_stage_of_who_failed(folder: Path) -> None:
     lines = explain(folder, None)
     assert "Stage 0 (layers 0 to 2): peers 0,1." in lines
     assert "Stage 1 (layer 3): peers 2,3, of which 3 did not come back." in lines
-    assert any("peer 3 of stage 1: killed, and nobody had planned it" in line for line in lines)
+    assert any("peer 3 of stage 1: killed, not in the fault plan" in line for line in lines)
     assert explain(folder, "3")[0].startswith("Peer 3, of stage 1 (layer 3), d in the plan: gone")
     told = explain(folder, "@5")
     assert [line.partition(":")[0] for line in told if line.startswith("Round 5 of")] == [

@@ -40,7 +40,7 @@ def test_a_run_says_where_it_went_on(tmp_path: Path) -> None:
 
 def test_a_death_that_nobody_planned_has_the_round_of_its_time(tmp_path: Path) -> None:
     found = incidents.of(recorded.read(run_in(tmp_path / "first", BEGAN)))
-    assert [each.round for each in found if "nobody had planned it" in each.what] == [19]
+    assert [each.round for each in found if "not in the fault plan" in each.what] == [19]
 
 
 def test_a_run_of_local_steps_counts_those_of_its_script(tmp_path: Path) -> None:

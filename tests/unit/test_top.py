@@ -87,13 +87,13 @@ def test_a_peer_of_which_nothing_is_heard_is_silent(run: RecordedRun) -> None:
     run.rounds(0, 28)
     lines = drawn(run, RUNNING, 4.0 + SILENT_S)
     assert "silent" in row(lines, 0)
-    assert any("nothing heard for 0:15" in line for line in lines)
+    assert any("no report for 0:15" in line for line in lines)
 
 
 def test_after_the_end_it_tells_how_it_ended(run: RecordedRun) -> None:
     lines = drawn(run.whole(), OVER, 5.7)
     assert lines[0].startswith("digits-0a1b  ended: finished  0:06")
-    assert "over: 4 of 4 peers came to the end; model: ckpt" in lines[2]
+    assert "over: 4 of 4 peers finished; model: ckpt" in lines[2]
     assert all("done" in row(lines, peer) for peer in range(4))
 
 
@@ -219,7 +219,7 @@ def test_printed_after_the_end_it_tells_every_fault_its_time_and_its_effect(
     assert max(map(len, out.splitlines())) < 80
     told = " ".join(out.split())
     assert "0:00.0 round 0, peer 3: lies about its updates: sign_flip" in told
-    assert "0:03.1 round 19, peer 1: killed, and nobody had planned it noticed:" in told
+    assert "0:03.1 round 19, peer 1: killed, not in the fault plan noticed:" in told
     assert "back: in round 30, 1.0 s after its death effect: rounds went on as before" in told
     assert "Notes: 0:01.0 the fan is loud (ann@lab)" in told
 
@@ -229,7 +229,7 @@ def test_a_run_that_is_over_has_no_time_left(run: RecordedRun) -> None:
     assert "left" in drawn(run, RUNNING, 4.0)[1]
     lines = drawn(run, OVER, 4.0)
     assert "left" not in lines[1]
-    assert "lost, without a last word: peers 0,2,3" in lines[2]
+    assert "lost, without a last report: peers 0,2,3" in lines[2]
 
 
 def test_a_machine_in_trouble_is_told_of_with_what_is_wrong(run: RecordedRun) -> None:
@@ -309,4 +309,4 @@ def test_a_run_without_a_fault_is_told_so(
     config = run.folder / "config.json"
     config.write_text(config.read_text().replace('"sign_flip:3"', ""))
     top.show(run.folder, once=True, every_s=1.0)
-    assert "Nothing went wrong that anybody noticed." in capsys.readouterr().out
+    assert "Nothing went wrong that any peer noticed." in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The pictures of a report as data: what is drawn, not how. ``svg`` draws them."""
+"""Charts of a report as data. ``svg`` draws them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .downsampling import Floats
 
 STATES: dict[str, str] = {
     "training": "trains",
-    "starting": "starts, or takes over a state",
+    "starting": "starts, or receives a state",
     "quarantined": "in quarantine",
     "dead": "out of reach for most of the others",
     "paused": "waits for a quorum",
@@ -20,7 +20,7 @@ STATES: dict[str, str] = {
 
 
 BAND = "; band: lowest to highest"
-"""In the name of a line that has one."""
+"""Suffix of the name of a line with a band."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One curve: ``x`` and ``y`` of the same length, NaN in ``y`` where it is interrupted.
+    """One curve: ``x`` and ``y`` of the same length. NaN in ``y`` interrupts it.
 
     Attributes:
         style: Number of its colour; -1: that of the text.
-        low, high: A band around it, or None.
+        low, high: Bounds of a band around it, or None.
     """
 
     name: str
@@ -54,11 +54,11 @@ class LineChart:
     """Curves over time, or over rounds. All have the same ``x``.
 
     Attributes:
-        name: Of its anchor.
-        title: What is drawn, with its unit.
-        about: One sentence or two below the title.
-        bottom: Of the y axis, where it has a natural one.
-        logarithmic: Whether the y axis is; all values are positive then.
+        name: Name of its anchor.
+        title: Quantity with its unit.
+        about: One or two sentences below the title.
+        bottom: Natural lower end of the y axis, if any.
+        logarithmic: Whether the y axis is logarithmic; all values are positive then.
         over_time: Whether x is seconds since the start; otherwise it is rounds.
     """
 
@@ -85,7 +85,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class LaneChart:
-    """A row for each of a few peers, cut into what it did."""
+    """Rows of a few peers, each with the states of the peer over time."""
 
     name: str
     title: str
@@ -100,10 +100,10 @@ Chart = LineChart | LaneChart
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """Cells are text. ``numeric``: columns that are written to the right.
+    """Table of text. ``numeric``: right-aligned columns.
 
     Attributes:
-        anchors: An id for each row, or empty.
+        anchors: An id for each row, or ().
     """
 
     caption: str
@@ -116,7 +116,7 @@ class TextTable:
 
 @dataclass(slots=True)
 class Section:
-    """A heading with what stands under it."""
+    """Section of a page: a heading with text, charts and tables."""
 
     name: str
     title: str

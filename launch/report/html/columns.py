@@ -1,6 +1,6 @@
-"""The many rows of a run as columns of numbers: its commits, and what its scripts logged.
+"""Rows of a run as columns of numbers: its commits, and values that its scripts logged.
 
-A hundred thousand commits of eight peers have a million numbers; as parsed JSON they would take a
+A hundred thousand commits of eight peers have a million numbers. As parsed JSON they would take a
 gigabyte.
 """
 
@@ -21,15 +21,14 @@ from gossip.run import real
 from .downsampling import Floats
 
 NAMES_MAX = 6
-"""Maximum number of different values of scripts that are drawn. Names in ``FIRST`` are drawn beyond
-it, too."""
+"""Maximum number of names of logged values that are drawn. Names in ``FIRST`` are always drawn."""
 USED = ("sent_bytes", "received_bytes", "load")
 NOT_LOGGED = ("t", "wall", "peer", "round", "step", "event", "epoch")
 FIRST = ("loss", "accuracy")
 
 
 class Points:
-    """Values of one kind, by peer, in the order in which they were written."""
+    """Values of one kind, by peer, in the order of the file."""
 
     def __init__(self) -> None:
         self._x: dict[int, array[float]] = defaultdict(lambda: array("d"))
@@ -45,7 +44,7 @@ class Points:
 
     @property
     def highest(self) -> float:
-        """Largest value of any peer; 0.0: there is none above it."""
+        """Largest value of any peer, at least 0.0."""
         return max([0.0, *(float(self.y(peer).max()) for peer in self.peers)])
 
     def x(self, peer: int) -> Floats:
@@ -55,8 +54,8 @@ class Points:
         return np.frombuffer(self._y[peer]) if peer in self._y else np.empty(0)
 
     def grown(self, peer: int) -> Floats:
-        """Return the total of a counter at each of its values, though it restarts at 0 with each
-        life of the peer."""
+        """Return the running total of a counter, which restarts at 0 with each incarnation of the
+        peer."""
         y = self.y(peer)
         if not len(y):
             return y
@@ -81,8 +80,8 @@ class Metric:
 
 
 class Logged:
-    """Values that scripts logged, by name. At most ``NAMES_MAX`` names, but those in ``FIRST``
-    always; ``lost``: values that were no finite numbers."""
+    """Values that scripts logged, by name: at most ``NAMES_MAX`` names, and those in ``FIRST``.
+    ``lost``: number of values that were not finite, by name."""
 
     def __init__(self) -> None:
         self.found: dict[str, Metric] = {}
@@ -113,11 +112,11 @@ class Series:
     """Values that peers reported, by peer and time.
 
     Attributes:
-        steps: Steps of its script that each peer has done, several a round with local steps.
+        steps: Completed steps of each peer's script; with local steps there are several a round.
         losses: Losses that rounds report.
         consensus: Consensus distances, as peers measured them each round.
-        trust: Trust in each peer, where rounds have no server.
-        used: Resources, by the names in ``USED``. Counters restart at 0 with each life of a peer.
+        trust: Trust in each peer, if rounds have no server.
+        used: Resources, by the names in ``USED``. Counters restart at 0 with each incarnation.
         logged: Values that scripts logged.
     """
 
@@ -141,8 +140,8 @@ class Series:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """Return the metrics by name: the loss first, then the accuracy. If scripts log no loss, it
-        is the loss that rounds report."""
+        """Metrics by name: the loss first, then the accuracy. If scripts log no loss, it is the
+        loss that rounds report."""
         found = {"loss": self.losses} if self.losses.by_time.peers else {}
         found |= self.logged.found
         first = {name: found[name] for name in FIRST if name in found}
@@ -155,16 +154,16 @@ class Series:
 
 
 class CommitColumns:
-    """Commits of all branches; ``settle`` leaves those of the history that counts.
+    """Commits of all branches; after ``settle``, only those of the history that counts.
 
-    Each commit is one row of ``t``, ``round``, ``server`` and so on; each contributor of each
-    commit one row of ``who``, ``took_s`` and so on, which belongs to commit ``of``. In a pipeline
-    the rows are the last stage's commits, and the contributors those to the same round of all
-    stages. ``makers`` has who has made each commit, of any stage.
+    Each commit is one row of ``t``, ``round``, ``server`` and so on. Each contributor of a commit
+    is one row of ``who``, ``took_s`` and so on, which belongs to commit ``of``. In a pipeline the
+    rows are the commits of the last stage, with the contributors of all stages to the same round.
+    ``makers``: the maker of each commit, of any stage.
     """
 
     def __init__(self) -> None:
-        self._commits: list[CommitRow] = []  # only what their history needs
+        self._commits: list[CommitRow] = []  # with only the fields that their history needs
         self._groups: dict[tuple[int, ...], tuple[ContributionRow, ...]] = {}
         self._columns: dict[str, array[Any]] = {
             **{name: array("d") for name in ("t", "rule_s", "took_s", "weight", "outlyingness")},
@@ -207,14 +206,14 @@ class CommitColumns:
         self._note_trust(commit)
 
     def _note_trust(self, commit: CommitRow) -> None:
-        """Only where it has changed: mostly all are trusted."""
+        """Record the trust of a commit if it has changed: mostly all peers are trusted."""
         if commit.trust and commit.trust != self._trust:
             self._trust = commit.trust
             for peer, score in commit.scores.items():
                 self.trust.add(peer, commit.t, score)
 
     def settle(self) -> None:
-        """Leaves out what was given up, and the shards beyond the first."""
+        """Drop abandoned branches, and shards beyond the first."""
         at = {id(commit): place for place, commit in enumerate(self._commits)}
         pasts = [history.read(commits) for commits in self._by_stage()]
         self.given_up = tuple(branch for past in pasts for branch in past.given_up)
@@ -224,8 +223,8 @@ class CommitColumns:
         place = np.full(len(self._commits), -1, np.int64)
         for commit in (commit for commits in kept for commit in commits):
             place[at[id(commit)]] = at_round.get(commit.round, -1)
-        everybody = np.array([at[id(each)] for commits in kept for each in commits], np.int64)
-        self.makers = self._whole("server")[everybody]
+        of_all = np.array([at[id(each)] for commits in kept for each in commits], np.int64)
+        self.makers = self._whole("server")[of_all]
         of = place[self._whole("of")] if len(self._columns["of"]) else np.empty(0, np.int64)
         inside = of >= 0
         self.t, self.round = self._real("t")[keep], self._whole("round")[keep]
@@ -257,11 +256,12 @@ class CommitColumns:
         return [int(peer) for peer in np.unique(self.who)]
 
     def lasted_s(self) -> Floats:
-        """``(rounds,)``: from the commit before to this one; NaN for the first."""
+        """Return the time of each round since the commit before, ``(rounds,)``, in seconds; NaN for
+        the first."""
         return np.concatenate([[np.nan], np.diff(self.t)])[: len(self.t)]
 
     def contributors(self) -> Floats:
-        """``(rounds,)``: number of updates in each result."""
+        """Return the number of updates in each result, ``(rounds,)``."""
         return np.bincount(self.of, minlength=len(self)).astype(np.float64)
 
     def slowest(self) -> tuple[NDArray[np.int64], Floats, Floats]:

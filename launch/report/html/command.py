@@ -32,13 +32,13 @@ def report(
         ),
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="Serve the page on loopback while the run goes on.")
+        bool, typer.Option("--live", help="Serve the page on loopback during the run.")
     ] = False,
     port: Annotated[int, optional("For --live; a free one by default.", min=0, max=65535)] = 0,
     runs_dir: Dir = Path("runs"),
 ) -> None:
-    """Make one HTML file of a run: what went wrong, curves, members, trust, rounds; of several
-    runs also what differs: gossip report RUN"""
+    """Make one HTML file of a run: incidents, curves, members, trust, rounds; for several runs also
+    their differences: gossip report RUN"""
     from gossip.errors import ConfigError
     from gossip.launch.report import run_state
 
@@ -54,7 +54,7 @@ def report(
 
 
 def _write(made: RunReport, path: Path) -> None:
-    """Whole, or not at all."""
+    """Write the page to a file, atomically."""
     import os
     import sys
 
@@ -85,7 +85,7 @@ def note(
     run: Annotated[
         str, typer.Argument(help="Folder of the run, or its name under runs/.", show_default=False)
     ],
-    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="What to remember of it.")],
+    text: Annotated[list[str], typer.Argument(metavar="TEXT", help="Text of the note.")],
     runs_dir: Dir = Path("runs"),
 ) -> None:
     """Add a note to the time line of a run: gossip note RUN "lowered the learning rate" """

@@ -1,4 +1,4 @@
-"""Several runs side by side."""
+"""Comparison of several runs."""
 
 from __future__ import annotations
 

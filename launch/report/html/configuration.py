@@ -58,7 +58,7 @@ def _describe_code(environment: documents.RunEnvironment) -> str:
 
 
 def differences(runs: Sequence[RecordedRun]) -> TextTable:
-    """Settings, versions and code in which runs differ: a column each."""
+    """Return a table of the settings, versions and code in which runs differ, a column each."""
     flat = [_flat(run) for run in runs]
     keys = sorted({key for each in flat for key in each})
     rows = []

@@ -1,4 +1,4 @@
-"""Curves of a swarm: the mean of its peers, and between which bounds they are."""
+"""Curves of a swarm: the mean of its peers, with their bounds."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from .downsampling import BUCKETS, Buckets, Floats
 from .recorded import RecordedRun
 
 LISTED_MAX = 12
-"""Maximum number of peers that have a row each, in a table or a picture."""
+"""Maximum number of peers with a row each in a table or a chart."""
 LEAST = 24
 
 
 def buckets_for(run: RecordedRun, rounds_each: int = 2, most: int = BUCKETS) -> Buckets:
-    """Parts of the time of a run, of so many rounds each where it was short."""
+    """Return buckets of the time of a run. In a short run each has ``rounds_each`` rounds."""
     longest = max((len(run.series.steps.x(peer)) for peer in run.series.steps.peers), default=0)
     rounds = max(len(run.commits), longest)
     return Buckets(0.0, run.duration_s, max(LEAST, min(most, rounds // rounds_each)))
 
 
 def honest_line(run: RecordedRun, points: Points, since: float, buckets: Buckets) -> Line:
-    """Return the line of what honest peers logged; of all, if each is to lie. ``since``: the x
-    value of the axis' start."""
+    """Return the line of the values of honest peers, or of all if each is Byzantine. ``since``: x
+    value at the start of the axis."""
     peers, who = honest(run, points.peers), "honest peer"
     if not peers:
         peers, who = points.peers, "peer"
@@ -36,8 +36,7 @@ def honest_line(run: RecordedRun, points: Points, since: float, buckets: Buckets
 
 
 def swarm_line(rows: Mapping[int, Floats], x: Floats, who: str = "peer") -> Line:
-    """Return the mean of the peers' curves, one row each, with a band from the lowest to the
-    highest."""
+    """Return the mean of the peers' curves, with a band from the lowest to the highest."""
     every = np.array(list(rows.values())).reshape(len(rows), len(x))
     known = np.isfinite(every).any(axis=0)
     found = np.full((3, len(x)), np.nan)
@@ -52,6 +51,6 @@ def swarm_line(rows: Mapping[int, Floats], x: Floats, who: str = "peer") -> Line
 
 
 def honest(run: RecordedRun, peers: list[int]) -> list[int]:
-    """Return the peers that are not to lie."""
+    """Return the peers that the fault plan does not make Byzantine."""
     liars = {peer for peer, row in run.view.rows.items() if row.lie}
     return [peer for peer in peers if peer not in liars]

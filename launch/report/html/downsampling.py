@@ -1,4 +1,4 @@
-"""A hundred thousand values become as many as a picture has columns."""
+"""Reduction of many values to the columns of a chart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 BUCKETS = 240
-"""Buckets of a curve: a pixel or two each on a narrow screen, five on a wide one."""
+"""Default number of buckets of a curve: one or two pixels each on a narrow screen, five on a wide
+one."""
 
 
 GAP = 3.0
@@ -20,8 +21,8 @@ class Buckets:
     """Equal parts of a time axis.
 
     Attributes:
-        start, stop: Of the axis.
-        count: So many parts.
+        start, stop: Ends of the axis.
+        count: Number of parts.
     """
 
     start: float
@@ -30,7 +31,7 @@ class Buckets:
 
     @property
     def centers(self) -> Floats:
-        """``(count,)``"""
+        """Centers of the parts, ``(count,)``."""
         width = (self.stop - self.start) / self.count
         return np.asarray(self.start + width * (np.arange(self.count) + 0.5), np.float64)
 
@@ -39,29 +40,29 @@ class Buckets:
         return (self.stop - self.start) / self.count
 
     def of(self, x: Floats) -> NDArray[np.int64]:
-        """Return the bucket of each value of ``x``. A value outside is in the nearest."""
+        """Return the part of each value of ``x``; the nearest for a value outside."""
         if not self.stop > self.start:
             return np.zeros(len(x), np.int64)
         at = (x - self.start) * (self.count / (self.stop - self.start))
         return np.clip(at, 0, self.count - 1).astype(np.int64)
 
     def sums(self, x: Floats, y: Floats) -> Floats:
-        """``(count,)``: the sum of the values of ``y`` in each part."""
+        """Return the sum of the values of ``y`` in each part, ``(count,)``."""
         return np.bincount(self.of(x), weights=y, minlength=self.count).astype(np.float64)
 
     def counts(self, x: Floats) -> Floats:
-        """``(count,)``: how many values are in each part."""
+        """Return the number of values in each part, ``(count,)``."""
         return np.bincount(self.of(x), minlength=self.count).astype(np.float64)
 
     def means(self, x: Floats, y: Floats) -> Floats:
-        """``(count,)``: the mean of each part; NaN where nothing is."""
+        """Return the mean of each part, ``(count,)``; NaN without values."""
         counts = self.counts(x)
         with np.errstate(invalid="ignore"):
             return np.where(counts > 0, self.sums(x, y) / np.maximum(counts, 1), np.nan)
 
     def curve(self, x: Floats, y: Floats) -> Floats:
-        """``(count,)``: means, and straight lines between values that come more seldom than once
-        in each part; NaN where there is none for ``GAP`` times as long as usual."""
+        """Return the mean of each part, ``(count,)``. Parts without values are interpolated; NaN in
+        gaps longer than ``GAP`` times the median."""
         found = self.means(x, y)
         known = np.flatnonzero(np.isfinite(found))
         if len(known) < 2:
@@ -76,7 +77,7 @@ class Buckets:
         return found
 
     def quantile(self, x: Floats, y: Floats, q: float) -> Floats:
-        """``(count,)``: a quantile of the values in each part; NaN where nothing is."""
+        """Return a quantile of the values in each part, ``(count,)``; NaN without values."""
         found = np.full(self.count, np.nan)
         order = np.argsort(self.of(x), kind="stable")
         inside, values = self.of(x)[order], y[order]
@@ -87,8 +88,8 @@ class Buckets:
         return found
 
     def held(self, x: Floats, y: Floats) -> Floats:
-        """``(count,)``: of a value that stays until the next one comes, the lowest in each part;
-        NaN before the first. ``x`` ascends."""
+        """Return the lowest value in each part, ``(count,)``, where a value lasts until the next
+        one; NaN before the first. ``x`` ascends."""
         if not len(x):
             return np.full(self.count, np.nan)
         ends = self.start + self.width * (np.arange(self.count) + 1)

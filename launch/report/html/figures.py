@@ -1,4 +1,4 @@
-"""How times, numbers and peers are written in a report."""
+"""Format of times, numbers and peers in a report."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ STEPS_S = (
     *(HOUR_S * n for n in (1, 2, 3, 6, 12)),
     *(DAY_S * n for n in (1, 2, 5, 10, 20, 50, 100)),
 )
-"""Between two ticks of a time axis."""
+"""Possible distances of two ticks of a time axis, in seconds."""
 NONE = "-"
-"""In a cell for which nothing was recorded."""
+"""Text of a cell without a value."""
 PEERS_NAMED = 6
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many digits that matter: ``0.0861``, ``1,234``, ``2.1e+09``."""
+    """Return a number with ``digits`` significant digits: ``0.0861``, ``1,234``, ``2.1e+09``."""
     if value is None or not math.isfinite(value):
         return NONE
     if value == int(value) and abs(value) < 1e7:
@@ -37,7 +37,7 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """``62 %``; ``under 1 %`` when it is not nothing."""
+    """Return a share as ``62 %``, or ``under 1 %`` if it is small and not zero."""
     if not whole:
         return NONE
     percent = 100 * part / whole
@@ -47,19 +47,19 @@ def share(part: float, whole: float) -> str:
 
 
 def peers(found: Iterable[int]) -> str:
-    """``peer 3``, ``peers 0-4,7``; of many the first and how many more."""
-    return named(found, PEERS_NAMED) or "nobody"
+    """Return ``peer 3`` or ``peers 0-4,7``; with many peers, the first and a count."""
+    return named(found, PEERS_NAMED) or "no peer"
 
 
 def time_ticks(duration_s: float, most: int = 6) -> list[float]:
-    """Round times from 0 on, at most so many."""
+    """Return at most ``most`` round times from 0 on."""
     longest = STEPS_S[-1] * math.ceil(duration_s / most / STEPS_S[-1])
     step = next((step for step in STEPS_S if duration_s / step < most), longest)
     return [float(at) for at in range(0, math.floor(duration_s) + 1, step)]
 
 
 def value_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers between two others."""
+    """Return round numbers from ``low`` to ``high``."""
     if not high > low:
         return [low]
     rough = (high - low) / most

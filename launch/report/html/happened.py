@@ -1,4 +1,4 @@
-"""The time line of a run in words: what happened to machines and training, and people's notes."""
+"""Time line of a run in words: events of machines and training, and notes of users."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WORDS = {
     "*": "fault",
     "|": "pause",
 }
-"""The first letter of a line -> of which kind it is."""
+"""First character of a line -> kind of the event."""
 
 
 def section(run: RecordedRun, incidents: list[Incident]) -> Section:
@@ -56,13 +56,13 @@ def section(run: RecordedRun, incidents: list[Incident]) -> Section:
         caption = f"{len(rows):,} events, those of a kind folded"
         found.parts.append(TextTable(caption, head, told, frozenset({0}), folded=True))
     else:
-        found.text.append("Nothing was written down.")
+        found.text.append("No event was recorded.")
     return found
 
 
 def _milestones(run: RecordedRun, incidents: list[Incident]) -> list[tuple[float, str, str]]:
-    """Return milestones that no line of a run reports: its start, attacks, lives, checkpoints and
-    its end."""
+    """Return milestones that no line of the run reports: its start, attacks, restarts of peers,
+    checkpoints and its end."""
     trained = training_began(run)
     found = [] if trained is None else [(trained, "progress", _begins(run))]
     for event in run.events:
@@ -103,7 +103,7 @@ def _folded(run: RecordedRun) -> list[tuple[float, str, str]]:
     t = run.began
     for event, line in run.lines:
         t = event.t
-        if not line.startswith("  "):  # what to do about the line before, while the run goes on
+        if not line.startswith("  "):  # Otherwise it is a hint, useful only during the run.
             found += [(t, text) for text in folder.fold(line, t)]
     found += [(t, text) for text in folder.rest(t)]
     return [(t, WORDS.get(text[:1], "event"), text.lstrip("+-x!?~=*| ")) for t, text in found]

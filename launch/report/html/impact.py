@@ -11,11 +11,11 @@ from gossip.observe import events, select
 from .recorded import RecordedRun
 
 AFTER_S = 3.0
-"""Seconds after the end of a fault in which its effects may still show."""
+"""Time after the end of a fault in which its effects may still show, in seconds."""
 
 
 class Impact:
-    """Rounds of one run: how long they took, and which were lost."""
+    """Durations and losses of rounds of one run."""
 
     def __init__(self, run: RecordedRun) -> None:
         self._run = run
@@ -28,7 +28,8 @@ class Impact:
 
     def effect(self, t: float, until: float | None) -> str:
         """Describe the rounds from ``t`` until ``AFTER_S`` after ``until``, or until the next
-        fault: the longest wait, how many went to another server, or were lost."""
+        fault: the longest wait, and the numbers of rounds that went to another server or were
+        lost."""
         over = t if until is None else until
         stop = over + AFTER_S
         after = [begin for begin in self._begins if begin > max(t, over)]
@@ -52,10 +53,10 @@ class Impact:
         return "; ".join(text for text in told if text)
 
     def _longest(self, inside: NDArray[np.bool_], goes_on: bool) -> str:
-        """The longest time without a round."""
+        """Describe the longest time without a round."""
         waits = self._lasted[inside & np.isfinite(self._lasted)]
         if not len(waits) or self.usual_s is None:
-            return "" if goes_on or not len(self._t) else "no round came any more"
+            return "" if goes_on or not len(self._t) else "no further round was committed"
         longest = float(waits.max())
         if longest < 2 * self.usual_s:
             return f"rounds went on as before (longest {lasted(longest)})"

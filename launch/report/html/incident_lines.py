@@ -1,5 +1,4 @@
-"""Incidents of a run as lines for a terminal, for ``gossip top`` and ``explain``. A report has the
-same incidents."""
+"""Incidents of a run as lines for a terminal, for ``gossip top`` and ``explain``."""
 
 from __future__ import annotations
 
@@ -17,12 +16,12 @@ from .recorded import RecordedRun
 from .resuming import resumed_from
 
 INDENT = 13
-"""Columns for the number and the time."""
+"""Width of number and time, in columns."""
 LISTED_MAX = 60
 
 
 def lines_of(run: RecordedRun, width: int) -> list[str]:
-    """All incidents of a run by time, or that there is none, and then its notes."""
+    """Return lines about all incidents of a run by time, or that there is none, and its notes."""
     found = incidents.of(run)
     lines: list[str] = []
     if (before := resumed_from(run)) is not None:
@@ -82,7 +81,7 @@ def _effects(one: incidents.Incident) -> Iterator[tuple[str, str]]:
 
 
 def _under(begin: str, text: str, width: int) -> list[str]:
-    """``text`` beside what stands before it, and below itself."""
+    """Return ``text`` in a column to the right of ``begin``."""
     return textwrap.wrap(
         shown(text),
         max(width, 2 * INDENT),

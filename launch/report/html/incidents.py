@@ -1,5 +1,4 @@
-"""Incidents of a run: what went wrong or was done to it, who noticed when, when it was over, and
-what it cost."""
+"""Incidents of a run: faults and failures, each with its detection, its end and its effect."""
 
 from __future__ import annotations
 
@@ -36,14 +35,15 @@ from .recorded import RecordedRun
 FAULT_MAX = 48
 PEERS = re.compile(r"\d+(?:,\d+)+")
 LIARS_EACH = 4
-"""Maximum number of Byzantine peers of a fault that have a row each. With more there is one row for
+"""Maximum number of Byzantine peers of a fault with a row each. With more there is one row for
 all."""
 SILENT_MAX_S = 5.0
 """Maximum time from the first skip of a peer until it is declared dead, in seconds."""
 STOOD_STILL_ROUNDS = 50
-"""A peer that did nothing says so of a round that is so far from that in which others missed it."""
+"""Maximum distance of the round in which a peer reports its pause from the round in which others
+missed it."""
 TOLD = ("crash", "restart", "hang", "leave")
-"""Faults of which other rows tell."""
+"""Faults that other rows report."""
 E = TypeVar("E", bound=Event)
 JUDGED: Mapping[type[Event], str] = {
     events.Suspected: "suspected",
@@ -57,7 +57,7 @@ KINDS = {
     "crash": "killed (SIGKILL), for good",
     "restart": "killed (SIGKILL), to be started again",
     "hang": "stopped (SIGSTOP)",
-    "killed": "killed, and nobody had planned it",
+    "killed": "killed, not in the fault plan",
     "raised": "its script ended with an error",
 }
 STRUCK = {"hang": "stopped peer", "raised": "script error"}
@@ -68,16 +68,16 @@ class Incident:
     """One row of the table. Times are seconds since 1970.
 
     Attributes:
-        what: In words.
-        fault: The fault that was injected, as it is typed; "": nobody injected one.
-        kind: What it is in two words, for a headline; "": it does not belong there. ``count``: how
-            many of these it is.
-        who: Peers that it befell.
-        t: When; None: it never took place.
+        what: Description.
+        fault: The injected fault in the syntax of a plan; "": none was injected.
+        kind: Kind in two words, for a headline; "": not for a headline. ``count``: number of
+            incidents of that kind in this row.
+        who: Affected peers.
+        t: When it began; None: it never took place.
         until: When it was over, for its effect; None: it lasts.
-        noticed, back, effect: In words.
-        grave: How much it matters, for the marks of which there is not room for all.
-        untold: Whether no event of the run tells of it.
+        noticed, back, effect: Detection, return and effect, in words.
+        grave: Severity, to choose the marks of charts.
+        untold: Whether no event of the run reports it.
     """
 
     what: str
@@ -97,12 +97,12 @@ class Incident:
 
     @property
     def described(self) -> str:
-        """Describe the incident, with the fault that was injected."""
+        """Description with the injected fault."""
         return f"{self.what} (fault: {self.fault})" if self.fault else self.what
 
 
 def of(run: RecordedRun) -> list[Incident]:
-    """All incidents of a run, by time, numbered from 1 on."""
+    """Return all incidents of a run, by time, numbered from 1 on."""
     impact = Impact(run)
     makers: tuple[Callable[[RecordedRun, Impact], Iterator[Incident]], ...] = (
         _liars,
@@ -124,7 +124,7 @@ def of(run: RecordedRun) -> list[Incident]:
     return [replace(one, number=number) for number, one in enumerate(found, 1)]
 
 
-# --- peers that lie -------------------------------------------------------------------------------
+# --- Byzantine peers ------------------------------------------------------------------------------
 
 
 def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
@@ -152,8 +152,8 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _shorten(fault: Fault | str) -> str:
-    """Return a fault as it is typed, if that is not too long: it may name hundreds of peers. Many
-    in a row make a range then."""
+    """Return a fault in the syntax of a plan, shortened if it is long: it may name hundreds of
+    peers. Consecutive peers become ranges then."""
     typed = str(fault)
     if len(typed) > FAULT_MAX:
         typed = PEERS.sub(lambda found: peers_word(tuple(map(int, found[0].split(",")))), typed)
@@ -162,7 +162,7 @@ def _shorten(fault: Fault | str) -> str:
 
 def _about(fault: Fault) -> str:
     if isinstance(fault, ActivationFault):
-        return "what it computes of micro-batches"
+        return "its results of micro-batches"
     return "results or states" if isinstance(fault, NodeAttack) else "its updates"
 
 
@@ -171,7 +171,7 @@ def _kind(fault: Fault) -> str:
 
 
 def _first(run: RecordedRun, kind: type[E], since: float = -1.0, **fields: object) -> E | None:
-    """Return the first event of a kind from a moment on whose fields are these."""
+    """Return the first event of a kind from ``since`` on with the given fields."""
     return next(
         (
             event
@@ -196,7 +196,7 @@ def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
         many = f", {len(firsts)} of {len(who)}" if len(who) > 1 else ""
         told.append((first.t, f"{JUDGED[kind]} at {_moment(run, first.t, first.round)}{many}"))
     if not told:
-        return "nobody suspected it"
+        return "no peer suspected it"
     reasons = [why.reasons for peer, why in run.view.trust.suspicions.items() if peer in who]
     because = [each[0] for each in reasons if each]
     return "; ".join(text for _, text in sorted(told)) + (f" ({because[0]})" if because else "")
@@ -220,7 +220,7 @@ def _trusted(run: RecordedRun, who: tuple[int, ...]) -> str:
 
 
 def _weight(run: RecordedRun, who: tuple[int, ...]) -> str:
-    """How much of its updates got into results."""
+    """Describe the weight of the peers' updates in results."""
     commits = run.commits
     if not len(commits):
         lowest = [run.view.rows[peer].trust for peer in who if peer in run.view.rows]
@@ -247,7 +247,7 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if first is None:
             continue
         yield Incident(
-            what="came under suspicion; no injected fault explains it",
+            what="was suspected; no injected fault explains it",
             kind="suspected peer",
             who=(peer,),
             t=first.t,
@@ -278,7 +278,7 @@ def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         )
 
 
-# --- peers that die, hang, come and go ------------------------------------------------------------
+# --- peers that die, hang, join and leave ---------------------------------------------------------
 
 
 def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
@@ -293,7 +293,7 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if blow.kind == "raised":
             error = script_error(run.folder, blow.peer)
             what += f": {error}" if error else ""
-            told.append(f"by its launcher; all that it wrote is in peer-{blow.peer}/out.log")
+            told.append(f"by its launcher; its output is in peer-{blow.peer}/out.log")
         if blow.skip_ms is not None:
             told.append(f"skipped by all after {lasted(blow.skip_ms / 1000)}")
         if blow.dead_ms is not None:
@@ -308,7 +308,7 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             t=struck_at,
             round=max(0, at_round),
             until=back_at or struck_at,
-            noticed="; ".join(told) or "nobody told of it",
+            noticed="; ".join(told) or "no peer reported it",
             back=back,
             effect=impact.effect(struck_at, back_at if blow.kind == "hang" else None),
             grave=4,
@@ -316,16 +316,17 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    """Stages of a pipeline whose state was made anew, or that nobody came back to."""
+    """Yield stages of a pipeline that lost all peers, with a rebuilt state or without an end."""
     told = list(select(run.events, events.StageLost, events.StageBack, events.StageRebuilt))
     for stage in sorted({event.stage for event in told if event.stage is not None}):
-        lost: events.StageLost | None = None  # when it was last, since it was made anew
+        lost: events.StageLost | None = None  # the last loss since the state was rebuilt
         away = False
         for event in (event for event in told if event.stage == stage):
             if isinstance(event, events.StageRebuilt):
                 yield _lost_stage(run, impact, lost or event, event)
                 lost = None
-            elif isinstance(event, events.StageLost) and not away:  # else another peer reports it
+            # A second report of the same loss is another peer's.
+            elif isinstance(event, events.StageLost) and not away:
                 lost = event
             away = isinstance(event, events.StageLost)
         if lost is not None and away and lost.t < _over(run):
@@ -358,8 +359,8 @@ def _lost_stage(
 
 
 def _struck(run: RecordedRun, blow: Blow) -> tuple[float, int]:
-    """When, and after which round. A script that raised was out of the rounds from then on, while
-    its process may take seconds to end."""
+    """Return the time and the last round of a blow. A script that raised takes part in no further
+    round, while its process may take seconds to end."""
     halted = [
         event
         for event in select(run.events, events.Halted)
@@ -371,13 +372,13 @@ def _struck(run: RecordedRun, blow: Blow) -> tuple[float, int]:
 
 
 def _round_at(run: RecordedRun, t: float, told: int) -> int:
-    """The last that was done at a moment: what peers tell of rounds comes a while later."""
+    """Return the last completed round at a time. Peers report rounds with a delay."""
     done = run.commits.round[run.commits.t <= t]
     return int(max(told, done.max(initial=-1)))
 
 
 def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | None, str]:
-    """When it took part again, and in words."""
+    """Return when the peer took part again, and a description."""
     if kind == "hang":
         woken = _first(run, events.Continued, at, peer=peer)
         if woken is None:
@@ -391,7 +392,7 @@ def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | No
             f"woken after {lasted(woken.t - at)}; in a round again {lasted(first - at)} after "
             "it was stopped"
         )
-    again = _first(run, events.Spawned, at, peer=peer)  # under torchrun nobody tells of that
+    again = _first(run, events.Spawned, at, peer=peer)  # Under torchrun there is no such event.
     started = "" if again is None else f"its process was started after {lasted(again.t - at)}"
     found = [one for one in run.view.rejoins if one.peer == peer and one.since == at]
     if found and found[0].after_s is not None:
@@ -404,7 +405,7 @@ def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | No
 
 
 def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    """Peers that were dead for others without a blow, a cut link or a goodbye that explains it."""
+    """Yield peers that were declared dead without an explaining blow, network fault or leave."""
     told: dict[int, float] = {}
     over = _over(run)
     for dead in select(run.events, events.Dead):
@@ -445,8 +446,7 @@ def _by(event: events.Dead | events.Skip) -> str:
 
 
 def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
-    """Whether a peer has found out by its own clock, about that round, that it did nothing for a
-    while."""
+    """Whether a peer has detected by its own clock, near that round, that it was paused."""
     return any(
         f"{peer} was paused" in reasons
         for (round_id, _), reasons in run.turns.attempts.items()
@@ -455,7 +455,7 @@ def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
 
 
 def _over(run: RecordedRun) -> float:
-    """Return the time from which on peers are gone because they have finished."""
+    """Return the time from which peers end because they have finished."""
     ends = [event.t for event in select(run.events, events.Halted) if event.reason != "raised"]
     return min(ends, default=run.ended + 1)
 
@@ -469,7 +469,7 @@ def _explained(run: RecordedRun, peer: int, t: float) -> bool:
 
 
 def _cut(run: RecordedRun, t: float) -> bool:
-    """Whether the network was hurt at a moment, or had been just before."""
+    """Whether a network fault was active at a time, or shortly before."""
     return any(
         one.at <= t <= (one.over_at if one.over_at is not None else run.ended) + AFTER_S
         for one in run.view.outages
@@ -508,7 +508,7 @@ def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _injected(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    """Faults that no other row reports: peers that are slow, and what a drill did to peers."""
+    """Yield faults that no other row reports: slow peers, and faults of a drill."""
     told = {str(fault) for fault in run.plan if not isinstance(fault, Slow)}
     for fault in run.plan:
         if isinstance(fault, Slow) and fault.at_s is None:
@@ -524,7 +524,7 @@ def _injected(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 def _injection(
     run: RecordedRun, impact: Impact, fault: str, began: events.Fault | None
 ) -> Incident:
-    """``began``: None: it lasts for the whole run."""
+    """Return the incident of a fault. ``began``: None: it lasts for the whole run."""
     is_slow = isinstance(fault_of(fault), Slow)
     who = _victims(fault) or (() if began is None else (began.peer,))
     over = None if began is None else _first(run, events.FaultOver, began.t, fault=fault)
@@ -549,7 +549,7 @@ def _injection(
 
 
 def _slowness(run: RecordedRun, who: tuple[int, ...]) -> str:
-    """Return how long updates of these peers take, and those of the others."""
+    """Describe the time of the updates of these peers, and of the others."""
     of_them = np.isin(run.commits.who, who)
     took = [run.commits.took_s[rows] for rows in (of_them, ~of_them)]
     if not all(np.isfinite(each).any() for each in took):
@@ -559,7 +559,7 @@ def _slowness(run: RecordedRun, who: tuple[int, ...]) -> str:
 
 
 def _victims(fault: str) -> tuple[int, ...]:
-    """Return the peers that a fault names, as it is typed."""
+    """Return the peers that a fault in the syntax of a plan names."""
     parsed = fault_of(fault)
     return tuple(peer for peer in parsed.victims if isinstance(peer, int)) if parsed else ()
 
@@ -594,7 +594,7 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         effects.append(impact.effect(outage.at, over))
         apart = tuple(sorted(peer for side in outage.sides for peer in side))
         between = " and ".join(map(peers, outage.sides))
-        what = f"partition between {between}" if apart else "the network was hurt"
+        what = f"partition between {between}" if apart else "the network was disturbed"
         yield Incident(
             what=what,
             fault=_shorten(outage.fault),
@@ -611,12 +611,12 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _was_struck(run: RecordedRun, peer: int, since: float, until: float) -> bool:
-    """Whether something else has happened to a peer between two moments, for which it is missed."""
+    """Whether a blow hit the peer between two times, which explains its absence."""
     return any(blow.peer == peer and since <= blow.at <= until for blow in run.view.blows)
 
 
 def _went_on(run: RecordedRun, outage: PartitionRecord) -> str:
-    """The sides that had a part in most of the rounds until a partition was over."""
+    """Describe the sides that contributed to most rounds until a partition was over."""
     over = run.ended if outage.over_at is None else outage.over_at
     done = np.flatnonzero((run.commits.t > outage.at) & (run.commits.t <= over))
     within = np.isin(run.commits.of, done)
@@ -642,8 +642,7 @@ def _mended(run: RecordedRun, at: float, over: float | None, stop: float) -> str
 
 
 def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    """Rounds that changed nothing, those that follow each other together, and not those that an
-    outage explains."""
+    """Yield lost rounds that no outage explains. Consecutive rounds are one incident."""
     found: dict[int, events.LostRound] = {}
     for event in select(run.events, events.LostRound):
         if event.round is not None and not _cut(run, event.t):
@@ -657,7 +656,7 @@ def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     for group in groups:
         first = found[group[0]]
         yield Incident(
-            what=f"{rounds_word(len(group))} lost: no aggregate could be made",
+            what=f"{rounds_word(len(group))} lost: there was no aggregate",
             kind="lost round",
             count=len(group),
             who=(),
@@ -676,7 +675,7 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if run.view.outage_at(branch.t) is not None:
             continue
         yield Incident(
-            what="a branch of the history was given up; no cut link explains it",
+            what="a branch of the history was given up; no network fault explains it",
             kind="abandoned fork",
             who=tuple(branch.peers),
             t=branch.t,
@@ -689,21 +688,21 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         )
 
 
-# --- the end, and what never was ------------------------------------------------------------------
+# --- the end, and faults that did not take place --------------------------------------------------
 
 
 def _end(run: RecordedRun) -> list[Incident]:
-    """A launcher that was killed, with all of its peers."""
+    """Return the incident of a launcher that was killed with all of its peers."""
     if run.state.state != "killed":
         return []
     return [
         Incident(
-            what="the launcher was killed, and all peers with it: no last word was written",
+            what="the launcher was killed, and all peers with it: no end was recorded",
             who=tuple(run.peers),
             t=run.ended,
             round=_round_at(run, run.ended, run.view.round),
             until=None,
-            noticed="by nobody: nobody was left",
+            noticed="by no peer: none was left",
             back=NONE,
             effect=_steps_lost(run),
             grave=5,
@@ -713,20 +712,19 @@ def _end(run: RecordedRun) -> list[Incident]:
 
 
 def _steps_lost(run: RecordedRun) -> str:
-    """Return the steps that are gone behind the newest checkpoint that is left of the time before
-    the end."""
+    """Describe the steps that were lost since the newest checkpoint before the end."""
     steps = int(run.series.steps.highest)
-    text = f"the last words are of step {steps}"
+    text = f"the last record is of step {steps}"
     before = [one for one in run.saved if one.wall is not None and one.wall <= run.ended]
     saved = max((one.step for one in before if not one.problem), default=None)
     if saved is None:
         return text
     lost = max(0, steps - saved)
-    return f"{text}; the newest checkpoint of before is that of step {saved}, so {lost} are lost"
+    return f"{text}; the newest earlier checkpoint is of step {saved}, so {lost} are lost"
 
 
 def _never(run: RecordedRun) -> Iterator[Incident]:
-    """Faults of the plan that did not take place, of a run that is over."""
+    """Yield the faults of the plan that did not take place, if the run is over."""
     if not run.state.over:
         return
     for row in run.outcome.faults_missed or ():
@@ -748,7 +746,7 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
 
 
 def who(run: RecordedRun, one: Incident) -> str:
-    """Peers that it befell, in words; an empty text: nobody in particular."""
+    """Describe the affected peers; "": no peer in particular."""
     if len(one.who) == len(run.peers) > 1:
         return "all"
     places = [run.view.stages.get(peer) for peer in one.who]
@@ -760,11 +758,11 @@ def who(run: RecordedRun, one: Incident) -> str:
 def in_trouble(
     spans: Mapping[int, Sequence[Span]], found: Sequence[Incident], count: int
 ) -> list[int]:
-    """The peers that had most trouble: first by the gravest incident that befell them, then by how
-    long they were away or in quarantine. What befell most peers tells none from the others.
+    """Return the ``count`` peers with the most trouble: first by the gravest incident, then by the
+    time of absence and quarantine. Incidents that affected most peers do not count.
 
     Args:
-        spans: What each peer did.
+        spans: States of each peer over time.
     """
     gravest: dict[int, int] = defaultdict(int)
     for one in found:

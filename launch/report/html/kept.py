@@ -1,4 +1,4 @@
-"""Samples and checkpoints: what was read, and what is left."""
+"""Samples and checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def samples(run: RecordedRun) -> Section:
 
 
 def _epochs(run: RecordedRun) -> list[tuple[int, int, int, int, int]]:
-    """Epoch, samples used twice, left, used once, rounds: as the peers told it."""
+    """Return epoch, samples used twice, samples left, samples used once, and rounds, as peers
+    reported them."""
     return [
         (epoch, event.twice or 0, event.left or 0, event.once or 0, event.rounds or 0)
         for epoch, event in sorted(run.view.epochs.ended.items())
@@ -80,7 +81,7 @@ def saved_states(run: RecordedRun) -> Section:
             "export makes one file of its model, which safetensors.torch.load_file reads."
         )
     if run.view.not_saved:
-        found.text.append(f"The last one is not there: {run.view.not_saved}")
+        found.text.append(f"The last one was not written: {run.view.not_saved}")
     rows = tuple(
         (
             f"{one.step:,}",

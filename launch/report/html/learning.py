@@ -1,4 +1,4 @@
-"""How training went: what scripts logged, speed, consensus distance."""
+"""Progress of training: logged values, speed, consensus distance."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from .figures import number
 from .recorded import RecordedRun
 
 SPREAD_LOG = 20.0
-"""Values of which a twentieth are so many times as great as another twentieth are drawn on a
-logarithmic axis."""
+"""Minimum ratio of the 95th to the 5th percentile of the values for a logarithmic axis."""
 JUMP, LEAP = 2.0, 3
-"""A peer that is so many times as fast as usual, for more steps than ``LEAP``, takes over
-rounds that others have done."""
+"""Factor of the usual speed, and number of rounds: a peer beyond both has received rounds of
+others, not computed them."""
 TITLES = {"loss": "Loss", "accuracy": "Accuracy"}
 ROUNDS_EACH = 3
-"""Minimum number of rounds of a point, on average."""
+"""Minimum mean number of rounds of a point."""
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
@@ -44,15 +43,15 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     if speed := _speed(run, marks):
         found.parts.append(speed)
     if run.series.consensus.peers:
-        about = "How far the parameters of the peers are from their mean, as each peer measures it."
+        about = "Distance of the peers' parameters from their mean, as each peer measures it."
         chart = _by_time(run, "consensus", run.series.consensus, about, marks)
         found.parts.append(replace(chart, title="Consensus distance"))
     return found
 
 
 def named(run: RecordedRun, peer: int) -> str:
-    """Return the name of a peer with its stage, where it has one, and that it lies, where it is
-    to."""
+    """Return the name of a peer with its stage, if any, and a mark if the plan makes it
+    Byzantine."""
     row, place = run.view.rows.get(peer), run.view.stages.get(peer)
     stage = "" if place is None else f", stage {place.number}"
     return f"peer {peer}{stage}{' (lies)' if row is not None and row.lie else ''}"
@@ -130,8 +129,8 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
     rows = {peer: _rate(run, peer, np.array(taken[peer]), edges) for peer in peers}
     ends = [float(np.nanmax(run.series.steps.y(p))) for p in peers]
     about = (
-        f"Means of {lasted(buckets.width)}. Rounds that a peer only took over after an absence "
-        "do not count."
+        f"Means of {lasted(buckets.width)}. Rounds that a peer only received after an absence do "
+        "not count."
     )
     if max(ends) - min(ends) > run.view.local_steps:
         about += f" They ended between step {number(min(ends))} and step {number(max(ends))}."
@@ -142,8 +141,8 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
 
 
 def _rate(run: RecordedRun, peer: int, taken: Floats, edges: Floats) -> Floats:
-    """Steps a second between edges. Who went back to an earlier step did none meanwhile, nor who
-    took over what others had done. ``taken``: when it took over a state of theirs."""
+    """Return steps a second between edges. Steps back to an earlier step, and steps received from
+    others, do not count. ``taken``: when the peer received a state of others."""
     x = run.series.steps.x(peer) - run.began
     done = np.diff(np.maximum.accumulate(run.series.steps.y(peer)))
     with np.errstate(divide="ignore", invalid="ignore"):

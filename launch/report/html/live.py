@@ -1,4 +1,4 @@
-"""``gossip report --live``: the page of a run that goes on, on loopback only."""
+"""``gossip report --live``: the page of a running run, served on loopback only."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from gossip.errors import ConfigError
 from gossip.launch.report.loopback import LoopbackServer
 
 EVERY_S = 3.0
-"""An open page asks so often for a newer one."""
+"""Time between two requests of an open page, in seconds."""
 SHARE = 4.0
-"""A page that took a second to make is shown for so many: a report is not to slow its run down."""
+"""Minimum life of a page, in multiples of the time to make it, so that a report does not slow its
+run down."""
 
 Make = Callable[[str], str]
-"""Takes a nonce for the script of the page, and returns the page."""
+"""Function that returns the page, given a nonce for its script."""
 
 
 class Latest:
-    """The newest page. Whoever asks makes it, when the last one is old enough."""
+    """The newest page. A request makes a new one if the last is old enough."""
 
     def __init__(self, make: Make) -> None:
         self.nonce = secrets.token_urlsafe(16)
@@ -30,7 +31,7 @@ class Latest:
         self._page, self._until = b"", 0.0
 
     def page(self) -> bytes:
-        """Raises: GossipError: The run cannot be read any more."""
+        """Return the newest page. Raises: GossipError: The run cannot be read any more."""
         with self._lock:
             began = time.monotonic()
             if began >= self._until:
@@ -41,7 +42,7 @@ class Latest:
 
 
 def serve(make: Make, port: int) -> None:
-    """Serves until Ctrl-C. Raises: ConfigError: The port is taken."""
+    """Serve the page until Ctrl-C. Raises: ConfigError: The port is taken."""
     try:
         server = LoopbackServer("/", "text/html", Latest(make).page, port)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""States of each peer over time, as the model of the run has them after each event."""
+"""States of each peer over time, from the model of the run."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Presence:
     def __init__(self, view: RunModel) -> None:
         self._view = view
         self._changes: dict[int, list[tuple[float, str]]] = {}
-        self._held: dict[int, str] = {}  # stopped, or taking over a state, whatever rounds say
+        self._held: dict[int, str] = {}  # states that events of rounds do not end
 
     def record(self, event: Event) -> None:
-        """Record the states that an event has led to, once the model has it."""
+        """Record the states of the peers of an event that the model has applied."""
         if event.peer is None:
             return
         self._hold(event, event.peer)
@@ -34,8 +34,8 @@ class Presence:
             self._record_state(event.t, event.subject)
 
     def _hold(self, event: Event, peer: int) -> None:
-        """Note a state that lasts until the peer reports its end: events of rounds that were over
-        before may come later."""
+        """Record a state that lasts until the peer reports its end. Events of earlier rounds may
+        arrive later."""
         match event:
             case events.Fault(kind="hang"):
                 self._held[peer] = "stopped"
@@ -73,8 +73,8 @@ class Presence:
         return "quarantined" if row.quarantined else "training"
 
     def _is_lost(self, row: PeerRow) -> bool:
-        """Whether most of the peers that train skip it. In a partition each side skips the other,
-        and the side that waits for a quorum does not count."""
+        """Whether most of the training peers skip the peer. In a partition each side skips the
+        other, and the side that waits for a quorum does not count."""
         if not row.skipped_by:
             return False
         training = {
@@ -85,8 +85,7 @@ class Presence:
         return 2 * len(row.skipped_by & training) > len(training)
 
     def spans(self, began: float, ended: float) -> dict[int, tuple[Span, ...]]:
-        """Return the states of each peer, in order of time and without gaps from its first event
-        on."""
+        """Return the states of each peer in order, without gaps from its first event on."""
         found = {}
         for peer, changes in sorted(self._changes.items()):
             ends = [*(t for t, _ in changes[1:]), ended]
@@ -99,7 +98,8 @@ class Presence:
 
 
 def counts(found: Mapping[int, tuple[Span, ...]], buckets: Buckets) -> dict[str, Floats]:
-    """State -> ``(buckets,)``: how many peers were in it in the middle of each bucket."""
+    """Return for each state the number of peers in it at the center of each bucket,
+    ``(buckets,)``."""
     at = buckets.centers
     sums = {state: np.zeros(buckets.count) for state in STATES}
     for each in found.values():
@@ -109,12 +109,12 @@ def counts(found: Mapping[int, tuple[Span, ...]], buckets: Buckets) -> dict[str,
 
 
 def away_s(each: Iterable[Span]) -> float:
-    """For how long a peer was not there, or not able to train, after it had begun."""
+    """Return the time in which a peer that had begun was absent or unable to train, in seconds."""
     known = list(each)
     begun = known[1:] if known and known[0].state == "starting" else known
     return sum(span.stop - span.start for span in begun if span.state not in PRESENT)
 
 
 def quarantined_s(each: Iterable[Span]) -> float:
-    """For how long its updates were left out."""
+    """Return the time of a peer in quarantine, in seconds."""
     return sum(span.stop - span.start for span in each if span.state == "quarantined")

@@ -1,4 +1,4 @@
-"""The first screen of a report: how the run went, and what went wrong in it."""
+"""First screen of a report: the outcome of the run, and its incidents."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ LISTED_MAX = 40
 HEADLINE_KINDS = 3
 MARKED_MAX = 20
 STATE_WORDS = {
-    "running": "goes on",
-    "elsewhere": "goes on, on other machines",
+    "running": "is running",
+    "elsewhere": "is running on other machines",
     "copy": "is a copy of the folder of another run",
     "ended": "has ended",
     "killed": "was killed",
@@ -43,7 +43,7 @@ class Fact:
 
 
 def headline(run: RecordedRun, incidents: list[Incident]) -> str:
-    """Return the result of a run and what it went through, in a line."""
+    """Return the result of a run and its gravest incidents, in a line."""
     steps, planned = _steps(run)
     after = f"{steps:,.0f} steps"
     accuracy, loss = run.state.accuracy, _last(run, "loss")
@@ -78,7 +78,7 @@ def _article(count: int, kind: str) -> str:
 
 
 def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
-    """Return how the run ended, and what nobody noticed."""
+    """Return how the run ended, and the attacks that were not noticed."""
     how = STATE_WORDS[run.state.state]
     if status := run.state.status:
         how = f"has ended: {status}" if run.state.exit_code else "has finished"
@@ -95,15 +95,15 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
 def nothing_noticed(run: RecordedRun) -> str:
     """Return the text on a run without incidents."""
     refused = sum(run.turns.refused.values())
-    told = "Nothing went wrong that anybody noticed"
+    nothing = "Nothing went wrong that any peer noticed"
     if not refused:
-        return f"{told}."
+        return f"{nothing}."
     times = "once" if refused == 1 else f"{refused:,} times"
-    return f"{told}. A peer refused the result of a server {times}."
+    return f"{nothing}. A peer refused the result of a server {times}."
 
 
 def facts(run: RecordedRun) -> list[Fact]:
-    """Figures of the run, the most wanted first."""
+    """Return figures of the run, the most important first."""
     steps, planned = _steps(run)
     found = [
         Fact("Steps", f"{steps:,.0f}", f"of {planned:,}" if planned else ""),
@@ -138,7 +138,7 @@ def facts(run: RecordedRun) -> list[Fact]:
 
 
 def _steps(run: RecordedRun) -> tuple[float, int]:
-    """Return the steps that were done, and those that are planned; 0: not known."""
+    """Return the number of completed steps, and of planned ones; 0: not known."""
     each = run.view.local_steps
     return max(run.view.step * each, run.series.steps.highest), (run.view.steps or 0) * each
 
@@ -158,8 +158,8 @@ def _pace(run: RecordedRun) -> list[Fact]:
 
 
 def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:
-    """Return the mean of the last tenth of what honest peers logged, and the mean of the first
-    tenth; None: they logged nothing."""
+    """Return the mean of the last tenth of the values of honest peers, and that of the first tenth;
+    None: they logged no value."""
     if (metric := run.series.metrics.get(name)) is None:
         return None
     each = [metric.by_time.y(peer) for peer in curves.honest(run, metric.by_time.peers)]
@@ -173,7 +173,7 @@ def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:
 def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) -> Section:
     found = Section("incidents", "What went wrong")
     if not incidents:
-        found.text.append("No fault was injected, and nobody noticed any.")
+        found.text.append("No fault was injected, and no peer noticed any.")
         return found
     injected = [one for one in incidents if one.fault]
     others = [one for one in incidents if not one.fault]
@@ -191,8 +191,7 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
 
 
 def times_of_faults(run: RecordedRun, incidents: list[Incident]) -> str:
-    """Return a sentence on the moment from which the times of a fault plan count; "": it has
-    none."""
+    """Return a sentence on the start of the times in a fault plan; "": the plan has no times."""
     trained = training_began(run)
     timed = any(re.search(r"@[\d.]+(ms|s|m)\b", one.fault) for one in incidents)
     if trained is None or not timed:
@@ -202,7 +201,7 @@ def times_of_faults(run: RecordedRun, incidents: list[Incident]) -> str:
 
 
 def training_began(run: RecordedRun) -> float | None:
-    """When the first peer had everybody whom it waited for; seconds since 1970."""
+    """Return when the first peer began to train, in seconds since 1970; None: none did."""
     return min((event.t for event in select(run.events, events.Ready)), default=None)
 
 
@@ -221,7 +220,7 @@ def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:
 
 
 def marks(run: RecordedRun, incidents: list[Incident]) -> tuple[Mark, ...]:
-    """The gravest incidents, for the pictures."""
+    """Return the gravest incidents as marks for charts."""
     timed = [one for one in incidents if one.t is not None]
     chosen = sorted(timed, key=lambda one: (-one.grave, one.number))[:MARKED_MAX]
     return tuple(

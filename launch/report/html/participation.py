@@ -1,4 +1,4 @@
-"""Participation of peers in rounds, and what they sent."""
+"""Participation of peers in rounds, and their traffic."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
     if len(run.commits):
         found.parts.append(_contributors(run, marks))
         found.text.append(
-            "No weight: updates that the rule left out. Refused by others: results that it had "
+            "No weight: updates that the rule left out. Refused by others: results that the peer "
             "made as a server. With small batches both happen to honest peers, too."
         )
     traffic = _traffic(run)
     if not traffic:
-        found.text.append("How many bytes were sent is not known: no node has said so.")
+        found.text.append("The number of bytes sent is not known: no node has reported it.")
     else:
         steps = run.series.steps.highest
         rounds = max(1.0, len(run.commits) or steps / run.view.local_steps)
@@ -56,7 +56,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
 
 
 def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
-    """Return how many peers each round had an update of."""
+    """Return the chart of the number of contributors to each round."""
     buckets = curves.buckets_for(run, rounds_each=4)
     x, y = run.commits.t - run.began, run.commits.contributors()
     lowest, highest = (buckets.quantile(x, y, q) for q in (0.0, 1.0))
@@ -79,9 +79,9 @@ def _contributors(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart:
 
 
 def _machines(run: RecordedRun) -> list[TextTable]:
-    """At the worst, as far as peers have told of them."""
-    told = [each for each in run.view.machines.found.values() if each.in_words(over=True)]
-    if not told:
+    """Return the table of the machines with their worst reported figures."""
+    known = [each for each in run.view.machines.found.values() if each.in_words(over=True)]
+    if not known:
         return []
     rows = tuple(
         (
@@ -89,7 +89,7 @@ def _machines(run: RecordedRun) -> list[TextTable]:
             ", ".join(text for text, _ in machine.figures(over=True)),
             ", ".join(f"{text}: {bad}" for text, bad in machine.figures(over=True) if bad) or NONE,
         )
-        for machine in sorted(told, key=lambda each: (not each.is_ill(over=True), each.host))
+        for machine in sorted(known, key=lambda each: (not each.is_ill(over=True), each.host))
     )
     more = f", {MACHINES_MAX} of {len(rows)}" if len(rows) > MACHINES_MAX else ""
     head = ("Host", "At worst", "Trouble")
@@ -97,13 +97,12 @@ def _machines(run: RecordedRun) -> list[TextTable]:
 
 
 def sent_in_all(run: RecordedRun) -> float:
-    """Bytes that all lives of all peers have sent, as far as they have said so."""
+    """Return the bytes that all incarnations of all peers reported as sent."""
     return sum(sent for sent, _ in _traffic(run).values())
 
 
 def _traffic(run: RecordedRun) -> dict[int, tuple[float, float]]:
-    """Return the bytes that all lives of each peer have sent and received, as far as they have
-    reported it."""
+    """Return the bytes that all incarnations of each peer reported as sent and as received."""
     sent, received = run.series.used["sent_bytes"], run.series.used["received_bytes"]
     return {
         peer: (float(sent.grown(peer)[-1]), float(received.grown(peer)[-1:].sum()))
@@ -142,7 +141,7 @@ def _row(
         state = row.exit
     if run.state.state == "killed" and state == "training":
         waited = spans.get(peer, ())[-1:] and spans[peer][-1].state == "paused"
-        state = f"{'waited for a quorum' if waited else 'trained'} when last heard of"
+        state = f"{'waited for a quorum' if waited else 'trained'} at the last report"
     return (
         named(run, peer).removeprefix("peer "),
         state if state != "done" else "finished",

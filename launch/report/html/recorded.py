@@ -1,4 +1,4 @@
-"""All that a report needs of one run's folder, read once."""
+"""Data of one run for a report, read once from the run's folder."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ from .columns import CommitColumns, Series
 from .membership import Presence
 
 EVENTS_MAX = 200_000
-"""Maximum number of events that are kept one by one. Events that come with every round are
-counted without limit."""
+"""Maximum number of events that are kept one by one. Events of every round are counted without
+limit."""
 TEXT_BYTES_MAX = 2**20
 LOAD_AFTER_S = 15.0
-"""Nodes report the load of their machine every few seconds."""
+"""Time after a moment in which a report of the load counts, in seconds. Nodes report every few
+seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """A checkpoint that is on disk now.
+    """A checkpoint on disk.
 
     Attributes:
-        spared: Before it no round lacked the update of a peer, and of later ones that is not so:
-            it stays however many there are.
+        spared: Whether it is the newest before which no round lacked the update of a peer. It is
+            never removed in favour of later ones.
     """
 
     step: int
@@ -48,14 +49,14 @@ class SavedState:
 
 
 class ServerTurns:
-    """Rounds that went from server to server, or were closed without a peer.
+    """Rounds that went to further servers, or were closed without a peer.
 
     Attributes:
-        attempts: (round, attempt) -> reasons for it, and how many peers gave each. Where the round
-            was made by an earlier server, its peers have come back to that.
-        handed_on: Round that another server than the first has made -> the reason.
+        attempts: (round, attempt) -> reasons for the attempt, and the number of peers that reported
+            each. The round may have been committed by an earlier server nevertheless.
+        handed_on: Round that another server than the first committed -> the reason.
         refused: Server -> number of its results that peers refused.
-        late: Round -> (peers that were waited for, seconds).
+        late: Round -> (late peers, seconds that the server waited for them).
     """
 
     def __init__(self) -> None:
@@ -88,23 +89,23 @@ class ServerTurns:
         ):
             turn = earliest.get(round_id, made_at + 1)
             reasons = self.attempts[round_id, turn] if turn <= made_at else None
-            why = reasons.most_common(1)[0][0] if reasons else "no reason was told"
+            why = reasons.most_common(1)[0][0] if reasons else "no reason was reported"
             self.handed_on[round_id] = why
 
 
 @dataclass(slots=True)
 class RecordedRun:
-    """A run as its folder tells it. Times are seconds since 1970.
+    """Record of a run, from its folder. Times are seconds since 1970.
 
     Attributes:
-        config: As written; ``settings``: as far as pages read it.
-        sources: (key, value, where it came from) of each setting.
-        outcome: Empty unless the run has ended.
+        config: Settings as written; ``settings``: the part that pages read.
+        sources: (key, value, source) of each setting.
+        outcome: Outcome of the run; empty unless it has ended.
         view: Model of the run. ``presence``: states of its peers over time.
-        lines: What happened, in words, each with the event that made it happen.
-        events: Events that do not come with every round.
-        broken: A line on each file that is none of a run's.
-        label: Its name on a page with others of the same name; "": its own.
+        lines: Lines of the model, each with its event.
+        events: Events, except those of every round.
+        broken: A line about each file that cannot be read.
+        label: Name on a page with other runs of the same name; "": its own name.
     """
 
     folder: Path
@@ -148,13 +149,13 @@ class RecordedRun:
         return self.presence.spans(self.began, self.ended)
 
     def overload(self, peer: int, t: float) -> str:
-        """Describe the load of a peer's machine soon after a moment; "": it was not too high, or
-        nobody reported it."""
+        """Describe the load of a peer's machine shortly after ``t``; "": it was not too high, or
+        was not reported."""
         row, load = self.view.rows.get(peer), self.series.used["load"]
         host = row.host if row is not None else ""
         machine = self.view.machines.machine_of(host)
         beside = [other for other in load.peers if self.view.rows[other].host == host]
-        # A load is the mean of a minute, so the next report tells of the moment.
+        # A load is the mean of a minute, so the next report covers the moment.
         reports = [(x, y) for p in beside for x, y in zip(load.x(p), load.y(p), strict=True)]
         reports = [(x, y) for x, y in reports if t <= x <= t + LOAD_AFTER_S]
         if machine is None or not machine.cores or not reports:
@@ -166,12 +167,12 @@ class RecordedRun:
         return f"its machine was overloaded then, load {reported:.1f} on {cores}"
 
     def since(self, t: float) -> float:
-        """Seconds from the start of the run to a moment."""
+        """Return the seconds from the start of the run to ``t``."""
         return max(0.0, t - self.began)
 
 
 def read(folder: Path) -> RecordedRun:
-    """The run in ``folder``: what it has written so far, whether it goes on or not.
+    """Return the record of the run in ``folder``, which may still be running.
 
     Raises: ConfigError: There is no such folder, or its settings cannot be read.
     """
@@ -184,14 +185,14 @@ def read(folder: Path) -> RecordedRun:
         settings=reader.settings,
         sources=tuple(_sources(folder)),
         environment=reader.environment,
-        # ``read_state`` says what is wrong with it
+        # ``read_state`` reports errors in it.
         outcome=documents.Outcome.pick(run_state.read_known(folder, "summary.json", [])),
         plan=reader.plan,
         view=reader.view,
         presence=Presence(reader.view),
     )
     if run.state.state != "ended":
-        # of one launcher of several, or of none that has seen the end
+        # The summary may be of one of several launchers, or of an earlier end.
         run.outcome = documents.Outcome()
     reader.read_events(lambda event, lines: _record(run, event, lines))
     for commit in reader.files.commits():
@@ -208,22 +209,22 @@ def read(folder: Path) -> RecordedRun:
 
 
 def _sources(folder: Path) -> Iterator[tuple[str, str, str]]:
-    """Key, value and source of each line of ``config.toml``."""
+    """Yield key, value and source of each line of ``config.toml``."""
     try:
         with open_in(folder, "config.toml") as file:
             text = file.read(TEXT_BYTES_MAX).decode("utf-8", "replace")
     except (FileNotFoundError, ConfigError):
         return
     for line in text.splitlines():
-        told, _, source = line.rpartition("  # ")
-        key, equals, value = told.partition(" = ")
+        setting, _, source = line.rpartition("  # ")
+        key, equals, value = setting.partition(" = ")
         if equals and not key.startswith("#"):
             yield shown(key), shown(value), shown(source)
 
 
 def _record(run: RecordedRun, event: Event, lines: list[str]) -> None:
-    """Record an event that was applied to the model. Events that come with every round are not kept
-    one by one, and the lines about epochs would outnumber all others."""
+    """Record an event that was applied to the model. Events of every round are not kept one by one,
+    nor are lines about epochs, which would outnumber all others."""
     run.presence.record(event)
     match event:
         case events.Round():
@@ -248,7 +249,7 @@ def _list_checkpoints(run: RecordedRun) -> None:
     except ConfigError as error:
         run.broken.append(str(error))
         return
-    lacks_none: int | None = None  # the newest before which no round lacked an update
+    lacks_none: int | None = None  # the newest one before which no round lacked an update
     for step, path in there:
         try:
             found = checkpoints.open_at(path)
@@ -263,8 +264,8 @@ def _list_checkpoints(run: RecordedRun) -> None:
 
 
 def _set_times(run: RecordedRun) -> None:
-    """Set the start and the end of the run: the times of the first and the last row of a launcher
-    or peer."""
+    """Set start and end of the run: the times of the first and the last row of a launcher or
+    peer."""
     times = [event.t for event in (run.events[:1] + run.events[-1:]) if event.t > 0]
     logged = [metric.by_time for metric in run.series.logged.found.values()]
     for points in (run.series.steps, *logged):

@@ -1,4 +1,4 @@
-"""The run from whose checkpoint another one went on."""
+"""Origin of a resumed run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ LOOKED_AT_MAX = 200
 
 
 def resumed_from(run: RecordedRun) -> tuple[str, int] | None:
-    """Name of the last run beside this one from whose checkpoint it went on, and after how many
-    steps; None: it began anew, or that is not known."""
+    """Return the run from which this one resumed, and the step of the checkpoint; None: the run did
+    not resume, or the other run is not known."""
     step = _begins_after(run)
     if not run.settings.resume or step <= 0 or run.saves_to is None:
         return None
@@ -31,20 +31,19 @@ def resumed_from(run: RecordedRun) -> tuple[str, int] | None:
 
 
 def _began(folder: Path, saves_to: Path) -> float:
-    """Return when a run began that saves to that folder, in seconds since 1970; of another run
-    infinity."""
+    """Return when a run that saves to the folder ``saves_to`` began, in seconds since 1970;
+    infinity for another run."""
     try:
         if checkpoints.folder_of(folder) != saves_to:
             return float("inf")
         environment = documents.RunEnvironment.pick(read_object(folder, "environment.json"))
     except GossipError:
-        return float("inf")  # ``gossip ls`` names the file
+        return float("inf")  # ``gossip ls`` reports the file.
     return float("inf") if environment.started is None else environment.started
 
 
 def _begins_after(run: RecordedRun) -> int:
-    """Return how many steps of the script lie behind a run when it begins; 0 or less: it begins
-    anew."""
+    """Return the number of steps before the first one of this run; 0 or less: it did not resume."""
     each = run.view.local_steps
     if len(run.commits):
         return int(run.commits.round.min()) * each

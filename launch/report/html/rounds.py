@@ -1,4 +1,4 @@
-"""How long rounds took, who was the slowest, and why."""
+"""Durations of rounds, slow peers, and the longest rounds with their causes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     duration = commits.lasted_s()
     known = np.isfinite(duration)
     if known.sum() < 2:
-        found.text.append("This run has recorded no commits, so how long rounds took is not known.")
+        found.text.append("This run has no commits, so the durations of rounds are not known.")
         return found
     who, longest, median = commits.slowest()
     found.parts.append(_chart(run, duration, longest, marks))
@@ -48,13 +48,13 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
 
 
 def reasons_of_turns(run: RecordedRun) -> str:
-    """Return why rounds went to another server than the first, and how often."""
+    """Return the reasons why rounds went to another server, each with its count."""
     reasons = Counter(_kind(reason) for reason in run.turns.handed_on.values())
     return "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(5))
 
 
 def _kind(reason: str) -> str:
-    """A reason without its numbers and peers."""
+    """Return a reason without its numbers and peers."""
     if "is refused" in reason:
         return "a result was refused: " + reason.partition("is refused: ")[2].partition(",")[0]
     words = [word for word in reason.split() if not any(map(str.isdigit, word))]
@@ -89,7 +89,7 @@ def _chart(
 
 
 def _slow_peers(run: RecordedRun, who: np.ndarray, usual_s: float) -> list[str]:
-    """Return a sentence on each peer that was slower to compute than most, or was to be slow."""
+    """Return a sentence on each peer that was slower to compute than most, or was slow by plan."""
     commits = run.commits
     counts = Counter(int(peer) for peer in who if peer >= 0)
     lines = []
@@ -141,7 +141,7 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
         told.append(f"{peers(paused)} waited for a quorum")
     cut = run.view.outage_at(stop)
     if cut is not None and run.view.outages[cut].at >= start:
-        told.append(f"the network was hurt: {run.view.outages[cut].fault}")
+        told.append(f"network fault: {run.view.outages[cut].fault}")
     if round_id in run.turns.handed_on:
         told.append(f"handed on to another server: {run.turns.handed_on[round_id]}")
     if round_id in run.turns.late:
@@ -154,7 +154,7 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
         for event in select(run.events, events.Skip, events.Dead)
         if start <= event.t <= stop
     }
-    if skipped and cut is None:  # each side of a partition skips the other
+    if skipped and cut is None:  # In a partition each side skips the other.
         told.append(f"{peers(skipped)} fell silent")
     if any(start <= event.t <= stop for event in select(run.events, events.LostRound)):
         told.append("rounds before it were lost")

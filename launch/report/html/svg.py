@@ -1,5 +1,5 @@
-"""Pictures as inline SVG, stretched to the width that there is, with their words beside them as
-HTML: letters keep their size on narrow screens and wide ones."""
+"""Charts as inline SVG, stretched to the width of the page. Their text is HTML beside the SVG, so
+that letters keep their size on any screen."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .downsampling import Floats
 from .figures import number, time_ticks, value_ticks
 
 WIDE, HIGH = 1000, 400
-"""Units of a picture, whatever its size on the screen."""
+"""Size of a picture in units of the SVG."""
 ROW = 20
-"""Units of a row of peers."""
+"""Height of a peer's row, in units of the SVG."""
 COLOURS = 8
-SAID_MAX = 8
+STATES_MAX = 8
 """Maximum number of states of a peer's lane that its description names."""
 NARROW_PX, BADGE_PX = 270, 20
-"""Width of a plot on the narrowest screen that counts, and of a mark's number."""
+"""Width of a plot on the narrowest supported screen, and of a badge, in pixels."""
 LANES_MAX = 4
 HOVERS_MAX = 120
 """Maximum number of places of a picture that show their values under a pointer."""
@@ -33,7 +33,7 @@ HOVERS_MAX = 120
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """``at``: percent of the axis."""
+    """Tick of an axis. ``at``: percent of the axis."""
 
     at: float
     text: str
@@ -41,7 +41,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Badge:
-    """The number of an incident above a picture. ``lane``: 0 is next to it."""
+    """The number of an incident above a picture. ``lane``: 0 is next to the picture."""
 
     at: float
     text: str
@@ -51,15 +51,15 @@ class Badge:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Picture as the template needs it.
+    """Picture in the form that the template needs.
 
     Attributes:
         kind: CSS classes: ``lines`` or ``lanes``, and ``by-round`` for curves over rounds.
         body: The SVG.
-        legend: (class, words) of what is drawn.
-        label: Description of all of it, for readers who do not see it.
-        height: Pixels of the plot; 0: as many as its rows need.
-        hovers: Values at places of the same width, from the left to the right.
+        legend: (class, text) of each drawn series.
+        label: Description for screen readers.
+        height: Height of the plot in pixels; 0: as its rows need.
+        hovers: Values at equal parts of the x axis, from left to right.
     """
 
     kind: str
@@ -79,7 +79,7 @@ class Drawing:
 
 
 def draw(chart: Chart) -> Drawing:
-    """A picture of a chart."""
+    """Return the picture of a chart."""
     match chart:
         case LineChart():
             return _lines(chart)
@@ -92,7 +92,7 @@ def _sentences(told: Sequence[str]) -> str:
 
 
 def _svg(height: int, inner: str, label: str) -> str:
-    # its words may hold what somebody has written into a run
+    # The label may contain text from the files of a run.
     return (
         f'<svg viewBox="0 0 {WIDE} {height}" preserveAspectRatio="none" role="img" '
         f'aria-label="{html.escape(label)}" focusable="false">{inner}</svg>'
@@ -179,8 +179,8 @@ class _PlotScale:
         return np.clip(HIGH * (1 - (scaled - self._low) / gap), -HIGH, 2 * HIGH)
 
     def path(self, x: Floats, y: Floats) -> str:
-        """A curve that is interrupted where there is no value for a while. A single point is a
-        short stroke."""
+        """Return the path of a curve, interrupted at missing values. A single point is a short
+        stroke."""
         at, up = np.round(x * self._x, 1), np.round(self._y(y), 1)
         found, before = [], False
         for here, level in zip(at.tolist(), up.tolist(), strict=True):
@@ -228,7 +228,7 @@ def _x_ticks(x_max: float, over_time: bool) -> tuple[Tick, ...]:
 
 
 def _hovers(chart: LineChart) -> Iterator[str]:
-    """Yield the values of all curves at places of the same width; "": nothing is known there."""
+    """Yield the values of all curves at equal parts of the x axis; "": there is none."""
     x = chart.lines[0].x if chart.lines else np.empty(0)
     each = math.ceil(len(x) / HOVERS_MAX) or 1
     for at in range(each // 2, len(x), each):
@@ -279,8 +279,8 @@ def _lanes(chart: LaneChart) -> Drawing:
             )
             if span.state not in ("training", "done"):
                 words.append(f"{STATES[span.state]} {_from_to(span)}")
-        more = f", and {len(words) - SAID_MAX} more" if len(words) > SAID_MAX else ""
-        told.append(f"{name}: {', '.join(words[:SAID_MAX]) or 'trains'}{more}")
+        more = f", and {len(words) - STATES_MAX} more" if len(words) > STATES_MAX else ""
+        told.append(f"{name}: {', '.join(words[:STATES_MAX]) or 'trains'}{more}")
     high = ROW * max(1, len(chart.lanes))
     marks = _mark_lines(chart.marks, chart.x_max, high)
     label = _sentences(told[:13])
@@ -309,8 +309,8 @@ def _mark_lines(marks: Sequence[Mark], x_max: float, high: int) -> str:
 
 
 def _badges(marks: Sequence[Mark], x_max: float) -> dict[str, Any]:
-    """The numbers of incidents, one above the other where they would lie on each other on a narrow
-    screen. Those for which there is no place are left to the table."""
+    """Return the badges of incidents, stacked where they would overlap on a narrow screen. Badges
+    without a place are dropped; the table has all incidents."""
     ends = [-math.inf] * LANES_MAX
     found = []
     for mark in sorted(marks, key=lambda mark: mark.x):

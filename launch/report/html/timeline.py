@@ -54,8 +54,8 @@ def _lanes(
     if len(spans) > len(shown):
         rest = [membership.away_s(spans[peer]) for peer in spans if peer not in shown]
         about = (
-            f"The {len(shown)} of {len(spans)} peers that had most trouble. Of the others nobody "
-            f"was away for more than {lasted(max(rest, default=0.0))} in all."
+            f"The {len(shown)} of {len(spans)} peers that had most trouble. No other peer was away "
+            f"for more than {lasted(max(rest, default=0.0))} in all."
         )
     return LaneChart(
         "chart-lanes",
@@ -68,7 +68,7 @@ def _lanes(
 
 
 SPANS_MAX = 150
-"""Maximum number of spans that are drawn of one peer. The longest are drawn."""
+"""Maximum number of spans that are drawn for a peer: the longest ones."""
 
 
 def _joined(spans: tuple[Span, ...], duration_s: float) -> tuple[Span, ...]:

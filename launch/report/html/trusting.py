@@ -25,8 +25,9 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
     found.parts.append(_chart(run, trust, marks))
     if run.view.trust.suspicions:
         who = peers(run.view.trust.suspicions).capitalize()
+        was = "was" if len(run.view.trust.suspicions) == 1 else "were"
         found.text.append(
-            f"{who} came under suspicion: the table of what went wrong has when and why."
+            f"{who} {was} suspected: the table of what went wrong has time and reason."
         )
     else:
         found.text.append(nobody_suspected(run))
@@ -34,19 +35,20 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
 
 
 def nobody_suspected(run: RecordedRun) -> str:
-    """In words, and whether that is good."""
+    """Return a sentence on the missing suspicion, and on attacks that were not noticed."""
     unseen = unseen_liars(run)
     but = f", though {peers(unseen)} lied, as planned" if unseen else ""
-    return f"Nobody came under suspicion{but}."
+    return f"No peer was suspected{but}."
 
 
 def unseen_liars(run: RecordedRun) -> list[int]:
-    """Peers that lied by the plan and never came under suspicion."""
+    """Return the Byzantine peers of the plan that were never suspected."""
     return sorted(set(run.plan.byzantine) - run.view.trust.suspicions.keys())
 
 
 def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> LineChart:
-    """A curve for each peer that lost most trust, and one for the least trusted of the others."""
+    """Return a chart with a curve for each of the least trusted suspects, and one for the lowest
+    trust of the other peers."""
     about = "1 is full trust. A peer is suspected, and later quarantined, below the lines of " + (
         f"{number(run.settings.suspect_below)} and {number(run.settings.quarantine_below)}."
     )
