@@ -142,7 +142,7 @@ def test_with_now_the_launcher_kills_its_peers_at_once(
     monkeypatch.setattr(stopping, "NOW_S", 60.0)  # however slow the machine
     stopping.stop(run_state.read_state(folder), now=True, timeout_s=10, say=said.append)
     assert launcher.wait(20) == 143
-    assert not any("does not answer" in line for line in said)
+    assert not any("does not respond" in line for line in said)
     assert float(said[-1].split("after ")[1].split(" s")[0]) < STOP_GRACE_S, said
 
 
@@ -151,7 +151,7 @@ def test_peers_that_do_not_leave_are_told_and_killed_with_now(
 ) -> None:
     launcher = start("stubborn")
     said: list[str] = []
-    monkeypatch.setattr(stopping, "TELL_EVERY_S", 0.1)
+    monkeypatch.setattr(stopping, "PROGRESS_EVERY_S", 0.1)
     with pytest.raises(stopping.StillRunning) as caught:
         stopping.stop(run_state.read_state(folder), now=False, timeout_s=0.5, say=said.append)
     assert caught.value.pids == (launcher.pid,)
@@ -169,7 +169,7 @@ def test_a_launcher_that_does_not_answer_is_killed_and_its_peers_go_too(
     said: list[str] = []
     monkeypatch.setattr(stopping, "NOW_S", 0.0)  # no launcher is as quick as that
     stopping.stop(run_state.read_state(folder), now=True, timeout_s=10, say=said.append)
-    assert any("does not answer" in line for line in said)
+    assert any("does not respond" in line for line in said)
     assert launcher.wait(20) in (-signal.SIGKILL, 143)
     assert launchers.processes_of(folder) == []
 
