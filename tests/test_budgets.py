@@ -220,8 +220,8 @@ def words_of_docs() -> int:
 
 
 BUDGETS = {
-    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 789_700, 700_000),
-    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 534_800, 450_000),
+    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 789_900, 700_000),
+    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 535_000, 450_000),
     "docstrings without a subject, %": Budget(docstrings_without_a_subject, 0.1, 1),
     "uses of functions that say, tell, hear, look, take or give": Budget(vague_verbs, 70, 100),
     "classes with more than 25 attributes": Budget(classes_with_many_attributes, 19, 3),
@@ -237,7 +237,7 @@ BUDGETS = {
     ),
     "numbers with a name in core, settings.py aside": Budget(constants_of_the_core, 239, 40),
     "sentences that break a rule of english, %": Budget(
-        lambda: round(share_broken(*FOLDERS, *PAGES), 1), 17.0, 1
+        lambda: round(share_broken(*FOLDERS, *PAGES), 1), 0.5, 1
     ),
     "lines of tests": Budget(lines_of_tests, 103_200, 80_000),
     "words of docs, results aside": Budget(words_of_docs, 60_000, 60_000),

@@ -32,18 +32,18 @@ CODES: dict[int, ExitCodeMeaning] = {
         "refused",
         "The command line, a setting, a fault, a name, the run folder or the memory does not "
         "allow this run. Nothing was started, or the peers refused to begin.",
-        "do what the hint says",
+        "follow the hint",
     ),
     4: ExitCodeMeaning(
         "never_started",
         "Fewer peers than a quorum, or than `--min-peers`, came before `--start-timeout`. "
-        "For `gossip join ADDRESS`: nobody answered there.",
+        "For `gossip join ADDRESS`: no server answered there.",
         "look at the log of the first missing peer: `gossip logs RUN -p PEER`",
     ),
     5: ExitCodeMeaning(
         "quorum_lost",
         "Too few peers were left to commit a round, or for the rule to tolerate `f` Byzantine "
-        "peers, and none came back in time; or all were killed.",
+        "peers, and none returned in time; or all were killed.",
         "restart, a smaller `-f`, or `--quorum available`",
     ),
     6: ExitCodeMeaning(
@@ -55,7 +55,7 @@ CODES: dict[int, ExitCodeMeaning] = {
     7: ExitCodeMeaning(
         "state_lost",
         "All peers that had the state of the run are gone, and one that was started again would "
-        "begin anew, with fresh weights. What is lost, and what of it is on disk, was said.",
+        "begin anew, with fresh weights. The output lists what is lost, and what of it is on disk.",
         "go on from the newest checkpoint with `--resume auto`, if the script saves any; next time "
         "with more peers; `--begin-anew` for a run that begins again by itself, with fresh weights",
     ),

@@ -109,8 +109,8 @@ def _health(reader: RunReader, standing: Standing, lines: Sequence[PeerLine]) ->
         of = counted(len(lines), "peer")
         lost = [line.row.peer for line in lines if line.state == "lost"]
         without = f"; lost, without a last report: {named(lost)}" if lost else ""
-        line = f"over: {ended} of {of} finished{without}; model: {_model(reader.view)}"
-        return Text(line, style="red" if lost else "")
+        over = f"over: {ended} of {of} finished{without}; model: {_model(reader.view)}"
+        return Text(over, style="red" if lost else "")
     line = live_frame.health(reader.view)
     if silent := [each.row.peer for each in lines if each.state == "silent"]:
         line.append(f"; silent: {named(silent)}", style="yellow")

@@ -124,7 +124,7 @@ def test_who_is_found_is_locked_up_at_once_also_where_f_is_0_and_is_tried_again_
     table = TrustTable(settings, f=0)
     changes = table.observe_round([commit(1, ONE)], (), [LIAR])
     assert [(c.peer, c.change) for c in changes] == [(LIAR, "suspected"), (LIAR, "quarantined")]
-    assert "others of its stage compute" in changes[-1].reasons[0]
+    assert "other members of its stage" in changes[-1].reasons[0]
     assert table.proven() == table.quarantined() == {LIAR}
     assert not table.may_serve(LIAR)
     table.observe_round([commit(2, ONE)], (), [OTHER])

@@ -184,5 +184,5 @@ def test_the_longest_log_line_and_reason_fit(ends):
 def test_another_language_is_refused_and_told(ends):
     trainer, node = ends
     trainer._socket.send(b"\x93\x01\x02\x03")
-    with pytest.raises(LocalError, match="another language"):
+    with pytest.raises(LocalError, match="another version of gossip"):
         node.receive(5)

@@ -124,13 +124,11 @@ class Prober:
     # --- choice of the next target ----------------------------------------------------------------
 
     def add_member(self, peer: PeerId) -> None:
-        """Insert a new member at a random place of the circle, so that its turn is not
-        predictable."""
+        """Insert a new member at a random, hence unpredictable, place of the circle."""
         self._circle.insert(self.rng.randint(0, len(self._circle)), peer)
 
     def next_target(self) -> Member | None:
-        """Return the next target, round-robin over a shuffled circle. Each member has its turn at
-        least once in 2n - 1 turns."""
+        """Return the next target of a shuffled circle: each member once in 2n - 1 turns."""
         for _ in range(len(self._circle) + 1):
             if self._place >= len(self._circle):
                 self._place = 0

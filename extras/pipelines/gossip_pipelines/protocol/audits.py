@@ -410,8 +410,8 @@ class Auditor:
         followed = self._followed.get(sender, 0)
         if trace is None or followed >= FOLLOWED_MAX or finding.peer not in self._roster:
             where = self.barrier.settings.lineage, self.round_id, self.barrier.stage
-            reply = AuditFinding(*where, finding.micro_batch, finding.peer, checked=True)
-            return [Send(sender, reply)]
+            known = AuditFinding(*where, finding.micro_batch, finding.peer, checked=True)
+            return [Send(sender, known)]
         self._followed[sender] = followed + 1
         audit = Audit(finding.peer, finding.micro_batch, trace, own=False)
         audit.asked_by.add(sender)

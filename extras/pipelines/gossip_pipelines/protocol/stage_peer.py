@@ -67,9 +67,7 @@ class StagePeer(Peer):
     Membership covers all peers of the run. Rounds, recovery and the quorum cover the peers of the
     stage. ``barrier``, the gate of the rounds, connects them with those of the other stages.
 
-    Args:
-        settings: Of the run, with a pipeline.
-        addresses: The other arguments of ``Peer``.
+    Args: Those of ``Peer``. The settings are those of the run, with a pipeline.
     Raises: ConfigError: The topology has no servers, or the plan does not fit the peers.
     """
 
@@ -278,8 +276,7 @@ class StagePeer(Peer):
         return [*super()._begin(trigger, present, now), *self._greet_stages()]
 
     def _on_rebuilt(self, event: StateRebuilt, now: float) -> list[Effect]:
-        """Handle a state that the trainer has made for the stage, or its request for the states of
-        other stages."""
+        """Handle a state made by the trainer, or its request for states of other stages."""
         if self.phase != "gathering":
             return []
         effects, done = self.rebuild.on_rebuilt(event, now)
@@ -309,8 +306,7 @@ class StagePeer(Peer):
         ]
 
     def _greet_stages(self) -> list[Effect]:
-        """Send a hello to the reachable peers of the other stages: it has whether this peer's
-        rounds have begun."""
+        """Send a hello, with whether the local rounds have begun, to the other stages."""
         return [self.hello_exchange.to(peer) for peer in self.barrier.others()]
 
     # --- training, and leaving --------------------------------------------------------------------
