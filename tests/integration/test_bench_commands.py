@@ -127,7 +127,7 @@ MISUSED_LATE = [
     [
         (("step", "--model", "gpt"), "there is no model 'gpt'"),
         (("exchange", "--encoding", "int9", "-n", "2"), "Did you mean 'int8'"),
-        (("links", "--other-host", "192.0.2.7"), "--via says how"),
+        (("links", "--other-host", "192.0.2.7"), "--via gives the command"),
         *effort([], MISUSED_LATE),
     ],
 )
