@@ -58,6 +58,21 @@ def test_a_timer_fires_in_order_of_time_and_a_cancelled_one_does_not() -> None:
         ]
 
 
+def test_no_event_comes_between_the_sends_of_a_commit_and_its_record() -> None:
+    def on(event: Any) -> list[Any]:
+        if isinstance(event, events.Started):
+            return [events.SetTimer(1, 0.01), events.SetTimer(2, 0.01)]
+        is_first = event == events.TimerFired(1)
+        return [events.AfterSends(), events.SetTimer(3, 0.0)] if is_first else []
+
+    core = FakeCore(on)
+    with NodeRig(core):
+        core.wait_for(events.TimerFired, 2)
+        first = core.heard.index(events.TimerFired(1))
+        assert core.heard[first + 1] == events.SendsDone()
+        assert core.heard.count(events.SendsDone()) == 1
+
+
 def test_halt_tells_the_trainer_and_gives_its_exit_code() -> None:
     core = FakeCore()
     with NodeRig(core) as stage:
