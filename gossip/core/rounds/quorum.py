@@ -110,7 +110,7 @@ class Quorum:
         ]
 
     def suffices(self, shard: ShardRound) -> bool:
-        """Return whether the answers suffice to close the round.
+        """Whether the answers suffice to close the round.
 
         Either a quorum has answered, or the answers together with ``peers_with_rejected_result``
         are a majority and no other peer can answer any more. Otherwise the round would never end.
