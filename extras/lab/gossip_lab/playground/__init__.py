@@ -1,0 +1,25 @@
+"""The playground: up to ten thousand peers that learn, on one machine, in virtual time.
+
+    from gossip_lab.playground import World
+
+    world = World(peers=100, topology="random-k:k=7", faults=("sign_flip:90-99*10",))
+    run = world.play(rounds=100, every=10)
+    print(run.curve("worst"))
+
+A world is a description: data, model, topology, rule, faults, links. Two engines play it. The exact
+one runs the real protocol core of each peer in the simulator; the fast one works on all peers at
+once. ``World.check`` plays a world in both, and names the first round in which they differ.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.lazy import lazy
+
+if TYPE_CHECKING:
+    from .moments import Moment
+    from .played import PlayedRun, Row
+    from .world import World
+else:
+    __getattr__, __dir__ = lazy(__name__)

@@ -1,0 +1,77 @@
+"""Faults of a world: those of fault plans that the playground plays, for many peers at once.
+
+A world's faults are written as those of a run (``crash:3@50``, ``restart:3@50+2s``,
+``hang:3@50+2s``, ``slow:2*4``, ``sign_flip:5,6*10``, ``label_flip:5``), and crash, restart, hang
+and slow may name a range of peers, as in ``crash:0-49@50``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gossip.errors import BadFault
+from gossip.faults import ByzantineFault, Crash, Fault, Hang, Restart, Slow, parse, peers_of
+
+_RANGE = re.compile(r"(?P<kind>crash|restart|hang|slow):(?P<peers>\d[\d,-]*)(?P<rest>.*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Mishaps:
+    """Faults of a world.
+
+    Attributes:
+        crashes, restarts, hangs, slow: Faults of one peer each.
+        attacks: Attacks on updates and on data, each with its peers.
+        byzantine: All peers of ``attacks``.
+    """
+
+    crashes: tuple[Crash, ...] = ()
+    restarts: tuple[Restart, ...] = ()
+    hangs: tuple[Hang, ...] = ()
+    slow: tuple[Slow, ...] = ()
+    attacks: tuple[ByzantineFault, ...] = ()
+    byzantine: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        peers = frozenset(peer for attack in self.attacks for peer in attack.peers)
+        object.__setattr__(self, "byzantine", peers)
+
+
+def read_mishaps(words: Iterable[str], peers: int) -> Mishaps:
+    """Read the faults of a world of so many peers.
+
+    Raises: BadFault: A word is no fault, a fault is not played here, or a peer is not of the world.
+    """
+    faults = [fault for word in words for each in _one_by_one(word) for fault in parse(each)]
+    by_kind: dict[type[Fault], list[Fault]] = {
+        kind: [] for kind in (Crash, Restart, Hang, Slow, ByzantineFault)
+    }
+    attacked: set[int] = set()
+    for fault in faults:
+        if type(fault) not in by_kind:
+            raise BadFault(
+                f"{fault}: the playground does not play it",
+                "it plays crash, restart, hang, slow and attacks; gossip simulate plays all faults",
+            )
+        victims = fault.peers if isinstance(fault, ByzantineFault) else (fault.peer,)  # type: ignore[attr-defined]
+        if outside := [peer for peer in victims if peer == "server" or peer >= peers]:
+            raise BadFault(
+                f"{fault}: there is no peer {outside[0]}",
+                f"the peers of this world are 0 to {peers - 1}",
+            )
+        if isinstance(fault, ByzantineFault):
+            if twice := attacked.intersection(victims):
+                raise BadFault(f"{fault}: peer {min(twice)} has another attack already")
+            attacked.update(victims)
+        by_kind[type(fault)].append(fault)
+    return Mishaps(*(tuple(found) for found in by_kind.values()))  # type: ignore[arg-type]
+
+
+def _one_by_one(word: str) -> list[str]:
+    """Return a word for each peer of a fault of one peer that names several."""
+    match = _RANGE.fullmatch(word.strip())
+    if match is None or not {",", "-"}.intersection(match["peers"]):
+        return [word]
+    return [f"{match['kind']}:{peer}{match['rest']}" for peer in peers_of(match["peers"])]

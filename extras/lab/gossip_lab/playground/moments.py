@@ -1,0 +1,61 @@
+"""State of a world after a round, as both engines return it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Moment:
+    """State of a world after a round.
+
+    Attributes:
+        rounds: Rounds that were made so far.
+        virtual_s: Virtual time at which half of the present peers had applied the round, in
+            seconds since the start.
+        bytes_sent: Bytes of all payloads that all peers have sent so far.
+        samples: Samples in all updates that were used so far.
+        parameters: ``(n, d)`` float32, the parameters of each peer after the round. In rolling
+            rounds all present replicas are equal, and this may be one expanded row. The row of an
+            absent peer is its last one.
+        present: ``(n,)`` bool: peers that take part at the end of the round.
+        quarantined: ``(n,)`` int: for each peer, the present honest peers that have it in
+            quarantine.
+        lost: Whether the round made no step: in gossip rounds, on any present peer.
+    """
+
+    rounds: int
+    virtual_s: float
+    bytes_sent: int
+    samples: int
+    parameters: Tensor
+    present: NDArray[np.bool_]
+    quarantined: NDArray[np.int64]
+    lost: bool = False
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether all rows of ``parameters`` are one row in memory."""
+        return self.parameters.stride(0) == 0
+
+    def digest(self) -> bytes:
+        """Return blake2b-16 of the parameters of the present peers, by number."""
+        digest = blake2b(digest_size=16)
+        for peer in np.flatnonzero(self.present).tolist():
+            digest.update(self.parameters[peer].contiguous().numpy().tobytes())
+        return digest.digest()
+
+
+class Engine(Protocol):
+    """Engine that plays a world."""
+
+    def moments(self) -> Iterator[Moment]:
+        """Play the world round by round, without end. The caller stops when it has enough."""
+        ...

@@ -1,0 +1,112 @@
+"""Result of a played world: tidy rows, and the curves in them."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from torch import Tensor
+
+from .mishaps import Mishaps
+from .moments import Moment
+from .tasks import Task
+
+METRICS = (
+    "worst",
+    "mean",
+    "p10",
+    "consensus_distance",
+    "quarantined",
+    "falsely_quarantined",
+    "present",
+)
+"""Metrics of the rows: accuracy (0 to 1) of the worst, the mean and the tenth percentile of present
+honest replicas; root mean square distance of honest parameters from their mean over the norm of
+that mean; share of pairs of a present honest peer and a Byzantine one, or another honest one, in
+which the first has the second in quarantine; present peers."""
+
+
+class Row(NamedTuple):
+    """One value of a run.
+
+    Attributes:
+        seed: Seed of the world.
+        round: Rounds that were made.
+        virtual_s: Virtual time in seconds.
+        bytes: Bytes of payloads that were sent so far.
+        metric: One of ``METRICS``.
+        value: Its value.
+    """
+
+    seed: int
+    round: int
+    virtual_s: float
+    bytes: int
+    metric: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedRun:
+    """Result of a played world.
+
+    Attributes:
+        rows: One row per evaluated round and metric.
+    """
+
+    rows: tuple[Row, ...]
+
+    def curve(self, metric: str, by: str = "round") -> list[tuple[float, float]]:
+        """Return the points of a metric over ``round``, ``virtual_s`` or ``bytes``."""
+        return [(getattr(row, by), row.value) for row in self.rows if row.metric == metric]
+
+    def reach(self, target: float, metric: str = "mean", by: str = "virtual_s") -> float:
+        """Return the first place on the axis ``by`` at which the metric is at least the target;
+        infinity if there is none."""
+        return next((at for at, value in self.curve(metric, by) if value >= target), math.inf)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of payloads that were sent in the run."""
+        return self.rows[-1].bytes if self.rows else 0
+
+    def write_csv(self, path: Path) -> None:
+        """Write the rows with a header line."""
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file)
+            writer.writerow(Row._fields)
+            writer.writerows(self.rows)
+
+
+def measure(moment: Moment, task: Task, mishaps: Mishaps, seed: int) -> list[Row]:
+    """Return a row for each metric of a moment."""
+    n = len(moment.present)
+    byzantine = np.zeros(n, bool)
+    byzantine[sorted(mishaps.byzantine)] = True
+    honest = np.flatnonzero(moment.present & ~byzantine)
+    values = dict.fromkeys(METRICS, math.nan)
+    values["present"] = float(moment.present.sum())
+    if len(honest):
+        rows = honest[:1] if moment.is_replicated else honest
+        accuracies = task.accuracies(moment.parameters[rows])
+        values["worst"], values["mean"] = float(accuracies.min()), float(accuracies.mean())
+        values["p10"] = float(np.quantile(accuracies, 0.1))
+        values["consensus_distance"] = consensus_distance(moment.parameters[rows])
+        pairs = len(honest) * max(1, int(byzantine.sum()))
+        values["quarantined"] = float(moment.quarantined[byzantine].sum() / pairs)
+        others = len(honest) * max(1, n - int(byzantine.sum()) - 1)
+        values["falsely_quarantined"] = float(moment.quarantined[~byzantine].sum() / others)
+    at = moment.rounds, moment.virtual_s, moment.bytes_sent
+    return [Row(seed, *at, metric, values[metric]) for metric in METRICS]
+
+
+def consensus_distance(parameters: Tensor) -> float:
+    """Return the root mean square distance of the rows ``(m, d)`` from their mean, over the norm of
+    that mean."""
+    center = parameters.mean(dim=0)
+    apart = (parameters - center).square().sum(dim=1).mean().sqrt()
+    return float(apart / center.norm().clamp_min(1e-12))

@@ -1,0 +1,100 @@
+"""What the learners of a world learn: their data, their batches, their updates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossip.aggregators import attacks
+from gossip.aggregators.outer import OuterStep
+from gossip_lab.bench.data_sets import TrainingData
+
+from .counters import draw_below
+from .learners import Cohort
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Learning task of a world.
+
+    Attributes:
+        cohort: The learners' model.
+        data: Training and test data.
+        shares: For each peer, the indices of the training samples that it draws from.
+        batch: Samples of a local step.
+        local_steps: Local steps of a round.
+        lr: Learning rate of the local steps, or of the step on the aggregate.
+        outer: Step on the aggregate if updates are model differences; None: updates are gradients.
+        seed: Seed of the batches.
+    """
+
+    cohort: Cohort
+    data: TrainingData
+    shares: Sequence[NDArray[np.int64]]
+    batch: int
+    local_steps: int
+    lr: float
+    outer: OuterStep | None
+    seed: int
+
+    @cached_property
+    def _flat(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """All shares one after the other, where each begins, and how long it is."""
+        lengths = np.array([len(share) for share in self.shares], np.int64)
+        return np.concatenate(self.shares), lengths.cumsum() - lengths, lengths
+
+    def draw_batches(self, peers: NDArray[np.int64], round_ids: NDArray[np.int64] | int) -> Tensor:
+        """Return the indices of the samples of these peers in a round, ``(n, local_steps *
+        batch)``. They depend on seed, peer and round alone."""
+        flat, begins, lengths = self._flat
+        at = np.arange(self.local_steps * self.batch)[None, :]
+        rounds = np.broadcast_to(np.asarray(round_ids, np.int64), peers.shape)
+        limits = lengths[peers][:, None]
+        drawn = draw_below(limits, "batch", self.seed, peers[:, None], rounds[:, None], at)
+        return torch.from_numpy(flat[begins[peers][:, None] + drawn])
+
+    def compute_updates(
+        self,
+        parameters: Tensor,
+        peers: NDArray[np.int64],
+        round_ids: NDArray[np.int64] | int,
+        flipped: NDArray[np.bool_] | None = None,
+    ) -> Tensor:
+        """Return the honest updates of these peers, ``(n, d)``: gradients, or model differences
+        after local steps of plain SGD.
+
+        Args:
+            parameters: ``(n, d)``, one row per peer of ``peers``; may be one expanded row.
+            flipped: ``(n,)``: peers that train on wrong labels (``label_flip``).
+        """
+        chosen = self.draw_batches(peers, round_ids)
+        images, labels = self.data.images[chosen], self.data.labels[chosen]
+        if flipped is not None and flipped.any():
+            rows = torch.from_numpy(flipped)
+            labels[rows] = attacks.flip_labels(labels[rows], self.data.classes)
+        if self.outer is None:
+            return self.cohort.gradients(parameters, images, labels)
+        here = parameters.clone(memory_format=torch.contiguous_format)
+        for begin in range(0, labels.shape[1], self.batch):
+            some = slice(begin, begin + self.batch)
+            here -= self.lr * self.cohort.gradients(here, images[:, some], labels[:, some])
+        return parameters - here
+
+    def accuracies(self, parameters: Tensor) -> NDArray[np.float64]:
+        """Return the accuracy of each row of ``(m, d)`` on the test samples, ``(m,)``; 0 for a
+        model that is not finite."""
+        found = [
+            (self.cohort.logits(row, self.data.test_images).argmax(dim=1) == self.data.test_labels)
+            .double()
+            .mean()
+            if bool(torch.isfinite(row).all())
+            else torch.zeros((), dtype=torch.float64)
+            for row in parameters
+        ]
+        return torch.stack(found).numpy()

@@ -1,0 +1,170 @@
+"""Worlds: descriptions of a swarm that learns, and how they are played."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from gossip import topologies
+from gossip.aggregators import outer, registry
+from gossip.core import CoreSettings, GossipSettings
+from gossip.errors import ConfigError
+from gossip_lab.bench import data_sets, splits
+
+from .learners import Cohort, make_model
+from .mishaps import Mishaps, read_mishaps
+from .moments import Engine, Moment
+from .parts import Parts
+from .played import PlayedRun, measure
+from .tasks import Task
+from .timing import read_compute, read_links
+
+PEERS_MAX = 10_000
+_GOSSIP = GossipSettings()
+EngineName = Literal["fast", "exact"]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Description of a swarm that learns. All fields are plain values, so a world is a line of a
+    table, a TOML file or a command.
+
+    Attributes:
+        peers: Number of peers, Byzantine ones included.
+        data: Data set: ``digits``, ``mnist`` or a path, as ``gossip bench robustness`` takes it.
+        split: Split of the samples among the peers, such as ``iid`` or ``dirichlet:0.1``.
+        model: ``mlp:HIDDEN``, ``linear`` or ``file.py:name``.
+        topology: As ``gossip run --topology`` takes it.
+        aggregator: As ``gossip run --aggregator`` takes it.
+        f: Byzantine peers to tolerate.
+        batch: Samples of a local step of a peer.
+        lr: Learning rate.
+        local_steps: Local steps of a round.
+        outer: Outer step after them; empty: that of a run if there are local steps.
+        mix_every: In gossip rounds, rounds between two exchanges of parameters.
+        mixing: In gossip rounds, share of the way to the others' parameters.
+        faults: Words of a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
+        links: Preset of links.
+        compute: Times of an update, such as ``uniform:0.04:0.06``.
+        engine: ``fast`` or ``exact``.
+        seed: Seed of everything that is drawn.
+    """
+
+    peers: int = 16
+    data: str = data_sets.DIGITS
+    split: str = splits.IID
+    model: str = "mlp:32"
+    topology: str = "rolling"
+    aggregator: str = "mean"
+    f: int = 0
+    batch: int = 16
+    lr: float = 0.1
+    local_steps: int = 1
+    outer: str = ""
+    mix_every: int = _GOSSIP.mix_every
+    mixing: float = _GOSSIP.mixing
+    faults: tuple[str, ...] = ()
+    links: str = "lan"
+    compute: str = "uniform:0.045:0.055"
+    engine: EngineName = "fast"
+    seed: int = 0
+
+    def build(self) -> Parts:
+        """Return the parts of the world.
+
+        Raises: ConfigError: A field names nothing, or the fields do not fit each other.
+        """
+        if not 1 <= self.peers <= PEERS_MAX:
+            raise ConfigError(f"{self.peers} peers", f"a world has 1 to {PEERS_MAX}")
+        if min(self.batch, self.local_steps, self.mix_every) < 1 or not self.lr > 0:
+            raise ConfigError(
+                f"batch {self.batch}, local steps {self.local_steps}, mix_every {self.mix_every}, "
+                f"learning rate {self.lr}",
+                "each is above 0",
+            )
+        rule = registry.load(self.aggregator)
+        if rule.at_least(self.f) > self.peers:
+            raise ConfigError(
+                f"{self.aggregator} needs {rule.at_least(self.f)} updates for f = {self.f}, and "
+                f"there are {self.peers} peers"
+            )
+        mishaps = read_mishaps(self.faults, self.peers)
+        return Parts(
+            self._settings(rule),
+            topologies.load(self.topology),
+            rule,
+            self._task(mishaps),
+            mishaps,
+            read_compute(self.compute, self.seed),
+            read_links(self.links),
+        )
+
+    def play(
+        self, rounds: int, every: int = 10, watch: Callable[[Moment], None] | None = None
+    ) -> PlayedRun:
+        """Play the world, and evaluate it after every so many rounds and at the end.
+
+        Args:
+            watch: Called after each round.
+        """
+        parts = self.build()
+        rows = []
+        for moment in itertools.islice(engine_of(self.engine, parts).moments(), rounds):
+            if watch is not None:
+                watch(moment)
+            if moment.rounds % every == 0 or moment.rounds == rounds:
+                rows += measure(moment, parts.task, parts.mishaps, self.seed)
+        return PlayedRun(tuple(rows))
+
+    def _settings(self, rule: registry.BoundRule) -> CoreSettings:
+        return CoreSettings(
+            run=b"\0" * 8,
+            lineage=b"",
+            seed=self.seed,
+            peers=tuple(range(self.peers)),
+            f=self.f,
+            updates_for=tuple([rule.at_least(f) for f in range(self.f + 1)]),
+            judged=rule.judges_directions,
+            local_steps=self._has_local_steps,
+            gossip=GossipSettings(mix_every=self.mix_every, mixing=self.mixing),
+        )
+
+    @property
+    def _has_local_steps(self) -> bool:
+        return self.local_steps > 1 or bool(self.outer)
+
+    def _task(self, mishaps: Mishaps) -> Task:
+        data = data_sets.load(self.data)
+        model = make_model(self.model, data.images.shape[1], data.classes, self.seed)
+        honest = [peer for peer in range(self.peers) if peer not in mishaps.byzantine]
+        parts = iter(splits.split(self.split, data.labels, len(honest), self.batch, self.seed))
+        # Byzantine peers draw from all samples: what they hold must not shrink the honest shares.
+        everything = torch.arange(len(data.labels))
+        shares = [
+            everything if peer in mishaps.byzantine else next(parts) for peer in range(self.peers)
+        ]
+        return Task(
+            Cohort(model),
+            data,
+            [share.numpy() for share in shares],
+            self.batch,
+            self.local_steps,
+            self.lr,
+            outer.load(self.outer or outer.NESTEROV) if self._has_local_steps else None,
+            self.seed,
+        )
+
+
+def engine_of(name: EngineName, parts: Parts) -> Engine:
+    """Return an engine by name."""
+    if name == "exact":
+        from .exact import ExactEngine
+
+        return ExactEngine(parts)
+    from .fast import FastEngine
+
+    return FastEngine(parts)
