@@ -1,78 +1,342 @@
 """Many learners of one model, computed together.
 
-cohort = Cohort(make_model("mlp:32", features=64, classes=10), seed=0)
-gradients = cohort.gradients(parameters, images, labels)  # (n, d)
+    cohort = Cohort(make_model("mlp:32", features=64, classes=10, seed=0), features=64)
+    gradients = cohort.gradients(parameters, Batches(images, chosen, labels))  # (n, d)
+
+There are three ways, which agree to the rounding of float32. ``products``: batched matrix products,
+for networks of linear layers and rectified units. ``vmap``: ``torch.func.vmap`` over the learners,
+for most modules. ``loop``: autograd for one learner after the other, for all modules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
+from typing import Literal, NamedTuple, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from gossip.errors import ConfigError
 
+WayName = Literal["auto", "products", "vmap", "loop"]
+AT_ONCE = 64
+"""Learners in one call: the parameters of so many small models fit a processor's cache. Chunks are
+cut in the same way for any number of threads, so they do not affect the results."""
+EVALUATED_AT_ONCE = 16
+"""Learners that are evaluated in one call, on all test samples."""
 
-def make_model(spec: str, features: int, classes: int, seed: int) -> nn.Module:
-    """Return a model with parameters drawn from ``seed``: ``mlp:HIDDEN`` or ``linear``.
 
-    Raises: ConfigError: There is no such model.
+class Batches(NamedTuple):
+    """Batches of n learners.
+
+    Attributes:
+        images: ``(samples, features)``, all samples of the data set.
+        chosen: ``(n, batch)`` int64, the samples of each learner.
+        labels: ``(n, batch)`` int64, their labels.
     """
-    name, _, number = spec.partition(":")
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if name == "linear":
-            return nn.Linear(features, classes)
-        if name == "mlp" and (number or "32").isdigit():
-            hidden = int(number or "32")
-            return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, classes))
-    raise ConfigError(f"there is no model {spec!r}", "mlp:32 or linear")
+
+    images: Tensor
+    chosen: Tensor
+    labels: Tensor
+
+
+class _Way(Protocol):
+    """Way to compute several learners at once. ``parameters``: ``(n, d)``; ``images``: ``(n,
+    batch, features)``; ``labels``: ``(n, batch)``."""
+
+    def write_gradients(
+        self, parameters: Tensor, images: Tensor, labels: Tensor, out: Tensor
+    ) -> None:
+        """Write the gradients of the mean losses to ``out``, ``(n, d)``."""
+
+    def descend(self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float) -> None:
+        """Take a step of plain SGD, in place."""
+
+    def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
+        """Return ``(n, samples, classes)`` for the same images ``(samples, features)``."""
 
 
 class Cohort:
     """n learners of one model, each with parameters of its own.
 
+    Args:
+        model: Module ``(samples, features) -> (samples, classes)`` without buffers and without
+            dropout. Its parameters are the initial ones.
+        features: Numbers of a sample.
+        way: ``auto`` is the fastest that the model allows.
+        threads: Threads that compute; None: one for each processor of this process.
+
     Attributes:
         initial: ``(d,)`` float32, the initial parameters.
         d: Number of parameters.
+        way: The way in use.
+        why: Why a faster way is not in use; empty if the fastest one is.
+
+    Raises: ConfigError: The model has buffers, or does not allow the way.
     """
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        named = {name: each.detach() for name, each in model.named_parameters()}
-        self._shapes = {name: each.shape for name, each in named.items()}
-        self._sizes = [each.numel() for each in named.values()]
-        self.initial = torch.cat([each.flatten() for each in named.values()]).float()
+    def __init__(
+        self,
+        model: nn.Module,
+        features: int,
+        way: WayName = "auto",
+        threads: int | None = None,
+    ) -> None:
+        if (buffers := [name for name, _ in model.named_buffers()]) or _is_random(model):
+            raise ConfigError(
+                f"the model has {'the buffers ' + ', '.join(buffers) if buffers else 'dropout'}: "
+                "the learners of a cohort share one module, and differ by their parameters alone",
+                "use GroupNorm or LayerNorm in place of BatchNorm, and no dropout",
+            )
+        self.initial = torch.cat([each.detach().flatten() for each in model.parameters()]).float()
         self.d = len(self.initial)
-        self._gradient: Callable[[Tensor, Tensor, Tensor], Tensor] = grad(self._loss)
+        self.way, self.why = way, ""
+        self._way = self._chosen_way(model, features, way)
+        self._threads = threads or len(os.sched_getaffinity(0))
 
-    def gradients(self, parameters: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+    def gradients(self, parameters: Tensor, batches: Batches) -> Tensor:
         """Return the gradients of the mean loss of each learner's batch, ``(n, d)``.
 
         Args:
             parameters: ``(n, d)``; may be one expanded row.
-            images: ``(n, batch, features)``.
-            labels: ``(n, batch)`` int64.
         """
-        found: Tensor = vmap(self._gradient)(parameters, images, labels)
+        found = torch.empty(len(batches.labels), self.d)
+
+        def work(some: slice) -> None:
+            images = batches.images[batches.chosen[some]]
+            self._way.write_gradients(parameters[some], images, batches.labels[some], found[some])
+
+        self._in_chunks(work, len(found), AT_ONCE)
         return found
 
+    def descend(self, parameters: Tensor, batches: Batches, lr: float, steps: int = 1) -> None:
+        """Take steps of plain SGD on equal parts of each learner's batch, one after the other.
+
+        Args:
+            parameters: ``(n, d)``, contiguous; changed in place.
+        """
+        size = batches.labels.shape[1] // steps
+
+        def work(some: slice) -> None:
+            for begin in range(0, steps * size, size):
+                part = slice(begin, begin + size)
+                images = batches.images[batches.chosen[some, part]]
+                self._way.descend(parameters[some], images, batches.labels[some, part], lr)
+
+        self._in_chunks(work, len(batches.labels), AT_ONCE)
+
+    def accuracies(self, parameters: Tensor, images: Tensor, labels: Tensor) -> NDArray[np.float64]:
+        """Return the accuracy of each learner on the same samples, ``(n,)``: 0 for parameters that
+        are not finite."""
+        found = torch.empty(len(parameters), dtype=torch.float64)
+
+        def work(some: slice) -> None:
+            right = self._way.logits(parameters[some], images).argmax(dim=2) == labels
+            finite = torch.isfinite(parameters[some]).all(dim=1)
+            found[some] = right.double().mean(dim=1) * finite
+
+        self._in_chunks(work, len(found), EVALUATED_AT_ONCE)
+        return found.numpy()
+
+    def _in_chunks(self, work: Callable[[slice], None], n: int, at_once: int) -> None:
+        chunks = [slice(begin, min(begin + at_once, n)) for begin in range(0, n, at_once)]
+        if self._threads == 1 or len(chunks) == 1:
+            for chunk in chunks:
+                work(chunk)
+            return
+        within = torch.get_num_threads()
+        torch.set_num_threads(1)  # the threads are ours: one for each chunk
+        try:
+            with ThreadPoolExecutor(min(self._threads, len(chunks))) as pool:
+                list(pool.map(work, chunks))
+        finally:
+            torch.set_num_threads(within)
+
+    def _chosen_way(self, model: nn.Module, features: int, way: WayName) -> _Way:
+        layers = _linear_layers(model)
+        if way in ("auto", "products"):
+            if layers is not None:
+                self.way = "products"
+                return _Products(layers)
+            if way == "products":
+                raise ConfigError(
+                    "the model is no sequence of linear layers with rectified units between them",
+                    "vmap or loop",
+                )
+        forward = _Forward(model)
+        if way == "loop":
+            return _Loop(forward)
+        vmapped = _Vmapped(forward)
+        images, labels = torch.zeros(2, 1, features), torch.zeros(2, 1, dtype=torch.int64)
+        try:
+            vmapped.write_gradients(
+                self.initial.expand(2, -1), images, labels, torch.empty(2, self.d)
+            )
+        except Exception as error:
+            if way == "vmap":
+                raise
+            self.way, self.why = "loop", f"vmap: {type(error).__name__}: {error}"
+            return _Loop(forward)
+        self.way = "vmap"
+        return vmapped
+
+
+class _Forward:
+    """Forward pass and loss of a module as functions of flat parameters ``(d,)``."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._original = deepcopy(model)
+        # A call puts parameters into a module, so no two calls use the same one at a time.
+        self._spare = [model]
+        self._shapes = {name: each.shape for name, each in model.named_parameters()}
+        self._sizes = [math.prod(shape) for shape in self._shapes.values()]
+
     def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
-        """Return ``(samples, classes)`` of one learner, ``(d,)``, without gradients."""
-        with torch.no_grad():
-            return self._forward(parameters, images)
-
-    def _loss(self, parameters: Tensor, images: Tensor, labels: Tensor) -> Tensor:
-        return cross_entropy(self._forward(parameters, images), labels)
-
-    def _forward(self, parameters: Tensor, images: Tensor) -> Tensor:
         parts = torch.split(parameters, self._sizes)
         named = {
             name: part.view(shape)
             for (name, shape), part in zip(self._shapes.items(), parts, strict=True)
         }
-        output: Tensor = functional_call(self._model, named, (images,))
+        try:
+            module = self._spare.pop()
+        except IndexError:
+            module = deepcopy(self._original)
+        output: Tensor = functional_call(module, named, (images,))
+        self._spare.append(module)
         return output
+
+    def loss(self, parameters: Tensor, images: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(self.logits(parameters, images), labels)
+
+
+class _Loop:
+    def __init__(self, forward: _Forward) -> None:
+        self._forward = forward
+
+    def write_gradients(
+        self, parameters: Tensor, images: Tensor, labels: Tensor, out: Tensor
+    ) -> None:
+        for here, some, right, place in zip(parameters, images, labels, out, strict=True):
+            point = here.detach().clone().requires_grad_()
+            (gradient,) = torch.autograd.grad(self._forward.loss(point, some, right), point)
+            place.copy_(gradient)
+
+    def descend(self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float) -> None:
+        gradients = torch.empty_like(parameters)
+        self.write_gradients(parameters, images, labels, gradients)
+        parameters.sub_(gradients, alpha=lr)
+
+    def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            return torch.stack([self._forward.logits(here, images) for here in parameters])
+
+
+class _Vmapped:
+    def __init__(self, forward: _Forward) -> None:
+        self._gradients: Callable[..., Tensor] = vmap(grad(forward.loss))
+        self._logits: Callable[..., Tensor] = vmap(forward.logits, in_dims=(0, None))
+
+    def write_gradients(
+        self, parameters: Tensor, images: Tensor, labels: Tensor, out: Tensor
+    ) -> None:
+        out.copy_(self._gradients(parameters, images, labels))
+
+    def descend(self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float) -> None:
+        parameters.sub_(self._gradients(parameters, images, labels), alpha=lr)
+
+    def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
+        with torch.no_grad():
+            return self._logits(parameters, images)
+
+
+class _Products:
+    """Linear layers with rectified units between them, as batched matrix products.
+
+    Args:
+        layers: Inputs and outputs of each layer. Each has a bias.
+    """
+
+    def __init__(self, layers: Sequence[tuple[int, int]]) -> None:
+        self._layers = layers
+
+    def _cut(self, parameters: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield views of each layer's weights ``(n, outputs, inputs)`` and biases."""
+        begin = 0
+        for inputs, outputs in self._layers:
+            middle, end = begin + inputs * outputs, begin + (inputs + 1) * outputs
+            yield (
+                parameters[:, begin:middle].view(-1, outputs, inputs),
+                parameters[:, middle:end],
+            )
+            begin = end
+
+    def _forward(self, parts: Sequence[tuple[Tensor, Tensor]], images: Tensor) -> list[Tensor]:
+        """Return the inputs of each layer, and the logits."""
+        found = [images]
+        for at, (weights, biases) in enumerate(parts):
+            output = torch.baddbmm(biases[:, None], found[-1], weights.mT)
+            found.append(output.relu_() if at + 1 < len(parts) else output)
+        return found
+
+    def _errors(
+        self, parameters: Tensor, images: Tensor, labels: Tensor
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield number, errors and inputs of each layer, from the last to the first. The weights of
+        a layer may be changed once it was yielded."""
+        parts = list(self._cut(parameters))
+        *inputs, logits = self._forward(parts, images)
+        error = logits.softmax(dim=2)
+        right = labels[..., None]
+        error.scatter_add_(2, right, torch.full((1, 1, 1), -1.0).expand_as(right))
+        error /= labels.shape[1]
+        for at in reversed(range(len(parts))):
+            before = error @ parts[at][0] if at else error
+            yield at, error, inputs[at]
+            error = before.mul_(inputs[at] > 0) if at else before
+
+    def write_gradients(
+        self, parameters: Tensor, images: Tensor, labels: Tensor, out: Tensor
+    ) -> None:
+        places = list(self._cut(out))
+        for at, error, inputs in self._errors(parameters, images, labels):
+            torch.bmm(error.mT, inputs, out=places[at][0])
+            torch.sum(error, dim=1, out=places[at][1])
+
+    def descend(self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float) -> None:
+        places = list(self._cut(parameters))
+        for at, error, inputs in self._errors(parameters, images, labels):
+            places[at][0].baddbmm_(error.mT, inputs, alpha=-lr)
+            places[at][1].sub_(error.sum(dim=1), alpha=lr)
+
+    def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
+        parts = list(self._cut(parameters))
+        return self._forward(parts, images.expand(len(parameters), -1, -1))[-1]
+
+
+def _linear_layers(model: nn.Module) -> list[tuple[int, int]] | None:
+    """Return inputs and outputs of the layers of ``Sequential(Linear, ReLU, ..., Linear)``; None if
+    the model is another one."""
+    modules = list(model) if isinstance(model, nn.Sequential) else [model]
+    layers, between = modules[::2], modules[1::2]
+    if len(layers) != len(between) + 1 or not all(type(each) is nn.ReLU for each in between):
+        return None
+    found = []
+    for layer in layers:
+        if type(layer) is not nn.Linear or layer.bias is None:
+            return None
+        found.append((layer.in_features, layer.out_features))
+    return found
+
+
+def _is_random(model: nn.Module) -> bool:
+    """Whether a forward pass in training draws numbers."""
+    kinds = nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.RReLU
+    return any(isinstance(each, kinds) and getattr(each, "p", 1.0) for each in model.modules())

@@ -16,7 +16,7 @@ from gossip.aggregators.outer import OuterStep
 from gossip_lab.bench.data_sets import TrainingData
 
 from .counters import draw_below
-from .learners import Cohort
+from .learners import Batches, Cohort
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,27 +74,18 @@ class Task:
             flipped: ``(n,)``: peers that train on wrong labels (``label_flip``).
         """
         chosen = self.draw_batches(peers, round_ids)
-        images, labels = self.data.images[chosen], self.data.labels[chosen]
+        labels = self.data.labels[chosen]
         if flipped is not None and flipped.any():
             rows = torch.from_numpy(flipped)
             labels[rows] = attacks.flip_labels(labels[rows], self.data.classes)
+        batches = Batches(self.data.images, chosen, labels)
         if self.outer is None:
-            return self.cohort.gradients(parameters, images, labels)
+            return self.cohort.gradients(parameters, batches)
         here = parameters.clone(memory_format=torch.contiguous_format)
-        for begin in range(0, labels.shape[1], self.batch):
-            some = slice(begin, begin + self.batch)
-            here -= self.lr * self.cohort.gradients(here, images[:, some], labels[:, some])
-        return parameters - here
+        self.cohort.descend(here, batches, self.lr, self.local_steps)
+        return torch.sub(parameters, here, out=here)
 
     def accuracies(self, parameters: Tensor) -> NDArray[np.float64]:
         """Return the accuracy of each row of ``(m, d)`` on the test samples, ``(m,)``; 0 for a
         model that is not finite."""
-        found = [
-            (self.cohort.logits(row, self.data.test_images).argmax(dim=1) == self.data.test_labels)
-            .double()
-            .mean()
-            if bool(torch.isfinite(row).all())
-            else torch.zeros((), dtype=torch.float64)
-            for row in parameters
-        ]
-        return torch.stack(found).numpy()
+        return self.cohort.accuracies(parameters, self.data.test_images, self.data.test_labels)

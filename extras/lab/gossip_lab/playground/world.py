@@ -15,9 +15,10 @@ from gossip.core import CoreSettings, GossipSettings
 from gossip.errors import ConfigError
 from gossip_lab.bench import data_sets, splits
 
-from .learners import Cohort, make_model
+from .learners import Cohort
 from .mishaps import Mishaps, read_mishaps
 from .moments import Engine, Moment
+from .networks import make_model
 from .parts import Parts
 from .played import PlayedRun, measure
 from .tasks import Task
@@ -37,7 +38,7 @@ class World:
         peers: Number of peers, Byzantine ones included.
         data: Data set: ``digits``, ``mnist`` or a path, as ``gossip bench robustness`` takes it.
         split: Split of the samples among the peers, such as ``iid`` or ``dirichlet:0.1``.
-        model: ``mlp:HIDDEN``, ``linear`` or ``file.py:name``.
+        model: ``linear``, ``mlp:128-64``, ``small_cnn`` or ``file.py:name``.
         topology: As ``gossip run --topology`` takes it.
         aggregator: As ``gossip run --aggregator`` takes it.
         f: Byzantine peers to tolerate.
@@ -148,7 +149,7 @@ class World:
             everything if peer in mishaps.byzantine else next(parts) for peer in range(self.peers)
         ]
         return Task(
-            Cohort(model),
+            Cohort(model, data.images.shape[1]),
             data,
             [share.numpy() for share in shares],
             self.batch,
