@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gossip.errors import ConfigError, UnknownName
-from gossip_lab.bench.models import DEVIATION, MEAN, SIDE
+from gossip_lab.bench import models
 
 NAMES = ("linear", "mlp", "small_cnn")
 
@@ -65,12 +65,14 @@ class _Standardised(nn.Module):
     """Pixels of images from 0 to 1, brought to mean 0 and deviation 1 as MNIST has them."""
 
     def forward(self, images: Tensor) -> Tensor:
-        return ((images - MEAN) / DEVIATION).view(-1, 1, SIDE, SIDE)
+        return ((images - models.MEAN) / models.DEVIATION).view(-1, 1, models.SIDE, models.SIDE)
 
 
 def _small_cnn(features: int, classes: int) -> nn.Module:
-    if features != SIDE * SIDE:
-        raise ConfigError(f"small_cnn takes images of {SIDE} by {SIDE}, not {features} numbers")
+    if features != models.SIDE**2:
+        raise ConfigError(
+            f"small_cnn takes images of {models.SIDE} by {models.SIDE}, not {features} numbers"
+        )
     return nn.Sequential(
         _Standardised(),
         *(nn.Conv2d(1, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 5, stride=2), nn.ReLU()),

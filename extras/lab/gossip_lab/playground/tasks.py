@@ -11,9 +11,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossip.aggregators import attacks
-from gossip.aggregators.outer import OuterStep
-from gossip_lab.bench.data_sets import TrainingData
+from gossip.aggregators import attacks, outer as outer_steps
+from gossip_lab.bench import data_sets
 
 from .counters import draw_below
 from .learners import Batches, Cohort
@@ -35,12 +34,12 @@ class Task:
     """
 
     cohort: Cohort
-    data: TrainingData
+    data: data_sets.TrainingData
     shares: Sequence[NDArray[np.int64]]
     batch: int
     local_steps: int
     lr: float
-    outer: OuterStep | None
+    outer: outer_steps.OuterStep | None
     seed: int
 
     @cached_property
