@@ -25,7 +25,14 @@ _OPTIONS, _NEXT_OPTION = re.compile(r":(?=[^:=]*=)"), re.compile(r",(?=[^,:=]*=)
 """Beginning of the options of a spec, and of each next option: a value may have commas and colons
 of its own, as ``weights=0:4,2:2``."""
 
-BUILT_IN = {"rolling": "rolling", "random_k": "random_k", "ring": "rings", "full": "graphs"}
+BUILT_IN = {
+    "rolling": "rolling",
+    "random_k": "random_k",
+    "ring": "rings",
+    "full": "graphs",
+    "static_regular": "graphs",
+    "exponential": "graphs",
+}
 """Name -> the module of this package that defines it."""
 
 

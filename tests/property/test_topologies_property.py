@@ -27,11 +27,26 @@ def test_random_k_pushes_and_receives_k_distinct_others(
     assert all(received[peer] == fan for peer in roster)
 
 
+@given(roster=rosters, seed=seeds, k=st.integers(2, 40))
+def test_static_regular_is_connected_and_as_regular_as_can_be(
+    roster: Roster, seed: int, k: int
+) -> None:
+    pushes = load("static_regular")(roster, 0, seed, k=k).pushes or {}
+    degree = min(k, len(roster) - 1)
+    degree += degree * len(roster) % 2
+    assert all(len(targets) == degree for targets in pushes.values())
+    assert all(peer in pushes[other] for peer in roster for other in pushes[peer])
+    reached = {roster.peers[0]}
+    while more := {other for peer in reached for other in pushes[peer]} - reached:
+        reached |= more
+    assert reached == set(roster)
+
+
 @given(roster=rosters, round_id=rounds, seed=seeds)
 def test_sources_and_pushes_are_two_sides_of_one_plan(
     roster: Roster, round_id: int, seed: int
 ) -> None:
-    for name in ("random_k", "ring", "full"):
+    for name in ("random_k", "ring", "full", "static_regular", "exponential"):
         plan = load(name)(roster, round_id, seed)
         for peer in roster:
             assert all(peer in (plan.pushes or {})[source] for source in plan.sources(peer))

@@ -38,15 +38,20 @@ def star_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["rolling", "rolling:shards=3", "random-k", "random_k:k=2", "ring", "full"]
+    "name",
+    [
+        *("rolling", "rolling:shards=3", "random-k", "random_k:k=2", "ring", "full"),
+        *("static-regular", "static_regular:k=2", "static_regular:k=5"),
+        *("exponential", "exponential:static=true"),
+    ],
 )
 def test_our_own_topologies_keep_their_promises(name: str) -> None:
     check_topology(load(name))
 
 
 def test_names_are_sorted_and_loadable() -> None:
-    assert names() == ("full", "random_k", "ring", "rolling")
-    assert [load(name).rolling for name in names()] == [False, False, False, True]
+    assert list(names()) == sorted({*finding.BUILT_IN, *names()})
+    assert [name for name in names() if load(name).rolling] == ["rolling"]
 
 
 def test_hyphens_are_underscores() -> None:
@@ -66,7 +71,8 @@ def test_a_misspelt_name_suggests_its_neighbour() -> None:
         UnknownName, match=r"unknown topology 'rollin'\. Did you mean 'rolling'\?"
     ) as caught:
         load("rollin")
-    assert caught.value.hint == "known: rolling, ring, full, random_k"
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("known: rolling, ")
 
 
 @pytest.mark.parametrize(
@@ -79,6 +85,7 @@ def test_a_misspelt_name_suggests_its_neighbour() -> None:
         ("random_k:k=3,4", "topology random_k: k must be None or int, not '3,4'"),
         ("random_k:k=3,k=4", "topology random_k: k is given twice"),
         ("random_k:k=0", None),
+        ("static_regular:k=1", "at least 2, not 1"),
         ("rolling:shards=0", None),
         ("nowhere.py:star", "there is no file nowhere.py"),
         ("no.such.module:star", "there is no module 'no.such.module'"),
@@ -91,7 +98,7 @@ def test_misuse_says_what_is_wrong(spec: str, message: str | None) -> None:
             load(spec)(EIGHT, 0, 1)
     else:
         with pytest.raises(ConfigError, match=message):
-            load(spec)
+            load(spec)(EIGHT, 0, 1)
 
 
 def test_a_topology_of_ones_own_comes_from_a_file(star_file: Path) -> None:
@@ -260,6 +267,41 @@ def test_a_ring_of_two_is_one_push_each() -> None:
     assert load("ring")(Roster((4, 9)), 0, 1).pushes == {4: (9,), 9: (4,)}
     assert load("ring")(Roster((4,)), 0, 1).pushes == {4: ()}
     assert load("ring")(Roster((1, 5, 7, 9)), 0, 1).sources(1) == (5, 9)
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "degree"), [(12, 3, 3), (12, 11, 11), (12, 50, 11), (9, 4, 4), (9, 3, 4), (2, 5, 1)]
+)
+def test_static_regular_gives_each_peer_k_neighbours_for_all_rounds(
+    n: int, k: int, degree: int
+) -> None:
+    regular, roster = load(f"static_regular:k={k}"), Roster(tuple(range(5, 5 + n)))
+    plan = regular(roster, 0, 1)
+    assert plan == regular(roster, 77, 1)
+    assert {len(targets) for targets in (plan.pushes or {}).values()} == {degree}
+    assert all(plan.sources(peer) == (plan.pushes or {})[peer] for peer in roster)
+
+
+def test_static_regular_is_another_graph_for_another_seed_and_has_no_pattern() -> None:
+    roster = Roster(tuple(range(64)))
+    plans = [load("static_regular:k=7")(roster, 0, seed).pushes or {} for seed in (1, 2)]
+    assert plans[0] != plans[1]
+    ring = {frozenset((peer, (peer + hop) % 64)) for peer in range(64) for hop in (1, 2, 3, 32)}
+    edges = {frozenset((peer, other)) for peer, found in plans[0].items() for other in found}
+    assert len(edges & ring) < len(edges) / 3
+
+
+def test_exponential_meets_every_power_of_two_once_in_a_cycle() -> None:
+    ten = Roster(tuple(range(10)))
+    for cycle in range(20):
+        hops = [
+            ((load("exponential")(ten, 4 * cycle + at, 1).pushes or {})[3][0] - 3) % 10
+            for at in range(4)
+        ]
+        assert sorted(hops) == [1, 2, 4, 8]
+    every_fourth = {(load("exponential")(ten, 4 * at + 3, 1).pushes or {})[3] for at in range(20)}
+    assert len(every_fourth) == 4, "rounds that mix every fourth time would meet one peer only"
+    assert (load("exponential:static=true")(ten, 0, 1).pushes or {})[3] == (1, 4, 5, 7)
 
 
 # --- the kit tells --------------------------------------------------------------------------------

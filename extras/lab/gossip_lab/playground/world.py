@@ -15,6 +15,7 @@ from gossip.core import CoreSettings, GossipSettings
 from gossip.errors import ConfigError
 from gossip_lab.bench import data_sets, splits
 
+from .graphs import count_labels
 from .learners import Cohort
 from .mishaps import Mishaps, read_mishaps
 from .moments import Engine, Moment
@@ -39,7 +40,8 @@ class World:
         data: Data set: ``digits``, ``mnist`` or a path, as ``gossip bench robustness`` takes it.
         split: Split of the samples among the peers, such as ``iid`` or ``dirichlet:0.1``.
         model: ``linear``, ``mlp:128-64``, ``small_cnn`` or ``file.py:name``.
-        topology: As ``gossip run --topology`` takes it.
+        topology: As ``gossip run --topology`` takes it, or of ``playground.graphs``. One with an
+            option ``histograms`` gets the label counts of the peers.
         aggregator: As ``gossip run --aggregator`` takes it.
         f: Byzantine peers to tolerate.
         batch: Samples of a local step of a peer.
@@ -94,11 +96,15 @@ class World:
                 f"there are {self.peers} peers"
             )
         mishaps = read_mishaps(self.faults, self.peers)
+        topology, task = topologies.load(self.topology), self._task(mishaps)
+        if "histograms" in topology.options:
+            counts = count_labels(task.data.labels, task.shares, task.data.classes)
+            topology = topology.bind(histograms=counts)
         return Parts(
             self._settings(rule),
-            topologies.load(self.topology),
+            topology,
             rule,
-            self._task(mishaps),
+            task,
             mishaps,
             read_compute(self.compute, self.seed),
             read_links(self.links),

@@ -1,0 +1,229 @@
+"""Topologies of published experiments that a real run has no use for, and how well a plan mixes.
+
+They are found by name (``dumbbell``, ``pull:k=4``), as those of ``gossip.topologies``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from itertools import combinations
+from random import Random
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossip.errors import ConfigError
+from gossip.topologies import Plan, Roster, draw, topology
+
+
+class Histograms(tuple[tuple[int, ...], ...]):
+    """For each peer by its number, its samples of each label."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<of {len(self)} peers>"
+
+
+SWAPS = 10
+"""Attempts to swap peers between two cliques, for each clique of D-Cliques. The paper has 1,000 for
+100 cliques."""
+
+
+@topology
+def dumbbell(roster: Roster, round_id: int, seed: int) -> Plan:
+    """Two halves in which each peer pushes to every other, and one edge between them: a graph
+    that averages slowly, for tests of consensus."""
+    order = sorted(roster.peers)
+    middle = len(order) // 2
+    halves = [half for half in (order[:middle], order[middle:]) if half]
+    edges = [edge for half in halves for edge in combinations(half, 2)]
+    return _undirected(order, [*edges, *([(halves[0][-1], halves[1][0])] if middle else [])])
+
+
+@topology
+def pull(roster: Roster, round_id: int, seed: int, *, k: int) -> Plan:
+    """Each peer receives from k others that it draws by itself each round, so some send to many
+    (RPEL, arXiv:2510.08311).
+
+    Args:
+        k: Peers that each receives from, at most n - 1.
+    """
+    pushes: dict[int, list[int]] = {peer: [] for peer in sorted(roster.peers)}
+    for receiver, sources in _draw_others(roster, round_id, seed, "pull", k):
+        for source in sources:
+            pushes[source].append(receiver)
+    return Plan(pushes={peer: tuple(targets) for peer, targets in pushes.items()})
+
+
+@topology
+def push(roster: Roster, round_id: int, seed: int, *, k: int) -> Plan:
+    """Each peer sends to k others that it draws by itself each round, so some receive from many
+    (EL-Local, de Vos et al. 2023, arXiv:2310.01972). ``random_k`` is the balanced draw, EL-Oracle.
+
+    Args:
+        k: Peers that each sends to, at most n - 1.
+    """
+    return Plan(
+        pushes={
+            sender: tuple(sorted(targets))
+            for sender, targets in _draw_others(roster, round_id, seed, "push", k)
+        }
+    )
+
+
+@topology
+def d_cliques(  # noqa: PLR0913 - three arguments are those of every topology
+    roster: Roster,
+    round_id: int,
+    seed: int,
+    *,
+    size: int = 10,
+    between: Literal["ring", "fractal", "full"] = "ring",
+    histograms: Histograms | None = None,
+) -> Plan:
+    """Cliques of peers whose labels together are like those of all peers, and few edges between
+    the cliques. The same graph in all rounds.
+
+    Peers are put into cliques at random. Then pairs of cliques swap two peers if that lowers the
+    sum of their skews: the L1 distance of the clique's mean label distribution from that of all
+    peers.
+
+    Args:
+        size: Peers of a clique, at most. Cliques differ by one peer at most.
+        between: Edges between cliques: each to the next; all pairs in groups of ``size`` cliques,
+            then all pairs in groups of such groups, and so on; or all pairs.
+        histograms: Labels of the peers, which ``World`` binds. A Byzantine peer's are only a claim.
+    Raises: ConfigError: There are no histograms, or not of all peers.
+    Source: Bellet, Kermarrec, Lavoie 2022, "D-Cliques: Compensating for Data Heterogeneity with
+        Topology in Decentralized Federated Learning", arXiv:2104.07365, algorithms 1 and 2.
+    """
+    peers = tuple(sorted(roster.peers))
+    if not isinstance(size, int) or size < 2:
+        raise ConfigError(f"d_cliques: size must be a whole number of at least 2, not {size!r}")
+    if between not in ("ring", "fractal", "full"):
+        raise ConfigError(f"d_cliques: between is ring, fractal or full, not {between!r}")
+    if not isinstance(histograms, Histograms) or (peers and peers[-1] >= len(histograms)):
+        raise ConfigError(
+            f"d_cliques: there are no label counts of peer {peers[-1] if peers else 0}",
+            "a world binds those of its split: topology.bind(histograms=...)",
+        )
+    return _d_cliques(
+        peers,
+        draw(seed, roster.lineage, "d_cliques"),
+        size,
+        between,
+        Histograms([histograms[peer] for peer in peers]),
+    )
+
+
+@lru_cache(maxsize=8)
+def _d_cliques(
+    peers: tuple[int, ...], seed: int, size: int, between: str, histograms: Histograms
+) -> Plan:
+    cliques = [[peers[at] for at in clique] for clique in make_cliques(histograms, size, seed)]
+    edges = [edge for clique in cliques for edge in combinations(clique, 2)]
+    links = dict.fromkeys(peers, 0)
+    for left, right in _pairs(cliques, between, size):
+        edge = min(left, key=links.__getitem__), min(right, key=links.__getitem__)
+        edges.append(edge)
+        for peer in edge:
+            links[peer] += 1
+    return _undirected(peers, edges)
+
+
+def make_cliques(histograms: Sequence[Sequence[int]], size: int, seed: int) -> list[list[int]]:
+    """Return the rows of each clique of D-Cliques, by greedy swaps."""
+    counts = np.asarray(histograms, float)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    shares -= shares.mean(axis=0)  # a skew is then the L1 norm of a mean
+    random, n = Random(seed), len(shares)
+    number = -(-n // size)
+    order = random.sample(range(n), n)
+    cliques = [order[at::number] for at in range(number)]
+    for _ in range(SWAPS * number if number > 1 else 0):
+        one, other = random.sample(cliques, 2)
+        ours, theirs = shares[one], shares[other]
+        moved = theirs[None, :, :] - ours[:, None, :]
+        skews = _skew((ours.sum(axis=0) + moved) / len(one))
+        skews += _skew((theirs.sum(axis=0) - moved) / len(other))
+        now = float(_skew(ours.mean(axis=0)) + _skew(theirs.mean(axis=0)))
+        better = np.argwhere(skews < now - 1e-12).tolist()
+        if better:
+            i, j = random.choice(better)
+            one[i], other[j] = other[j], one[i]
+    return cliques
+
+
+def _skew(means: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(np.abs(means).sum(axis=-1))
+
+
+def _pairs(
+    cliques: Sequence[list[int]], between: str, size: int
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the groups of peers that an edge connects."""
+    if between == "ring":
+        following = [*cliques[1:], cliques[0]] if len(cliques) > 2 else cliques[1:]
+        yield from zip(cliques, following, strict=False)
+        return
+    units, width = list(cliques), size if between == "fractal" else max(2, len(cliques))
+    while len(units) > 1:
+        groups = [units[at : at + width] for at in range(0, len(units), width)]
+        for group in groups:
+            yield from combinations(group, 2)
+        units = [[peer for unit in group for peer in unit] for group in groups]
+
+
+def count_labels(labels: Tensor, shares: Sequence[NDArray[np.int64]], classes: int) -> Histograms:
+    """Return the histogram of each share of the samples.
+
+    Args:
+        labels: ``(samples,)`` int64, below ``classes``.
+        shares: Indices of the samples of each peer.
+    """
+    counts = [np.bincount(labels.numpy()[share], minlength=classes) for share in shares]
+    return Histograms([tuple(count.tolist()) for count in counts])
+
+
+def averaging_matrix(plan: Plan, peers: Sequence[int]) -> NDArray[np.float64]:
+    """Return the ``(n, n)`` matrix with which a round of a gossip plan averages: each peer takes
+    the mean of its own vector and those that it receives. Row i is that of ``peers[i]``."""
+    at = {peer: row for row, peer in enumerate(peers)}
+    matrix = np.eye(len(peers))
+    for sender, targets in (plan.pushes or {}).items():
+        matrix[[at[target] for target in targets], at[sender]] = 1.0
+    return np.asarray(matrix / matrix.sum(axis=1, keepdims=True))
+
+
+def spectral_gap(matrix: NDArray[np.float64]) -> float:
+    """Return one minus the second largest modulus of the eigenvalues: 1 for a matrix that averages
+    at once, near 0 for one that hardly mixes, 0 for a graph in parts."""
+    moduli = np.sort(np.abs(np.linalg.eigvals(matrix)))
+    return float(1 - moduli[-2]) if len(moduli) > 1 else 1.0
+
+
+def _undirected(peers: Iterable[int], edges: Iterable[tuple[int, int]]) -> Plan:
+    targets: Mapping[int, set[int]] = {peer: set() for peer in peers}
+    for a, b in edges:
+        targets[a].add(b)
+        targets[b].add(a)
+    return Plan(pushes={peer: tuple(sorted(found)) for peer, found in targets.items()})
+
+
+def _draw_others(
+    roster: Roster, round_id: int, seed: int, name: str, k: int
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield each peer with k others, drawn independently."""
+    if not isinstance(k, int) or k < 1:
+        raise ConfigError(f"{name}: k must be a whole number of at least 1, not {k!r}")
+    order = sorted(roster.peers)
+    random = Random(draw(seed, roster.lineage, round_id, name))
+    fan = min(k, len(order) - 1)
+    for at, peer in enumerate(order):
+        # numbers from ``at`` on stand for the peer after, so no peer draws itself
+        drawn = random.sample(range(len(order) - 1), fan)
+        yield peer, [order[place + (place >= at)] for place in drawn]
