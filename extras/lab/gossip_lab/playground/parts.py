@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gossip.aggregators import BoundRule
 from gossip.core import CoreSettings
 from gossip.topologies import Topology
 
+from .availability import Availability
 from .mishaps import Mishaps
 from .tasks import Task
 from .timing import ComputeTimes, LinkTimes
@@ -19,6 +20,8 @@ class Parts:
 
     Attributes:
         settings: Settings of the core, the same in both engines and in a real run.
+        availability: When each peer is there. A presence that ends is a crash without notice, and
+            its next begin a restart.
     """
 
     settings: CoreSettings
@@ -28,6 +31,7 @@ class Parts:
     mishaps: Mishaps
     compute: ComputeTimes
     links: LinkTimes
+    availability: Availability = field(default_factory=Availability)
 
     @property
     def peers(self) -> int:

@@ -12,6 +12,9 @@ from gossip.errors import ConfigError
 
 from .counters import draw_uniform
 
+UNITS_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+"""Units of durations, in seconds."""
+
 
 class ComputeTimes(Protocol):
     """Times of the computation of an update."""
@@ -32,6 +35,14 @@ class UniformCompute:
     def seconds(self, peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
         drawn = draw_uniform("compute", self.seed, peers, round_id)
         return np.asarray(self.least_s + (self.most_s - self.least_s) * drawn)
+
+
+def read_duration(text: str) -> float:
+    """Read seconds, such as ``0.5``, ``500ms``, ``10m`` or ``2h``. Raises: ValueError."""
+    unit = text.lstrip("0123456789.")
+    if unit not in UNITS_S:
+        raise ValueError(text)
+    return float(text.removesuffix(unit)) * UNITS_S[unit]
 
 
 def read_compute(spec: str, seed: int) -> ComputeTimes:

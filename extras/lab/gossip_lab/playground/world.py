@@ -15,6 +15,7 @@ from gossip.core import CoreSettings, GossipSettings
 from gossip.errors import ConfigError
 from gossip_lab.bench import data_sets, splits
 
+from .availability import read_availability
 from .graphs import count_labels
 from .learners import Cohort
 from .mishaps import Mishaps, read_mishaps
@@ -53,6 +54,7 @@ class World:
         faults: Words of a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
         links: Preset of links.
         compute: Times of an update, such as ``uniform:0.04:0.06``.
+        availability: When each peer is there, such as ``spot:2h:10m`` or ``trace.csv``.
         engine: ``fast`` or ``exact``.
         seed: Seed of everything that is drawn.
     """
@@ -73,6 +75,7 @@ class World:
     faults: tuple[str, ...] = ()
     links: str = "lan"
     compute: str = "uniform:0.045:0.055"
+    availability: str = ""
     engine: EngineName = "fast"
     seed: int = 0
 
@@ -108,6 +111,7 @@ class World:
             mishaps,
             read_compute(self.compute, self.seed),
             read_links(self.links),
+            read_availability(self.availability, self.peers, self.seed),
         )
 
     def play(
