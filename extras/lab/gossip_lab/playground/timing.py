@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import csv
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gossip.errors import ConfigError
+from gossip_pipelines.planning import PeerProfile, read_profile
 
-from .counters import draw_uniform
+from .counters import draw_below, draw_normal, draw_uniform
 
 UNITS_S = {"": 1.0, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 """Units of durations, in seconds."""
+
+UNITS_BYTES = {
+    "": 1.0,
+    "kB": 1e3,
+    "MB": 1e6,
+    "GB": 1e9,
+    "kbit": 125.0,
+    "Mbit": 125e3,
+    "Gbit": 125e6,
+}
+"""Units of bandwidths, in bytes per second."""
+
+JITTER = 0.05
+"""Standard deviation of the logarithm of a peer's times from round to round (``lognormal``)."""
+
+_COMPUTE_HINT = (
+    "constant:50ms, uniform:40ms:60ms, lognormal:0.3, lognormal:0.3:50ms, or measured:FILE"
+)
+_LINKS_HINT = "delay:20ms-50ms,bytes:12.5MB,uplink:5MB, each per second; or measured:PROFILE.toml"
 
 
 class ComputeTimes(Protocol):
@@ -37,29 +62,127 @@ class UniformCompute:
         return np.asarray(self.least_s + (self.most_s - self.least_s) * drawn)
 
 
+@dataclass(frozen=True, slots=True)
+class LognormalCompute:
+    """Each peer has a factor that stays, and each update a small one of its own (``JITTER``).
+
+    Attributes:
+        median_s: Time of the median peer, in seconds.
+        sigma: Standard deviation of the logarithm of the peers' factors. With 0.3 the slowest of
+            20 peers takes about 1.75 times as long as the median.
+    """
+
+    median_s: float
+    sigma: float
+    seed: int
+
+    def seconds(self, peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
+        factors = self.sigma * draw_normal("compute/peer", self.seed, peers)
+        factors = factors + JITTER * draw_normal("compute", self.seed, peers, round_id)
+        return np.asarray(self.median_s * np.exp(factors))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredCompute:
+    """Times are drawn from those of measured peers. Peer p computes as measured peer p modulo their
+    number.
+
+    Attributes:
+        times_s: For each measured peer, its times of an update in seconds, at least one.
+    """
+
+    times_s: Sequence[NDArray[np.float64]]
+    seed: int
+    _flat: NDArray[np.float64] = field(init=False)
+    _lengths: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_flat", np.concatenate(self.times_s))
+        object.__setattr__(self, "_lengths", np.array([len(each) for each in self.times_s]))
+
+    def seconds(self, peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
+        rows = peers % len(self._lengths)
+        drawn = draw_below(self._lengths[rows], "compute", self.seed, peers, round_id)
+        return np.asarray(self._flat[(self._lengths.cumsum() - self._lengths)[rows] + drawn])
+
+
 def read_duration(text: str) -> float:
     """Read seconds, such as ``0.5``, ``500ms``, ``10m`` or ``2h``. Raises: ValueError."""
+    return _read_amount(text, UNITS_S)
+
+
+def _read_amount(text: str, units: dict[str, float]) -> float:
     unit = text.lstrip("0123456789.")
-    if unit not in UNITS_S:
+    if unit not in units:
         raise ValueError(text)
-    return float(text.removesuffix(unit)) * UNITS_S[unit]
+    return float(text.removesuffix(unit)) * units[unit]
 
 
-def read_compute(spec: str, seed: int) -> ComputeTimes:
-    """Read ``uniform:0.04:0.06`` or ``constant:0.05``, in seconds per update.
+def read_compute(spec: str, seed: int, batch: int = 1, local_steps: int = 1) -> ComputeTimes:
+    """Read times of an update. Durations are seconds, or as 500ms.
 
-    Raises: ConfigError: There are no such times.
+    - ``constant:T``: the same for all.
+    - ``uniform:LEAST:MOST``: drawn for each peer and round.
+    - ``lognormal:SIGMA[:MEDIAN]``: see ``LognormalCompute``; the median is 50 ms by default.
+    - ``measured:FILE.csv``: a file with the columns ``peer,seconds``, a line for each measured
+      update; see ``MeasuredCompute``.
+    - ``measured:FILE.toml,FILE.toml``: profiles of ``gossip plan profile``. An update takes the
+      forward and backward passes of all layers on a batch, for each local step.
+
+    Raises: ConfigError: There are no such times, or a file is not valid.
     """
-    name, *numbers = spec.split(":")
+    name, _, rest = spec.partition(":")
+    if name == "measured" and rest:
+        return MeasuredCompute(_read_measured(rest, batch, local_steps), seed)
+    words = rest.split(":") if rest else []
     try:
-        values = [float(number) for number in numbers]
-    except ValueError:
-        values = []
-    if name == "constant" and len(values) == 1 and values[0] > 0:
-        return UniformCompute(values[0], values[0], seed)
-    if name == "uniform" and len(values) == 2 and 0 < values[0] <= values[1]:
-        return UniformCompute(values[0], values[1], seed)
-    raise ConfigError(f"compute {spec!r} names no times", "uniform:0.04:0.06, in seconds")
+        values = [float(words[0])] if name == "lognormal" else []
+        values += [read_duration(word) for word in words[len(values) :]]
+    except (ValueError, IndexError):
+        values = [math.nan]
+    if all(0 < value < math.inf for value in values):
+        if name == "constant" and len(values) == 1:
+            return UniformCompute(values[0], values[0], seed)
+        if name == "uniform" and len(values) == 2 and values[0] <= values[1]:
+            return UniformCompute(values[0], values[1], seed)
+        if name == "lognormal" and len(values) in (1, 2):
+            return LognormalCompute([*values, 0.05][1], values[0], seed)
+    raise ConfigError(f"compute {spec!r} names no times", _COMPUTE_HINT)
+
+
+def _read_measured(text: str, batch: int, local_steps: int) -> list[NDArray[np.float64]]:
+    if not text.endswith(".csv"):
+        return [np.array([local_steps * _step_s(each, batch)]) for each in _read_profiles(text)]
+    times: defaultdict[int, list[float]] = defaultdict(list)
+    try:
+        lines = list(csv.reader(Path(text).read_text("utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"compute: cannot read {text}: {error}", _COMPUTE_HINT) from error
+    if not lines or [word.strip() for word in lines[0]] != ["peer", "seconds"]:
+        raise ConfigError(f"{text}, line 1: the columns are not peer,seconds")
+    for number, words in enumerate(lines[1:], 2):
+        if words:
+            try:
+                peer, seconds = int(words[0]), float(words[1])
+            except (ValueError, IndexError):
+                peer = seconds = -1
+            if len(words) != 2 or peer < 0 or not 0 < seconds < math.inf:
+                raise ConfigError(
+                    f"{text}, line {number}: {','.join(words)!r} is not a peer and a time above 0",
+                    "as 3,0.052, in seconds",
+                )
+            times[peer].append(seconds)
+    if not times:
+        raise ConfigError(f"{text} has no times")
+    return [np.array(times[peer]) for peer in sorted(times)]
+
+
+def _read_profiles(text: str) -> list[PeerProfile]:
+    return [read_profile(Path(word.strip())) for word in text.split(",")]
+
+
+def _step_s(profile: PeerProfile, batch: int) -> float:
+    return sum(layer.forward.at(batch) + layer.backward.at(batch) for layer in profile.layers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +192,93 @@ class LinkTimes:
     Attributes:
         delay_s: Bounds of the delay of a message, in seconds, uniform between them.
         bytes_per_s: Bandwidth of each link; None: payloads take no longer than other messages.
+        uplink_bytes_per_s: Bandwidth that all payloads from one peer share; None: they share none.
     """
 
     delay_s: tuple[float, float]
     bytes_per_s: float | None = None
+    uplink_bytes_per_s: float | None = None
+
+    def transfer_s(self, payload_bytes: float, receivers: int = 1) -> float:
+        """Return the seconds from the begin of the transfer of a payload to so many peers at once
+        until the last of them has it, without the delay."""
+        link = 0.0 if self.bytes_per_s is None else payload_bytes / self.bytes_per_s
+        if self.uplink_bytes_per_s is None:
+            return link
+        return max(link, receivers * payload_bytes / self.uplink_bytes_per_s)
 
 
 PRESETS = {
     "loopback": LinkTimes((0.0002, 0.001)),
     "lan": LinkTimes((0.0002, 0.001), 125e6),
+    "wifi": LinkTimes((0.0015, 0.01), 25e6),
     "wan": LinkTimes((0.02, 0.05), 12.5e6),
+    "cable": LinkTimes((0.014, 0.014), 1e6 / 8),
+    "mobile": LinkTimes((0.035, 0.035), 12e6 / 8),
 }
+"""Links by name. Each link has this bandwidth, whatever else its ends send; ``uplink`` limits that.
+
+- ``loopback``, ``lan``: delays of processes of one host and of one switch; 1 Gbit/s of Ethernet.
+- ``wifi``: half of the measured median (3 ms) and 90th percentile (20 ms) of round trips on a
+  campus (Sui et al. 2016, MobiSys, doi:10.1145/2906388.2906393); 200 Mbit/s is an assumption.
+- ``wan``: an assumption: hosts of one continent, 100 Mbit/s.
+- ``cable``, ``mobile``: the profiles Cable (1 Mbit/s up, 28 ms round trip) and LTE (12 Mbit/s,
+  70 ms) of WebPageTest. Payloads between two such hosts go up one and down the other.
+"""
 
 
 def read_links(spec: str) -> LinkTimes:
-    """Read links by the name of a preset.
+    """Read links.
 
-    Raises: ConfigError: There is no such preset.
+    - the name of a preset, such as ``wan``; further words change it: ``wan,uplink:100Mbit``.
+    - ``delay:20ms-50ms,bytes:12.5MB,uplink:5MB``: bounds of the delay, bandwidth of a link, and
+      bandwidth that all payloads from one peer share. Bandwidths are bytes per second.
+    - ``measured:FILE.toml,FILE.toml``: profiles of ``gossip plan`` with measured links. All links
+      are then alike: delays between the least and the largest fixed time, and the median
+      bandwidth.
+
+    Raises: ConfigError: There are no such links, or a file is not valid.
     """
-    if spec not in PRESETS:
-        raise ConfigError(f"there are no links {spec!r}", f"one of {', '.join(PRESETS)}")
-    return PRESETS[spec]
+    if spec.startswith("measured:"):
+        return _fit_links(spec.removeprefix("measured:"))
+    preset, *changes = (word.strip() for word in spec.split(","))
+    if ":" in preset:
+        links, changes = LinkTimes((0.0, 0.0)), [preset, *changes]
+        if not preset.startswith("delay:"):
+            raise ConfigError(f"links {spec!r} have no delay", _LINKS_HINT)
+    elif preset in PRESETS:
+        links = PRESETS[preset]
+    else:
+        raise ConfigError(f"there are no links {spec!r}", f"{', '.join(PRESETS)}; or {_LINKS_HINT}")
+    for change in changes:
+        links = _changed(links, change)
+    return links
+
+
+def _changed(links: LinkTimes, change: str) -> LinkTimes:
+    name, _, value = change.partition(":")
+    least, dash, most = value.partition("-")
+    try:
+        if name == "delay":
+            bounds = read_duration(least), read_duration(most if dash else least)
+        else:
+            bounds = (_read_amount(value, UNITS_BYTES),) * 2
+    except ValueError:
+        bounds = (math.nan,) * 2
+    if 0 <= bounds[0] <= bounds[1] < math.inf:
+        if name == "delay":
+            return replace(links, delay_s=bounds)
+        if name == "bytes" and bounds[0] > 0:
+            return replace(links, bytes_per_s=bounds[0])
+        if name == "uplink" and bounds[0] > 0:
+            return replace(links, uplink_bytes_per_s=bounds[0])
+    raise ConfigError(f"links: {change!r} is no property of links", _LINKS_HINT)
+
+
+def _fit_links(text: str) -> LinkTimes:
+    lines = [line for profile in _read_profiles(text) for line in profile.links.values()]
+    if not lines:
+        raise ConfigError(f"{text} has no measured links", "gossip plan link measures them")
+    delays = [line.fixed_s for line in lines]
+    each_s = float(np.median([line.each_s for line in lines]))
+    return LinkTimes((min(delays), max(delays)), 1 / each_s if each_s > 0 else None)

@@ -52,8 +52,8 @@ class World:
         mix_every: In gossip rounds, rounds between two exchanges of parameters.
         mixing: In gossip rounds, share of the way to the others' parameters.
         faults: Words of a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
-        links: Preset of links.
-        compute: Times of an update, such as ``uniform:0.04:0.06``.
+        links: Links between peers, such as ``wan`` or ``delay:20ms-50ms,bytes:12.5MB``.
+        compute: Times of an update, such as ``uniform:0.04:0.06`` or ``lognormal:0.3``.
         availability: When each peer is there, such as ``spot:2h:10m`` or ``trace.csv``.
         engine: ``fast`` or ``exact``.
         seed: Seed of everything that is drawn.
@@ -99,6 +99,11 @@ class World:
                 f"there are {self.peers} peers"
             )
         mishaps = read_mishaps(self.faults, self.peers)
+        links = read_links(self.links)
+        if links.uplink_bytes_per_s is not None:
+            raise ConfigError(
+                f"links {self.links}: no engine plays a shared uplink yet", "leave out uplink"
+            )
         topology, task = topologies.load(self.topology), self._task(mishaps)
         if "histograms" in topology.options:
             counts = count_labels(task.data.labels, task.shares, task.data.classes)
@@ -109,8 +114,8 @@ class World:
             rule,
             task,
             mishaps,
-            read_compute(self.compute, self.seed),
-            read_links(self.links),
+            read_compute(self.compute, self.seed, self.batch, self.local_steps),
+            links,
             read_availability(self.availability, self.peers, self.seed),
         )
 
