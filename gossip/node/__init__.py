@@ -10,7 +10,9 @@ from gossip.lazy import lazy
 if TYPE_CHECKING:
     from . import loop
     from .loop import Node, NodeSpec
+    from .reducer import Reducer
     from .shard_steps import run_step
     from .spec import peer_class, wire_of
+    from .worker import Worker
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -2,20 +2,315 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from math import prod
+from typing import Any
 
-from gossip.errors import ConfigError
+import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from gossip.core import BULK_MESSAGES, Effect, Peer, PeerId, Send, events
+from gossip.errors import ConfigError, ReplicasDiverged
+from gossip.faults import Blow, Hang, Restart
+from gossip_lab.simulation.campaign import many_peers, play
+from gossip_lab.simulation.world import (
+    LinkModel,
+    Network,
+    Observer,
+    SimulationStuck,
+    Swarm,
+    Watcher,
+    address,
+)
+
+from .learning_trainer import LearningTrainer, RuleRunner, Swarmwide
 from .moments import Moment
 from .parts import Parts
+from .promises import UpdateBook
+from .states import ModelState, StateTable
+
+ROUND_S_MAX = 300.0
+"""Virtual time without the end of a round after which nothing more will happen, in seconds: longer
+than all timeouts of the core."""
+EVENTS_MAX = 50_000_000
+"""Events within a round after which a core causes its own events for ever."""
+ROUNDS_CHECKED = 64
+"""Rounds whose replicas are compared, also with those that come late."""
 
 
 class ExactEngine:
-    """Plays a world with the real cores on the simulator's virtual clock."""
+    """Plays a world with the real cores on the simulator's virtual clock.
+
+    Raises: ConfigError: The rule needs a trainer's loss, or an attack is not played.
+    """
 
     def __init__(self, parts: Parts) -> None:
-        raise ConfigError("the exact engine is not there yet", "engine=fast")
+        if parts.rule.needs_trainer:
+            raise ConfigError(
+                f"{parts.rule.name} asks the trainer for its loss, and the playground has none",
+                "gossip demo runs it",
+            )
+        self._parts = parts
+        UpdateBook(parts, tuple)  # checks the attacks
 
     def moments(self) -> Iterator[Moment]:
-        """Play the world round by round, without end."""
-        raise NotImplementedError
+        """Play the world round by round, without end.
+
+        Raises:
+            ReplicasDiverged: Two peers have applied a round with different results.
+            SimulationStuck: No round ends any more, as after the crash of all peers.
+        """
+        recorder = _Recorder(self._parts)
+        swarm = _make_swarm(self._parts, recorder)
+        while True:
+            limit_s = swarm.now + ROUND_S_MAX
+            swarm.deliveries_max = swarm.deliveries + EVENTS_MAX
+            while not recorder.moments:
+                if swarm.now > limit_s or not swarm.step():
+                    raise SimulationStuck(
+                        f"round {recorder.round_id} does not end\n{swarm.summary()}"
+                    )
+            yield recorder.moments.popleft()
+            for host in swarm.hosts.values():  # a long run would fill the memory with them
+                host.reports.clear()
+                host.commits.clear()
+                host.used_tokens.clear()
+            swarm.past.clear()
+
+
+@dataclass(slots=True)
+class _RoundRecord:
+    """Record of one round: for each peer its state after the round, when it had that, and the peers
+    that it had in quarantine."""
+
+    states: dict[PeerId, ModelState] = field(default_factory=dict)
+    reached_s: dict[PeerId, float] = field(default_factory=dict)
+    locked: dict[PeerId, frozenset[PeerId]] = field(default_factory=dict)
+    used: dict[PeerId, int] = field(default_factory=dict)  # updates in what it has applied
+    nbytes: int = 0
+    lost: bool = False
+
+
+class _Recorder(Observer):
+    """Carries out the faults of a world, and makes its moments.
+
+    Attributes:
+        moments: Moments that were not yielded yet.
+        round_id: The round whose moment comes next.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._rolling = parts, parts.topology.rolling
+        self.moments: deque[Moment] = deque()
+        self.round_id = 0
+        self._swarm: Swarm[Peer] | None = None
+        self._began_s: float | None = None
+        self._records: defaultdict[int, _RoundRecord] = defaultdict(_RoundRecord)
+        self._next: dict[PeerId, int] = {}  # the next round of each peer
+        self._last: list[ModelState] = []
+        self._nbytes = self._updates = 0
+        mishaps = parts.mishaps
+        self._blows: list[Blow] = [*mishaps.crashes, *mishaps.restarts, *mishaps.hangs]
+        self._replicas: dict[int, ModelState] = {}
+
+    def begin(self, swarm: Swarm[Peer], initial: ModelState) -> None:
+        """Observe a swarm before its first event."""
+        self._swarm, self._last = swarm, [initial] * self._parts.peers
+        swarm.hooks.append(self)
+
+    @property
+    def swarm(self) -> Swarm[Peer]:
+        assert self._swarm is not None
+        return self._swarm
+
+    @property
+    def run_s(self) -> float:
+        """Seconds since the beginning of round 0."""
+        return self.swarm.now - (self._began_s or 0.0)
+
+    def running(self) -> tuple[PeerId, ...]:
+        """Return the peers with a running process."""
+        return self.swarm.up
+
+    def slowness(self, peer: PeerId) -> float:
+        """Return the factor on the time of the peer's computations."""
+        slow = self._parts.mishaps.slow
+        return prod([each.factor for each in slow if each.peer == peer and each.is_on(self.run_s)])
+
+    # --- observations -----------------------------------------------------------------------------
+
+    def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
+        if moment != "on_effect":
+            return ()
+        if kind is events.StartRound:
+            return (self._on_start_round,)
+        return (self._on_send,) if kind in BULK_MESSAGES else ()
+
+    def on_crash(self, swarm: Any, peer: PeerId) -> None:
+        swarm.at(swarm.now, self._close_rounds)
+
+    def reached(
+        self, peer: PeerId, state: ModelState, effect: events.Apply | events.Restore
+    ) -> None:
+        """Record that a peer has a new state."""
+        applied = isinstance(effect, events.Apply)
+        stop = effect.round_id + applied
+        if self._rolling:
+            self._compare(peer, state, stop - 1)
+        locked = self._locked_by(peer)
+        for round_id in range(max(self.round_id, self._next.get(peer, 0)), stop):
+            record = self._records[round_id]
+            record.states[peer], record.locked[peer] = state, locked
+            record.reached_s[peer] = self.run_s
+        if isinstance(effect, events.Apply) and effect.round_id >= self.round_id:
+            record = self._records[effect.round_id]
+            record.used[peer] = len(effect.contributors[0]) if effect.payloads else 0
+            record.lost = record.lost or not effect.payloads
+        self._next[peer] = stop
+        self._close_rounds()
+
+    def _on_start_round(self, swarm: Any, peer: PeerId, effect: events.StartRound) -> None:
+        if self._began_s is None:
+            self._began_s = swarm.now
+            for fault in self._blows:
+                if fault.at_s is not None:
+                    swarm.at(swarm.now + fault.at_s, partial(self._strike, fault))
+        for fault in list(self._blows):
+            due = fault.round is not None and fault.round <= effect.round_id
+            if due and fault.peer == peer:
+                self._blows.remove(fault)
+                self._strike(fault)
+
+    def _on_send(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
+        assert isinstance(effect, Send)
+        lane = swarm.hosts[peer].lanes.get(effect.peer)
+        if effect.payload is not None and lane is not None and lane.up:
+            round_id: int = effect.message.round_id  # type: ignore[union-attr]
+            self._records[max(round_id, self.round_id)].nbytes += effect.payload.nbytes
+
+    def _strike(self, fault: Blow) -> None:
+        swarm, peer = self.swarm, fault.peer
+        assert peer != "server"
+        if isinstance(fault, Hang):
+            swarm.at(swarm.now, partial(self._pause, peer, fault.for_s))
+        elif swarm.hosts[peer].running:
+            swarm.crash(peer)
+            if isinstance(fault, Restart):  # not within an event of the life that ends here
+                swarm.at(swarm.now, partial(swarm.restart, peer, fault.after_s))
+
+    def _pause(self, peer: PeerId, for_s: float) -> None:
+        if self.swarm.hosts[peer].state == "up":
+            self.swarm.pause_for(peer, for_s)
+
+    # --- moments ----------------------------------------------------------------------------------
+
+    def _locked_by(self, peer: PeerId) -> frozenset[PeerId]:
+        core = self.swarm.inspections[peer]
+        rounds = core.rolling.replicated if core.rolling is not None else core.gossip
+        assert rounds is not None
+        return rounds.trust.quarantined()
+
+    def _compare(self, peer: PeerId, state: ModelState, round_id: int) -> None:
+        """Compare a replica with the first one of the same round."""
+        if self._replicas.setdefault(round_id, state) is not state:
+            raise ReplicasDiverged(f"peer {peer} has another state than others after {round_id}")
+        self._replicas.pop(round_id - ROUNDS_CHECKED, None)
+
+    def _close_rounds(self) -> None:
+        """Make the moments of all rounds that are over."""
+        while self._is_over(present := self.running()):
+            self.moments.append(self._moment(present))
+            self.round_id += 1
+
+    def _is_over(self, present: tuple[PeerId, ...]) -> bool:
+        """Whether enough peers are beyond the round: half of them, in gossip rounds all."""
+        if self.round_id not in self._records:
+            return False
+        beyond = sum([self._next.get(peer, 0) > self.round_id for peer in present])
+        return 0 < len(present) <= (2 if self._rolling else 1) * beyond
+
+    def _moment(self, present: tuple[PeerId, ...]) -> Moment:
+        record, n = self._records.pop(self.round_id), self._parts.peers
+        for peer, state in record.states.items():
+            self._last[peer] = state
+        times = sorted([record.reached_s[peer] for peer in present if peer in record.reached_s])
+        self._nbytes += record.nbytes
+        used = record.used.values()
+        self._updates += max(used, default=0) if self._rolling else sum(used)
+        if self._rolling:
+            parameters = next(iter(record.states.values())).parameters.expand(n, -1)
+        else:
+            parameters = torch.stack([state.parameters for state in self._last])
+        is_present = np.zeros(n, bool)
+        is_present[list(present)] = True
+        task = self._parts.task
+        return Moment(
+            self.round_id + 1,
+            times[(len(present) - 1) // 2],
+            self._nbytes,
+            self._updates * task.batch * task.local_steps,
+            parameters,
+            is_present,
+            self._count_locked(record, present),
+            record.lost,
+        )
+
+    def _count_locked(self, record: _RoundRecord, present: tuple[PeerId, ...]) -> NDArray[np.int64]:
+        honest = [peer for peer in present if peer not in self._parts.mishaps.byzantine]
+        found = np.zeros(self._parts.peers, np.int64)
+        if self._rolling:  # the table is a part of the replica
+            found[sorted(next(iter(record.locked.values())))] = len(honest)
+            return found
+        for peer in honest:
+            found[sorted(record.locked.get(peer, ()))] += 1
+        return found
+
+
+def _make_swarm(parts: Parts, recorder: _Recorder) -> Swarm[Peer]:
+    """Return the swarm of a world before its first event: all peers are connected, and start
+    together."""
+    topology = play.CachedTopology(parts.topology)
+    everybody = np.arange(parts.peers)
+
+    @lru_cache(maxsize=64)
+    def seconds_of(round_id: int) -> NDArray[np.float64]:
+        return parts.compute.seconds(everybody, round_id)
+
+    states = StateTable(parts.task)
+    shared = Swarmwide(
+        states,
+        UpdateBook(parts, recorder.running),
+        RuleRunner(parts.rule, centered=not parts.topology.rolling),
+        parts.task.batch * parts.task.local_steps,
+        parts.settings.seed,
+        lambda peer, round_id: float(seconds_of(round_id)[peer]) * recorder.slowness(peer),
+        recorder.reached,
+    )
+    known = many_peers.Acquaintance({})
+
+    def make_core(peer: PeerId, incarnation: int) -> Peer:
+        known.lives[peer] = incarnation
+        settings = replace(parts.settings, had_round=recorder.round_id)
+        control, bulk = address(peer, incarnation)
+        return many_peers.AcquaintedPeer(
+            peer, incarnation, settings, topology, known=known, control=control, bulk=bulk
+        )
+
+    links = LinkModel(parts.links.delay_s, bytes_per_s=parts.links.bytes_per_s)
+    swarm = Swarm(
+        make_core,
+        parts.peers,
+        parts.settings.seed,
+        Network(links),
+        make_trainer=lambda peer, incarnation: LearningTrainer(peer, shared),
+        encoded=False,
+        start_spread_s=0.0,
+        traced=False,
+    )
+    swarm.connect_all()
+    recorder.begin(swarm, states.initial)
+    return swarm

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Reducer,
         RuleRefusal,
         RuleResult,
+        Said,
         Step,
         ToyTrainer,
         Values,

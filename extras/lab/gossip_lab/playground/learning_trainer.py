@@ -1,0 +1,167 @@
+"""Trainer of a simulated peer that learns: the protocol of the simulator, with a real model."""
+
+from __future__ import annotations
+
+import copy
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gossip.aggregators import BoundRule
+from gossip.core import Aggregate, Aggregated, Effect, Payload, PeerId, events
+from gossip.errors import ConfigError
+from gossip.node import Reducer, Worker
+from gossip.vectors import bytes_for, described, sketch
+from gossip_lab.simulation.world import Said, bytes_of_state
+
+from .promises import UpdateBook, payload_of
+from .states import ModelState, StateTable
+
+RULE_S, APPLY_S, SNAPSHOT_S = 0.0001, 0.0002, 0.0005
+"""Virtual time to aggregate, to apply a round, and to copy or restore a state, in seconds. The
+simulator's other trainer takes the same."""
+
+
+class RuleRunner:
+    """The aggregation of a node, at once. The shortcut of rules like the mean, which adds up
+    separate rows, is off: it rounds in another order than the rule itself.
+
+    Args:
+        centered: Whether the rule may get the local row as its center: in gossip rounds.
+    """
+
+    def __init__(self, rule: BoundRule, *, centered: bool) -> None:
+        plain = copy.copy(rule.rule)
+        plain.from_rows = None
+        self._answers: list[Aggregated] = []
+        bound = replace(rule, rule=plain)
+        self._reducer = Reducer(bound, _AtOnce(), self._answers.append, centered=centered)
+
+    def run(self, work: Aggregate) -> Aggregated:
+        """Return the answer to a request of the core."""
+        if not work.rows:
+            return Aggregated(work.ticket, None, reason=events.NO_ROWS)
+        self._reducer.reduce(work)
+        return self._answers.pop()
+
+
+class _AtOnce(Worker):
+    """Runs large jobs at once, too: virtual time stands still meanwhile."""
+
+    def __init__(self) -> None:
+        pass
+
+    def submit(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        then(job())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Swarmwide:
+    """What the trainers of all peers share.
+
+    Attributes:
+        samples: Samples of an update.
+        seed: Seed of sketches.
+        seconds: Returns the virtual time of an update, ``(peer, round) -> seconds``.
+        reached: Called when a peer has a new state: ``(peer, state, what led to it)``.
+    """
+
+    states: StateTable
+    updates: UpdateBook
+    rule: RuleRunner
+    samples: int
+    seed: int
+    seconds: Callable[[PeerId, int], float]
+    reached: Callable[[PeerId, ModelState, events.Apply | events.Restore], None]
+
+
+class LearningTrainer:
+    """Trainer in one life of a peer. While it computes, it does nothing else."""
+
+    def __init__(self, peer: PeerId, shared: Swarmwide) -> None:
+        self.peer, self.shared = peer, shared
+        self.state = shared.states.initial
+        self.next_round = 0
+        self._computing: events.Contributed | None = None
+        self._waiting: list[Effect] = []
+        self._changed_at = 0.0
+
+    def on_start(self, now: float) -> list[tuple[float, Said]]:
+        """Return the event that the model is ready."""
+        self._changed_at = now
+        d = len(self.state.parameters)
+        layout = struct.pack("<Q", d)
+        return [(0.0, events.Prepared(layout, self.state.digest, (bytes_for(d),)))]
+
+    def progress(self, now: float) -> events.TrainerProgress:
+        """Return the next round, and for how long it has been that."""
+        return events.TrainerProgress(self.next_round, max(0.0, now - self._changed_at))
+
+    def is_still_valid(self, event: Said) -> bool:
+        """Whether the event was not replaced by a newer one."""
+        return not isinstance(event, events.Contributed) or event is self._computing
+
+    def put_off(self, said: Said) -> Sequence[Effect]:
+        """Return the effects that have waited for the end of the computation."""
+        if said is not self._computing:
+            return ()
+        self._computing = None
+        waiting, self._waiting = self._waiting, []
+        return waiting
+
+    def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
+        """Carry out a command of the core, and return the answers with their delays."""
+        if isinstance(effect, events.Aggregate):  # the node's work
+            return [(RULE_S, self.shared.rule.run(effect))]
+        if self._computing is not None and not isinstance(effect, events.StartRound):
+            self._waiting.append(effect)
+            return []
+        match effect:
+            case events.StartRound():
+                return [self._start(effect)]
+            case events.Apply():
+                self._adopt(self.shared.states.apply(self.state, effect), effect, now)
+                return [(APPLY_S, events.Applied(effect.round_id))]
+            case events.TakeSnapshot():
+                return [(SNAPSHOT_S, self._snapshot())]
+            case events.Restore():
+                return [(SNAPSHOT_S, self._restore(effect, now))]
+            case _:
+                raise AssertionError(f"{type(effect).__name__} is not for this trainer")
+
+    def _start(self, go: events.StartRound) -> tuple[float, events.Contributed]:
+        updates = self.shared.updates
+        promise = updates.promise(self.peer, go.round_id, self.state)
+        parameters = payload_of(self.state.parameters) if go.want_parameters else None
+        self._computing = events.Contributed(
+            go.round_id,
+            self.shared.samples,
+            (updates.payload(promise),),
+            parameters=parameters,
+            sketch=b"" if parameters is None else sketch(parameters.data, self.shared.seed),
+            own=updates.own_payload(promise),
+        )
+        return self.shared.seconds(self.peer, go.round_id), self._computing
+
+    def _snapshot(self) -> events.SnapshotTaken:
+        # equal on all peers, settings of the script, local
+        parts = (self.state.pack(), struct.pack("<i", 0), struct.pack("<i", self.peer))
+        content, sizes = np.frombuffer(b"".join(parts), np.uint8), tuple(map(len, parts))
+        payload = Payload(content, content.nbytes, True, *described(content, sizes))
+        return events.SnapshotTaken(self.next_round, payload, sizes)
+
+    def _restore(self, restore: events.Restore, now: float) -> events.Restored:
+        try:
+            state = self.shared.states.unpack(bytes_of_state(restore.payload)[:-8])
+        except ConfigError as error:
+            return events.Restored(restore.round_id, str(error))
+        self._adopt(state, restore, now)
+        return events.Restored(restore.round_id)
+
+    def _adopt(self, state: ModelState, effect: events.Apply | events.Restore, now: float) -> None:
+        self.state, self._changed_at = state, now
+        self.next_round = effect.round_id + isinstance(effect, events.Apply)
+        self.shared.reached(self.peer, state, effect)
