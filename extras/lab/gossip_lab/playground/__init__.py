@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
+    from .compare import Comparison
     from .moments import Moment
     from .played import PlayedRun, Row
     from .world import World

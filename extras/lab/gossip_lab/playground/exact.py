@@ -222,18 +222,16 @@ class _Recorder(Observer):
 
     def _close_rounds(self) -> None:
         """Make the moments of all rounds that are over."""
-        while self._is_over(present := self.running()):
+        while self.round_id in self._records:
+            # A peer that crashes at the start of the next round has taken part in this one.
+            present = sorted({*self.running(), *self._records[self.round_id].states})
+            beyond = sum([self._next.get(peer, 0) > self.round_id for peer in present])
+            if not present or (2 if self._rolling else 1) * beyond < len(present):
+                return
             self.moments.append(self._moment(present))
             self.round_id += 1
 
-    def _is_over(self, present: tuple[PeerId, ...]) -> bool:
-        """Whether enough peers are beyond the round: half of them, in gossip rounds all."""
-        if self.round_id not in self._records:
-            return False
-        beyond = sum([self._next.get(peer, 0) > self.round_id for peer in present])
-        return 0 < len(present) <= (2 if self._rolling else 1) * beyond
-
-    def _moment(self, present: tuple[PeerId, ...]) -> Moment:
+    def _moment(self, present: list[PeerId]) -> Moment:
         record, n = self._records.pop(self.round_id), self._parts.peers
         for peer, state in record.states.items():
             self._last[peer] = state
@@ -246,7 +244,7 @@ class _Recorder(Observer):
         else:
             parameters = torch.stack([state.parameters for state in self._last])
         is_present = np.zeros(n, bool)
-        is_present[list(present)] = True
+        is_present[present] = True
         task = self._parts.task
         return Moment(
             self.round_id + 1,
@@ -259,7 +257,7 @@ class _Recorder(Observer):
             record.lost,
         )
 
-    def _count_locked(self, record: _RoundRecord, present: tuple[PeerId, ...]) -> NDArray[np.int64]:
+    def _count_locked(self, record: _RoundRecord, present: list[PeerId]) -> NDArray[np.int64]:
         honest = [peer for peer in present if peer not in self._parts.mishaps.byzantine]
         found = np.zeros(self._parts.peers, np.int64)
         if self._rolling:  # the table is a part of the replica

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -16,6 +16,7 @@ from gossip.errors import ConfigError
 from gossip_lab.bench import data_sets, splits
 
 from .availability import read_availability
+from .compare import PEERS_MAX as CHECKED_MAX, Comparison, compare
 from .graphs import count_labels
 from .learners import Cohort
 from .mishaps import Mishaps, read_mishaps
@@ -135,6 +136,21 @@ class World:
             if moment.rounds % every == 0 or moment.rounds == rounds:
                 rows += measure(moment, parts.task, parts.mishaps, self.seed)
         return PlayedRun(tuple(rows))
+
+    def check(self, rounds: int = 20, peers: int | None = None) -> Comparison:
+        """Play the world in both engines, and compare all parameters after each round.
+
+        Args:
+            peers: Number of peers to cut the world to, at most 16; None: the world is not cut.
+
+        Raises: ConfigError: There is no round to play, or the world has a fault of a peer that was
+            cut off.
+        """
+        if rounds < 1:
+            raise ConfigError(f"{rounds} rounds", "a comparison takes at least 1")
+        world = self if peers is None else replace(self, peers=min(self.peers, peers, CHECKED_MAX))
+        parts = world.build()
+        return compare(engine_of("exact", parts), engine_of("fast", parts), parts, rounds)
 
     def _settings(self, rule: registry.BoundRule) -> CoreSettings:
         return CoreSettings(

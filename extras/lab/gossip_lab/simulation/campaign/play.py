@@ -180,9 +180,12 @@ Folder = dict[PeerId, tuple[int, str, str]]
 folder of addresses."""
 
 
+PLANS_KEPT = 256
+
+
 class CachedTopology(Topology):
-    """A topology that makes each plan once. A topology is a pure function, and most requests of a
-    swarm's peers are the same."""
+    """A topology that makes each plan once, and keeps the last ones. A topology is a pure function,
+    and most requests of a swarm's peers are the same."""
 
     def __init__(self, topology: Topology) -> None:
         super().__init__(topology.function, topology.name, topology.rolling, topology.bound)
@@ -193,6 +196,8 @@ class CachedTopology(Topology):
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans[key] = super().__call__(roster, round_id, seed, **options)
+            if len(self._plans) > PLANS_KEPT:
+                del self._plans[next(iter(self._plans))]
         return plan
 
 

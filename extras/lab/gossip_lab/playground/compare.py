@@ -1,0 +1,78 @@
+"""Comparison of the two engines on one world, round by round and bit by bit."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from .moments import Engine, Moment
+from .parts import Parts
+from .played import measure
+
+PEERS_MAX = 16
+"""Most peers of a world that was cut for a comparison: the exact engine plays these in seconds."""
+
+
+class EngineState(NamedTuple):
+    """State of a world after the last round that was compared, in one engine.
+
+    Attributes:
+        accuracy: Mean of the present honest replicas, 0 to 1.
+        virtual_s: Virtual time in seconds.
+        bytes_sent: Bytes of payloads that were sent so far.
+    """
+
+    accuracy: float
+    virtual_s: float
+    bytes_sent: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Result of a comparison.
+
+    Attributes:
+        rounds: Rounds that both engines have played.
+        first_difference: First round (the rounds count from 0) after which the parameters of the
+            present peers differ in any bit; None if they are equal after all rounds.
+        exact, fast: State after the last round.
+    """
+
+    rounds: int
+    first_difference: int | None
+    exact: EngineState
+    fast: EngineState
+
+    def __str__(self) -> str:
+        same = f"all parameters are equal in {self.rounds} rounds"
+        differ = f"parameters differ from round {self.first_difference} on"
+        ends = ", ".join(
+            [
+                f"{name}: accuracy {each.accuracy:.4f} after {each.virtual_s:.3f} s and "
+                f"{each.bytes_sent} bytes"
+                for name, each in (("exact", self.exact), ("fast", self.fast))
+            ]
+        )
+        return f"{same if self.first_difference is None else differ}; {ends}"
+
+
+def compare(exact: Engine, fast: Engine, parts: Parts, rounds: int) -> Comparison:
+    """Play a world in both engines.
+
+    Args:
+        parts: Parts of the world, for the accuracy.
+        rounds: Number of rounds, at least 1.
+    """
+    pairs = zip(exact.moments(), fast.moments(), strict=False)  # both are without end
+    first_difference = None
+    for one, other in itertools.islice(pairs, rounds):
+        if first_difference is None and one.digest() != other.digest():
+            first_difference = one.rounds - 1
+    return Comparison(rounds, first_difference, _state(one, parts), _state(other, parts))
+
+
+def _state(moment: Moment, parts: Parts) -> EngineState:
+    rows = measure(moment, parts.task, parts.mishaps, parts.settings.seed)
+    accuracy = next(row.value for row in rows if row.metric == "mean")
+    return EngineState(accuracy, moment.virtual_s, moment.bytes_sent)
