@@ -111,7 +111,7 @@ def test_every_fault_of_the_run_is_a_row_with_its_time_and_its_effect(
 
 def test_each_picture_over_time_has_the_marks_of_the_incidents(report: page.RunReport) -> None:
     for name, chart in report.charts:
-        if isinstance(chart, LineChart) and not chart.over_time:
+        if isinstance(chart, LineChart) and chart.over != "time":
             continue
         drawn = svg.draw(chart)
         assert [badge.text for badge in drawn.badges] == ["1", "2", "3", "4", "5"], name

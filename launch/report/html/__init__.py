@@ -8,8 +8,12 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import command, page
+    from .charts import BAND, Axis, Chart, HeatChart, Line, LineChart, Section, TextTable
+    from .figures import number
     from .incident_lines import lines_of
+    from .overview import Fact
     from .recorded import RecordedRun, read
     from .rounds import reasons_of_turns
+    from .templates import render_sections
 else:
     __getattr__, __dir__ = lazy(__name__)

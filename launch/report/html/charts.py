@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
 
 from .downsampling import Floats
 
@@ -19,6 +20,7 @@ STATES: dict[str, str] = {
 """State of a peer -> its description. A later state hides those before it."""
 
 
+Axis: TypeAlias = Literal["time", "round", "bytes"]
 BAND = "; band: lowest to highest"
 """Suffix of the name of a line with a band."""
 
@@ -51,7 +53,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class LineChart:
-    """Curves over time, or over rounds. All have the same ``x``.
+    """Curves over time, over rounds, or over bytes. All have the same ``x``.
 
     Attributes:
         name: Name of its anchor.
@@ -59,7 +61,7 @@ class LineChart:
         about: One or two sentences below the title.
         bottom: Natural lower end of the y axis, if any.
         logarithmic: Whether the y axis is logarithmic; all values are positive then.
-        over_time: Whether x is seconds since the start; otherwise it is rounds.
+        over: Quantity of the x axis: seconds since the start, rounds, or bytes.
     """
 
     name: str
@@ -71,7 +73,7 @@ class LineChart:
     bottom: float | None = None
     top: float | None = None
     logarithmic: bool = False
-    over_time: bool = True
+    over: Axis = "time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,25 @@ class LaneChart:
     marks: tuple[Mark, ...] = ()
 
 
-Chart = LineChart | LaneChart
+@dataclass(frozen=True, slots=True)
+class HeatChart:
+    """Rows of cells, the darker the higher their values.
+
+    Attributes:
+        rows: Names of the rows.
+        columns: Name of all columns together; each has its number.
+        values: ``(rows, columns)``, none of them negative.
+    """
+
+    name: str
+    title: str
+    about: str
+    rows: tuple[str, ...]
+    columns: str
+    values: Floats
+
+
+Chart = LineChart | LaneChart | HeatChart
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def compare_by_round(runs: Sequence[RecordedRun], name: str) -> LineChart | None
         + f"Each point is the mean of {counted(math.ceil(buckets.width), 'round')}.",
         tuple(lines),
         last,
-        over_time=False,
+        over="round",
         logarithmic=wants_log(tuple(lines)),
     )
 

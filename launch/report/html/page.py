@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import datetime
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from gossip.errors import ConfigError
 
 from . import (
     comparing,
@@ -21,6 +17,7 @@ from . import (
     overview,
     participation,
     rounds,
+    templates,
     timeline,
     trusting,
 )
@@ -115,34 +112,4 @@ def render(report: RunReport, live_s: float | None = None, nonce: str = "") -> s
     Raises: ConfigError: jinja2 is not installed.
     """
     names = ", ".join(part.run.name for part in report.parts)
-    made = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC")
-    page: str = _template().render(
-        report=report, title=names, made=made, live_s=live_s, nonce=nonce
-    )
-    return page
-
-
-def _template() -> Any:
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "a report needs jinja2, which is not installed", "pip install 'gossip-train[report]'"
-        ) from error
-    from . import svg
-
-    where = Path(__file__).parent
-    environment = Environment(
-        loader=FileSystemLoader(where),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals["draw"] = svg.draw
-    environment.tests["table"] = _is_table
-    return environment.get_template(TEMPLATE)
-
-
-def _is_table(part: Any) -> bool:
-    return isinstance(part, TextTable)
+    return templates.fill(TEMPLATE, title=names, report=report, live_s=live_s, nonce=nonce)

@@ -11,9 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from gossip.launch.report.words import clock
+from gossip.launch.report.words import bytes_word, clock, short_bytes
 
-from .charts import BAND, STATES, Chart, LaneChart, Line, LineChart, Mark, Span
+from .charts import (
+    BAND,
+    STATES,
+    Axis,
+    Chart,
+    HeatChart,
+    LaneChart,
+    Line,
+    LineChart,
+    Mark,
+    Span,
+)
 from .downsampling import Floats
 from .figures import number, time_ticks, value_ticks
 
@@ -27,6 +38,7 @@ STATES_MAX = 8
 NARROW_PX, BADGE_PX = 270, 20
 """Width of a plot on the narrowest supported screen, and of a badge, in pixels."""
 LANES_MAX = 4
+HEAT_TICKS = 10
 HOVERS_MAX = 120
 """Maximum number of places of a picture that show their values under a pointer."""
 
@@ -54,7 +66,7 @@ class Drawing:
     """Picture in the form that the template needs.
 
     Attributes:
-        kind: CSS classes: ``lines`` or ``lanes``, and ``by-round`` for curves over rounds.
+        kind: CSS classes: ``lines`` or ``lanes``, and ``by-AXIS`` for curves over rounds or bytes.
         body: The SVG.
         legend: (class, text) of each drawn series.
         label: Description for screen readers.
@@ -85,6 +97,8 @@ def draw(chart: Chart) -> Drawing:
             return _lines(chart)
         case LaneChart():
             return _lanes(chart)
+        case HeatChart():
+            return _heat(chart)
 
 
 def _sentences(told: Sequence[str]) -> str:
@@ -117,13 +131,13 @@ def _lines(chart: LineChart) -> Drawing:
     ticks = _log_ticks(low, high) if chart.logarithmic else value_ticks(low, high)
     y = tuple(Tick(place.percent(at), number(at)) for at in ticks)
     return Drawing(
-        "lines" if chart.over_time else "lines by-round",
+        "lines" if chart.over == "time" else f"lines by-{chart.over}",
         chart.name,
         chart.title,
         chart.about,
         _svg(HIGH, "".join(inner), label),
         label,
-        _x_ticks(chart.x_max, chart.over_time),
+        _x_ticks(chart.x_max, chart.over),
         y,
         legend=tuple((f"key {_style(line.style)}", line.name) for line in chart.lines),
         height=220,
@@ -219,12 +233,18 @@ def _log_ticks(low: float, high: float) -> list[float]:
     return [at for at in fine if low <= at <= high]
 
 
-def _x_ticks(x_max: float, over_time: bool) -> tuple[Tick, ...]:
+def _x_ticks(x_max: float, over: Axis = "time") -> tuple[Tick, ...]:
     if x_max <= 0:
         return ()
-    ticks = time_ticks(x_max) if over_time else value_ticks(0, x_max, 6)
-    text = clock if over_time else number
+    ticks = time_ticks(x_max) if over == "time" else value_ticks(0, x_max, 6)
+    text = {"time": clock, "round": number, "bytes": short_bytes}[over]
     return tuple(Tick(round(100 * at / x_max, 2), text(at)) for at in ticks)
+
+
+def _place_words(x: float, over: Axis) -> str:
+    if over == "bytes":
+        return bytes_word(x)
+    return clock(x, exact=True) if over == "time" else f"round {x:,.0f}"
 
 
 def _hovers(chart: LineChart) -> Iterator[str]:
@@ -234,8 +254,7 @@ def _hovers(chart: LineChart) -> Iterator[str]:
     for at in range(each // 2, len(x), each):
         known = [line for line in chart.lines if math.isfinite(line.y[at])]
         told = [f"{line.name.removesuffix(BAND)}: {_value(line, at)}" for line in known]
-        when = clock(x[at], exact=True) if chart.over_time else f"round {x[at]:,.0f}"
-        yield "\n".join([when, *told]) if told else ""
+        yield "\n".join([_place_words(x[at], chart.over), *told]) if told else ""
 
 
 def _value(line: Line, at: int) -> str:
@@ -291,7 +310,7 @@ def _lanes(chart: LaneChart) -> Drawing:
         chart.about,
         _svg(high, "".join([*inner, marks]), label),
         label,
-        _x_ticks(chart.x_max, True),
+        _x_ticks(chart.x_max),
         (),
         rows=tuple(name for name, _ in chart.lanes),
         legend=tuple((f"key s-{state}", words) for state, words in STATES.items() if state in seen),
@@ -302,6 +321,38 @@ def _lanes(chart: LaneChart) -> Drawing:
 def _mark_lines(marks: Sequence[Mark], x_max: float, high: int) -> str:
     return "".join(
         f'<path class="mark" d="M{min(mark.x / x_max, 1) * WIDE:.0f} 0V{high}"/>' for mark in marks
+    )
+
+
+def _heat(chart: HeatChart) -> Drawing:
+    rows, columns = chart.values.shape
+    wide, most = WIDE / columns, float(chart.values.max()) or 1.0
+    inner = []
+    for (row, column), value in np.ndenumerate(chart.values):
+        if value:
+            words = f"{chart.rows[row]}, {chart.columns} {column}: {number(float(value))}"
+            inner.append(
+                f'<rect class="heat" x="{column * wide:.1f}" y="{row * ROW + 1}" '
+                f'width="{wide:.1f}" height="{ROW - 2}" fill-opacity="{value / most:.3f}">'
+                f"<title>{html.escape(words)}</title></rect>"
+            )
+    highest = chart.values.argmax(axis=1).tolist()
+    named = list(zip(chart.rows, highest, strict=True))
+    told = [f"{chart.title}. {chart.about}".strip()]
+    told += [f"{name}: most at {chart.columns} {at}" for name, at in named[:12]]
+    label = _sentences(told)
+    each = math.ceil(columns / HEAT_TICKS)
+    ticks = [Tick(round(100 * (at + 0.5) / columns, 2), str(at)) for at in range(0, columns, each)]
+    return Drawing(
+        "lanes",
+        chart.name,
+        chart.title,
+        chart.about,
+        _svg(ROW * rows, "".join(inner), label),
+        label,
+        tuple(ticks),
+        (),
+        rows=chart.rows,
     )
 
 
