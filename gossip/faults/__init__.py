@@ -31,6 +31,7 @@ from .start import (
     NeverStarts,
     StartFault,
 )
+from .tables import toml_of
 from .world import (
     CLAIM_ATTACKS,
     LINK_KINDS,

@@ -68,6 +68,8 @@ app = typer.Typer(
 SATELLITES = {
     "bench": "gossip-lab",
     "simulate": "gossip-lab",
+    "play": "gossip-lab",
+    "sweep": "gossip-lab",
     "condor": "gossip-clusters",
     "kubernetes": "gossip-clusters",
     "plan": "gossip-pipelines",

@@ -109,6 +109,14 @@ class CellStore(Generic[Cell, Result]):
         except OSError as error:
             raise ConfigError(f"cannot write {path}: {error.strerror}", WRITABLE) from error
 
+    def keep(self, cell: Cell, row: Row) -> Result:
+        """Write the row of a cell that was run, unless it has an error, and return its result."""
+        if not row.get(ERROR):
+            self.write(cell, row)
+        result = self.result_of(cell, row)
+        assert result is not None
+        return result
+
     def make_folder(self) -> None:
         """Create the folder. Raises: ConfigError: The folder cannot be made, or not be written
         to."""
@@ -157,19 +165,15 @@ def run_cells(
     if not missing:
         return found
     store.make_folder()
-    progress = _ProgressLines(len(missing), len(found), quiet)
+    progress = ProgressLines(len(missing), len(found), quiet)
     others = set(active_children())
     with spawn_context() as context:
         pool = ProcessPoolExecutor(min(jobs, len(missing)), context, _begin)
         try:
             running = {pool.submit(play, cell): cell for cell in missing}
             for done in as_completed(running):
-                cell, row = running[done], done.result()
-                if not row.get(ERROR):
-                    store.write(cell, row)
-                result = store.result_of(cell, row)
-                assert result is not None
-                found[cell] = result
+                cell = running[done]
+                found[cell] = store.keep(cell, done.result())
                 progress.add_one()
         except BaseException as error:
             workers = set(active_children()) - others
@@ -193,7 +197,7 @@ def _begin() -> None:
     end_with_parent()
 
 
-class _ProgressLines:
+class ProgressLines:
     """A progress line on stderr now and then, with the remaining time."""
 
     def __init__(self, total: int, known: int, quiet: bool) -> None:

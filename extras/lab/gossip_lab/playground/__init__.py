@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
+    from . import command
     from .compare import Comparison
     from .moments import Moment
     from .played import PlayedRun, Row
+    from .sweeps import Sweep, grid
     from .world import World
 else:
     __getattr__, __dir__ = lazy(__name__)

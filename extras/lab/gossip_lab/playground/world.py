@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
@@ -17,13 +19,14 @@ from gossip_lab.bench import data_sets, splits
 
 from .availability import read_availability
 from .compare import PEERS_MAX as CHECKED_MAX, Comparison, compare
+from .fields import read_fields, read_toml, write_toml
 from .graphs import count_labels
 from .learners import Cohort
 from .mishaps import Mishaps, read_mishaps
 from .moments import Engine, Moment
 from .networks import make_model
 from .parts import Parts
-from .played import PlayedRun, measure
+from .played import PlayedRun, Row, measure
 from .tasks import Task
 from .timing import read_compute, read_links
 
@@ -80,6 +83,22 @@ class World:
     engine: EngineName = "fast"
     seed: int = 0
 
+    @classmethod
+    def from_toml(cls, path: str | Path) -> World:
+        """Return the world of a TOML file; a field that it leaves out has its default.
+
+        Raises: ConfigError: The file cannot be read, or a field does not exist or has another type.
+        """
+        return read_fields(cls, read_toml(path))
+
+    def to_toml(self) -> str:
+        """Return all fields as TOML."""
+        return write_toml(dataclasses.asdict(self))
+
+    def replace(self, **changes: Any) -> World:
+        """Return the world with other values in these fields."""
+        return read_fields(World, dataclasses.asdict(self) | changes)
+
     def build(self) -> Parts:
         """Return the parts of the world.
 
@@ -128,14 +147,24 @@ class World:
         Args:
             watch: Called after each round.
         """
+        found = self.evaluations(rounds, every, watch)
+        return PlayedRun(tuple(itertools.chain.from_iterable(found)))
+
+    def evaluations(
+        self, rounds: int, every: int = 10, watch: Callable[[Moment], None] | None = None
+    ) -> Iterator[list[Row]]:
+        """Play the world as ``play`` does, and yield the rows of each evaluation.
+
+        Raises: ConfigError: ``rounds`` or ``every`` is below 1, or as in ``build``.
+        """
+        if min(rounds, every) < 1:
+            raise ConfigError(f"rounds {rounds}, every {every}", "each is at least 1")
         parts = self.build()
-        rows = []
         for moment in itertools.islice(engine_of(self.engine, parts).moments(), rounds):
             if watch is not None:
                 watch(moment)
             if moment.rounds % every == 0 or moment.rounds == rounds:
-                rows += measure(moment, parts.task, parts.mishaps, self.seed)
-        return PlayedRun(tuple(rows))
+                yield measure(moment, parts.task, parts.mishaps, self.seed)
 
     def check(self, rounds: int = 20, peers: int | None = None) -> Comparison:
         """Play the world in both engines, and compare all parameters after each round.

@@ -20,6 +20,7 @@ import typer
 from gossip.errors import ConfigError
 from gossip.launch.optional import optional
 from gossip.launch.report import counted
+from gossip_lab.progress import ProgressBar
 
 if TYPE_CHECKING:
     from gossip_lab.simulation import CampaignTally, Chart, SearchQuery, Shrunk, SimulationResult
@@ -146,10 +147,10 @@ def _search(
     # which ends its processes, as Ctrl-C does
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
-        with _ProgressBar(question.count, console) as show:
+        with ProgressBar(question.count, console.print_line) as bar:
             for outcome in outcomes:
                 tally.add(outcome)
-                show(tally)
+                bar.update(tally.schedules, _progress_words(tally, console))
                 if outcome.violation is not None and len(tally.violations) <= SHOWN_MAX:
                     console.print_line(f"seed {outcome.schedule.seed}: {outcome.violation}")
                 if minutes is not None and console.wall_s > 60 * minutes:
@@ -361,51 +362,12 @@ def _pairs(counts: dict[str, int]) -> str:
     return ", ".join(f"{key}: {count}" for key, count in counts.items())
 
 
-class _ProgressBar:
-    """A bar on a terminal, a line every ten seconds elsewhere."""
-
-    def __init__(self, total: int | None, console: _Console) -> None:
-        self._total, self._console, self._said = total, console, time.monotonic()
-        self._bar: Any = None
-
-    def __enter__(self) -> _ProgressBar:
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import (
-                BarColumn,
-                MofNCompleteColumn,
-                Progress,
-                TextColumn,
-                TimeElapsedColumn,
-            )
-
-            columns = (
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.description}"),
-                TimeElapsedColumn(),
-            )
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task("", total=self._total)
-        return self
-
-    def __call__(self, tally: CampaignTally) -> None:
-        rate = 60 * tally.schedules / self._console.wall_s
-        seen = (
-            f"{counted(len(tally.violations), 'violation')}, "
-            f"{counted(len(tally.occurred), 'kind')} of fault"
-        )
-        words = f"{rate:.0f} schedules/min, {seen}"
-        if self._bar is not None:
-            self._bar.update(self._task, completed=tally.schedules, description=words)
-        elif time.monotonic() - self._said >= 10.0:
-            self._said = time.monotonic()
-            self._console.print_line(f"{tally.schedules} of {self._total or 'many'}: {words}")
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+def _progress_words(tally: CampaignTally, console: _Console) -> str:
+    return (
+        f"{60 * tally.schedules / console.wall_s:.0f} schedules/min, "
+        f"{counted(len(tally.violations), 'violation')}, "
+        f"{counted(len(tally.occurred), 'kind')} of fault"
+    )
 
 
 # --- one ------------------------------------------------------------------------------------------

@@ -1,0 +1,285 @@
+"""``gossip play`` and ``gossip sweep``."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from gossip.launch.optional import optional
+from gossip.launch.report import bytes_word, counted, print_lines
+from gossip.launch.report.words import lasted
+from gossip_lab.progress import ProgressBar
+
+if TYPE_CHECKING:
+    from .moments import Moment
+    from .played import PlayedRun, Row
+    from .sweeps import Sweep
+    from .world import World
+
+Into = Annotated[Path | None, optional("Write the world, its rows and a report to this folder.")]
+Csv = Annotated[Path | None, optional("Write tidy rows here.")]
+Parquet = Annotated[Path | None, optional("Write tidy rows here, as Parquet.")]
+TABLE_ROWS = 20
+HEAD = ("round", "time", "sent", "worst", "p10", "mean", "distance", "present", "quarantined")
+
+
+class WorldCommand(TyperCommand):
+    """Command with an option for each field of a world. They are made when the command is used:
+    worlds need torch, and the list of commands does not."""
+
+    has_fields = False
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        if not self.has_fields:
+            app = typer.Typer(add_completion=False)
+            app.command()(_with_fields(play))
+            full = typer.main.get_command(app)
+            self.params, self.callback, self.has_fields = full.params, full.callback, True
+        return super().get_params(ctx)
+
+
+def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command an option for each field of a world in place of its parameter ``fields``."""
+    from .fields import fields_of
+    from .world import World
+
+    parameters = dict(inspect.signature(command, eval_str=True).parameters)
+    own = parameters.pop("fields")
+    fields = fields_of(World)
+    for each in fields:
+        default = " ".join(each.default) if each.is_list else str(each.default)
+        text = each.help.replace("``", "")
+        text += " Repeatable." if each.is_list else f" {default or 'Empty'} by default."
+        kind: Any = list[each.kind] if each.is_list else each.kind  # type: ignore[name-defined]
+        parameters[each.name] = own.replace(
+            name=each.name, annotation=Annotated[kind | None, optional(text)], default=None
+        )
+
+    @functools.wraps(command)
+    def called(**typed: Any) -> None:
+        values = {each.name: typed.pop(each.name) for each in fields}
+        command(**typed, fields={name: v for name, v in values.items() if v is not None})
+
+    # typer reads it, but its type does not show that.
+    setattr(called, "__signature__", inspect.Signature([*parameters.values()]))  # noqa: B010
+    called.__annotations__ = {name: each.annotation for name, each in parameters.items()}
+    return called
+
+
+def play(
+    world: Annotated[
+        Path | None,
+        typer.Argument(metavar="WORLD.TOML", help="Fields of the world.", show_default=False),
+    ] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to play.")] = 100,
+    every: Annotated[int, typer.Option(min=1, help="Rounds between two evaluations.")] = 10,
+    into: Into = None,
+    csv: Csv = None,
+    parquet: Parquet = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")
+    ] = False,
+    fields: Annotated[Any, "options of their own"] = None,
+) -> None:
+    """Play a world of many peers that learn, on one machine in virtual time: gossip play
+    world.toml --peers 100"""
+    from .played import Row
+    from .tables import write_rows
+    from .world import World
+
+    described = World.from_toml(world) if world is not None else World()
+    described = described.replace(**(fields or {}))
+    files = _files(csv, parquet, into)
+    task = described.build().task
+    run, stopped = _play(described, rounds, every)
+    for file in files:
+        write_rows(file, Row._fields, run.rows)
+    if into is not None:
+        from .page import page_of_run, write_page
+
+        write_page(into / "world.toml", described.to_toml())
+        if _has_template_engine():
+            write_page(into / "report.html", page_of_run(described, run, task))
+    if as_json:
+        print(json.dumps(_as_data(described, rounds, run, stopped)))
+    else:
+        print_lines(_table(run))
+    if stopped:
+        raise typer.Exit(130)
+
+
+def _files(csv: Path | None, parquet: Path | None, into: Path | None) -> list[Path]:
+    """Return the files of the rows, which can be written. The folder is made."""
+    from gossip.errors import ConfigError
+
+    from .tables import check_file
+
+    if parquet is not None and parquet.suffix != ".parquet":
+        raise ConfigError(f"--parquet {parquet}", "its name ends in .parquet")
+    if into is not None:
+        try:
+            into.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"cannot make the folder {into}: {error.strerror}") from error
+    files = [csv, parquet, None if into is None else into / "rows.csv"]
+    found = [file for file in files if file is not None]
+    for file in found:
+        check_file(file)
+    return found
+
+
+def _has_template_engine() -> bool:
+    """Whether reports can be made; if not, the reason is printed."""
+    if find_spec("jinja2") is None:
+        print_note("no report: it needs jinja2 (pip install 'gossip-train[report]')")
+        return False
+    return True
+
+
+def print_note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _play(world: World, rounds: int, every: int) -> tuple[PlayedRun, bool]:
+    """Return the rows, and whether Ctrl-C ended the world before its last round."""
+    from .played import PlayedRun
+
+    rows: list[Row] = []
+    began, done = time.monotonic(), 0
+
+    def watch(moment: Moment) -> None:
+        nonlocal done
+        done = moment.rounds
+        left_s = (time.monotonic() - began) / done * (rounds - done)
+        means = [row.value for row in rows if row.metric == "mean"]
+        accuracy = f", accuracy {means[-1]:.3f}" if means else ""
+        words = f"virtual time {lasted(moment.virtual_s)}{accuracy}, {lasted(left_s)} to go"
+        bar.update(done, words)
+
+    try:
+        with ProgressBar(rounds, print_note) as bar:
+            for found in world.evaluations(rounds, every, watch):
+                rows += found
+    except KeyboardInterrupt:
+        print_note(f"interrupted after {done} of {counted(rounds, 'round')}: rows so far")
+        return PlayedRun(tuple(rows)), True
+    return PlayedRun(tuple(rows)), False
+
+
+def _evaluations(run: PlayedRun) -> list[dict[str, Any]]:
+    """Return one mapping per evaluation: its round, time and bytes, and all metrics."""
+    found: dict[int, dict[str, Any]] = {}
+    for row in run.rows:
+        at = {"round": row.round, "virtual_s": row.virtual_s, "bytes": row.bytes}
+        found.setdefault(row.round, at)[row.metric] = row.value
+    return list(found.values())
+
+
+def _table(run: PlayedRun) -> list[str]:
+    """Return the lines of the table; of a long run, equally spaced evaluations and the last one."""
+    from .tables import align
+
+    found = _evaluations(run)
+    each = math.ceil(len(found) / TABLE_ROWS) or 1
+    rows = [
+        (
+            str(at["round"]),
+            lasted(at["virtual_s"]),
+            bytes_word(at["bytes"]),
+            *(f"{at[name]:.4f}" for name in ("worst", "p10", "mean", "consensus_distance")),
+            f"{at['present']:.0f}",
+            f"{at['quarantined']:.2f}",
+        )
+        for at in found[::-1][::each][::-1]
+    ]
+    return align(HEAD, rows)
+
+
+def _as_data(world: World, rounds: int, run: PlayedRun, stopped: bool) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    return {
+        "schema": "gossip.play/1",
+        "world": asdict(world),
+        "rounds": rounds,
+        "interrupted": stopped,
+        "evaluations": [_finite(at) for at in _evaluations(run)],
+    }
+
+
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values as JSON has them: None for a number that is not finite."""
+    return {
+        name: v if not isinstance(v, float) or math.isfinite(v) else None
+        for name, v in values.items()
+    }
+
+
+def sweep(
+    grid: Annotated[
+        Path,
+        typer.Argument(
+            metavar="GRID.TOML", help="A world, and values of its fields.", show_default=False
+        ),
+    ],
+    jobs: Annotated[int, typer.Option("-j", "--jobs", min=1, help="Cells at once.")] = 1,
+    into: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/sweep"),
+    engine: Annotated[
+        str, typer.Option(help="What runs the cells: local, optuna, ray, dask or condor.")
+    ] = "local",
+    asha: Annotated[
+        str | None,
+        optional("Stop cells whose metric, such as mean, falls behind. For optuna and ray."),
+    ] = None,
+    csv: Csv = None,
+    parquet: Parquet = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Play nothing: tables of what was played so far.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the means as JSON, and nothing else, to stdout.")
+    ] = False,
+) -> None:
+    """Play all cells of a grid of worlds. Ctrl-C, and the same command goes on: gossip sweep
+    grid.toml -j 2"""
+    from .engines import SweepSettings
+    from .grids import Grid
+    from .page import page_of_sweep, write_page
+    from .sweeps import read_sweep, run_grid
+
+    cells = Grid.from_toml(grid)
+    files = _files(csv, parquet, into)
+    settings = SweepSettings(into, jobs, asha or "")
+    found = read_sweep(cells, settings) if show else run_grid(cells, settings, engine)
+    for file in files:
+        found.write_rows(file)
+    if _has_template_engine():
+        write_page(into / "report.html", page_of_sweep(found))
+    _print_sweep(found, as_json)
+    if found.errors:
+        raise typer.Exit(1)
+
+
+def _print_sweep(sweep: Sweep, as_json: bool) -> None:
+    head, rows = sweep.table_cells()
+    if as_json:
+        cells: Sequence[Mapping[str, str]] = [dict(zip(head, row, strict=True)) for row in rows]
+        data = {"missing": sweep.missing, "errors": sweep.errors, "means": cells}
+        print(json.dumps({"schema": "gossip.sweep/1", **data}))
+    else:
+        print_lines(sweep.table())
+    if sweep.missing:
+        print_note(f"{sweep.missing} of {counted(len(sweep.grid.cells), 'cell')} were not played")
+    for error in sweep.errors:
+        print_note(f"error: {error}")

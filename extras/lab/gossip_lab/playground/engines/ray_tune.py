@@ -1,0 +1,103 @@
+"""Cells as trials of Ray Tune: on the cluster that ``RAY_ADDRESS`` names, or on this machine.
+
+Each report of a trial has all rows so far, so that a trial that ASHA stops has kept its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gossip_lab.cells import ERROR, ProgressLines, Row as StoredRow
+from gossip_lab.playground.grids import CellResult, WorldCell, play_cell, store_of
+from gossip_lab.playground.played import Row
+
+from .choice import SweepSettings
+
+REDUCTION = 3
+"""Of the cells that reach a rung, one of so many goes on."""
+
+
+def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
+    """Run the cells as trials, and keep each result as it arrives."""
+    store = store_of(settings.cells, takes_stopped=bool(settings.asha))
+    found = store.read_all(cells)
+    missing = [cell for cell in cells if cell not in found]
+    if not missing:
+        return found
+    store.make_folder()
+    # a cell's files are relative to the working directory
+    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+    import ray
+    from ray import tune
+
+    if not ray.is_initialized():
+        own = {"num_cpus": settings.jobs, "include_dashboard": False}
+        ray.init(log_to_driver=False, **({} if "RAY_ADDRESS" in os.environ else own))
+    scheduler = None
+    if settings.asha:
+        scheduler = tune.schedulers.ASHAScheduler(
+            time_attr="round",
+            metric=settings.asha,
+            mode="max",
+            max_t=missing[0].rounds,
+            grace_period=missing[0].every,
+            reduction_factor=REDUCTION,
+        )
+    progress = ProgressLines(len(missing), len(found), settings.quiet)
+
+    def keep(at: int, row: StoredRow) -> None:
+        found[missing[at]] = store.keep(missing[at], row)
+        progress.add_one()
+
+    tuner = tune.Tuner(
+        tune.with_parameters(_play, cells=missing),
+        param_space={"cell": tune.grid_search(list(range(len(missing))))},
+        tune_config=tune.TuneConfig(scheduler=scheduler, max_concurrent_trials=settings.jobs),
+        run_config=tune.RunConfig(
+            storage_path=str((settings.folder / "ray").resolve()),
+            callbacks=[_keeper(keep)],
+            verbose=0,
+        ),
+    )
+    for result in tuner.fit():
+        if result.error is not None:
+            raise result.error
+    return {cell: found[cell] for cell in cells}
+
+
+def _play(config: dict[str, Any], cells: Sequence[WorldCell]) -> None:
+    from ray import tune
+
+    cell, rows = cells[config["cell"]], list[Row]()
+
+    def report(found: list[Row]) -> bool:
+        rows.extend(found)
+        at = found[0].round
+        row = {"rows": [list(each) for each in rows], "stopped": at < cell.rounds}
+        metrics = {each.metric: each.value for each in found}
+        tune.report({**metrics, "round": at, "row": json.dumps(row)})
+        return False
+
+    row = play_cell(cell, report)
+    if row.get(ERROR):
+        tune.report({"round": cell.rounds, "row": json.dumps(row)})
+
+
+def _keeper(keep: Callable[[int, StoredRow], None]) -> Any:
+    """Return the callback that keeps the last report of each trial."""
+    from ray import tune
+
+    class Keeper(tune.Callback):  # type: ignore[misc]
+        def __init__(self, keep: Callable[[int, StoredRow], None]) -> None:
+            self.keep = keep
+
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            self.keep(trial.config["cell"], json.loads(trial.last_result["row"]))
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {}  # Ray pickles it to restore the experiment; the store is what we restore from
+
+    return Keeper(keep)

@@ -1,0 +1,126 @@
+"""Fields of a world as TOML files, command lines and pages show them.
+
+All of it is read from the dataclass itself: the types from its annotations, the help from the
+``Attributes`` of its docstring.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from gossip.errors import ConfigError, UnknownName
+from gossip.faults import toml_of
+
+_ATTRIBUTE = re.compile(r"^ {8}(\w+(?:, \w+)*): (.*(?:\n {9,}.*)*)", re.MULTILINE)
+Described = TypeVar("Described")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Field of a description.
+
+    Attributes:
+        kind: Type of its value, or of each of its values.
+        choices: All values that are allowed; empty: not listed.
+        is_list: Whether it has several values.
+        default: Its default.
+        help: Text of the docstring.
+    """
+
+    name: str
+    kind: type
+    choices: tuple[str, ...]
+    is_list: bool
+    default: Any
+    help: str
+
+    def read(self, value: Any) -> Any:
+        """Return a value as the dataclass takes it: numbers as they are, a list as a tuple.
+
+        Raises: ConfigError: The value has another type, or is not among the choices.
+        """
+        if self.is_list:
+            if not isinstance(value, list | tuple):
+                raise self._error(value, f"a list, such as [{toml_of(self._example)}]")
+            return tuple([self._read_one(each) for each in value])
+        return self._read_one(value)
+
+    def _read_one(self, value: Any) -> Any:
+        kinds = (int, float) if self.kind is float else (self.kind,)
+        # a boolean is an int in Python
+        if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
+            raise self._error(value, f"{_NOUNS[self.kind]}, such as {toml_of(self._example)}")
+        if self.choices and value not in self.choices:
+            raise UnknownName(self.name, value, self.choices)
+        return self.kind(value)
+
+    @property
+    def _example(self) -> Any:
+        if self.is_list:
+            return "crash:3@50"
+        return self.default if self.default is not None else ""
+
+    def _error(self, value: Any, wanted: str) -> ConfigError:
+        return ConfigError(f"{self.name} = {value!r}", f"{self.name} is {wanted}")
+
+
+_NOUNS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
+
+
+def fields_of(description: type) -> list[Field]:
+    """Return the fields of a dataclass of plain values."""
+    hints = get_type_hints(description)
+    helps = {
+        name: " ".join(text.split())
+        for names, text in _ATTRIBUTE.findall(description.__doc__ or "")
+        for name in names.split(", ")
+    }
+    found = []
+    for each in dataclasses.fields(description):
+        hint = hints[each.name]
+        is_list = get_origin(hint) is tuple
+        plain = get_args(hint)[0] if is_list else hint
+        choices = get_args(plain) if get_origin(plain) is Literal else ()
+        if get_origin(plain) in (Union, UnionType):  # a text in files, or None
+            plain = next(kind for kind in get_args(plain) if kind in _NOUNS)
+        kind = str if choices else plain
+        help_text = helps.get(each.name, "")
+        found.append(Field(each.name, kind, choices, is_list, each.default, help_text))
+    return found
+
+
+def read_fields(description: type[Described], values: Mapping[str, Any]) -> Described:
+    """Return the dataclass with these values.
+
+    Raises: ConfigError: A field does not exist, or a value does not fit it.
+    """
+    known = {each.name: each for each in fields_of(description)}
+    for name in values:
+        if name not in known:
+            raise UnknownName("field of a world", name, known)
+    return description(**{name: known[name].read(value) for name, value in values.items()})
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Return the values of a TOML file.
+
+    Raises: ConfigError: It cannot be read, or is no TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} is no TOML: {error}") from error
+
+
+def write_toml(values: Mapping[str, Any]) -> str:
+    """Return plain values as TOML."""
+    return "".join(f"{name} = {toml_of(value)}\n" for name, value in values.items())

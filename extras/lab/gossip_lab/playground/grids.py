@@ -1,0 +1,190 @@
+"""Grids of worlds: their cells, and how one is played and stored."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gossip.errors import ConfigError, UnknownName
+from gossip_lab.bench import data_sets, rule_sources
+from gossip_lab.cells import ERROR, CellStore, Row as StoredRow
+
+from .fields import fields_of, read_fields, read_toml, write_toml
+from .played import PlayedRun, Row
+from .world import World
+
+Report: TypeAlias = Callable[[list[Row]], bool]
+"""Receives the rows of a cell after each evaluation; True stops the cell."""
+ROUNDS, EVERY = 100, 10
+
+
+@dataclass(frozen=True, slots=True)
+class WorldCell:
+    """A world of a grid, and how long it is played.
+
+    Attributes:
+        every: Rounds between two evaluations.
+    """
+
+    world: World
+    rounds: int
+    every: int
+
+
+@dataclass(frozen=True, slots=True)
+class CellResult:
+    """Result of a cell.
+
+    Attributes:
+        run: Its rows; those before the stop or the error, if there was one.
+        stopped: Whether early stopping ended it.
+        error: Its error, or empty.
+    """
+
+    run: PlayedRun
+    stopped: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Cells of a grid.
+
+    Attributes:
+        cells: In the order in which the fields were listed; the last one varies fastest.
+        varied: Names of the fields that vary.
+    """
+
+    cells: tuple[WorldCell, ...]
+    varied: tuple[str, ...]
+
+    @classmethod
+    def make(
+        cls, world: World, rounds: int, every: int, values: Mapping[str, Iterable[Any]]
+    ) -> Grid:
+        """Return the cells of all combinations of the values.
+
+        Raises: ConfigError: A field does not exist, has no values, or a value does not fit it.
+        """
+        if min(rounds, every) < 1:
+            raise ConfigError(f"rounds {rounds}, every {every}", "each is at least 1")
+        known = [each.name for each in fields_of(World)]
+        listed: dict[str, list[Any]] = {}
+        for name, each in values.items():
+            if name not in known:
+                raise UnknownName("field of a world", name, known)
+            listed[name] = [each] if isinstance(each, str) or not _is_listed(each) else list(each)
+            if not listed[name]:
+                raise ConfigError(f"{name} has no values in this grid")
+        cells = [
+            WorldCell(world.replace(**dict(zip(listed, each, strict=True))), rounds, every)
+            for each in itertools.product(*listed.values())
+        ]
+        return cls(tuple(dict.fromkeys(cells)), tuple(listed))
+
+    @classmethod
+    def from_toml(cls, path: str | Path) -> Grid:
+        """Return the grid of a TOML file: ``rounds`` and ``every``, fields of the world in
+        ``[world]``, and lists of values in ``[grid]``.
+
+        Raises: ConfigError: As ``make``, or the file cannot be read.
+        """
+        values = read_toml(path)
+        for name in values:
+            if name not in (known := ("rounds", "every", "world", "grid")):
+                raise UnknownName("key of a grid", name, known)
+        numbers = {"rounds": ROUNDS, "every": EVERY} | values
+        for name in ("rounds", "every"):
+            if type(numbers[name]) is not int:
+                raise ConfigError(f"{name} = {numbers[name]!r}", f"{name} is a whole number")
+        for name in ("world", "grid"):
+            if not isinstance(values.setdefault(name, {}), dict):
+                raise ConfigError(f"{name} is no table", f"write [{name}], and its fields below")
+        world = read_fields(World, values["world"])
+        return cls.make(world, numbers["rounds"], numbers["every"], values["grid"])
+
+    def values_of(self, cell: WorldCell) -> tuple[Any, ...]:
+        """Return the cell's values of the fields that vary."""
+        return tuple(getattr(cell.world, name) for name in self.varied)
+
+
+def _is_listed(value: Any) -> bool:
+    return isinstance(value, Iterable)
+
+
+def toml_of_cell(cell: WorldCell) -> str:
+    """Return a grid of this cell alone, as ``Grid.from_toml`` reads it."""
+    numbers = write_toml({"rounds": cell.rounds, "every": cell.every})
+    return f"{numbers}\n[world]\n{cell.world.to_toml()}"
+
+
+def play_cell(cell: WorldCell, report: Report | None = None) -> StoredRow:
+    """Play a cell, and return its row for the store. An exception of the cell is part of the row:
+    the other cells go on.
+
+    Args:
+        report: Called after each evaluation; may stop the cell.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    rows: list[Row] = []
+    stopped, error = False, ""
+    try:
+        for found in cell.world.evaluations(cell.rounds, cell.every):
+            rows += found
+            if report is not None and report(found) and found[0].round < cell.rounds:
+                stopped = True
+                break
+    except Exception as wrong:  # noqa: BLE001 - of any rule of the user
+        error = f"{type(wrong).__name__}: {wrong}"
+    stored = {"rows": [list(row) for row in rows], "stopped": stopped}
+    return {**stored, ERROR: error} if error else stored
+
+
+def store_of(folder: Path, takes_stopped: bool = False) -> CellStore[WorldCell, CellResult]:
+    """Return the results of cells in a folder. Data files and sources of rules are read once: later
+    changes belong to another store.
+
+    Args:
+        takes_stopped: Whether a cell that early stopping ended counts as run.
+    """
+    digest = functools.cache(rule_sources.digest)
+    contents = functools.cache(
+        lambda data: [rule_sources.content(path) for path in data_sets.files(data)]
+    )
+
+    def facts_of(cell: WorldCell) -> dict[str, Any]:
+        world = cell.world
+        sources = [digest(world.aggregator), *contents(world.data), *_files_in(world)]
+        played = {"rounds": cell.rounds, "every": cell.every}
+        return {**dataclasses.asdict(world), **played, "sources": sources}
+
+    def result_of(cell: WorldCell, row: StoredRow) -> CellResult | None:
+        try:
+            run = PlayedRun(tuple(Row(*each) for each in row["rows"]))
+            found = CellResult(run, row["stopped"], row.get(ERROR, ""))
+        except (KeyError, TypeError):
+            return None
+        return None if found.stopped and not takes_stopped else found
+
+    return CellStore(folder, facts_of, result_of)
+
+
+def _files_in(world: World) -> list[str]:
+    """Return the digests of files that other fields name, as ``file.py:name`` or a path."""
+    texts: Sequence[str] = [
+        value
+        for field in fields_of(World)
+        if field.kind is str
+        and not field.is_list
+        and field.name != "data"
+        and isinstance(value := getattr(world, field.name), str)
+    ]
+    named = [Path(text.partition(":")[0]) for text in texts if text]
+    return [rule_sources.content(path) for path in named if path.is_file()]

@@ -1,0 +1,56 @@
+"""Progress of a command."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+LINES_S = 10.0
+
+
+class ProgressBar:
+    """A bar on a terminal, a line every ten seconds elsewhere.
+
+    Args:
+        total: Number of things to do; None: unknown.
+        print_line: Prints a line where stderr is no terminal.
+    """
+
+    def __init__(self, total: int | None, print_line: Callable[[str], None]) -> None:
+        self._total, self._print_line, self._printed = total, print_line, time.monotonic()
+        self._bar: Any = None
+
+    def __enter__(self) -> ProgressBar:
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import (
+                BarColumn,
+                MofNCompleteColumn,
+                Progress,
+                TextColumn,
+                TimeElapsedColumn,
+            )
+
+            columns = (
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}"),
+                TimeElapsedColumn(),
+            )
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+            self._task = self._bar.add_task("", total=self._total)
+        return self
+
+    def update(self, done: int, words: str) -> None:
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, description=words)
+        elif time.monotonic() - self._printed >= LINES_S:
+            self._printed = time.monotonic()
+            self._print_line(f"{done} of {self._total or 'many'}: {words}")
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
