@@ -27,6 +27,7 @@ from gossip.topologies import draw
 from .batches import length_of, pieces_of
 from .fetching import Fetcher, Key
 from .loops import TrainingLoop
+from .orders import arrange, labels_for
 from .reference import ReferenceData
 
 ORDERS_KEPT = 3
@@ -38,9 +39,9 @@ class ShardedLoader:
     """Iterates over this peer's share of an epoch, one batch (or ``accumulate``) per round.
 
     The swarm assigns samples round by round, so that none is lost or read twice when peers join and
-    leave. The order within an epoch is a permutation drawn from the run's seed, independent of
-    ``shuffle`` and ``drop_last`` of the given loader. Its workers, collating and pinned memory are
-    used: workers prefetch what this peer will probably read next.
+    leave. The order within an epoch is a permutation drawn from the run's seed, or one by labels
+    (``orders``), independent of ``shuffle`` and ``drop_last`` of the given loader. Its workers,
+    collating and pinned memory are used: workers prefetch what this peer will probably read next.
 
     Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. With local steps a step
     that a GradScaler skips gets its batches again. If no step has followed when the script requests
@@ -58,15 +59,17 @@ class ShardedLoader:
             before the first epoch is complete, and with topologies that have no commits.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         loader: DataLoader[Any],
         loop: TrainingLoop,
         seed: int,
         alter: Callable[[Any], Any] | None = None,
         accumulate: int = 1,
+        order: str = "",
     ) -> None:
-        """Raises: ConfigError: The loader reads its data in a way that cannot be split."""
+        """Raises: ConfigError: The loader reads its data in a way that cannot be split, or the data
+        set has no labels for the order."""
         _check(loader)
         note_ignored(loader)
         assert loader.batch_size is not None
@@ -86,6 +89,7 @@ class ShardedLoader:
         self._fetcher = Fetcher(loader, self._indices, seed, loop.run.peer)
         self.ahead = self._fetcher.ahead
         self._alter = alter
+        self._kind, self._labels = order, labels_for(order, dataset) if order else None
         self._orders: dict[int, Tensor] = {}
         self.report: EpochReport | None = None
 
@@ -222,6 +226,9 @@ class ShardedLoader:
             generator = torch.Generator().manual_seed(draw("epoch", self._seed, epoch) % 2**63)
             order = torch.randperm(self.samples_total, generator=generator)
             order = order if self._chosen is None else self._chosen[order]
+            if self._labels is not None:
+                block = self.plan[1] * self._loop.run.planned_peers
+                order = order[arrange(self._kind, self._labels[order], block)]
         self._orders[epoch] = order
         while len(self._orders) > ORDERS_KEPT:
             del self._orders[next(iter(self._orders))]

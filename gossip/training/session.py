@@ -201,6 +201,7 @@ class Session:
         batch_size: int | None = None,
         classes: int | None = None,
         accumulate: int = 1,
+        order: str = "",
         **options: Unpack[LoaderOptions],
     ) -> ShardedLoader | ShardedStream:
         """Return a loader that reads this peer's share of the data. ``docs/data.md`` has its
@@ -218,6 +219,9 @@ class Session:
                 targets.
             accumulate: Batches per optimizer step, the same on every peer. With ``local_steps`` a
                 round has this number of batches for each local step.
+            order: Order of the samples within an epoch, the same on every peer:
+                ``stratified:labels`` or ``similar:labels`` (``docs/data.md``). By default it is
+                drawn from the run's seed.
             options: Further arguments of the DataLoader for a data set, such as ``num_workers`` and
                 ``collate_fn``.
         Returns: A ``ShardedLoader`` for map-style data, a ``ShardedStream`` for iterable data.
@@ -238,9 +242,14 @@ class Session:
         how = self._loop, self._config.seed, alter, of_round
         self._rounds.batches.expected = accumulate
         if isinstance(loader.dataset, IterableDataset):
+            if order:
+                raise ConfigError(
+                    f"order {order}: an IterableDataset is read in its own order",
+                    "give shard a data set with __getitem__ and __len__, or no order",
+                )
             self._loader = ShardedStream(loader, *how)
             return self._loader
-        self._loader = sharded = ShardedLoader(loader, *how)
+        self._loader = sharded = ShardedLoader(loader, *how, order)
         self._reference.shared = sharded.reference
         self._exchange.shard(*sharded.plan)
         return sharded

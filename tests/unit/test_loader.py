@@ -98,11 +98,12 @@ def sharded(
     seed: int = 7,
     flip: bool = False,
     classes: int | None = None,
+    order: str = "",
 ) -> ShardedLoader:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         alter = LabelFlip(loader.dataset, classes) if flip else None
-        return ShardedLoader(loader, script, seed, alter)
+        return ShardedLoader(loader, script, seed, alter, order=order)
 
 
 def epoch_of(script: ScriptedRounds, loader: ShardedLoader) -> list[list[int]]:

@@ -877,6 +877,32 @@ def test_the_node_is_asked_what_workers_may_fetch_beforehand(workers, each, ahea
     assert asked == [events.DataConfigured(20, 5, ahead)]
 
 
+def test_an_epoch_of_the_session_is_in_the_order_that_is_asked_for():
+    model, optimizer = small_model()
+    dataset = TensorDataset(torch.randn(20, 5), torch.arange(20) // 4)
+    with FakeNodeSwarm(shard_node()) as swarm:
+        peer = swarm.session
+        loader = peer.shard(dataset, batch_size=5, order="stratified:labels")
+        peer.prepare(model, optimizer)
+        for x, y in loader:
+            optimizer.zero_grad()
+            model(x).square().sum().backward()
+            optimizer.step()
+            assert sorted(y.tolist()) == [0, 1, 2, 3, 4]
+
+
+def test_a_stream_has_no_order():
+    class Three(IterableDataset):
+        def __iter__(self):
+            return iter(range(3))
+
+    with (
+        FakeNodeSwarm(lambda n: None) as swarm,
+        pytest.raises(ConfigError, match="an IterableDataset is read in its own order"),
+    ):
+        swarm.session.shard(Three(), batch_size=2, order="stratified:labels")
+
+
 def test_a_stream_needs_no_samples_of_the_node():
     class Three(IterableDataset):
         def __iter__(self):

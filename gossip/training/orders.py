@@ -1,0 +1,82 @@
+"""Orders of an epoch by the labels of its samples: permutations whose contiguous slices are alike,
+or complementary. Each is a function of labels and a permutation, the same on every peer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Subset, TensorDataset
+
+from gossip.errors import ConfigError, UnknownName
+
+ORDERS = ("stratified:labels", "similar:labels")
+
+
+def stratify(labels: Tensor) -> Tensor:
+    """Return the order in which each slice has each label as often as all samples have it, but for
+    two samples or so. Samples of one label keep their order.
+
+    Args:
+        labels: ``(n,)`` whole numbers, such as classes or clusters.
+    Returns: ``(n,)``: positions in ``labels``, each once.
+    """
+    _, at, counts = np.unique(labels.numpy(), return_inverse=True, return_counts=True)
+    by_label = np.argsort(at, kind="stable")
+    ranks = np.empty(len(at))
+    ranks[by_label] = np.arange(len(at)) - (counts.cumsum() - counts)[at[by_label]]
+    # the r-th sample of a label belongs at (r + 1/2) / count of the way
+    return torch.from_numpy(np.argsort((ranks + 0.5) / counts[at], kind="stable"))
+
+
+def separate(labels: Tensor, block: int) -> Tensor:
+    """Return the order in which each block is like all samples, and samples of one label are
+    together within it. So slices of a block complement each other.
+
+    Args:
+        labels: ``(n,)`` whole numbers.
+        block: Samples of a block, as of a round of all peers.
+    """
+    order = stratify(labels)
+    by_label = labels[order].argsort(stable=True)
+    return order[by_label[(by_label // block).argsort(stable=True)]]
+
+
+def arrange(kind: str, labels: Tensor, block: int) -> Tensor:
+    """Return the order of samples with these labels by one of ``ORDERS``."""
+    return stratify(labels) if kind == ORDERS[0] else separate(labels, block)
+
+
+def labels_for(kind: str, dataset: Any) -> Tensor:
+    """Return the labels of a data set, ``(n,)`` int64, to order it by.
+
+    They are its ``targets``, or the second tensor of a ``TensorDataset``; a ``Subset`` has those of
+    its data set.
+
+    Raises: ConfigError: There is no such order, or the data set has no label for each sample.
+    """
+    if kind not in ORDERS:
+        raise UnknownName("order", kind, ORDERS)
+    labels = _labels(dataset)
+    if labels is None or labels.is_floating_point() or labels.shape != (len(dataset),):
+        raise ConfigError(
+            f"order {kind}: the {type(dataset).__name__} has no whole number as the label of each "
+            "sample",
+            "give it an attribute targets, with the class of each sample",
+        )
+    return labels.long()
+
+
+def _labels(dataset: Any) -> Tensor | None:
+    if isinstance(dataset, Subset):
+        labels = _labels(dataset.dataset)
+        return None if labels is None else labels[torch.as_tensor(dataset.indices)]
+    targets: Any = getattr(dataset, "targets", None)
+    if targets is None and isinstance(dataset, TensorDataset) and len(dataset.tensors) > 1:
+        targets = dataset.tensors[1]
+    try:
+        return None if targets is None else torch.as_tensor(targets)
+    except (TypeError, ValueError, RuntimeError):  # for example names
+        return None
