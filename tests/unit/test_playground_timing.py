@@ -165,4 +165,4 @@ def test_measured_links_of_gossip_plan_are_summed_up(tmp_path: Path) -> None:
 
 def test_a_world_refuses_a_shared_uplink_that_no_engine_plays() -> None:
     with pytest.raises(ConfigError, match="shared uplink"):
-        World(links="wan,uplink:1MB").build()
+        World(links="wan,uplink:1MB").play(1)

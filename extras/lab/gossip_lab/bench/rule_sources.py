@@ -18,7 +18,7 @@ TRAINING = (
     *("training/feedback.py", "launch/demo/digits.py"),
 )
 """Packages and modules of gossip that affect an outcome."""
-LEARNING = ("data_sets.py", "encoded.py", "learning.py", "models.py", "splits.py")
+LEARNING = ("data_sets.py", "encoded.py", "learning.py", "models.py", "splits.py", "clusters.py")
 """Modules of this package that affect an outcome."""
 
 

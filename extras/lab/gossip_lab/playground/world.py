@@ -27,6 +27,7 @@ from .moments import Engine, Moment
 from .networks import make_model
 from .parts import Parts
 from .played import PlayedRun, Row, measure
+from .policies import read_assign
 from .tasks import Task
 from .timing import read_compute, read_links
 
@@ -59,6 +60,7 @@ class World:
         links: Links between peers, such as ``wan`` or ``delay:20ms-50ms,bytes:12.5MB``.
         compute: Times of an update, such as ``uniform:0.04:0.06`` or ``lognormal:0.3``.
         availability: When each peer is there, such as ``spot:2h:10m`` or ``trace.csv``.
+        assign: Policy of data, such as ``stratified:labels`` or ``moves:10:5``.
         engine: ``fast`` or ``exact``.
         seed: Seed of everything that is drawn.
     """
@@ -80,6 +82,7 @@ class World:
     links: str = "lan"
     compute: str = "uniform:0.045:0.055"
     availability: str = ""
+    assign: str = ""
     engine: EngineName = "fast"
     seed: int = 0
 
@@ -119,10 +122,10 @@ class World:
                 f"there are {self.peers} peers"
             )
         mishaps = read_mishaps(self.faults, self.peers)
-        links = read_links(self.links)
-        if links.uplink_bytes_per_s is not None:
+        if self.assign and not self.assign.startswith("moves") and self.split != splits.IID:
             raise ConfigError(
-                f"links {self.links}: no engine plays a shared uplink yet", "leave out uplink"
+                f"assign {self.assign} and split {self.split}: all peers share one data set there",
+                "leave out one of them",
             )
         topology, task = topologies.load(self.topology), self._task(mishaps)
         if "histograms" in topology.options:
@@ -135,8 +138,11 @@ class World:
             task,
             mishaps,
             read_compute(self.compute, self.seed, self.batch, self.local_steps),
-            links,
+            read_links(self.links),
             read_availability(self.availability, self.peers, self.seed),
+            read_assign(
+                self.assign, task.data, self.peers, self.batch * self.local_steps, self.seed
+            ),
         )
 
     def play(
@@ -221,7 +227,12 @@ class World:
 
 
 def engine_of(name: EngineName, parts: Parts) -> Engine:
-    """Return an engine by name."""
+    """Return an engine by name. Raises: ConfigError: No engine plays a part of the world."""
+    if parts.assign is not None or parts.links.uplink_bytes_per_s is not None:
+        raise ConfigError(
+            "no engine plays a policy of data or a shared uplink yet",
+            "leave out assign, and uplink of the links",
+        )
     if name == "exact":
         from .exact import ExactEngine
 

@@ -1,0 +1,224 @@
+"""Policies of data: which samples peers read, and which they exchange. Each is a pure function, the
+same on every peer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gossip.errors import ConfigError
+from gossip.training import separate, stratify
+from gossip_lab.bench.clusters import cluster
+from gossip_lab.bench.data_sets import TrainingData
+
+from .counters import hash_counters
+
+Whole: TypeAlias = NDArray[np.int64]
+CLUSTERS = 10
+"""Clusters of ``stratified:clusters`` without a number."""
+
+_HINT = (
+    "stratified:labels, similar:labels, stratified:clusters:10, similar:clusters:10, or moves:E:M: "
+    "every E rounds pairs swap M samples"
+)
+
+
+# --- one data set for all peers -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class SharedOrder:
+    """One data set that all peers read together, each sample once an epoch, in the orders of
+    ``peer.shard(order=...)``.
+
+    A round reads the next ``peers * samples`` positions of the epochs' permutations, a slice for
+    each peer; slices rotate by one each round, as in a run. Slices of absent peers are not read
+    again, unlike in a run.
+
+    Attributes:
+        keys: Label or cluster of each sample.
+        kind: ``stratified``: each slice is like the whole. ``similar``: a slice has few keys, and a
+            round is like the whole.
+        samples: Samples of a peer in a round.
+    """
+
+    keys: Whole
+    kind: str
+    peers: int
+    samples: int
+    seed: int
+
+    def draw_batches(self, peers: Whole, round_ids: Whole | int) -> Whole:
+        """Return the indices of the samples of these peers in a round, ``(n, samples)``."""
+        rounds = np.broadcast_to(np.asarray(round_ids, np.int64), peers.shape)
+        slots = rounds * self.peers + (peers - rounds) % self.peers
+        positions = slots[:, None] * self.samples + np.arange(self.samples)
+        epochs, at = np.divmod(positions, len(self.keys))
+        drawn = np.empty_like(positions)
+        for epoch in np.unique(epochs).tolist():
+            here = epochs == epoch
+            drawn[here] = _order_of(self, epoch)[at[here]]
+        return drawn
+
+
+@lru_cache(maxsize=3)
+def _order_of(shared: SharedOrder, epoch: int) -> Whole:
+    bits = hash_counters("epoch", shared.seed, epoch, np.arange(len(shared.keys)))
+    drawn = np.argsort(bits, kind="stable")
+    keys = torch.from_numpy(shared.keys[drawn])
+    if shared.kind == "stratified":
+        return np.asarray(drawn[stratify(keys).numpy()])
+    return np.asarray(drawn[separate(keys, shared.peers * shared.samples).numpy()])
+
+
+# --- own data -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MovePolicy:
+    """Every so many rounds, pairs of peers with opposed updates swap samples.
+
+    Attributes:
+        every: Rounds between two exchanges.
+        samples: Most samples that each of a pair gives.
+    """
+
+    every: int
+    samples: int
+
+    def is_due(self, round_id: int) -> bool:
+        """Whether peers swap after this round: the last of every ``every``."""
+        return round_id % self.every == self.every - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Swap of samples between two peers: as many of one label as of the other.
+
+    Attributes:
+        first, second: Rows of the peers.
+        first_label, second_label: Labels of the samples that each of them gives.
+        samples: Samples that each gives.
+    """
+
+    first: int
+    second: int
+    first_label: int
+    second_label: int
+    samples: int
+
+
+def plan_moves(
+    histograms: NDArray[np.float64], gram: NDArray[np.float64], samples: int
+) -> tuple[Move, ...]:
+    """Return the swaps of a round. A peer takes part in one at most.
+
+    Pairs are formed by the most negative cosine of their updates. A pair swaps the two labels that
+    bring both histograms nearest to the common one, in the sum of their L1 distances as shares, and
+    nothing if none does. A histogram of a Byzantine peer is only a claim.
+
+    Args:
+        histograms: ``(n, labels)``: samples of each peer.
+        gram: ``(n, n)``: inner products of the peers' updates.
+        samples: Most samples that each of a pair gives.
+    """
+    norms = np.sqrt(np.maximum(gram.diagonal(), 1e-300))
+    cosines = gram / norms[:, None] / norms[None, :]
+    first, second = np.triu_indices(len(gram), 1)
+    opposed = cosines[first, second]
+    held = np.maximum(histograms.sum(axis=1), 1.0)
+    common = histograms.sum(axis=0) / max(1.0, float(histograms.sum()))
+    free = np.ones(len(gram), bool)
+    moves = []
+    for at in np.argsort(opposed, kind="stable").tolist():
+        i, j = int(first[at]), int(second[at])
+        # also false for a NaN, of an update that is not finite
+        if opposed[at] < 0 and free[i] and free[j]:
+            free[[i, j]] = False
+            pair = histograms[[i, j]]
+            found = _best_swap(pair, held[[i, j]], common, samples)
+            if found is not None:
+                moves.append(Move(i, j, *found))
+    return tuple(moves)
+
+
+def _best_swap(
+    pair: NDArray[np.float64], held: NDArray[np.float64], common: NDArray[np.float64], samples: int
+) -> tuple[int, int, int] | None:
+    """Return the label that each of the two gives, and how many samples; None: no swap helps."""
+    labels = len(common)
+    given = np.minimum(np.minimum(pair[0][:, None], pair[1][None, :]), samples)
+    excess = pair - held[:, None] * common
+    gains = np.zeros((labels, labels))
+    for row, sign in ((0, 1.0), (1, -1.0)):
+        # the row gives one label (first axis for row 0) and gets the other
+        before = np.abs(excess[row])
+        less = before[:, None] - np.abs(excess[row][:, None] - sign * given)
+        more = before[None, :] - np.abs(excess[row][None, :] + sign * given)
+        gains += (less + more) / held[row]
+    np.fill_diagonal(gains, 0.0)
+    a, b = np.unravel_index(int(gains.argmax()), gains.shape)
+    count = int(given[a, b])
+    return (int(a), int(b), count) if gains[a, b] > 1e-12 and count else None
+
+
+def carry_out(
+    moves: Sequence[Move], shares: Sequence[Whole], labels: Whole, seed: int, round_id: int
+) -> list[Whole]:
+    """Return the shares after the swaps: the same samples in all, and as many of each peer.
+
+    Args:
+        shares: For each row, the indices of its samples.
+        labels: ``(samples,)``: label of each sample of the data set.
+    """
+    new = [np.array(share) for share in shares]
+    for move in moves:
+        places = []
+        for row, label in ((move.first, move.first_label), (move.second, move.second_label)):
+            own = np.flatnonzero(labels[new[row]] == label)
+            lots = hash_counters("move", seed, round_id, row, new[row][own])
+            places.append(own[np.argsort(lots, kind="stable")[: move.samples]])
+        first, second = new[move.first], new[move.second]
+        first[places[0]], second[places[1]] = second[places[1]], first[places[0]]
+    return new
+
+
+def count_bytes(moves: Sequence[Move], sample_bytes: int) -> int:
+    """Return the bytes of the samples that travel, both ways."""
+    return sum(2 * move.samples for move in moves) * sample_bytes
+
+
+# --- from a world ---------------------------------------------------------------------------------
+
+
+def read_assign(
+    text: str, data: TrainingData, peers: int, samples: int, seed: int
+) -> SharedOrder | MovePolicy | None:
+    """Read a policy; None for no text.
+
+    Args:
+        samples: Samples of a peer in a round.
+    Raises: ConfigError: There is no such policy.
+    """
+    if not text:
+        return None
+    kind, _, rest = text.partition(":")
+    key, *numbers = rest.split(":")
+    words = [key, *numbers] if kind == "moves" else numbers
+    counts = [int(word) for word in words if word.isdigit() and int(word) > 0]
+    if len(counts) == len(words):
+        if kind == "moves" and len(counts) == 2:
+            return MovePolicy(*counts)
+        if kind in ("stratified", "similar") and len(counts) <= (key == "clusters"):
+            if key == "labels":
+                return SharedOrder(data.labels.numpy(), kind, peers, samples, seed)
+            if key == "clusters":
+                found = cluster(data.images, counts[0] if counts else CLUSTERS, seed)
+                return SharedOrder(found.numpy(), kind, peers, samples, seed)
+    raise ConfigError(f"assign {text!r} names no policy", _HINT)
