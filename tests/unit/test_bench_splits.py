@@ -11,9 +11,11 @@ from gossip_lab.bench.splits import read_split, split
 
 LABELS = torch.arange(1000).remainder(10)[torch.randperm(1000, generator=torch.Generator())]
 
+FEATURES = torch.rand(1000, 2, generator=torch.Generator().manual_seed(1))
+
 
 def shares(text: str, workers: int = 8, batch: int = 32, seed: int = 0) -> list[Tensor]:
-    return split(text, LABELS, workers, batch, seed)
+    return split(text, LABELS, workers, batch, seed, features=FEATURES)
 
 
 def largest_class(share: Tensor) -> float:
@@ -22,7 +24,11 @@ def largest_class(share: Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    "text", ["sorted", "gamma:0", "gamma:0.5", "gamma:1", "dirichlet:0.1", "dirichlet:50"]
+    "text",
+    [
+        *("sorted", "gamma:0", "gamma:0.5", "gamma:1", "dirichlet:0.1", "dirichlet:50"),
+        *("quantity:1", "quantity:0.01", "sorted@quantiles:3", "dirichlet:0.1@clusters:4"),
+    ],
 )
 def test_every_sample_is_somebodys_and_nobody_elses(text: str) -> None:
     found = shares(text)
@@ -43,15 +49,16 @@ def test_the_smaller_alpha_the_fewer_classes_has_a_worker() -> None:
 
 
 @pytest.mark.parametrize("workers", [8, 16, 31])
-def test_nobody_has_less_than_a_batch_however_unequal_the_shares(workers: int) -> None:
+@pytest.mark.parametrize("text", ["dirichlet:0.01", "quantity:5"])
+def test_nobody_has_less_than_a_batch_however_unequal_the_shares(text: str, workers: int) -> None:
     for seed in range(5):
-        found = shares("dirichlet:0.01", workers, seed=seed)
+        found = shares(text, workers, seed=seed)
         assert min(map(len, found)) == 32, "somebody would have had nearly nothing"
         assert torch.cat(found).sort().values.tolist() == list(range(1000))
 
 
 def test_a_split_follows_from_its_seed() -> None:
-    for text in ("dirichlet:0.1", "gamma:0.5"):
+    for text in ("dirichlet:0.1", "gamma:0.5", "quantity:1", "dirichlet:1@clusters:4"):
         first, again, other = (shares(text, seed=seed) for seed in (4, 4, 5))
         assert all(torch.equal(one, two) for one, two in zip(first, again, strict=True))
         assert not all(torch.equal(one, two) for one, two in zip(first, other, strict=True))
@@ -83,6 +90,12 @@ def test_a_split_that_makes_no_sense_is_refused_with_what_it_takes() -> None:
         ("gamma:1.1", "takes a share from 0 to 1"),
         ("gamma:much", "takes a share from 0 to 1"),
         ("sorted:1", "sorted takes no number"),
+        ("quantity:0", "takes a sigma above 0"),
+        ("sorted@cluster:3", "Did you mean 'clusters'"),
+        ("sorted@clusters", "clusters take a number from 2"),
+        ("gamma:0.5@quantiles:1", "quantiles take a number from 2"),
+        ("iid@clusters:3", "split iid goes by no key"),
+        ("quantity:1@clusters:3", "split quantity goes by no key"),
     ):
         with pytest.raises(ConfigError, match=says):
             read_split(text)
@@ -93,3 +106,37 @@ def test_too_few_samples_are_told() -> None:
         shares("dirichlet:1", 40)
     with pytest.raises(ConfigError, match=r"1000 samples for 1001 honest .* not have one"):
         shares("gamma:0.5", 1001)
+
+
+def test_sizes_of_a_quantity_split_are_log_normal_and_their_labels_those_of_all() -> None:
+    labels = torch.arange(200_000) // 20_000
+    found = split("quantity:1", labels, workers=200, batch=10, seed=0)
+    beyond = torch.tensor([float(len(share) - 10) for share in found])
+    assert float(beyond.log().std()) == pytest.approx(1, rel=0.15)
+    largest = max(found, key=len)
+    assert float(labels[largest].bincount().max()) / len(largest) < 0.13
+    alike = split("quantity:0.001", labels, workers=200, batch=10, seed=0)
+    assert {len(share) for share in alike} <= set(range(990, 1011))
+
+
+def test_quantiles_of_a_numeric_target_are_split_as_classes_are() -> None:
+    target = torch.randn(1000, generator=torch.Generator().manual_seed(2)).exp()
+    by_range = split("sorted@quantiles:4", target, workers=4, batch=1, seed=0)
+    edges = target.quantile(torch.tensor([0.25, 0.5, 0.75]))
+    for at, share in enumerate(by_range):
+        assert set(torch.bucketize(target[share], edges).tolist()) == {at}
+    uneven = split("dirichlet:0.05@quantiles:4", target, workers=8, batch=10, seed=0)
+    ranges = [torch.bucketize(target[share], edges).bincount(minlength=4) for share in uneven]
+    assert int(torch.stack(ranges).max(dim=0).values.sum()) > 700, "most of a range is one worker's"
+    with pytest.raises(ConfigError, match="a numeric target has no classes") as caught:
+        split("dirichlet:0.1", target, workers=4, batch=1, seed=0)
+    assert caught.value.hint == "dirichlet:0.1@quantiles:10"
+
+
+def test_clusters_of_features_are_split_as_classes_are() -> None:
+    which = torch.arange(1000) % 4
+    features = torch.stack([50.0 * which, -20.0 * which], dim=1) + FEATURES
+    found = split("sorted@clusters:4", LABELS, 4, batch=1, seed=0, features=features)
+    assert sorted(sorted(set(which[share].tolist())) for share in found) == [[0], [1], [2], [3]]
+    with pytest.raises(ConfigError, match="no features here"):
+        split("sorted@clusters:4", LABELS, 4, batch=1, seed=0)

@@ -192,3 +192,10 @@ def test_other_policies_are_refused(text: str) -> None:
 def test_one_data_set_for_all_has_no_split() -> None:
     with pytest.raises(ConfigError, match="share one data set"):
         World(peers=4, split="sorted", assign="similar:labels").build()
+
+
+def test_a_world_splits_by_clusters_of_its_features() -> None:
+    shares = World(peers=4, split="sorted@clusters:4").build().task.shares
+    data = World(peers=4).build().task.data
+    spreads = [float(data.images[torch.from_numpy(share)].var(dim=0).sum()) for share in shares]
+    assert max(spreads) < float(data.images.var(dim=0).sum())

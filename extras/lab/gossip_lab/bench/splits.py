@@ -2,7 +2,8 @@
 
     shares = split("dirichlet:0.1", labels, workers=8, batch=32, seed=0)
 
-A split is written as its name, with a number after a colon if it takes one.
+A split is written as its name, with a number after a colon if it takes one, and with what it splits
+by if that is not the label: ``sorted@clusters:10``, ``dirichlet:0.1@quantiles:4``.
 """
 
 from __future__ import annotations
@@ -15,14 +16,23 @@ from torch import Tensor
 
 from gossip.errors import ConfigError, UnknownName
 
+from .clusters import cluster
+
 IID = "iid"
 NUMBERS = {
     "iid": "",
     "sorted": "",
     "dirichlet": "an alpha above 0, as dirichlet:0.1",
     "gamma": "a share from 0 to 1, as gamma:0.5",
+    "quantity": "a sigma above 0, as quantity:1",
 }
 """All splits, and the number that each takes."""
+
+KEYS = ("quantiles", "clusters")
+"""What samples can be split by, beside their labels: quantiles of a numeric target, and clusters of
+their features. Each takes a number."""
+
+_KEYED = ("sorted", "dirichlet", "gamma")
 
 
 def read_split(text: str) -> tuple[str, float]:
@@ -30,9 +40,12 @@ def read_split(text: str) -> tuple[str, float]:
 
     Raises: ConfigError: There is no such split, or the number is invalid for it.
     """
-    name, colon, number = text.strip().partition(":")
+    text, at, key = text.strip().partition("@")
+    name, colon, number = text.partition(":")
     if name not in NUMBERS:
         raise UnknownName("split", name, tuple(NUMBERS))
+    if at:
+        _read_key(name, key)
     if not NUMBERS[name]:
         if colon:
             raise ConfigError(f"split {text!r}: {name} takes no number", f"write {name}")
@@ -41,13 +54,32 @@ def read_split(text: str) -> tuple[str, float]:
         value = float(number)
     except ValueError:
         value = float("nan")
-    fine = 0 < value < float("inf") if name == "dirichlet" else 0 <= value <= 1
+    fine = 0 <= value <= 1 if name == "gamma" else 0 < value < float("inf")
     if not fine:
         raise ConfigError(f"split {text!r}: {name} takes {NUMBERS[name]}")
     return name, value
 
 
-def split(text: str, labels: Tensor, workers: int, batch: int, seed: int) -> list[Tensor]:
+def _read_key(name: str, text: str) -> tuple[str, int]:
+    """Return what a split goes by, and into how many parts."""
+    key, _, number = text.partition(":")
+    if key not in KEYS:
+        raise UnknownName("key of a split", key, KEYS)
+    if name not in _KEYED:
+        raise ConfigError(f"split {name} goes by no key", f"leave out @{text}")
+    if not number.isdigit() or int(number) < 2:
+        raise ConfigError(f"split {name}@{text}: {key} take a number from 2, as {key}:10")
+    return key, int(number)
+
+
+def split(  # noqa: PLR0913
+    text: str,
+    labels: Tensor,
+    workers: int,
+    batch: int,
+    seed: int,
+    features: Tensor | None = None,
+) -> list[Tensor]:
     """Indices of the samples that each worker draws from. All splits but ``iid`` cut the samples
     into parts without a common one.
 
@@ -58,8 +90,16 @@ def split(text: str, labels: Tensor, workers: int, batch: int, seed: int) -> lis
       worker with less than a batch gets the missing samples from the worker with most.
     - ``gamma:share``: this share of the samples is cut at random into equal parts, the rest as in
       ``sorted``.
+    - ``quantity:sigma``: random parts, whose sizes beyond a batch are log-normal.
 
-    Raises: ConfigError: There is no such split, or some worker would have too few samples.
+    With ``@quantiles:K`` they go by K equally large ranges of a numeric target in place of labels,
+    with ``@clusters:K`` by K clusters of the features (k-means).
+
+    Args:
+        labels: ``(samples,)``: classes, or the values of a numeric target.
+        features: ``(samples, d)``, for clusters.
+    Raises: ConfigError: There is no such split, or some worker would have too few samples, or the
+        data have not what it goes by.
     Source: Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks",
         arXiv:1905.12022 (Dirichlet); Karimireddy et al. 2020, "SCAFFOLD", arXiv:1910.06378 (a share
         that is mixed), as in ByzFL.
@@ -67,7 +107,8 @@ def split(text: str, labels: Tensor, workers: int, batch: int, seed: int) -> lis
     name, value = read_split(text)
     if name == IID:
         return [torch.arange(len(labels))] * workers
-    least = batch if name == "dirichlet" else 1
+    labels = _keys(text, labels, features, seed)
+    least = batch if name in ("dirichlet", "quantity") else 1
     if len(labels) < workers * least:
         lack = "a batch" if least > 1 else "one"
         raise ConfigError(
@@ -81,7 +122,39 @@ def split(text: str, labels: Tensor, workers: int, batch: int, seed: int) -> lis
     )
     if name == "gamma":
         return _gamma(labels, workers, value, chance)
+    if name == "quantity":
+        return _quantity(len(labels), workers, value, batch, chance)
     return _dirichlet(labels, workers, value, batch, chance)
+
+
+def _keys(text: str, labels: Tensor, features: Tensor | None, seed: int) -> Tensor:
+    """Return what the split goes by, one value for each sample."""
+    split_name, _, key_text = text.strip().partition("@")
+    name = split_name.partition(":")[0]
+    if not key_text:
+        if name == "dirichlet" and labels.is_floating_point():
+            raise ConfigError(
+                f"split {text}: a numeric target has no classes", f"{split_name}@quantiles:10"
+            )
+        return labels
+    key, parts = _read_key(name, key_text)
+    if key == "quantiles":
+        values = labels.double().numpy()
+        edges = np.quantile(values, np.arange(1, parts) / parts)
+        return torch.from_numpy(np.searchsorted(edges, values, side="right"))
+    if features is None:
+        raise ConfigError(f"split {text}: there are no features here to make clusters of")
+    return cluster(features, parts, seed)
+
+
+def _quantity(
+    samples: int, workers: int, sigma: float, batch: int, chance: np.random.Generator
+) -> list[Tensor]:
+    weights = np.exp(sigma * chance.standard_normal(workers))
+    ends = np.cumsum(weights / weights.sum()) * (samples - workers * batch)
+    ends = ends.round().astype(int) + batch * np.arange(1, workers + 1)
+    parts = np.split(chance.permutation(samples), ends[:-1])
+    return [torch.from_numpy(part) for part in parts]
 
 
 def _gamma(labels: Tensor, workers: int, share: float, chance: np.random.Generator) -> list[Tensor]:

@@ -44,7 +44,8 @@ class World:
     Attributes:
         peers: Number of peers, Byzantine ones included.
         data: Data set: ``digits``, ``mnist`` or a path, as ``gossip bench robustness`` takes it.
-        split: Split of the samples among the peers, such as ``iid`` or ``dirichlet:0.1``.
+        split: Split of the samples among the peers, such as ``iid``, ``dirichlet:0.1`` or
+            ``sorted@clusters:10``.
         model: ``linear``, ``mlp:128-64``, ``small_cnn`` or ``file.py:name``.
         topology: As ``gossip run --topology`` takes it, or of ``playground.graphs``. One with an
             option ``histograms`` gets the label counts of the peers.
@@ -208,7 +209,11 @@ class World:
         data = data_sets.load(self.data)
         model = make_model(self.model, data.images.shape[1], data.classes, self.seed)
         honest = [peer for peer in range(self.peers) if peer not in mishaps.byzantine]
-        parts = iter(splits.split(self.split, data.labels, len(honest), self.batch, self.seed))
+        parts = iter(
+            splits.split(
+                self.split, data.labels, len(honest), self.batch, self.seed, features=data.images
+            )
+        )
         # Byzantine peers draw from all samples: what they hold must not shrink the honest shares.
         everything = torch.arange(len(data.labels))
         shares = [
