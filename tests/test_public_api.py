@@ -58,10 +58,12 @@ def test_signatures_that_users_rely_on():
         "batch_size",
         "classes",
         "accumulate",
+        "order",
         "options",
     ]
     assert inspect.signature(Session.shard).parameters["classes"].default is None
     assert inspect.signature(Session.shard).parameters["accumulate"].default == 1
+    assert inspect.signature(Session.shard).parameters["order"].default == ""
     reference, track, overrides = inspect.signature(gossip.init).parameters.values()
     assert (reference.name, reference.default) == ("reference", None)
     assert reference.kind is inspect.Parameter.KEYWORD_ONLY

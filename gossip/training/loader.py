@@ -59,17 +59,15 @@ class ShardedLoader:
             before the first epoch is complete, and with topologies that have no commits.
     """
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         loader: DataLoader[Any],
         loop: TrainingLoop,
         seed: int,
         alter: Callable[[Any], Any] | None = None,
         accumulate: int = 1,
-        order: str = "",
     ) -> None:
-        """Raises: ConfigError: The loader reads its data in a way that cannot be split, or the data
-        set has no labels for the order."""
+        """Raises: ConfigError: The loader reads its data in a way that cannot be split."""
         _check(loader)
         note_ignored(loader)
         assert loader.batch_size is not None
@@ -89,9 +87,16 @@ class ShardedLoader:
         self._fetcher = Fetcher(loader, self._indices, seed, loop.run.peer)
         self.ahead = self._fetcher.ahead
         self._alter = alter
-        self._kind, self._labels = order, labels_for(order, dataset) if order else None
+        self._kind, self._labels = "", torch.empty(0)
         self._orders: dict[int, Tensor] = {}
         self.report: EpochReport | None = None
+
+    def order_by(self, kind: str) -> None:
+        """Set the order of an epoch, one of ``orders.ORDERS``, before the first round.
+
+        Raises: ConfigError: There is no such order, or the data set has no labels for it.
+        """
+        self._kind, self._labels = kind, labels_for(kind, self.dataset)
 
     def __len__(self) -> int:
         """Return the number of batches per epoch, which never changes."""
@@ -226,7 +231,7 @@ class ShardedLoader:
             generator = torch.Generator().manual_seed(draw("epoch", self._seed, epoch) % 2**63)
             order = torch.randperm(self.samples_total, generator=generator)
             order = order if self._chosen is None else self._chosen[order]
-            if self._labels is not None:
+            if self._kind:
                 block = self.plan[1] * self._loop.run.planned_peers
                 order = order[arrange(self._kind, self._labels[order], block)]
         self._orders[epoch] = order

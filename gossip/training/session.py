@@ -249,7 +249,10 @@ class Session:
                 )
             self._loader = ShardedStream(loader, *how)
             return self._loader
-        self._loader = sharded = ShardedLoader(loader, *how, order)
+        sharded = ShardedLoader(loader, *how)
+        if order:
+            sharded.order_by(order)
+        self._loader = sharded
         self._reference.shared = sharded.reference
         self._exchange.shard(*sharded.plan)
         return sharded

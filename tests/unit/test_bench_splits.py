@@ -15,7 +15,7 @@ FEATURES = torch.rand(1000, 2, generator=torch.Generator().manual_seed(1))
 
 
 def shares(text: str, workers: int = 8, batch: int = 32, seed: int = 0) -> list[Tensor]:
-    return split(text, LABELS, workers, batch, seed, features=FEATURES)
+    return split(text, (LABELS, FEATURES), workers, batch, seed)
 
 
 def largest_class(share: Tensor) -> float:
@@ -136,7 +136,7 @@ def test_quantiles_of_a_numeric_target_are_split_as_classes_are() -> None:
 def test_clusters_of_features_are_split_as_classes_are() -> None:
     which = torch.arange(1000) % 4
     features = torch.stack([50.0 * which, -20.0 * which], dim=1) + FEATURES
-    found = split("sorted@clusters:4", LABELS, 4, batch=1, seed=0, features=features)
+    found = split("sorted@clusters:4", (LABELS, features), 4, batch=1, seed=0)
     assert sorted(sorted(set(which[share].tolist())) for share in found) == [[0], [1], [2], [3]]
     with pytest.raises(ConfigError, match="no features here"):
         split("sorted@clusters:4", LABELS, 4, batch=1, seed=0)

@@ -103,7 +103,10 @@ def sharded(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         alter = LabelFlip(loader.dataset, classes) if flip else None
-        return ShardedLoader(loader, script, seed, alter, order=order)
+        made = ShardedLoader(loader, script, seed, alter)
+        if order:
+            made.order_by(order)
+        return made
 
 
 def epoch_of(script: ScriptedRounds, loader: ShardedLoader) -> list[list[int]]:

@@ -250,9 +250,8 @@ class _Run:
         )
         self.honest = trial.n - self.attackers
         seed = trial.seed if trial.split_seed is None else trial.split_seed
-        parts = splits.split(
-            trial.split, data.labels, self.honest, trial.batch, seed, features=data.images
-        )
+        samples = data.labels, data.images
+        parts = splits.split(trial.split, samples, self.honest, trial.batch, seed)
         self.shares = [*parts, *[torch.arange(len(data.labels))] * self.attackers]
         updates_for = [rule.at_least(f) for f in range(trial.tolerated + 1)]
         self.trust = (

@@ -72,13 +72,8 @@ def _read_key(name: str, text: str) -> tuple[str, int]:
     return key, int(number)
 
 
-def split(  # noqa: PLR0913
-    text: str,
-    labels: Tensor,
-    workers: int,
-    batch: int,
-    seed: int,
-    features: Tensor | None = None,
+def split(
+    text: str, labels: Tensor | tuple[Tensor, Tensor], workers: int, batch: int, seed: int
 ) -> list[Tensor]:
     """Indices of the samples that each worker draws from. All splits but ``iid`` cut the samples
     into parts without a common one.
@@ -96,8 +91,8 @@ def split(  # noqa: PLR0913
     with ``@clusters:K`` by K clusters of the features (k-means).
 
     Args:
-        labels: ``(samples,)``: classes, or the values of a numeric target.
-        features: ``(samples, d)``, for clusters.
+        labels: ``(samples,)``: classes, or the values of a numeric target; for clusters a pair of
+            these and the features, ``(samples, d)``.
     Raises: ConfigError: There is no such split, or some worker would have too few samples, or the
         data have not what it goes by.
     Source: Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks",
@@ -105,6 +100,7 @@ def split(  # noqa: PLR0913
         that is mixed), as in ByzFL.
     """
     name, value = read_split(text)
+    labels, features = labels if isinstance(labels, tuple) else (labels, None)
     if name == IID:
         return [torch.arange(len(labels))] * workers
     labels = _keys(text, labels, features, seed)

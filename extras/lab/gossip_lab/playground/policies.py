@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from gossip.errors import ConfigError
 from gossip.training import separate, stratify
-from gossip_lab.bench.clusters import cluster
-from gossip_lab.bench.data_sets import TrainingData
+from gossip_lab.bench import clusters, data_sets
 
 from .counters import hash_counters
 
@@ -198,7 +197,7 @@ def count_bytes(moves: Sequence[Move], sample_bytes: int) -> int:
 
 
 def read_assign(
-    text: str, data: TrainingData, peers: int, samples: int, seed: int
+    text: str, data: data_sets.TrainingData, peers: int, samples: int, seed: int
 ) -> SharedOrder | MovePolicy | None:
     """Read a policy; None for no text.
 
@@ -219,6 +218,6 @@ def read_assign(
             if key == "labels":
                 return SharedOrder(data.labels.numpy(), kind, peers, samples, seed)
             if key == "clusters":
-                found = cluster(data.images, counts[0] if counts else CLUSTERS, seed)
+                found = clusters.cluster(data.images, counts[0] if counts else CLUSTERS, seed)
                 return SharedOrder(found.numpy(), kind, peers, samples, seed)
     raise ConfigError(f"assign {text!r} names no policy", _HINT)

@@ -209,11 +209,8 @@ class World:
         data = data_sets.load(self.data)
         model = make_model(self.model, data.images.shape[1], data.classes, self.seed)
         honest = [peer for peer in range(self.peers) if peer not in mishaps.byzantine]
-        parts = iter(
-            splits.split(
-                self.split, data.labels, len(honest), self.batch, self.seed, features=data.images
-            )
-        )
+        samples = data.labels, data.images
+        parts = iter(splits.split(self.split, samples, len(honest), self.batch, self.seed))
         # Byzantine peers draw from all samples: what they hold must not shrink the honest shares.
         everything = torch.arange(len(data.labels))
         shares = [
