@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from gossip.core import events
 from gossip.errors import ConfigError, ReplicasDiverged
-from gossip_lab.playground import World, compare
+from gossip.topologies import Roster
+from gossip_lab.playground import World, compare, exact
 from gossip_lab.playground.exact import ExactEngine
 from gossip_lab.playground.fast import FastEngine
+from gossip_lab.playground.learning_trainer import LearningTrainer, RuleRunner, Swarmwide
 from gossip_lab.playground.moments import Moment
 from gossip_lab.playground.parts import Parts
+from gossip_lab.playground.promises import UpdateBook, payload_of
 from gossip_lab.playground.states import ModelState, StateTable
 from gossip_lab.playground.tasks import Task
+from gossip_lab.simulation.world import SimulationStuck
 
 ROUNDS = 6
 
@@ -81,10 +87,8 @@ def test_a_check_cuts_the_world() -> None:
 # --- one call for all -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("topology", ["rolling", "random-k:k=3"])
-def test_the_updates_of_a_round_are_computed_in_one_call(
-    topology: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def counted_updates(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of peers of each call of ``Task.compute_updates``."""
     sizes: list[int] = []
     honest = Task.compute_updates
 
@@ -93,8 +97,41 @@ def test_the_updates_of_a_round_are_computed_in_one_call(
         return honest(task, parameters, peers, *rest)
 
     monkeypatch.setattr(Task, "compute_updates", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("topology", ["rolling", "random-k:k=3"])
+def test_the_updates_of_a_round_are_computed_in_one_call(
+    topology: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = counted_updates(monkeypatch)
     moments_of(World(peers=8, topology=topology))
     assert sizes == [8] * ROUNDS
+
+
+def test_peers_that_begin_a_round_later_are_computed_with_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = counted_updates(monkeypatch)
+    moments_of(World(peers=8, links="wan", compute="constant:0.001"))
+    assert sizes == [8] * ROUNDS
+
+
+@pytest.mark.parametrize("topology", ["rolling", "random-k:k=2"])
+def test_the_time_of_a_round_is_that_of_half_of_the_peers(
+    topology: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: dict[int, list[float]] = {}
+    record = exact._Recorder.reached
+
+    def noted(recorder: Any, peer: int, state: ModelState, effect: events.Apply) -> None:
+        times.setdefault(effect.round_id, []).append(recorder.run_s)
+        record(recorder, peer, state, effect)
+
+    monkeypatch.setattr(exact._Recorder, "reached", noted)
+    world = World(peers=6, topology=topology, links="wan", faults=("slow:1*3",))
+    for moment in moments_of(world, 5):
+        assert moment.virtual_s == sorted(times[moment.rounds - 1])[2]
 
 
 def test_virtual_time_does_not_depend_on_values() -> None:
@@ -114,19 +151,58 @@ def test_peers_learn_in_gossip_rounds() -> None:
     assert len(rows) == 6  # each peer has its own
 
 
+def sources_of(world: World, round_id: int) -> list[list[int]]:
+    """Return for each peer the rows of its rule: its own one, and those that it receives."""
+    parts, everybody = world.build(), tuple(range(world.peers))
+    plan = parts.topology(Roster(everybody, b""), round_id, world.seed)
+    return [sorted({peer, *plan.sources(peer)}) for peer in everybody]
+
+
 def test_a_gossip_round_mixes_and_then_steps() -> None:
-    # All in one: with k = n - 1 each peer gets all updates, and in round 0 all parameters.
-    world = World(peers=4, topology="random-k:k=3", mix_every=1, mixing=0.5)
+    world = World(peers=4, topology="random-k:k=2", mix_every=1, mixing=0.5)
     first, second = moments_of(world, 2)
     parts = world.build()
-    rows = [row.clone() for row in first.parameters]
-    updates = parts.task.compute_updates(torch.stack(rows), np.arange(4), 1)
-    for peer, here in enumerate(rows):
-        apart = torch.stack([other - here for other in rows])
-        mixed = here + 0.5 * parts.rule.explain(apart, f=0).aggregate
-        expected = mixed - world.lr * parts.rule.explain(updates, f=0).aggregate
+    updates = parts.task.compute_updates(first.parameters, np.arange(4), 1)
+    for peer, near in enumerate(sources_of(world, 1)):
+        here = first.parameters[peer]
+        apart = parts.rule.explain(first.parameters[near] - here, f=0).aggregate
+        mixed = here + 0.5 * apart
+        assert not torch.equal(mixed, here)
+        expected = mixed - world.lr * parts.rule.explain(updates[near], f=0).aggregate
         assert torch.equal(second.parameters[peer], expected)
-    assert second.bytes_sent == 2 * 4 * 3 * 2 * 4 * parts.task.cohort.d
+    assert second.bytes_sent == 2 * 4 * 2 * 2 * 4 * parts.task.cohort.d
+
+
+def test_an_attacker_of_gossip_rounds_uses_its_true_update_itself() -> None:
+    world = World(peers=4, topology="random-k:k=2", faults=("sign_flip:1*10",))
+    parts, (moment,) = world.build(), moments_of(world, 1)
+    updates = honest_updates(parts)
+    for peer, near in enumerate(sources_of(world, 0)):
+        rows = [updates[other] * (-10 if other == 1 != peer else 1) for other in near]
+        aggregate = parts.rule.explain(torch.stack(rows), f=0).aggregate
+        expected = parts.task.cohort.initial - world.lr * aggregate
+        assert torch.equal(moment.parameters[peer], expected)
+
+
+FAILING = """
+from gossip.aggregators.base import rule
+
+@rule
+def failing(updates, *, round_id):
+    if round_id == 2:
+        raise ValueError("no")
+    return updates.mean(dim=0)
+"""
+
+
+@pytest.mark.parametrize("topology", ["rolling", "random-k:k=2"])
+def test_a_round_without_an_aggregate_is_lost(topology: str, tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text(FAILING)
+    world = World(peers=4, topology=topology, aggregator=f"{tmp_path / 'rules.py'}:failing")
+    found = moments_of(world, 4)
+    assert [each.lost for each in found] == [False, False, True, False]
+    if topology == "rolling":
+        assert found[2].digest() == found[1].digest() != found[3].digest()
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -177,13 +253,66 @@ def test_a_restarted_peer_returns_to_gossip_rounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "least_s", "most_s"),
-    [("slow:1*4", 1.1, 1.4), ("hang:1@2+0.5s", 0.6, 1.4), ("crash:1@0.1s", 0.3, 0.6)],
+    ("fault", "least_s", "most_s"), [("slow:1*4", 1.1, 1.4), ("hang:1@2+0.5s", 0.6, 1.4)]
 )
 def test_faults_take_their_time(fault: str, least_s: float, most_s: float) -> None:
     undisturbed = moments_of(World(peers=4))[-1].virtual_s
     assert 0.3 < undisturbed < 0.4
     assert least_s < moments_of(World(peers=4, faults=(fault,)))[-1].virtual_s < most_s
+
+
+def test_a_peer_crashes_at_a_time() -> None:
+    found = moments_of(World(peers=4, faults=("crash:1@0.1s",)))
+    assert [bool(each.present[1]) for each in found] == [each.virtual_s < 0.1 for each in found]
+    assert not found[-1].present[1]
+
+
+@pytest.mark.parametrize("faults", [("crash:0-3@2",), ("restart:0-3@2+0.5s",)])
+def test_a_world_ends_where_nobody_is_left_with_its_state(faults: tuple[str, ...]) -> None:
+    played = ExactEngine(World(peers=4, faults=faults).build()).moments()
+    with pytest.raises(SimulationStuck, match="round 2 does not end"):
+        list(itertools.islice(played, 4))
+
+
+# --- states, promises, the trainer ----------------------------------------------------------------
+
+
+def test_equal_states_are_one_object_and_others_are_not() -> None:
+    task = World(peers=2, local_steps=2).build().task
+    table = StateTable(task)
+    steps = [events.Apply(0, (payload_of(torch.full((task.cohort.d,), 0.1 * k)),)) for k in (1, 2)]
+    a, b, again = (table.apply(table.initial, step) for step in (*steps, steps[0]))
+    assert a is again is not b
+    assert table.apply(b, steps[0]) is not table.apply(a, steps[0])
+    assert table.unpack(a.pack()) is a
+    with pytest.raises(ConfigError, match="3 bytes"):
+        table.unpack(b"abc")
+
+
+def test_another_state_of_a_round_has_another_update() -> None:
+    parts = World(peers=2, topology="ring").build()
+    table, book = StateTable(parts.task), UpdateBook(parts, tuple)
+    other = table.apply(table.initial, events.Apply(0, (payload_of(table.initial.parameters),)))
+    first, second = (book.promise(1, 3, state) for state in (table.initial, other))
+    assert book.promise(1, 3, other) is second is not first
+    rows = [book.payload(each).data for each in (first, second)]
+    assert not np.array_equal(*rows)
+
+
+def test_a_round_that_begins_again_replaces_the_update_in_computation() -> None:
+    parts = World(peers=2).build()
+    shared = Swarmwide(
+        StateTable(parts.task),
+        UpdateBook(parts, tuple),
+        RuleRunner(parts.rule, centered=False),
+        *(16, 0, lambda peer, round_id: 0.05, lambda *reached: None),
+    )
+    trainer = LearningTrainer(0, shared)
+    (_, old), (_, new) = (trainer.on_effect(events.StartRound(k, None), 0.0)[0] for k in (0, 1))
+    assert [trainer.is_still_valid(each) for each in (old, new)] == [False, True]
+    assert trainer.on_effect(events.TakeSnapshot(), 0.0) == []
+    assert trainer.put_off(old) == ()
+    assert trainer.put_off(new) == [events.TakeSnapshot()]
 
 
 # --- attacks --------------------------------------------------------------------------------------
@@ -225,9 +354,11 @@ def test_peers_with_flipped_labels_learn_something_else() -> None:
     assert not torch.equal(updates[2], honest_updates(world.build())[2])
 
 
-def test_attackers_get_into_quarantine() -> None:
-    world = World(peers=7, aggregator="trimmed_mean", f=2, faults=("sign_flip:5,6*10",))
-    first, *_, last = moments_of(world, 20)
+@pytest.mark.parametrize("topology", ["rolling", "random-k:k=6"])
+def test_attackers_get_into_quarantine(topology: str) -> None:
+    faults = ("sign_flip:5,6*10",)
+    world = World(peers=7, topology=topology, aggregator="trimmed_mean", f=2, faults=faults)
+    first, *_, last = moments_of(world, 30)
     assert first.quarantined.tolist() == [0] * 7
     assert last.quarantined.tolist() == [0, 0, 0, 0, 0, 5, 5]
 

@@ -148,10 +148,9 @@ class _Recorder(Observer):
             return ()
         if kind is events.StartRound:
             return (self._on_start_round,)
+        if kind is events.Report:
+            return (self._on_report,)
         return (self._on_send,) if kind in BULK_MESSAGES else ()
-
-    def on_crash(self, swarm: Any, peer: PeerId) -> None:
-        swarm.at(swarm.now, self._close_rounds)
 
     def reached(
         self, peer: PeerId, state: ModelState, effect: events.Apply | events.Restore
@@ -184,6 +183,11 @@ class _Recorder(Observer):
             if due and fault.peer == peer:
                 self._blows.remove(fault)
                 self._strike(fault)
+
+    def _on_report(self, swarm: Any, peer: PeerId, effect: events.Report) -> None:
+        # In gossip rounds a peer without an aggregate steps with its own update alone.
+        if effect.event == "lost_round" and effect.fields["round"] >= self.round_id:
+            self._records[effect.fields["round"]].lost = True
 
     def _on_send(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
         assert isinstance(effect, Send)
