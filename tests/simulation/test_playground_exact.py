@@ -125,7 +125,7 @@ def test_the_time_of_a_round_is_that_of_half_of_the_peers(
     record = exact._Recorder.reached
 
     def noted(recorder: Any, peer: int, state: ModelState, effect: events.Apply) -> None:
-        times.setdefault(effect.round_id, []).append(recorder.run_s)
+        times.setdefault(effect.round_id, []).append(recorder.swarm.now)
         record(recorder, peer, state, effect)
 
     monkeypatch.setattr(exact._Recorder, "reached", noted)
@@ -226,6 +226,7 @@ def test_a_restarted_peer_returns_with_the_state_of_the_swarm() -> None:
     used = np.diff([0, *(each.samples for each in found)]) // (world.batch * 2)
     assert used[1] == 5 > used[3]
     assert used[-1] == 5
+    assert not found[2].present[3]
     assert found[-1].present.all()
 
 
@@ -265,6 +266,30 @@ def test_a_peer_crashes_at_a_time() -> None:
     found = moments_of(World(peers=4, faults=("crash:1@0.1s",)))
     assert [bool(each.present[1]) for each in found] == [each.virtual_s < 0.1 for each in found]
     assert not found[-1].present[1]
+
+
+@pytest.mark.parametrize("topology", ["rolling", "random-k:k=3"])
+def test_peers_come_and_go(topology: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text(
+        "peer,from_s,to_s\n0,0,\n1,0,\n2,0,1.2123456789\n2,1.6,\n3,0,\n4,0.95,\n5,0,\n"
+    )
+    world = World(peers=6, topology=topology, availability=str(trace), faults=("crash:5@35",))
+    found = moments_of(world, 60)
+    there = np.array([each.present for each in found])
+    assert there[:, [0, 1, 3]].all()
+    assert [int(np.diff(there[:, peer]).sum()) for peer in (2, 4, 5)] == [2, 1, 1]
+    assert found[-1].present.tolist() == [True] * 5 + [False]
+    assert found[-1].virtual_s < 4.0
+    used = np.diff([each.samples for each in found]) // world.batch
+    assert set(used.tolist()) == {5, 6}
+
+
+def test_a_world_without_a_peer_at_its_start_is_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("peer,from_s,to_s\n0,1,\n1,1,\n")
+    with pytest.raises(ConfigError, match="no peer is available"):
+        moments_of(World(peers=2, availability=str(trace)))
 
 
 @pytest.mark.parametrize("faults", [("crash:0-3@2",), ("restart:0-3@2+0.5s",)])

@@ -6,7 +6,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from math import prod
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -108,38 +108,41 @@ class _Recorder(Observer):
         self.moments: deque[Moment] = deque()
         self.round_id = 0
         self._swarm: Swarm[Peer] | None = None
-        self._began_s: float | None = None
         self._records: defaultdict[int, _RoundRecord] = defaultdict(_RoundRecord)
-        self._next: dict[PeerId, int] = {}  # the next round of each peer
+        self._next: dict[PeerId, int] = {}  # the next round of each peer that takes part
         self._last: list[ModelState] = []
         self._nbytes = self._updates = 0
         mishaps = parts.mishaps
         self._blows: list[Blow] = [*mishaps.crashes, *mishaps.restarts, *mishaps.hangs]
+        self._kept_away: set[PeerId] = set()  # by faults
         self._replicas: dict[int, ModelState] = {}
 
     def begin(self, swarm: Swarm[Peer], initial: ModelState) -> None:
         """Observe a swarm before its first event."""
         self._swarm, self._last = swarm, [initial] * self._parts.peers
+        self._next = dict.fromkeys(swarm.hosts, 0)
         swarm.hooks.append(self)
+        for fault in self._blows:
+            if fault.at_s is not None:
+                swarm.at(fault.at_s, partial(self._strike, fault))
+        for peer in range(self._parts.peers):
+            self._await_change(peer, 0.0)
 
     @property
     def swarm(self) -> Swarm[Peer]:
         assert self._swarm is not None
         return self._swarm
 
-    @property
-    def run_s(self) -> float:
-        """Seconds since the beginning of round 0."""
-        return self.swarm.now - (self._began_s or 0.0)
-
-    def running(self) -> tuple[PeerId, ...]:
-        """Return the peers with a running process."""
-        return self.swarm.up
+    def members(self) -> list[PeerId]:
+        """Return the running peers that have the state of the swarm."""
+        return [peer for peer in self.swarm.up if peer in self._next]
 
     def slowness(self, peer: PeerId) -> float:
         """Return the factor on the time of the peer's computations."""
         slow = self._parts.mishaps.slow
-        return prod([each.factor for each in slow if each.peer == peer and each.is_on(self.run_s)])
+        return prod(
+            [each.factor for each in slow if each.peer == peer and each.is_on(self.swarm.now)]
+        )
 
     # --- observations -----------------------------------------------------------------------------
 
@@ -152,6 +155,9 @@ class _Recorder(Observer):
             return (self._on_report,)
         return (self._on_send,) if kind in BULK_MESSAGES else ()
 
+    def on_crash(self, swarm: Any, peer: PeerId) -> None:
+        self._next.pop(peer, None)
+
     def reached(
         self, peer: PeerId, state: ModelState, effect: events.Apply | events.Restore
     ) -> None:
@@ -161,10 +167,11 @@ class _Recorder(Observer):
         if self._rolling:
             self._compare(peer, state, stop - 1)
         locked = self._locked_by(peer)
-        for round_id in range(max(self.round_id, self._next.get(peer, 0)), stop):
+        # A peer that skips rounds takes part in them, and one that returns in none before.
+        for round_id in range(max(self.round_id, self._next.get(peer, stop - 1)), stop):
             record = self._records[round_id]
             record.states[peer], record.locked[peer] = state, locked
-            record.reached_s[peer] = self.run_s
+            record.reached_s[peer] = self.swarm.now
         if isinstance(effect, events.Apply) and effect.round_id >= self.round_id:
             record = self._records[effect.round_id]
             record.used[peer] = len(effect.contributors[0]) if effect.payloads else 0
@@ -173,11 +180,6 @@ class _Recorder(Observer):
         self._close_rounds()
 
     def _on_start_round(self, swarm: Any, peer: PeerId, effect: events.StartRound) -> None:
-        if self._began_s is None:
-            self._began_s = swarm.now
-            for fault in self._blows:
-                if fault.at_s is not None:
-                    swarm.at(swarm.now + fault.at_s, partial(self._strike, fault))
         for fault in list(self._blows):
             due = fault.round is not None and fault.round <= effect.round_id
             if due and fault.peer == peer:
@@ -203,8 +205,38 @@ class _Recorder(Observer):
             swarm.at(swarm.now, partial(self._pause, peer, fault.for_s))
         elif swarm.hosts[peer].running:
             swarm.crash(peer)
-            if isinstance(fault, Restart):  # not within an event of the life that ends here
-                swarm.at(swarm.now, partial(swarm.restart, peer, fault.after_s))
+            self._kept_away.add(peer)
+            if isinstance(fault, Restart):
+                swarm.at(swarm.now + fault.after_s, partial(self._let_return, peer))
+
+    def _let_return(self, peer: PeerId) -> None:
+        self._kept_away.remove(peer)
+        if self._parts.availability.present(peer, self.swarm.now):
+            self._start(peer)
+
+    def _start(self, peer: PeerId) -> None:
+        """Start a peer that is available, unless a fault keeps it away."""
+        swarm = self.swarm
+        if peer in self._kept_away:
+            return
+        if peer not in swarm.hosts:
+            swarm.join(peer)
+        elif not swarm.hosts[peer].running:
+            swarm.restart(peer)
+
+    def _await_change(self, peer: PeerId, now_s: float) -> None:
+        at_s = self._parts.availability.next_change(peer, now_s)
+        if at_s < inf:  # the clock of the swarm rounds it to nanoseconds
+            self.swarm.at(at_s, partial(self._change, peer, at_s))
+
+    def _change(self, peer: PeerId, now_s: float) -> None:
+        """Let a peer arrive or leave."""
+        host = self.swarm.hosts.get(peer)
+        if self._parts.availability.present(peer, now_s):
+            self._start(peer)
+        elif host is not None and host.running:
+            self.swarm.crash(peer)
+        self._await_change(peer, now_s)
 
     def _pause(self, peer: PeerId, for_s: float) -> None:
         if self.swarm.hosts[peer].state == "up":
@@ -228,10 +260,11 @@ class _Recorder(Observer):
         """Make the moments of all rounds that are over."""
         while self.round_id in self._records:
             # A peer that crashes at the start of the next round has taken part in this one.
-            present = sorted({*self.running(), *self._records[self.round_id].states})
-            beyond = sum([self._next.get(peer, 0) > self.round_id for peer in present])
-            if not present or (2 if self._rolling else 1) * beyond < len(present):
+            beyond = self._records[self.round_id].states
+            behind = [peer for peer in self.members() if self._next[peer] <= self.round_id]
+            if not beyond or len(behind) > (len(beyond) if self._rolling else 0):
                 return
+            present = sorted({*beyond, *behind})
             self.moments.append(self._moment(present))
             self.round_id += 1
 
@@ -239,7 +272,7 @@ class _Recorder(Observer):
         record, n = self._records.pop(self.round_id), self._parts.peers
         for peer, state in record.states.items():
             self._last[peer] = state
-        times = sorted([record.reached_s[peer] for peer in present if peer in record.reached_s])
+        times = sorted(record.reached_s.values())
         self._nbytes += record.nbytes
         used = record.used.values()
         self._updates += max(used, default=0) if self._rolling else sum(used)
@@ -273,8 +306,8 @@ class _Recorder(Observer):
 
 
 def _make_swarm(parts: Parts, recorder: _Recorder) -> Swarm[Peer]:
-    """Return the swarm of a world before its first event: all peers are connected, and start
-    together."""
+    """Return the swarm of a world before its first event: the peers that are available at its start
+    are connected, and start together. The others join later, as newcomers of a run do."""
     topology = play.CachedTopology(parts.topology)
     everybody = np.arange(parts.peers)
 
@@ -285,18 +318,23 @@ def _make_swarm(parts: Parts, recorder: _Recorder) -> Swarm[Peer]:
     states = StateTable(parts.task)
     shared = Swarmwide(
         states,
-        UpdateBook(parts, recorder.running),
+        UpdateBook(parts, recorder.members),
         RuleRunner(parts.rule, centered=not parts.topology.rolling),
         parts.task.batch * parts.task.local_steps,
         parts.settings.seed,
         lambda peer, round_id: float(seconds_of(round_id)[peer]) * recorder.slowness(peer),
         recorder.reached,
     )
+    first = np.flatnonzero(parts.availability.present_peers(parts.peers, 0.0)).tolist()
+    if not first:
+        raise ConfigError("no peer is available at the start", "see availability")
+    room = parts.peers if len(first) < parts.peers else 0
+    roster = replace(parts.settings, peers=tuple(first), room=room)
     known = many_peers.Acquaintance({})
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         known.lives[peer] = incarnation
-        settings = replace(parts.settings, had_round=recorder.round_id)
+        settings = replace(roster, had_round=recorder.round_id)
         control, bulk = address(peer, incarnation)
         return many_peers.AcquaintedPeer(
             peer, incarnation, settings, topology, known=known, control=control, bulk=bulk
@@ -312,6 +350,7 @@ def _make_swarm(parts: Parts, recorder: _Recorder) -> Swarm[Peer]:
         encoded=False,
         start_spread_s=0.0,
         traced=False,
+        absent=sorted(set(range(parts.peers)).difference(first)),
     )
     swarm.connect_all()
     recorder.begin(swarm, states.initial)

@@ -81,14 +81,14 @@ class UpdateBook:
     """Updates of all peers of a world, and the attacks on them.
 
     Args:
-        running: Returns the peers that run. In rolling rounds all of them are computed together,
-            also those that begin the round a little later.
+        members: Returns the peers that take part. In rolling rounds all of them are computed
+            together, also those that begin the round a little later.
 
     Raises: ConfigError: Each receiver of an attack gets another update.
     """
 
-    def __init__(self, parts: Parts, running: Callable[[], Iterable[PeerId]]) -> None:
-        self._task, self._rolling, self._running = parts.task, parts.topology.rolling, running
+    def __init__(self, parts: Parts, members: Callable[[], Iterable[PeerId]]) -> None:
+        self._task, self._rolling, self._members = parts.task, parts.topology.rolling, members
         self._rounds: OrderedDict[tuple[int, bytes], dict[PeerId, Promise]] = OrderedDict()
         self._byzantine = parts.mishaps.byzantine
         self._flipped: set[PeerId] = set()
@@ -152,7 +152,7 @@ class UpdateBook:
         """Compute all open promises in one call."""
         if self._rolling:
             beside = self._promises_of(wanted.round_id, wanted.state)
-            for peer in self._running():
+            for peer in self._members():
                 beside.setdefault(peer, Promise(peer, wanted.round_id, wanted.state))
         known = [each for promises in self._rounds.values() for each in promises.values()]
         open_ones = [each for each in known if each.honest is None]
