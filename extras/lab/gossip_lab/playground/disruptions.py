@@ -1,0 +1,91 @@
+"""Faults of a world and the availability of its peers, carried out in the simulator."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import inf, prod
+from typing import Any
+
+from gossip.core import Peer, PeerId, events
+from gossip.faults import Blow, Hang, Restart
+from gossip_lab.simulation.world import Observer, Swarm, Watcher
+
+from .parts import Parts
+
+
+class Disruptions(Observer):
+    """Faults that are due at a round or at a time, and peers that arrive and leave."""
+
+    def __init__(self, parts: Parts) -> None:
+        mishaps, self._availability, self._n = parts.mishaps, parts.availability, parts.peers
+        self._slow = mishaps.slow
+        self._pending: list[Blow] = [*mishaps.crashes, *mishaps.restarts, *mishaps.hangs]
+        self._kept_away: set[PeerId] = set()  # by faults
+
+    def begin(self, swarm: Swarm[Peer]) -> None:
+        """Schedule everything with a time, before the first event of the swarm."""
+        swarm.hooks.append(self)
+        for fault in self._pending:
+            if fault.at_s is not None:
+                swarm.at(fault.at_s, partial(self._strike, swarm, fault))
+        for peer in range(self._n):
+            self._await_change(swarm, peer, 0.0)
+
+    def slowness(self, peer: PeerId, now_s: float) -> float:
+        """Return the factor on the time of the peer's computations."""
+        return prod([each.factor for each in self._slow if each.peer == peer and each.is_on(now_s)])
+
+    def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
+        starts = moment == "on_effect" and kind is events.StartRound
+        return (self._on_start_round,) if starts else ()
+
+    def _on_start_round(self, swarm: Any, peer: PeerId, effect: events.StartRound) -> None:
+        for fault in list(self._pending):
+            due = fault.round is not None and fault.round <= effect.round_id
+            if due and fault.peer == peer:
+                self._pending.remove(fault)
+                self._strike(swarm, fault)
+
+    def _strike(self, swarm: Swarm[Peer], fault: Blow) -> None:
+        peer = fault.peer
+        assert peer != "server", "read_mishaps refuses it"
+        if peer not in swarm.up:
+            return
+        if isinstance(fault, Hang):  # once the round has begun
+            swarm.at(swarm.now, partial(self._pause, swarm, peer, fault.for_s))
+        else:
+            swarm.crash(peer)
+            self._kept_away.add(peer)
+            if isinstance(fault, Restart):
+                swarm.at(swarm.now + fault.after_s, partial(self._let_return, swarm, peer))
+
+    def _let_return(self, swarm: Swarm[Peer], peer: PeerId) -> None:
+        self._kept_away.remove(peer)
+        if self._availability.present(peer, swarm.now):
+            self._start(swarm, peer)
+
+    def _start(self, swarm: Swarm[Peer], peer: PeerId) -> None:
+        """Start a peer that is available, unless a fault keeps it away."""
+        if peer in self._kept_away:
+            return
+        if peer not in swarm.hosts:
+            swarm.join(peer)
+        elif peer not in swarm.up:
+            swarm.restart(peer)
+
+    def _await_change(self, swarm: Swarm[Peer], peer: PeerId, now_s: float) -> None:
+        at_s = self._availability.next_change(peer, now_s)
+        if at_s < inf:  # the clock of the swarm rounds it to nanoseconds
+            swarm.at(at_s, partial(self._change, swarm, peer, at_s))
+
+    def _change(self, swarm: Swarm[Peer], peer: PeerId, now_s: float) -> None:
+        """Let a peer arrive or leave."""
+        if self._availability.present(peer, now_s):
+            self._start(swarm, peer)
+        elif peer in swarm.up:
+            swarm.crash(peer)
+        self._await_change(swarm, peer, now_s)
+
+    def _pause(self, swarm: Swarm[Peer], peer: PeerId, for_s: float) -> None:
+        if swarm.hosts[peer].state == "up":
+            swarm.pause_for(peer, for_s)

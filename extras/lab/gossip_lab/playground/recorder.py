@@ -1,0 +1,177 @@
+"""Moments of a world that the exact engine plays, from what the trainers and cores do."""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gossip.core import BULK_MESSAGES, Effect, Peer, PeerId, Send, events
+from gossip.errors import ReplicasDiverged
+from gossip_lab.simulation.world import Observer, Swarm, Watcher
+
+from .moments import Moment
+from .parts import Parts
+from .states import ModelState
+
+ROUNDS_CHECKED = 64
+"""Rounds whose replicas are compared, also with those that come late."""
+
+
+@dataclass(slots=True)
+class RoundRecord:
+    """Record of one round: for each peer its state after the round, when it had that, and the peers
+    that it had in quarantine."""
+
+    states: dict[PeerId, ModelState] = field(default_factory=dict)
+    reached_s: dict[PeerId, float] = field(default_factory=dict)
+    locked: dict[PeerId, frozenset[PeerId]] = field(default_factory=dict)
+    used: dict[PeerId, int] = field(default_factory=dict)  # updates in what it has applied
+    nbytes: int = 0
+    lost: bool = False
+
+
+class Recorder(Observer):
+    """Makes the moments of a world.
+
+    Attributes:
+        moments: Moments that were not yielded yet.
+        round_id: The round whose moment comes next.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._rolling = parts, parts.topology.rolling
+        self.moments: deque[Moment] = deque()
+        self.round_id = 0
+        self._swarm: Swarm[Peer] | None = None
+        self._records: defaultdict[int, RoundRecord] = defaultdict(RoundRecord)
+        self._next: dict[PeerId, int] = {}  # the next round of each peer that takes part
+        self._last: list[ModelState] = []
+        self._nbytes = self._updates = 0
+        self._replicas: dict[int, ModelState] = {}
+
+    def begin(self, swarm: Swarm[Peer], initial: ModelState) -> None:
+        """Observe a swarm before its first event."""
+        self._swarm, self._last = swarm, [initial] * self._parts.peers
+        self._next = dict.fromkeys(swarm.hosts, 0)
+        swarm.hooks.append(self)
+
+    @property
+    def swarm(self) -> Swarm[Peer]:
+        assert self._swarm is not None
+        return self._swarm
+
+    def members(self) -> list[PeerId]:
+        """Return the running peers that have the state of the swarm."""
+        return [peer for peer in self.swarm.up if peer in self._next]
+
+    # --- observations -----------------------------------------------------------------------------
+
+    def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
+        if moment != "on_effect":
+            return ()
+        if kind is events.Report:
+            return (self._on_report,)
+        return (self._on_send,) if kind in BULK_MESSAGES else ()
+
+    def on_crash(self, swarm: Any, peer: PeerId) -> None:
+        self._next.pop(peer, None)
+
+    def reached(
+        self, peer: PeerId, state: ModelState, effect: events.Apply | events.Restore
+    ) -> None:
+        """Record that a peer has a new state."""
+        applied = isinstance(effect, events.Apply)
+        stop = effect.round_id + applied
+        if self._rolling:
+            self._compare(peer, state, stop - 1)
+        locked = self._locked_by(peer)
+        # A peer that skips rounds takes part in them, and one that returns in none before.
+        for round_id in range(max(self.round_id, self._next.get(peer, stop - 1)), stop):
+            record = self._records[round_id]
+            record.states[peer], record.locked[peer] = state, locked
+            record.reached_s[peer] = self.swarm.now
+        if isinstance(effect, events.Apply) and effect.round_id >= self.round_id:
+            record = self._records[effect.round_id]
+            record.used[peer] = len(effect.contributors[0]) if effect.payloads else 0
+            record.lost = record.lost or not effect.payloads
+        self._next[peer] = stop
+        self._close_rounds()
+
+    def _on_report(self, swarm: Any, peer: PeerId, effect: events.Report) -> None:
+        # In gossip rounds a peer without an aggregate steps with its own update alone.
+        if effect.event == "lost_round" and effect.fields["round"] >= self.round_id:
+            self._records[effect.fields["round"]].lost = True
+
+    def _on_send(self, swarm: Any, peer: PeerId, effect: Effect) -> None:
+        assert isinstance(effect, Send)
+        lane = swarm.hosts[peer].lanes.get(effect.peer)
+        if effect.payload is not None and lane is not None and lane.up:
+            round_id: int = effect.message.round_id  # type: ignore[union-attr]
+            self._records[max(round_id, self.round_id)].nbytes += effect.payload.nbytes
+
+    # --- moments ----------------------------------------------------------------------------------
+
+    def _locked_by(self, peer: PeerId) -> frozenset[PeerId]:
+        core = self.swarm.inspections[peer]
+        rounds = core.rolling.replicated if core.rolling is not None else core.gossip
+        assert rounds is not None
+        return rounds.trust.quarantined()
+
+    def _compare(self, peer: PeerId, state: ModelState, round_id: int) -> None:
+        """Compare a replica with the first one of the same round."""
+        if self._replicas.setdefault(round_id, state) is not state:
+            raise ReplicasDiverged(f"peer {peer} has another state than others after {round_id}")
+        self._replicas.pop(round_id - ROUNDS_CHECKED, None)
+
+    def _close_rounds(self) -> None:
+        """Make the moments of all rounds that are over."""
+        while self.round_id in self._records:
+            # A peer that crashes at the start of the next round has taken part in this one.
+            beyond = self._records[self.round_id].states
+            behind = [peer for peer in self.members() if self._next[peer] <= self.round_id]
+            if not beyond or len(behind) > (len(beyond) if self._rolling else 0):
+                return
+            present = sorted({*beyond, *behind})
+            self.moments.append(self._moment(present))
+            self.round_id += 1
+
+    def _moment(self, present: list[PeerId]) -> Moment:
+        record, n = self._records.pop(self.round_id), self._parts.peers
+        for peer, state in record.states.items():
+            self._last[peer] = state
+        times = sorted(record.reached_s.values())
+        self._nbytes += record.nbytes
+        used = record.used.values()
+        self._updates += max(used, default=0) if self._rolling else sum(used)
+        if self._rolling:
+            parameters = next(iter(record.states.values())).parameters.expand(n, -1)
+        else:
+            parameters = torch.stack([state.parameters for state in self._last])
+        is_present = np.zeros(n, bool)
+        is_present[present] = True
+        task = self._parts.task
+        return Moment(
+            self.round_id + 1,
+            times[(len(present) - 1) // 2],
+            self._nbytes,
+            self._updates * task.batch * task.local_steps,
+            parameters,
+            is_present,
+            self._count_locked(record, present),
+            record.lost,
+        )
+
+    def _count_locked(self, record: RoundRecord, present: list[PeerId]) -> NDArray[np.int64]:
+        honest = [peer for peer in present if peer not in self._parts.mishaps.byzantine]
+        found = np.zeros(self._parts.peers, np.int64)
+        if self._rolling:  # the table is a part of the replica
+            found[sorted(next(iter(record.locked.values())))] = len(honest)
+            return found
+        for peer in honest:
+            found[sorted(record.locked.get(peer, ()))] += 1
+        return found
