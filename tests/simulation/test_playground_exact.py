@@ -109,14 +109,6 @@ def test_the_updates_of_a_round_are_computed_in_one_call(
     assert sizes == [8] * ROUNDS
 
 
-def test_peers_that_begin_a_round_later_are_computed_with_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    sizes = counted_updates(monkeypatch)
-    moments_of(World(peers=8, links="wan", compute="constant:0.001"))
-    assert sizes == [8] * ROUNDS
-
-
 @pytest.mark.parametrize("topology", ["rolling", "random-k:k=2"])
 def test_the_time_of_a_round_is_that_of_half_of_the_peers(
     topology: str, monkeypatch: pytest.MonkeyPatch
@@ -158,17 +150,19 @@ def sources_of(world: World, round_id: int) -> list[list[int]]:
     return [sorted({peer, *plan.sources(peer)}) for peer in everybody]
 
 
-def test_a_gossip_round_mixes_and_then_steps() -> None:
-    world = World(peers=4, topology="random-k:k=2", mix_every=1, mixing=0.5)
+@pytest.mark.parametrize("aggregator", ["mean", "self_centered_clipping"])
+def test_a_gossip_round_mixes_and_then_steps(aggregator: str) -> None:
+    world = World(peers=4, topology="random-k:k=2", aggregator=aggregator, mix_every=1, mixing=0.5)
     first, second = moments_of(world, 2)
     parts = world.build()
     updates = parts.task.compute_updates(first.parameters, np.arange(4), 1)
     for peer, near in enumerate(sources_of(world, 1)):
         here = first.parameters[peer]
-        apart = parts.rule.explain(first.parameters[near] - here, f=0).aggregate
-        mixed = here + 0.5 * apart
+        apart, rows = first.parameters[near] - here, updates[near]
+        mixed = here + 0.5 * parts.rule.explain(apart, f=0, center=0 * here).aggregate
         assert not torch.equal(mixed, here)
-        expected = mixed - world.lr * parts.rule.explain(updates[near], f=0).aggregate
+        found = parts.rule.explain(rows, f=0, round_id=1, center=updates[peer].clone())
+        expected = mixed - world.lr * found.aggregate
         assert torch.equal(second.parameters[peer], expected)
     assert second.bytes_sent == 2 * 4 * 2 * 2 * 4 * parts.task.cohort.d
 
@@ -230,6 +224,16 @@ def test_a_restarted_peer_returns_with_the_state_of_the_swarm() -> None:
     assert found[-1].present.all()
 
 
+def test_a_peer_is_present_once_it_has_the_state() -> None:
+    found = moments_of(World(peers=5, links="wan", faults=("restart:3@2+0.01s",)), 12)
+    used = np.diff([0, *(each.samples for each in found)]) // 16
+    there = [bool(each.present[3]) for each in found]
+    back = there.index(True, 2)
+    assert 2 < back < 10
+    assert there == [True] * 2 + [False] * (back - 2) + [True] * (12 - back)
+    assert used[back + 1 :].tolist() == [5] * (11 - back)
+
+
 def test_a_replica_that_returns_with_another_state_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -272,7 +276,7 @@ def test_a_peer_crashes_at_a_time() -> None:
 def test_peers_come_and_go(topology: str, tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text(
-        "peer,from_s,to_s\n0,0,\n1,0,\n2,0,1.2123456789\n2,1.6,\n3,0,\n4,0.95,\n5,0,\n"
+        "peer,from_s,to_s\n0,0,\n1,0,\n2,0,1.2123456789\n2,1.6,\n3,0,\n4,0.95,\n5,0,2.4\n5,2.6,\n"
     )
     world = World(
         peers=6, topology=topology, availability=str(trace), faults=("crash:5@35", "crash:4@0.1s")
@@ -318,7 +322,7 @@ def test_equal_states_are_one_object_and_others_are_not() -> None:
 
 def test_another_state_of_a_round_has_another_update() -> None:
     parts = World(peers=2, topology="ring").build()
-    table, book = StateTable(parts.task), UpdateBook(parts, tuple)
+    table, book = StateTable(parts.task), UpdateBook(parts)
     other = table.apply(table.initial, events.Apply(0, (payload_of(table.initial.parameters),)))
     first, second = (book.promise(1, 3, state) for state in (table.initial, other))
     assert book.promise(1, 3, other) is second is not first
@@ -330,7 +334,7 @@ def test_a_round_that_begins_again_replaces_the_update_in_computation() -> None:
     parts = World(peers=2).build()
     shared = Swarmwide(
         StateTable(parts.task),
-        UpdateBook(parts, tuple),
+        UpdateBook(parts),
         RuleRunner(parts.rule, centered=False),
         *(16, 0, lambda peer, round_id: 0.05, lambda *reached: None),
     )

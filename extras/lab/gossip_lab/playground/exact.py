@@ -42,7 +42,7 @@ class ExactEngine:
                 "gossip demo runs it",
             )
         self._parts = parts
-        UpdateBook(parts, tuple)  # checks the attacks
+        UpdateBook(parts)  # checks the attacks
 
     def moments(self) -> Iterator[Moment]:
         """Play the world round by round, without end.
@@ -88,7 +88,7 @@ def _make_swarm(parts: Parts, recorder: Recorder) -> Swarm[Peer]:
     states = StateTable(parts.task)
     shared = Swarmwide(
         states,
-        UpdateBook(parts, recorder.members),
+        UpdateBook(parts),
         RuleRunner(parts.rule, centered=not parts.topology.rolling),
         parts.task.batch * parts.task.local_steps,
         parts.settings.seed,

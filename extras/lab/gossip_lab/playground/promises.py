@@ -4,7 +4,7 @@ one call, so that many small models are as fast as one large one."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -80,15 +80,11 @@ def payload_of(vector: Tensor) -> Payload:
 class UpdateBook:
     """Updates of all peers of a world, and the attacks on them.
 
-    Args:
-        members: Returns the peers that take part. In rolling rounds all of them are computed
-            together, also those that begin the round a little later.
-
     Raises: ConfigError: Each receiver of an attack gets another update.
     """
 
-    def __init__(self, parts: Parts, members: Callable[[], Iterable[PeerId]]) -> None:
-        self._task, self._rolling, self._members = parts.task, parts.topology.rolling, members
+    def __init__(self, parts: Parts) -> None:
+        self._task, self._rolling = parts.task, parts.topology.rolling
         self._rounds: OrderedDict[tuple[int, bytes], dict[PeerId, Promise]] = OrderedDict()
         self._byzantine = parts.mishaps.byzantine
         self._flipped: set[PeerId] = set()
@@ -150,10 +146,6 @@ class UpdateBook:
 
     def _compute(self, wanted: Promise) -> None:
         """Compute all open promises in one call."""
-        if self._rolling:
-            beside = self._promises_of(wanted.round_id, wanted.state)
-            for peer in self._members():
-                beside.setdefault(peer, Promise(peer, wanted.round_id, wanted.state))
         known = [each for promises in self._rounds.values() for each in promises.values()]
         open_ones = [each for each in known if each.honest is None]
         if all(each is not wanted for each in open_ones):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -65,10 +66,6 @@ class Recorder(Observer):
         assert self._swarm is not None
         return self._swarm
 
-    def members(self) -> list[PeerId]:
-        """Return the running peers that have the state of the swarm."""
-        return [peer for peer in self.swarm.up if peer in self._next]
-
     # --- observations -----------------------------------------------------------------------------
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
@@ -98,12 +95,11 @@ class Recorder(Observer):
         if isinstance(effect, events.Apply) and effect.round_id >= self.round_id:
             record = self._records[effect.round_id]
             record.used[peer] = len(effect.contributors[0]) if effect.payloads else 0
-            record.lost = record.lost or not effect.payloads
         self._next[peer] = stop
         self._close_rounds()
 
     def _on_report(self, swarm: Any, peer: PeerId, effect: events.Report) -> None:
-        # In gossip rounds a peer without an aggregate steps with its own update alone.
+        # In gossip rounds the peer steps with its own update alone.
         if effect.event == "lost_round" and effect.fields["round"] >= self.round_id:
             self._records[effect.fields["round"]].lost = True
 
@@ -133,7 +129,7 @@ class Recorder(Observer):
         while self.round_id in self._records:
             # A peer that crashes at the start of the next round has taken part in this one.
             beyond = self._records[self.round_id].states
-            behind = [peer for peer in self.members() if self._next[peer] <= self.round_id]
+            behind = [peer for peer in self.swarm.up if self._next.get(peer, inf) <= self.round_id]
             if not beyond or len(behind) > (len(beyond) if self._rolling else 0):
                 return
             present = sorted({*beyond, *behind})
