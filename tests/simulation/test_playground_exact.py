@@ -326,8 +326,8 @@ def test_another_state_of_a_round_has_another_update() -> None:
     other = table.apply(table.initial, events.Apply(0, (payload_of(table.initial.parameters),)))
     first, second = (book.promise(1, 3, state) for state in (table.initial, other))
     assert book.promise(1, 3, other) is second is not first
-    rows = [book.payload(each).data for each in (first, second)]
-    assert not np.array_equal(*rows)
+    one, another = (book.payload(each).data for each in (first, second))
+    assert not np.array_equal(one, another)
 
 
 def test_a_round_that_begins_again_replaces_the_update_in_computation() -> None:

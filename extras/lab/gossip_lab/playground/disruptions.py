@@ -8,7 +8,7 @@ from typing import Any
 
 from gossip.core import Peer, PeerId, events
 from gossip.faults import Blow, Hang, Restart
-from gossip_lab.simulation.world import Observer, Swarm, Watcher
+from gossip_lab.simulation import Observer, Swarm, Watcher
 
 from .parts import Parts
 

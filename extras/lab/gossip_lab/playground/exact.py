@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from gossip.core import Peer, PeerId
 from gossip.errors import ConfigError
-from gossip_lab.simulation.campaign import many_peers, play
-from gossip_lab.simulation.world import LinkModel, Network, Swarm, address
+from gossip_lab.simulation import LinkModel, Network, Swarm, address, many_peers, play
 
 from .disruptions import Disruptions
 from .learning_trainer import LearningTrainer, RuleRunner, Swarmwide

@@ -15,7 +15,7 @@ from gossip.core import Aggregate, Aggregated, Effect, Payload, PeerId, events
 from gossip.errors import ConfigError
 from gossip.node import Reducer, Worker
 from gossip.vectors import bytes_for, described, sketch
-from gossip_lab.simulation.world import Said, bytes_of_state
+from gossip_lab.simulation import Said, bytes_of_state
 
 from .promises import UpdateBook, payload_of
 from .states import ModelState, StateTable

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gossip.core import BULK_MESSAGES, Effect, Peer, PeerId, Send, events
 from gossip.errors import ReplicasDiverged
-from gossip_lab.simulation.world import Observer, Swarm, Watcher
+from gossip_lab.simulation import Observer, Swarm, Watcher
 
 from .moments import Moment
 from .parts import Parts

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         Shrunk,
         SimulationResult,
         draw,
+        many_peers,
         play,
         replay,
         run,
@@ -23,6 +24,15 @@ if TYPE_CHECKING:
     )
     from .checkers import Violation
     from .schedules import Schedule, generate
-    from .world import Observer
+    from .world import (
+        LinkModel,
+        Network,
+        Observer,
+        Said,
+        Swarm,
+        Watcher,
+        address,
+        bytes_of_state,
+    )
 else:
     __getattr__, __dir__ = lazy(__name__)

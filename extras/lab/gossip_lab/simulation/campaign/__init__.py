@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from . import play
+    from . import many_peers, play
     from .chart import Chart
     from .picture import draw
     from .play import SimulationResult, run
