@@ -17,7 +17,7 @@ from gossip.topologies import Roster
 from gossip_lab.playground import World, compare
 from gossip_lab.playground.exact import ExactEngine
 from gossip_lab.playground.fast import FastEngine
-from gossip_lab.playground.learning_trainer import LearningTrainer, RuleRunner, Swarmwide
+from gossip_lab.playground.learning_trainer import LearningTrainer, RuleRunner, SharedParts
 from gossip_lab.playground.moments import Moment
 from gossip_lab.playground.parts import Parts
 from gossip_lab.playground.promises import UpdateBook, payload_of
@@ -114,13 +114,13 @@ def test_the_time_of_a_round_is_that_of_half_of_the_peers(
     topology: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     times: dict[int, list[float]] = {}
-    record = Recorder.reached
+    record = Recorder.record_state
 
     def noted(recorder: Any, peer: int, state: ModelState, effect: events.Apply) -> None:
         times.setdefault(effect.round_id, []).append(recorder.swarm.now)
         record(recorder, peer, state, effect)
 
-    monkeypatch.setattr(Recorder, "reached", noted)
+    monkeypatch.setattr(Recorder, "record_state", noted)
     world = World(peers=6, topology=topology, links="wan", faults=("slow:1*3",))
     for moment in moments_of(world, 5):
         assert moment.virtual_s == sorted(times[moment.rounds - 1])[2]
@@ -332,11 +332,11 @@ def test_another_state_of_a_round_has_another_update() -> None:
 
 def test_a_round_that_begins_again_replaces_the_update_in_computation() -> None:
     parts = World(peers=2).build()
-    shared = Swarmwide(
+    shared = SharedParts(
         StateTable(parts.task),
         UpdateBook(parts),
         RuleRunner(parts.rule, centered=False),
-        *(16, 0, lambda peer, round_id: 0.05, lambda *reached: None),
+        *(16, 0, lambda peer, round_id: 0.05, lambda *recorded: None),
     )
     trainer = LearningTrainer(0, shared)
     (_, old), (_, new) = (trainer.on_effect(events.StartRound(k, None), 0.0)[0] for k in (0, 1))

@@ -57,9 +57,9 @@ class Disruptions(Observer):
             swarm.crash(peer)
             self._kept_away.add(peer)
             if isinstance(fault, Restart):
-                swarm.at(swarm.now + fault.after_s, partial(self._let_return, swarm, peer))
+                swarm.at(swarm.now + fault.after_s, partial(self._end_absence, swarm, peer))
 
-    def _let_return(self, swarm: Swarm[Peer], peer: PeerId) -> None:
+    def _end_absence(self, swarm: Swarm[Peer], peer: PeerId) -> None:
         self._kept_away.remove(peer)
         if self._availability.present(peer, swarm.now):
             self._start(swarm, peer)

@@ -14,7 +14,7 @@ from gossip.errors import ConfigError
 from gossip_lab.simulation import LinkModel, Network, Swarm, address, many_peers, play
 
 from .disruptions import Disruptions
-from .learning_trainer import LearningTrainer, RuleRunner, Swarmwide
+from .learning_trainer import LearningTrainer, RuleRunner, SharedParts
 from .moments import Moment
 from .parts import Parts
 from .promises import UpdateBook
@@ -59,7 +59,7 @@ class ExactEngine:
                 if swarm.now > limit_s or not swarm.step():
                     raise ConfigError(
                         f"round {recorder.round_id} does not end: {len(swarm.up)} of "
-                        f"{self._parts.peers} peers run{_last_words(swarm)}",
+                        f"{self._parts.peers} peers run{_halt_reason(swarm)}",
                         "let fewer peers crash, or add peers",
                     )
             yield recorder.moments.popleft()
@@ -85,14 +85,14 @@ def _make_swarm(parts: Parts, recorder: Recorder) -> Swarm[Peer]:
         return float(undisturbed(round_id)[peer]) * disruptions.slowness(peer, swarm.now)
 
     states = StateTable(parts.task)
-    shared = Swarmwide(
+    shared = SharedParts(
         states,
         UpdateBook(parts),
         RuleRunner(parts.rule, centered=not parts.topology.rolling),
         parts.task.batch * parts.task.local_steps,
         parts.settings.seed,
         seconds_of,
-        recorder.reached,
+        recorder.record_state,
     )
     first = np.flatnonzero(parts.availability.present_peers(parts.peers, 0.0)).tolist()
     if not first:
@@ -127,7 +127,7 @@ def _make_swarm(parts: Parts, recorder: Recorder) -> Swarm[Peer]:
     return swarm
 
 
-def _last_words(swarm: Swarm[Peer]) -> str:
-    """Return why the first of the halted peers has ended; empty if none has."""
+def _halt_reason(swarm: Swarm[Peer]) -> str:
+    """Return the reason of the first halted peer; empty if none has halted."""
     halts = [host.halt.reason for host in swarm.hosts.values() if host.halt is not None]
     return f" ({halts[0]})" if halts else ""

@@ -59,14 +59,14 @@ class _AtOnce(Worker):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Swarmwide:
-    """What the trainers of all peers share.
+class SharedParts:
+    """Shared parts of the trainers of all peers.
 
     Attributes:
         samples: Samples of an update.
         seed: Seed of sketches.
         seconds: Returns the virtual time of an update, ``(peer, round) -> seconds``.
-        reached: Called when a peer has a new state: ``(peer, state, what led to it)``.
+        record_state: Called when a peer has a new state, with the effect that led to it.
     """
 
     states: StateTable
@@ -75,13 +75,13 @@ class Swarmwide:
     samples: int
     seed: int
     seconds: Callable[[PeerId, int], float]
-    reached: Callable[[PeerId, ModelState, events.Apply | events.Restore], None]
+    record_state: Callable[[PeerId, ModelState, events.Apply | events.Restore], None]
 
 
 class LearningTrainer:
     """Trainer in one life of a peer. While it computes, it does nothing else."""
 
-    def __init__(self, peer: PeerId, shared: Swarmwide) -> None:
+    def __init__(self, peer: PeerId, shared: SharedParts) -> None:
         self.peer, self.shared = peer, shared
         self.state = shared.states.initial
         self.next_round = 0
@@ -164,4 +164,4 @@ class LearningTrainer:
     def _adopt(self, state: ModelState, effect: events.Apply | events.Restore, now: float) -> None:
         self.state, self._changed_at = state, now
         self.next_round = effect.round_id + isinstance(effect, events.Apply)
-        self.shared.reached(self.peer, state, effect)
+        self.shared.record_state(self.peer, state, effect)

@@ -78,7 +78,7 @@ class Recorder(Observer):
     def on_crash(self, swarm: Any, peer: PeerId) -> None:
         self._next.pop(peer, None)
 
-    def reached(
+    def record_state(
         self, peer: PeerId, state: ModelState, effect: events.Apply | events.Restore
     ) -> None:
         """Record that a peer has a new state."""
