@@ -113,8 +113,8 @@ habits: $(INSTALLED)  ## each habit of scripts in six situations, as a table (a 
 test-examples: $(INSTALLED)  ## each example from a clean wheel; GOSSIP_TEST_DATA=FOLDER has mnist.npz
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 $(PYTEST_ARGS) tests/integration/test_examples_from_a_wheel.py
 
-test-adapters: $(INSTALLED)  ## tests of gossip.integrations with the real libraries, which it installs; ten fault plans each with TEST_LONG=1
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lightning,transformers,accelerate]'
+test-adapters: $(INSTALLED)  ## tests of gossip.integrations and of engines for sweeps with the real libraries, which it installs; ten fault plans each with TEST_LONG=1
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[lightning,transformers,accelerate]' --editable 'extras/lab[optuna,dask,ray]'
 	$(BIN)/python -m pytest -q -m adapters $(PYTEST_ARGS) tests/fault
 
 campaign: lint types test-long simulate frames folders mutants  ## what a night is for: test-long, 2,000 schedules, every mutant (hours)

@@ -39,7 +39,10 @@ REQUIRED = {
     *("torch", "zmq", "msgpack", "numpy", "psutil", "pydantic", "pydantic_settings", "typer"),
     *("rich", "safetensors", "blake3", "cryptography"),
 }
-OPTIONAL = {"matplotlib", "jinja2", "pyarrow", "numba", "llvmlite", "ray"}
+OPTIONAL = {
+    *("matplotlib", "jinja2", "pyarrow", "numba", "llvmlite"),
+    *("ray", "optuna", "dask", "distributed"),
+}
 """Ruff (TID253) lets them be imported only inside functions."""
 ADAPTERS = re.compile(
     r"gossip\.(?:integrations\.(?P<loop>lightning|transformers|accelerate)"
@@ -211,7 +214,7 @@ def test_packages_are_imported_through_their_faces() -> None:
 
 def test_no_test_is_skipped_where_a_package_is_missing() -> None:
     """`make venv` installs all that tests need: what is missing there is a failure. Of the skips
-    one is about a GPU, three are about the machine's addresses, three about other libraries, the
+    one is about a GPU, three are about the machine's addresses, four about other libraries, the
     others about who may make network namespaces, and run an sshd or Slurm in them, mount a small
     disk, or limit memory."""
     skips = re.compile(r"\b(importorskip|skipif|skip)\(")
@@ -235,6 +238,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
         "slurm_job",
         "ssh_hosts",
         "ssh_third",
+        "sweep_engines",
         "wan",
     ]
     near = ["cuda", "hosts_command", "launch_run", "other_trackers", "spawn", "zeromq_peers"]

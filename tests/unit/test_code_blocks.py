@@ -26,6 +26,8 @@ from torch import nn
 
 from gossip.faults import load
 from gossip.launch.cli import commands
+from gossip_lab import World
+from gossip_lab.playground.grids import Grid
 from gossip_pipelines.planning import (
     PipelinePlan,
     PlannedStage,
@@ -52,6 +54,7 @@ FOREIGN = {
     "torchrun": 2,
 }
 """Programs of others in command lines, and how often: shown_commands.FOREIGN says why."""
+PLAYGROUND = "docs/playground.md"
 LOOKED_AT = ("ls", "top", "explain", "report", "note", "simulate --replay")
 LOOKS = (*(f"gossip {word}" for word in LOOKED_AT), "gossip checkpoints ckpt")
 LOOKS += ("gossip checkpoints export",)
@@ -260,6 +263,17 @@ def test_runs_that_pages_show_train(page: str, folder: Path) -> None:
             assert done.returncode == 0, f"{words}: {done.stdout}{done.stderr}"
 
 
+def test_worlds_and_grids_are_played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for block in BLOCKS:
+        if block.page == PLAYGROUND and block.language == "toml":
+            name = "grid.toml" if "[grid]" in block.text else "world.toml"
+            (tmp_path / name).write_text(block.text)
+    for block in [block for block in SHELL if block.page == PLAYGROUND]:
+        for line in block.commands:
+            assert invoke(shown_commands.words_of(line))
+
+
 # --- Python ---------------------------------------------------------------------------------------
 
 PYTHON = [block for block in BLOCKS if block.language in ("python", "diff")]
@@ -307,9 +321,15 @@ def test_signatures_are_of_python(page: str) -> None:
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "toml"], ids=str)
 def test_toml_is_read(block: Block, tmp_path: Path) -> None:
-    """As a plan of stages, or of faults."""
+    """As a world, a grid, a plan of stages, or one of faults."""
     path = tmp_path / "plan.toml"
     path.write_text(block.text)
+    if block.page == PLAYGROUND:
+        if "[grid]" in block.text:
+            assert len(Grid.from_toml(path).cells) > 1
+        else:
+            assert World.from_toml(path) != World()
+        return
     if "[[stage]]" in block.text:
         assert len(read_plan(path).stage) == block.text.count("[[stage]]")
         return

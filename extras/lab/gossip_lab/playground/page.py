@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gossip.errors import ConfigError
 from gossip.launch.report import bytes_word, html
 from gossip.launch.report.words import lasted
+from gossip_lab.bench.estimates import Estimate
 
 from .played import PlayedRun
 from .sweeps import Sweep, plain
@@ -136,12 +137,12 @@ def _interpolated(curve: Sequence[tuple[float, float]], x: _Floats) -> _Floats:
 
 
 def _band(values: _Floats) -> tuple[_Floats, _Floats, _Floats]:
-    """Return the mean of the rows and the ends of its interval of 95 %; NaN where one lacks."""
-    from gossip_lab.bench.estimates import Estimate
-
-    ends = [Estimate(tuple(column)).interval for column in values.T.tolist()]
-    low, high = np.array(ends).T
-    return values.mean(axis=0), low, high
+    """Return the mean of the rows and the ends of its interval of 95 %; NaN where a row has no
+    value."""
+    known = np.isfinite(values).all(axis=0)
+    ends = np.full((values.shape[1], 2), np.nan)
+    ends[known] = [Estimate(tuple(each)).interval for each in values.T[known].tolist()]
+    return values.mean(axis=0), ends[:, 0], ends[:, 1]
 
 
 def _placement(task: Task) -> html.Section:

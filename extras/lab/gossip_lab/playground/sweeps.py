@@ -7,6 +7,7 @@ print("\n".join(sweep.table()))
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,14 +78,15 @@ class Sweep:
 
     def estimates(self, metric: str) -> dict[tuple[Any, ...], dict[int, Estimate]]:
         """Return the estimate over the seeds after each evaluated round, for each setting. Cells
-        that were stopped, or have an error, are left out."""
+        that were stopped, that have an error, or whose value is NaN are left out."""
         found: dict[tuple[Any, ...], dict[int, list[float]]] = {}
         for cell in self.grid.cells:
             rounds = found.setdefault(self.setting_of(cell), {})
             result = self.results.get(cell)
             if result is not None and not result.stopped and not result.error:
                 for at, value in result.run.curve(metric):
-                    rounds.setdefault(int(at), []).append(value)
+                    if not math.isnan(value):
+                        rounds.setdefault(int(at), []).append(value)
         return {
             setting: {at: Estimate(tuple(values)) for at, values in rounds.items()}
             for setting, rounds in found.items()

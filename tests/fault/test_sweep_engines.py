@@ -1,0 +1,81 @@
+"""The engines of sweeps, with the real libraries: all give the same rows, go on with what another
+began, and stop what falls behind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossip_lab import Sweep, World, grid
+
+pytestmark = [pytest.mark.adapters, pytest.mark.timeout(300)]
+PACKAGES = {"optuna": "optuna", "ray": "ray", "dask": "distributed"}
+VALUES: dict[str, Any] = {
+    "lr": [0.1, 0.5],
+    "split": ["iid", "dirichlet:0.5", "sorted"],
+    "batch": [8, 16],
+    "seed": range(2),
+}
+
+
+@pytest.fixture(params=sorted(PACKAGES))
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    pytest.importorskip(PACKAGES[name])
+    return name
+
+
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    return play("local", tmp_path_factory.mktemp("local"))
+
+
+def play(engine: str, folder: Path, **options: Any) -> Sweep:
+    values = VALUES | {name: options.pop(name) for name in VALUES if name in options}
+    return grid(
+        World(peers=3), rounds=2, every=1, into=folder, jobs=2, engine=engine, quiet=True, **values
+    )
+
+
+def test_24_cells_give_the_same_rows_as_a_local_sweep(
+    engine: str, local: Sweep, tmp_path: Path
+) -> None:
+    """After it has gone on from a part that the local engine has run."""
+    play("local", tmp_path, lr=[0.1])
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cells").glob("*.json")}
+    assert len(before) == 12
+    found = play(engine, tmp_path)
+    assert len(found.results) == 24
+    assert found.rows == local.rows
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    assert len(list((tmp_path / "cells").glob("*.json"))) == 24
+
+
+def test_an_error_of_a_cell_does_not_end_the_others(engine: str, tmp_path: Path) -> None:
+    found = grid(World(peers=3), rounds=1, into=tmp_path, engine=engine, quiet=True, f=[0, 9])
+    assert len(found.results) == 2
+    (error,) = found.errors
+    assert error.startswith("9: ConfigError")
+
+
+@pytest.mark.parametrize("engine", ["optuna", "ray"], indirect=True)
+def test_cells_that_fall_behind_are_stopped_and_can_be_played_to_their_end(
+    engine: str, tmp_path: Path
+) -> None:
+    values = {"lr": [0.5, 1.0, 1e-4, 2e-4, 3e-4]}
+    options: dict[str, Any] = {"rounds": 27, "every": 3, "into": tmp_path, "quiet": True, **values}
+    found = grid(World(peers=3), engine=engine, asha="mean", **options)
+    results = {cell.world.lr: result for cell, result in found.results.items()}
+    assert not results[0.5].stopped
+    stopped = [lr for lr, result in results.items() if result.stopped]
+    assert len(stopped) >= 2
+    assert all(0 < len(results[lr].run.rows) < 9 * 7 for lr in stopped)
+    again = grid(World(peers=3), engine=engine, asha="mean", **options)
+    assert again.rows == found.rows, "what was stopped counts as run"
+    whole = grid(World(peers=3), **options)
+    for cell, result in whole.results.items():
+        assert len(result.run.rows) == 9 * 7
+        kept = results[cell.world.lr].run.rows
+        assert result.run.rows[: len(kept)] == kept

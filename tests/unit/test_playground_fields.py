@@ -1,0 +1,125 @@
+"""Worlds and grids as TOML: what is read is what was written, and errors name what is meant.
+
+``python tests/unit/test_playground_fields.py`` writes the table of docs/playground.md."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossip.errors import ConfigError, UnknownName
+from gossip_lab.pages import markdown_table, replace_between, split_at
+from gossip_lab.playground import World
+from gossip_lab.playground.fields import fields_of, read_fields
+from gossip_lab.playground.grids import Grid, toml_of_cell
+
+PAGE = Path(__file__).parents[2] / "docs" / "playground.md"
+MARK = "fields of a world"
+
+
+def table() -> list[str]:
+    """Lines of the table of all fields."""
+    rows = []
+    for each in fields_of(World):
+        default = " ".join(each.default) if each.is_list else str(each.default)
+        rows.append((f"`{each.name}`", f"`{default}`" if default else "none", each.help))
+    rows = [tuple(cell.replace("``", "`") for cell in row) for row in rows]
+    return markdown_table(("field", "default", "meaning"), rows)
+
+
+def test_each_field_is_plain_and_explained() -> None:
+    for each in fields_of(World):
+        assert each.help, each.name
+        assert each.kind in (int, float, str, bool), each.name
+
+
+def test_the_page_has_all_fields() -> None:
+    before, after = split_at(PAGE, MARK)
+    shown = PAGE.read_text("utf-8").removeprefix(before).removesuffix(after).splitlines()
+    assert shown[1:-1] == table(), f"python {Path(__file__).name} writes it"
+
+
+def test_a_world_is_what_its_toml_says(tmp_path: Path) -> None:
+    world = World(peers=7, lr=1e-05, split="dirichlet:0.1", faults=('slow:1*"2"', "crash:2@5"))
+    (tmp_path / "world.toml").write_text(world.to_toml())
+    assert World.from_toml(tmp_path / "world.toml") == world
+    (tmp_path / "world.toml").write_text("lr = 1\n")
+    found = World.from_toml(tmp_path / "world.toml")
+    assert found == World(lr=1.0)
+    assert isinstance(found.lr, float), "rows and stored cells have 1.0 and not 1"
+
+
+@pytest.mark.parametrize(
+    ("values", "what"),
+    [
+        ({"peer": 3}, "Did you mean 'peers'"),
+        ({"peers": "3"}, "peers = '3'"),
+        ({"peers": 3.5}, "peers = 3.5"),
+        ({"lr": True}, "lr = True"),
+        ({"faults": "crash:1@5"}, "faults = 'crash:1@5'"),
+        ({"engine": "fats"}, "Did you mean 'fast'"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError) as found:
+        read_fields(World, values)
+    assert what in str(found.value)
+    assert found.value.hint
+    with pytest.raises(ConfigError):
+        World().replace(**values)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("peers = ", "is no TOML"),
+        ("round = 3", "Did you mean 'rounds'"),
+        ("rounds = 1.5", "1.5"),
+        ("world = 3", "no table"),
+        ("rounds = 0", "rounds 0"),
+        ("[grid]\nlr = []", "no values"),
+        ("[grid]\nlearning = [1]", "field of a world"),
+        ("[world]\npers = 1", "'peers'"),
+    ],
+)
+def test_a_grid_that_cannot_be_meant_is_refused(text: str, what: str, tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(text)
+    with pytest.raises(ConfigError) as found:
+        Grid.from_toml(tmp_path / "grid.toml")
+    assert what in str(found.value)
+
+
+def test_a_grid_has_a_cell_for_each_combination(tmp_path: Path) -> None:
+    (tmp_path / "grid.toml").write_text(
+        "rounds = 20\n[world]\npeers = 4\n[grid]\nlr = [0.1, 1]\nf = 1\n"
+        'faults = [[], ["crash:1@5"]]\nseed = [0, 1, 2]\n'
+    )
+    grid = Grid.from_toml(tmp_path / "grid.toml")
+    assert grid.varied == ("lr", "f", "faults", "seed")
+    assert len(grid.cells) == 12
+    assert len(set(grid.cells)) == 12
+    assert (grid.cells[0].rounds, grid.cells[0].every) == (20, 10)
+    assert [cell.world.seed for cell in grid.cells[:4]] == [0, 1, 2, 0], "the last one varies first"
+    assert grid.cells[-1].world == World(4, lr=1.0, f=1, faults=("crash:1@5",), seed=2)
+    same = Grid.make(
+        World(peers=4),
+        20,
+        10,
+        {"lr": [0.1, 1], "f": 1, "faults": [[], ["crash:1@5"]], "seed": range(3)},
+    )
+    assert same == grid
+    for cell in grid.cells:
+        (tmp_path / "cell.toml").write_text(toml_of_cell(cell))
+        assert Grid.from_toml(tmp_path / "cell.toml").cells == (cell,)
+    assert Grid.make(World(), 1, 1, {"split": "iid"}).varied == ("split",)
+
+
+def test_an_unknown_field_of_a_grid_is_named() -> None:
+    with pytest.raises(UnknownName, match="topology"):
+        Grid.make(World(), 1, 1, {"toplogy": ["ring"]})
+
+
+if __name__ == "__main__":
+    replace_between(PAGE, MARK, table())
