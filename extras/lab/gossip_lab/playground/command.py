@@ -17,8 +17,7 @@ import typer
 from typer.core import TyperCommand
 
 from gossip.launch.optional import optional
-from gossip.launch.report import bytes_word, counted, print_lines
-from gossip.launch.report.words import lasted
+from gossip.launch.report import bytes_word, counted, print_lines, words
 from gossip_lab.progress import ProgressBar
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def _play(world: World, rounds: int, every: int) -> tuple[PlayedRun, bool]:
         left_s = (time.monotonic() - began) / done * (rounds - done)
         means = [row.value for row in rows if row.metric == "mean"]
         accuracy = f", accuracy {means[-1]:.3f}" if means else ""
-        words = f"virtual time {lasted(moment.virtual_s)}{accuracy}, {lasted(left_s)} to go"
+        words = f"virtual time {words.lasted(moment.virtual_s)}{accuracy}, {words.lasted(left_s)} to go"
         bar.update(done, words)
 
     try:
@@ -195,7 +194,7 @@ def _table(run: PlayedRun) -> list[str]:
     rows = [
         (
             str(at["round"]),
-            lasted(at["virtual_s"]),
+            words.lasted(at["virtual_s"]),
             bytes_word(at["bytes"]),
             *(f"{at[name]:.4f}" for name in ("worst", "p10", "mean", "consensus_distance")),
             f"{at['present']:.0f}",

@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.errors import ConfigError
-from gossip.launch.report import bytes_word, html
-from gossip.launch.report.words import lasted
-from gossip_lab.bench.estimates import Estimate
+from gossip.launch.report import bytes_word, html, words
+from gossip_lab.bench import estimates
 
 from .played import PlayedRun
 from .sweeps import Sweep, plain
@@ -91,7 +90,7 @@ def _facts(run: PlayedRun) -> list[html.Fact]:
     values = {row.metric: row.value for row in run.rows if row.round == last.round}
     return [
         html.Fact("Rounds", f"{last.round:,}"),
-        html.Fact("Virtual time", lasted(last.virtual_s)),
+        html.Fact("Virtual time", words.lasted(last.virtual_s)),
         html.Fact("Sent", bytes_word(last.bytes)),
         *(html.Fact(CURVES[name], html.number(values[name])) for name in ("mean", "worst")),
     ]
@@ -141,7 +140,7 @@ def _band(values: _Floats) -> tuple[_Floats, _Floats, _Floats]:
     value."""
     known = np.isfinite(values).all(axis=0)
     ends = np.full((values.shape[1], 2), np.nan)
-    ends[known] = [Estimate(tuple(each)).interval for each in values.T[known].tolist()]
+    ends[known] = [estimates.Estimate(tuple(each)).interval for each in values.T[known].tolist()]
     return values.mean(axis=0), ends[:, 0], ends[:, 1]
 
 

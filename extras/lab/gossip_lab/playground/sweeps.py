@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gossip_lab.bench.estimates import Estimate
+from gossip_lab.bench import estimates
 
 from .engines import LOCAL, SweepSettings, load
 from .grids import EVERY, ROUNDS, CellResult, Grid, WorldCell, store_of
@@ -76,7 +76,7 @@ class Sweep:
             if result.error
         ]
 
-    def estimates(self, metric: str) -> dict[tuple[Any, ...], dict[int, Estimate]]:
+    def estimates(self, metric: str) -> dict[tuple[Any, ...], dict[int, estimates.Estimate]]:
         """Return the estimate over the seeds after each evaluated round, for each setting. Cells
         that were stopped, that have an error, or whose value is NaN are left out."""
         found: dict[tuple[Any, ...], dict[int, list[float]]] = {}
@@ -88,7 +88,7 @@ class Sweep:
                     if not math.isnan(value):
                         rounds.setdefault(int(at), []).append(value)
         return {
-            setting: {at: Estimate(tuple(values)) for at, values in rounds.items()}
+            setting: {at: estimates.Estimate(tuple(values)) for at, values in rounds.items()}
             for setting, rounds in found.items()
         }
 
@@ -126,7 +126,7 @@ def plain(value: Any) -> str:
     return (" ".join(value) or "none") if isinstance(value, tuple) else str(value)
 
 
-def _mean_text(estimate: Estimate) -> str:
+def _mean_text(estimate: estimates.Estimate) -> str:
     if len(estimate.values) < 2:
         return f"{estimate.mean:.4f}"
     return f"{estimate.mean:.4f} ± {estimate.interval[1] - estimate.mean:.4f}"
