@@ -149,6 +149,11 @@ def test_json_is_all_that_is_on_stdout() -> None:
     assert found["evaluations"][-1]["present"] == 3
 
 
+def test_both_engines_are_compared() -> None:
+    found = invoke("play", "world.toml", "--rounds", "3", "--check").stdout
+    assert found.startswith("all parameters are equal in 3 rounds; exact: accuracy 0.")
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [

@@ -237,8 +237,13 @@ def _x_ticks(x_max: float, over: Axis = "time") -> tuple[Tick, ...]:
     if x_max <= 0:
         return ()
     ticks = time_ticks(x_max) if over == "time" else value_ticks(0, x_max, 6)
-    text = {"time": clock, "round": number, "bytes": short_bytes}[over]
-    return tuple(Tick(round(100 * at / x_max, 2), text(at)) for at in ticks)
+    return tuple(Tick(round(100 * at / x_max, 2), _tick_text(at, over)) for at in ticks)
+
+
+def _tick_text(at: float, over: Axis) -> str:
+    if over == "bytes":
+        return short_bytes(at)
+    return clock(at) if over == "time" else number(at)
 
 
 def _place_words(x: float, over: Axis) -> str:

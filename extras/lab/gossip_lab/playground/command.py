@@ -89,16 +89,27 @@ def play(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Compare both engines instead, with at most 16 peers; 1 if they differ."
+        ),
+    ] = False,
     fields: Annotated[Any, "options of their own"] = None,
 ) -> None:
     """Play a world of many peers that learn, on one machine in virtual time: gossip play
     world.toml --peers 100"""
+    from .compare import PEERS_MAX as CHECKED_MAX
     from .played import Row
     from .tables import write_rows
     from .world import World
 
     described = World.from_toml(world) if world is not None else World()
     described = described.replace(**(fields or {}))
+    if check:
+        compared = described.check(rounds, CHECKED_MAX)
+        print_lines([str(compared)])
+        raise typer.Exit(0 if compared.first_difference is None else 1)
     files = _files(csv, parquet, into)
     task = described.build().task
     run, stopped = _play(described, rounds, every)
@@ -163,8 +174,8 @@ def _play(world: World, rounds: int, every: int) -> tuple[PlayedRun, bool]:
         left_s = (time.monotonic() - began) / done * (rounds - done)
         means = [row.value for row in rows if row.metric == "mean"]
         accuracy = f", accuracy {means[-1]:.3f}" if means else ""
-        words = f"virtual time {words.lasted(moment.virtual_s)}{accuracy}, {words.lasted(left_s)} to go"
-        bar.update(done, words)
+        at, left = words.lasted(moment.virtual_s), words.lasted(left_s)
+        bar.update(done, f"virtual time {at}{accuracy}, {left} to go")
 
     try:
         with ProgressBar(rounds, print_note) as bar:

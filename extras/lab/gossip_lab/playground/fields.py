@@ -58,7 +58,7 @@ class Field:
         if not isinstance(value, kinds) or (isinstance(value, bool) and self.kind is not bool):
             raise self._error(value, f"{_NOUNS[self.kind]}, such as {toml_of(self._example)}")
         if self.choices and value not in self.choices:
-            raise UnknownName(self.name, value, self.choices)
+            raise UnknownName(self.name, str(value), self.choices)
         return self.kind(value)
 
     @property

@@ -132,7 +132,7 @@ def _chart(
 
 def _interpolated(curve: Sequence[tuple[float, float]], x: _Floats) -> _Floats:
     at, values = np.array(curve, np.float64).T
-    return np.interp(x, at, values, left=np.nan, right=np.nan)
+    return np.asarray(np.interp(x, at, values, left=np.nan, right=np.nan), np.float64)
 
 
 def _band(values: _Floats) -> tuple[_Floats, _Floats, _Floats]:
@@ -159,7 +159,9 @@ def _placement(task: Task) -> html.Section:
     if classes < task.data.classes:
         about += f" The first {classes} of {task.data.classes} classes are shown."
     names = tuple(f"class {at}" for at in range(classes))
-    chart = html.HeatChart("placement", "Samples by class", about, names, "peer", counts * 1.0)
+    chart = html.HeatChart(
+        "placement", "Samples by class", about, names, "peer", counts.astype(np.float64)
+    )
     return html.Section("data", "Who holds which labels", [], [chart])
 
 

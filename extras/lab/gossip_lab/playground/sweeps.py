@@ -76,7 +76,7 @@ class Sweep:
             if result.error
         ]
 
-    def estimates(self, metric: str) -> dict[tuple[Any, ...], dict[int, estimates.Estimate]]:
+    def means(self, metric: str) -> dict[tuple[Any, ...], dict[int, estimates.Estimate]]:
         """Return the estimate over the seeds after each evaluated round, for each setting. Cells
         that were stopped, that have an error, or whose value is NaN are left out."""
         found: dict[tuple[Any, ...], dict[int, list[float]]] = {}
@@ -100,7 +100,7 @@ class Sweep:
     def table_cells(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the head and the rows of ``table``."""
         head = (*self.settings, "seeds", "stopped", *SHOWN)
-        found = {metric: self.estimates(metric) for metric in SHOWN}
+        found = {metric: self.means(metric) for metric in SHOWN}
         stopped: dict[tuple[Any, ...], int] = {}
         for cell, result in self.results.items():
             setting = self.setting_of(cell)

@@ -33,7 +33,8 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     import ray
     from ray import tune
 
-    if not ray.is_initialized():
+    starts_ray = not ray.is_initialized()
+    if starts_ray:
         own = {"num_cpus": settings.jobs, "include_dashboard": False}
         ray.init(log_to_driver=False, **({} if "RAY_ADDRESS" in os.environ else own))
     scheduler = None
@@ -62,9 +63,13 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
             verbose=0,
         ),
     )
-    for result in tuner.fit():
-        if result.error is not None:
-            raise result.error
+    try:
+        for result in tuner.fit():
+            if result.error is not None:
+                raise result.error
+    finally:
+        if starts_ray:
+            ray.shutdown()
     return {cell: found[cell] for cell in cells}
 
 
