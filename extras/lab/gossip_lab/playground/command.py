@@ -111,7 +111,6 @@ def play(
         print_lines([str(compared)])
         raise typer.Exit(0 if compared.first_difference is None else 1)
     files = _files(csv, parquet, into)
-    task = described.build().task
     run, stopped = _play(described, rounds, every)
     for file in files:
         write_rows(file, Row._fields, run.rows)
@@ -120,7 +119,8 @@ def play(
 
         write_page(into / "world.toml", described.to_toml())
         if _has_template_engine():
-            write_page(into / "report.html", page_of_run(described, run, task))
+            page = page_of_run(described, run, described.build().task)
+            write_page(into / "report.html", page)
     if as_json:
         print(json.dumps(_as_data(described, rounds, run, stopped)))
     else:
