@@ -265,7 +265,27 @@ class CoordinateRule(Rule):
         if isinstance(updates, Tensor) and not self.takes_columns:
             return super().explain(updates, **options)
         rows = self._checked(updates, options)
-        kept = self.keep(Columns(rows, survivors=True), options)
+        return self._verdict_of(rows, self.keep(Columns(rows, survivors=True), options))
+
+    def explain_parts(self, updates: Tensor, parts: int, **options: Any) -> list[Verdict]:
+        """Return what ``explain`` returns for each of several groups of n updates, from one run of
+        the rule.
+
+        Args:
+            updates: ``(n, parts * d)``, the groups side by side, all finite.
+            options: ``f`` and the options of the rule, for all groups.
+        Raises: AggregationError: As for ``explain``, if it raises for one of them.
+        """
+        rows = self._checked(updates, options)
+        kept = self.keep(Columns(rows, survivors=parts), options)
+        every = [None] * parts if kept.survived is None else kept.survived.reshape(parts, rows.n)
+        groups = zip(updates.chunk(parts, 1), kept.aggregate.chunk(parts), every, strict=True)
+        return [
+            self._verdict_of(Rows.of(group), Kept(aggregate, survived))
+            for group, aggregate, survived in groups
+        ]
+
+    def _verdict_of(self, rows: Rows, kept: Kept) -> Verdict:
         finite(kept.aggregate, rows, self.name)
         weights = np.full(rows.n, 1.0) if kept.survived is None else kept.survived
         total = float(weights.sum()) or 1.0  # 0 after a tie of signs in every coordinate

@@ -20,7 +20,7 @@ from .kernels import Rows
 
 class Kept(NamedTuple):
     """The aggregate ``(d,)``, and for how many coordinates each row survived, if that was requested
-    and is defined."""
+    and is defined: ``(n,)``, or ``(parts, n)``."""
 
     aggregate: Tensor
     survived: NDArray[np.float64] | None = None
@@ -34,12 +34,12 @@ class Columns:
     Attributes:
         rows: The updates, and perhaps points after them.
         matrix: ``(n, rows)``: the weighted sums of rows to use; None: the rows themselves.
-        survivors: Whether to count survivors.
+        survivors: The number of equal parts of the columns in which to count survivors; 0: none.
     """
 
     rows: Rows
     matrix: NDArray[np.float64] | None = None
-    survivors: bool = False
+    survivors: int = 0
 
     @property
     def n(self) -> int:

@@ -171,18 +171,18 @@ def _worth_compiling(elements: int) -> bool:
 
 
 def between(
-    rows: Rows, low: int, high: int, count_survivors: bool = False, matrix: ArrayLike | None = None
+    rows: Rows, low: int, high: int, count_survivors: int = 0, matrix: ArrayLike | None = None
 ) -> tuple[Tensor, Survivors]:
     """Return the mean of the sorted values low..high of each column: medians and trimmed means.
 
     Args:
         low, high: Ranks from 0, both included.
         count_survivors: Also count in how many columns the value of each row was in that
-            range; ties count.
+            range; ties count. A number above 1: count in so many equal parts of the columns.
         matrix: ``(m, n)`` weights: ranks are taken among the m weighted sums of rows that they
             make, which are never stored.
     Returns: ``(d,)`` in the dtype and on the device of the rows; ``(n,)`` float64 counts (``(m,)``
-        with a matrix), or None.
+        with a matrix, ``(parts, n)`` with parts), or None.
     """
     weights, m = _matrix(rows, matrix)
     _check(0 <= low <= high < m, f"ranks {low}..{high} of {m} values")
@@ -194,7 +194,7 @@ def nearest(
     rows: Rows,
     count: int,
     around: tuple[int, int],
-    count_survivors: bool = False,
+    count_survivors: int = 0,
     matrix: ArrayLike | None = None,
 ) -> tuple[Tensor, Survivors]:
     """Return the mean of the ``count`` values of each column that are nearest to the mean of its
@@ -217,7 +217,7 @@ def nearest(
 
 
 def majority(
-    rows: Rows, count_survivors: bool = False, matrix: ArrayLike | None = None
+    rows: Rows, count_survivors: int = 0, matrix: ArrayLike | None = None
 ) -> tuple[Tensor, Survivors]:
     """Return 1, -1 or 0 in each column: the sign that more rows have. A row survives where it has
     that sign.

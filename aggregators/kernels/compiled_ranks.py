@@ -361,7 +361,8 @@ def ranks(pointer: Any) -> None:
     columns d. 5 address of the rows' addresses, 6 of the matrix (or 0), 7 of the result, 8 of the
     table of comparisons. 9 their count, 10 mode, 11 low, 12 high, 13 count, 14 address of the
     survivors' int64 counts (or 0), 15 columns of a chunk. 16 is not 0 afterwards if there may be a
-    NaN among the rows: then the result is invalid.
+    NaN among the rows: then the result is invalid. 17 bytes from the counts of a chunk to those of
+    the next; 0: all chunks add to the same counts.
     """
     job = address_of(pointer)
     columns, n, m, d = word(job + 8), word(job + 16), word(job + 24), word(job + 32)
@@ -380,11 +381,13 @@ def ranks(pointer: Any) -> None:
     last = staged + stride * n
     survived, strangers = np.zeros(m, np.int64), 0
     while True:
-        first = draw_ticket(job) * chunk
+        ticket = draw_ticket(job)
+        first = ticket * chunk
         if first >= d:
             break
-        for start in range(first, min(d, first + chunk), columns):
-            width = min(columns, d - start)
+        end = min(d, first + chunk)
+        for start in range(first, end, columns):
+            width = min(columns, end - start)
             source, here, target = rows, 4 * start, out + 4 * start
             if width < columns:  # the end of the rows: lengthened by zeros
                 for row in range(n):
@@ -404,9 +407,10 @@ def ranks(pointer: Any) -> None:
                 survived -= columns - width  # all rows agree on the zeros that were added
                 for k in range(width):
                     put(out + 4 * (start + k), number(last + 4 * k))
-    if word(job + 112):
-        for row in range(m):
-            add_at(word(job + 112) + 8 * row, survived[row])
+        if word(job + 112):
+            for row in range(m):
+                add_at(word(job + 112) + word(job + 136) * ticket + 8 * row, survived[row])
+            survived[:] = 0
     if strangers:
         add_at(job + 128, 1)
     hold(space)

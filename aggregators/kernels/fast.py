@@ -21,7 +21,7 @@ ALONE = 2**15  # Numbers below which a second thread costs more than it saves.
 
 
 def between(
-    rows: Rows, low: int, high: int, count_survivors: bool, matrix: NDArray[np.float32] | None
+    rows: Rows, low: int, high: int, count_survivors: int, matrix: NDArray[np.float32] | None
 ) -> tuple[Tensor, plain.Counts | None]:
     found = _ranks(rows, matrix, 0, low, high, 0, (low, high), count_survivors)
     return found or plain.between(rows, low, high, count_survivors, matrix)
@@ -31,7 +31,7 @@ def nearest(
     rows: Rows,
     count: int,
     around: tuple[int, int],
-    count_survivors: bool,
+    count_survivors: int,
     matrix: NDArray[np.float32] | None,
 ) -> tuple[Tensor, plain.Counts | None]:
     m = rows.n if matrix is None else len(matrix)
@@ -40,7 +40,7 @@ def nearest(
 
 
 def majority(
-    rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None
+    rows: Rows, count_survivors: int, matrix: NDArray[np.float32] | None
 ) -> tuple[Tensor, plain.Counts | None]:
     found = _ranks(rows, matrix, 2, 0, 0, 0, (0, 0), count_survivors)
     return found or plain.majority(rows, count_survivors, matrix)
@@ -54,7 +54,7 @@ def _ranks(
     high: int,
     count: int,
     wanted: tuple[int, int],
-    count_survivors: bool,
+    count_survivors: int,
 ) -> tuple[Tensor, plain.Counts | None] | None:
     """Return the result of ``ranks``; None if there may be a NaN among the values. Sorting loses a
     NaN; the plain kernels keep it."""
@@ -64,7 +64,9 @@ def _ranks(
     m = rows.n if matrix is None else len(matrix)
     weights = _in_fours(matrix) if matrix is not None else None
     table = network.table(m, *wanted)
-    survived = np.zeros(m, np.int64)
+    parts = max(1, count_survivors)
+    survived = np.zeros((parts, m), np.int64)
+    chunk = CHUNK if parts == 1 else rows.d // parts
     aggregate = torch.empty(rows.d)
     columns = COLUMNS if rows.n <= 32 else COLUMNS // 2
     job = _job(
@@ -82,13 +84,14 @@ def _ranks(
         high,
         count,
         survived.ctypes.data if count_survivors else 0,
-        CHUNK,
+        chunk,
         0,
+        0 if parts == 1 else 8 * m,
     )
-    _run(ranks, job, rows, CHUNK)
+    _run(ranks, job, rows, chunk)
     if job[16]:
         return None
-    return aggregate, survived.astype(np.float64) if count_survivors else None
+    return aggregate, plain.by_part(survived) if count_survivors else None
 
 
 def gram(

@@ -40,7 +40,7 @@ def working(dtype: torch.dtype) -> torch.dtype:
 
 
 def between(
-    rows: Rows, low: int, high: int, count_survivors: bool, matrix: NDArray[np.float32] | None
+    rows: Rows, low: int, high: int, count_survivors: int, matrix: NDArray[np.float32] | None
 ) -> tuple[Tensor, Counts | None]:
     """Return the mean of the sorted values low..high of each column."""
 
@@ -55,7 +55,7 @@ def nearest(
     rows: Rows,
     count: int,
     around: tuple[int, int],
-    count_survivors: bool,
+    count_survivors: int,
     matrix: NDArray[np.float32] | None,
 ) -> tuple[Tensor, Counts | None]:
     """Return the mean of the ``count`` values of each column nearest to the mean of its sorted
@@ -81,7 +81,7 @@ def nearest(
 
 
 def majority(
-    rows: Rows, count_survivors: bool, matrix: NDArray[np.float32] | None
+    rows: Rows, count_survivors: int, matrix: NDArray[np.float32] | None
 ) -> tuple[Tensor, Counts | None]:
     """Return 1, -1 or 0 for each column: the sign that more rows have."""
 
@@ -150,16 +150,16 @@ def _survived(block: Any, low: Any, high: Any) -> Any:
 
 
 def _each_chunk(
-    rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Any], _Part], counting: bool
+    rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Any], _Part], counting: int
 ) -> tuple[Tensor, Counts | None]:
     """Apply ``part`` to one chunk after the other. Threads would wait for the interpreter lock
     longer than they calculate."""
     work = working(rows.dtype)
     on_cpu = rows.device.type == "cpu"
     mixing = None if matrix is None else torch.from_numpy(matrix).to(rows.device, work)
-    aggregates = []
-    counts = np.zeros(rows.n if mixing is None else len(mixing), np.float64) if counting else None
-    for columns in rows.blocks(RANK_ELEMENTS):
+    aggregates, parts = [], max(1, counting)
+    counts = np.zeros((parts, rows.n if mixing is None else len(mixing)))
+    for columns in rows.blocks(RANK_ELEMENTS, parts):
         block = _in(work, rows.block(columns))
         if mixing is not None:
             with precision.full():
@@ -167,9 +167,16 @@ def _each_chunk(
         with np.errstate(over="ignore", invalid="ignore"):
             result, survived = part(block.numpy() if on_cpu else block)
         aggregates.append(_in(rows.dtype, torch.from_numpy(result) if on_cpu else result))
-        if counts is not None and survived is not None:
-            counts += survived if on_cpu else survived.cpu().numpy()
-    return aggregates[0] if len(aggregates) == 1 else torch.cat(aggregates), counts
+        if survived is not None:
+            at = columns.start * parts // rows.d
+            counts[at] += survived if on_cpu else survived.cpu().numpy()
+    aggregate = aggregates[0] if len(aggregates) == 1 else torch.cat(aggregates)
+    return aggregate, by_part(counts) if counting else None
+
+
+def by_part(counts: NDArray[Any]) -> Counts:
+    """Return ``(parts, n)`` counts as float64; ``(n,)`` if there is one part."""
+    return np.asarray((counts[0] if len(counts) == 1 else counts).astype(np.float64))
 
 
 def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:

@@ -89,12 +89,17 @@ class Rows:
         """Every row, not copied."""
         return self._apart if self._together is None else self._together.unbind(0)
 
-    def blocks(self, elements: int = CHUNK_ELEMENTS) -> list[slice]:
+    def blocks(self, elements: int = CHUNK_ELEMENTS, parts: int = 1) -> list[slice]:
         """Return all columns in chunks of nearly equal width, of at most ``elements`` numbers, if
-        that is more than 1,024 columns."""
-        count = -(-self.d // max(1024, elements // self.n))
-        width = -(-self.d // count)
-        return [slice(start, min(start + width, self.d)) for start in range(0, self.d, width)]
+        that is more than 1,024 columns. No chunk has columns of two of ``parts`` equal parts."""
+        part = self.d // parts
+        count = -(-part // max(1024, elements // self.n))
+        width = -(-part // count)
+        return [
+            slice(start, min(start + width, end))
+            for end in range(part, self.d + 1, part)
+            for start in range(end - part, end, width)
+        ]
 
     def block(self, columns: slice = slice(None)) -> Tensor:
         """Return ``(n, c)``: these columns of all rows; a copy if the rows are separate."""

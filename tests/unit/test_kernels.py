@@ -122,6 +122,20 @@ def test_majority_is_the_sign_that_more_rows_have() -> None:
     assert survived.tolist() == [3, 3, 2]
 
 
+@pytest.mark.parametrize(("n", "d"), [(3, 5), (8, 1300), (40, 9001), (5, 9000)])
+def test_survivors_of_each_part_of_the_columns_are_those_of_the_part_alone(n: int, d: int) -> None:
+    x, parts = cloud(n, 3 * d).round(decimals=1), 3
+    for kernel in (
+        lambda x, count: between(Rows.of(x), 1, n - 2, count),
+        lambda x, count: nearest(Rows.of(x), 2, middle(n), count),
+        lambda x, count: majority(Rows.of(x), count),
+    ):
+        found, survived = kernel(x, parts)
+        alone = [kernel(part, True) for part in x.chunk(parts, dim=1)]
+        assert torch.equal(found, torch.cat([aggregate for aggregate, _ in alone]))
+        np.testing.assert_array_equal(survived, [counts for _, counts in alone])
+
+
 @pytest.mark.parametrize("n", range(1, 66))
 def test_a_network_puts_the_wanted_ranks_in_place(n: int) -> None:
     # What sorts all zeros and ones sorts everything; here all 0-1 inputs of a random thousand, and
