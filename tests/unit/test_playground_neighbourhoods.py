@@ -1,0 +1,194 @@
+"""All neighbourhoods of a round in one call, against the rule on each of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from gossip.aggregators import BoundRule, CoordinateRule, Verdict, load, names, rule
+from gossip.errors import ConfigError
+from gossip_lab.playground.neighbourhoods import NeighbourhoodVerdicts, aggregate_neighbourhoods
+
+N, D = 12, 130
+SPECS = [*names(), "nnm+trimmed_mean", "bucketing:s=2+median", "trimmed_mean:f=1"]
+NEEDED_BY_BULYAN = 7
+
+
+@pytest.fixture(params=["fast", "plain"], autouse=True)
+def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOSSIP_KERNELS", request.param)
+
+
+def cloud(seed: int = 0) -> Tensor:
+    return torch.randn(N, D, generator=torch.Generator().manual_seed(seed)) + 0.5
+
+
+def drawn_neighbourhoods(seed: int = 0) -> list[list[int]]:
+    """Return one neighbourhood for each peer, of unequal sizes, the smallest enough for f = 1."""
+    draw = np.random.default_rng(seed)
+    sizes = draw.integers(NEEDED_BY_BULYAN, N - 1, N)
+    return [sorted(draw.choice(N, size, replace=False).tolist()) for size in sizes]
+
+
+def options_of(bound: BoundRule, peers: int) -> dict[str, Any]:
+    """Return values of all arguments that the rule names, other ones for each peer."""
+    draw = torch.Generator().manual_seed(7)
+    vectors = {
+        name: torch.randn(peers, D, generator=draw) for name in ("center", "gradient", "previous")
+    }
+    available: dict[str, Any] = {
+        **vectors,
+        "usual": [1.0 + peer for peer in range(peers)],
+        "evaluate": [lambda step, at=at: float((step - at).square().sum()) for at in range(peers)],
+        "learning_rate": 0.1,
+        "round_id": 3,
+    }
+    return {name: value for name, value in available.items() if name in bound.needs}
+
+
+def verdict_alone(
+    bound: BoundRule, updates: Tensor, rows: list[int], peer: int, options: dict[str, Any], f: int
+) -> Verdict:
+    shared = ("learning_rate", "round_id")
+    own = {name: value if name in shared else value[peer] for name, value in options.items()}
+    return bound.explain(updates[rows], f=f, **own)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_each_neighbourhood_has_the_verdict_of_the_rule_on_it_alone(spec: str) -> None:
+    bound, updates, neighbours = load(spec), cloud(), drawn_neighbourhoods()
+    tolerated = [peer % 2 for peer in range(N)]
+    options = options_of(bound, N)
+    found = aggregate_neighbourhoods(bound, updates, neighbours, f=tolerated, **options)
+    unjudged = aggregate_neighbourhoods(
+        bound, updates, neighbours, f=tolerated, judged=False, **options
+    )
+    assert found.reasons == unjudged.reasons == [None] * N
+    for peer, rows in enumerate(neighbours):
+        alone = verdict_alone(bound, updates, rows, peer, options, tolerated[peer])
+        size = len(rows)
+        assert torch.equal(found.aggregates[peer], alone.aggregate)
+        np.testing.assert_array_equal(found.weights[peer, :size], alone.weights.numpy())
+        np.testing.assert_array_equal(found.outlyingness[peer, :size], alone.outlyingness.numpy())
+        assert found.lengths[peer] == alone.length
+        assert found.mask[peer].tolist() == [at < size for at in range(found.mask.shape[1])]
+        assert not found.weights[peer, size:].any()
+        torch.testing.assert_close(unjudged.aggregates[peer], alone.aggregate, rtol=0, atol=1e-6)
+    assert not unjudged.weights.any()
+
+
+def test_a_neighbourhood_that_is_refused_costs_the_others_nothing() -> None:
+    bound, updates, neighbours = load("trimmed_mean"), cloud(), drawn_neighbourhoods()
+    neighbours[3], neighbours[5] = [3, 4], []
+    found = aggregate_neighbourhoods(bound, updates, neighbours, f=1)
+    assert found.reasons[3] == "trimmed_mean needs 3 updates to tolerate f=1 Byzantine peers, got 2"
+    assert found.reasons[5] is not None
+    assert not found.mask[[3, 5]].any()
+    assert found.aggregates[[3, 5]].isnan().all()
+    for peer in sorted({*range(N)} - {3, 5}):
+        assert found.reasons[peer] is None
+        alone = bound.explain(updates[neighbours[peer]], f=1)
+        assert torch.equal(found.aggregates[peer], alone.aggregate)
+
+
+@rule(coordinatewise=True)
+def touchy_mean(updates: Tensor, *, f: int) -> Tensor:
+    """The mean; an exception or an infinity for certain updates."""
+    if bool((updates == 100.0).any()):
+        raise RuntimeError("100 is too much")
+    return updates.mean(dim=0) / (updates[0] != 50.0)
+
+
+@pytest.mark.parametrize("judged", [True, False])
+def test_a_rule_that_fails_on_some_updates_loses_only_these_neighbourhoods(judged: bool) -> None:
+    updates = cloud()
+    updates[1], updates[6] = 100.0, 50.0
+    neighbours = [[at, at + 1, at + 2] for at in range(N - 2)]  # all of one size
+    found = aggregate_neighbourhoods(
+        BoundRule("touchy_mean", touchy_mean), updates, neighbours, f=1, judged=judged
+    )
+    assert [peer for peer, reason in enumerate(found.reasons) if reason is not None] == [0, 1, 6]
+    assert found.reasons[0] == "touchy_mean failed: RuntimeError: 100 is too much"
+    assert found.reasons[6] == "touchy_mean: the aggregate is not finite"
+    for peer in (2, 3, 4, 5, 7, 8, 9):
+        torch.testing.assert_close(found.aggregates[peer], updates[neighbours[peer]].mean(dim=0))
+
+
+def test_an_aggregate_that_is_not_finite_is_none() -> None:
+    updates = cloud()
+    updates[6] = 50.0
+    neighbours = [[at, at + 1, at + 2] for at in range(N - 2)]
+    bound = BoundRule("touchy_mean", touchy_mean)
+    found = aggregate_neighbourhoods(bound, updates, neighbours, f=1, judged=False)
+    assert found.reasons == [*[None] * 6, "touchy_mean: the aggregate is not finite", *[None] * 3]
+    assert found.mask.all(axis=1).tolist() == [reason is None for reason in found.reasons]
+
+
+def test_a_peer_without_a_center_loses_only_its_own_aggregate() -> None:
+    updates, neighbours = cloud(), drawn_neighbourhoods()
+    centers: list[Tensor | None] = [*updates.unbind(0)]
+    centers[2] = None
+    found = aggregate_neighbourhoods(load("monna"), updates, neighbours, f=1, center=centers)
+    assert [peer for peer, reason in enumerate(found.reasons) if reason is not None] == [2]
+    assert "needs center" in str(found.reasons[2])
+
+
+def test_a_rule_of_coordinates_runs_once_for_neighbourhoods_of_one_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bound, calls, keep = load("trimmed_mean"), [], CoordinateRule.keep
+
+    def count(*given: Any) -> Any:
+        calls.append(given)
+        return keep(*given)
+
+    monkeypatch.setattr(CoordinateRule, "keep", count)
+    square = torch.tensor([[at, (at + 1) % N, (at + 2) % N] for at in range(N)])
+    as_tensor = aggregate_neighbourhoods(bound, cloud(), square, f=1)
+    assert len(calls) == 1
+    as_lists = aggregate_neighbourhoods(bound, cloud(), square.tolist(), f=1, judged=False)
+    assert len(calls) == 2
+    assert torch.equal(as_tensor.aggregates, as_lists.aggregates)
+
+
+def test_aggregates_are_written_to_given_memory() -> None:
+    out = torch.zeros(N, D)
+    found = aggregate_neighbourhoods(load("mean"), cloud(), drawn_neighbourhoods(), out=out)
+    assert found.aggregates is out
+    torch.testing.assert_close(out[0], cloud()[drawn_neighbourhoods()[0]].mean(dim=0))
+
+
+def aggregate(spec: str = "mean", **given: Any) -> NeighbourhoodVerdicts:
+    return aggregate_neighbourhoods(load(spec), cloud(), [[0, 1], [1, 2]], **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"f": [1]}, "there are 2 neighbourhoods and 1 values of f"),
+        ({"center": cloud()}, f"there are 2 neighbourhoods and {N} values of center"),
+        ({"centre": cloud()}, "unknown argument of a rule 'centre'"),
+        ({"spec": "monna"}, "rule monna needs center, and there is none here"),
+        ({"spec": "trimmed_mean"}, "rule trimmed_mean needs f, and there is none here"),
+        ({"out": torch.zeros(3, D)}, r"out is \(3, 130\)"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        aggregate(**given)
+
+
+@pytest.mark.parametrize("row", [-1, N])
+def test_a_row_that_is_not_there_is_refused(row: int) -> None:
+    with pytest.raises(ConfigError, match=f"a neighbourhood has row {row}, and there are {N}"):
+        aggregate_neighbourhoods(load("mean"), cloud(), [[0, 1], [0, row]])
+
+
+def test_memory_of_the_updates_is_refused_for_the_aggregates() -> None:
+    updates = cloud()
+    with pytest.raises(ConfigError, match="out shares memory with the updates"):
+        aggregate_neighbourhoods(load("mean"), updates, [[0, 1], [1, 2]], out=updates[:2])
