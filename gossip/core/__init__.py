@@ -189,7 +189,12 @@ if TYPE_CHECKING:
         GossipRounds,
         RollingRounds,
         ShardRound,
+        mixing,
+        patience,
+        punctuality,
+        quorum,
         quorum_of,
+        timeouts,
     )
     from .settings import (
         MICRO_BATCHES_MAX,

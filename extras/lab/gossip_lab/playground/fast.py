@@ -1,48 +1,40 @@
-"""The fast engine: all peers at once, without messages."""
+"""The fast engine: all peers at once, without messages.
+
+It uses the product's own topology, rule, trust table and grace periods. Its own part is who is in
+time: compute times, link times and faults decide it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-import torch
-
 from gossip.errors import ConfigError
 
+from .fast_gossip import GossipWorld
+from .fast_rolling import RollingWorld
 from .moments import Moment
 from .parts import Parts
 
 
 class FastEngine:
-    """Plays a world round by round with the product's own topology, rule and trust table."""
+    """Plays a world round by round with the product's own topology, rule and trust table.
+
+    Raises: ConfigError: The rule needs a trainer's loss.
+    """
 
     def __init__(self, parts: Parts) -> None:
-        if not parts.topology.rolling:
-            raise ConfigError("gossip rounds are not there yet")
-        self._parts = parts
+        if parts.rule.needs_trainer:
+            raise ConfigError(
+                f"{parts.rule.name} asks the trainer for its loss, and the playground has none",
+                "gossip demo runs it",
+            )
+        self._world = RollingWorld(parts) if parts.topology.rolling else GossipWorld(parts)
 
     def moments(self) -> Iterator[Moment]:
-        """Play the world round by round, without end."""
-        parts, task = self._parts, self._parts.task
-        peers = np.arange(parts.peers)
-        here, memory = task.cohort.initial, None
-        now_s, round_id = 0.0, 0
+        """Play the world round by round, without end. In gossip rounds, the parameters of a moment
+        change with the next one.
+
+        Raises: ConfigError: Too few peers are left for a round.
+        """
         while True:
-            updates = task.compute_updates(here.expand(len(peers), -1), peers, round_id)
-            aggregate = parts.rule.explain(updates, f=parts.settings.f).aggregate
-            if task.outer is None:
-                here = here - task.lr * aggregate
-            else:
-                move, memory = task.outer.move(aggregate, memory)
-                here = here - move
-            now_s += float(parts.compute.seconds(peers, round_id).max())
-            round_id += 1
-            yield Moment(
-                round_id,
-                now_s,
-                round_id * 2 * parts.peers * 4 * task.cohort.d,
-                round_id * parts.peers * task.batch * task.local_steps,
-                torch.Tensor(here).expand(len(peers), -1),
-                np.ones(len(peers), bool),
-                np.zeros(len(peers), np.int64),
-            )
+            yield self._world.play_round()

@@ -1,0 +1,277 @@
+"""Rolling rounds of the fast engine: one model, one trust table, a server for each round."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gossip.aggregators import Verdict
+from gossip.core import LENGTHS_KEPT, Contribution, Rejection, TrustTable, quorum
+from gossip.errors import ConfigError
+from gossip.topologies import Roster
+
+from .attacking import Attackers
+from .counters import draw_uniform
+from .lateness import RollingPatience, RoundTimes
+from .moments import Moment
+from .parts import Parts
+from .presence import Peers, Presence, Times
+
+log = logging.getLogger(__name__)
+RULE_S, APPLY_S = 0.0001, 0.0002
+"""Virtual time to aggregate and to apply a round, in seconds, as of the simulator's trainers."""
+CHUNK = 2**10
+"""Learners that are computed in one call: the memory for all of ten thousand would be too much."""
+
+
+class RollingWorld:
+    """State of a world in rolling rounds."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._task, settings = parts, parts.task, parts.settings
+        n = parts.peers
+        self._settings, self._nbytes = settings, 4 * parts.task.cohort.d
+        self._presence = Presence(parts)
+        self._attackers = Attackers(parts)
+        self._patience = RollingPatience(settings)
+        self._trust = TrustTable(
+            settings.trust, settings.f, settings.updates_for, judged=settings.judged
+        )
+        self._here: Tensor = parts.task.cohort.initial
+        self._buffer = torch.empty(n, parts.task.cohort.d)  # new memory each round is slow
+        self._memory: Tensor | None = None
+        self._previous: Tensor | None = None
+        self._lengths: deque[float] = deque(maxlen=LENGTHS_KEPT)
+        self._roster = np.flatnonzero(self._presence.runs)
+        self._round_id = self._bytes = self._samples = 0
+        self._now_s = 0.0
+        self._ready_s = np.zeros(n)  # when each peer can begin the next round
+        self._honest = np.ones(n, bool)
+        self._honest[sorted(parts.mishaps.byzantine)] = False
+
+    def play_round(self) -> Moment:
+        """Play one round. Raises: ConfigError: Too few peers are left for a round."""
+        locked = np.zeros(self._parts.peers, bool)
+        locked[list(self._trust.quarantined())] = True
+        times = self._time_round(locked)
+        while (close_s := self._patience.close_s(times, self._required())) == np.inf:
+            self._await_return()
+            times = self._time_round(locked)
+        answered = np.flatnonzero(times.arrives_s <= close_s)
+        verdict, taken = self._aggregate(self._updates_of(answered), answered, locked)
+        if verdict is not None:
+            self._step(verdict.aggregate)
+        self._samples += len(taken) * self._task.batch * self._task.local_steps
+        expected = times.expected & self._presence.runs
+        self._patience.record_contributors(self._roster, expected, taken)
+        self._end_round(times, close_s)
+        self._round_id += 1
+        return Moment(
+            self._round_id,
+            self._now_s,
+            self._bytes,
+            self._samples,
+            self._here.expand(self._parts.peers, -1),
+            self._presence.present,
+            self._count_quarantined(),
+            verdict is None,
+        )
+
+    # --- who is in time ---------------------------------------------------------------------------
+
+    def _time_round(self, locked: NDArray[np.bool_]) -> RoundTimes:
+        n, presence = self._parts.peers, self._presence
+        member = np.zeros(n, bool)
+        member[self._roster] = True
+        begin_s = np.where(member & presence.runs, self._ready_s, np.inf)
+        compute_s = self._parts.compute.seconds(np.arange(n), self._round_id)
+        finish_s = begin_s + compute_s * presence.slowness(self._now_s)
+        presence.strike(self._round_id, begin_s, finish_s)
+        server, serves_s = self._find_server(self._serving_order())
+        travel_s = self._draw_delays("up") + self._parts.links.transfer_s(self._nbytes)
+        travel_s[server] = 0.0
+        sent_s = np.maximum(finish_s, serves_s)
+        arrives_s = np.where(member & presence.runs, sent_s + travel_s, np.inf)
+        skipped_s = presence.noticed_s.copy()
+        return RoundTimes(server, begin_s, finish_s, arrives_s, skipped_s, member & ~locked)
+
+    def _draw_delays(self, way: str) -> Times:
+        """Return the delay of a message of or to each peer, ``(n,)``."""
+        peers, (least_s, most_s) = np.arange(self._parts.peers), self._parts.links.delay_s
+        drawn = draw_uniform(way, self._settings.seed, peers, self._round_id)
+        return np.asarray(least_s + (most_s - least_s) * drawn)
+
+    def _await_return(self) -> None:
+        """Let time pass until an absent peer is back: too few are left for the round."""
+        back_s, running = self._presence.next_return_s(), self._presence.runs.copy()
+        if back_s == np.inf:
+            raise ConfigError(
+                f"round {self._round_id} needs updates of {self._required()} peers, and "
+                f"{int(running.sum())} of {len(self._roster)} are left",
+                "let fewer peers crash, or add peers",
+            )
+        self._presence.return_peers(back_s)
+        self._ready_s[self._presence.runs & ~running] = back_s
+
+    def _required(self) -> int:
+        """Return the updates that a round needs, as ``Quorum.required``."""
+        members, settings = len(self._roster), self._settings
+        return max(quorum.quorum_of(settings, members), quorum.needed_by_rule(settings, 0))
+
+    def _serving_order(self) -> tuple[int, ...]:
+        roster = tuple(self._roster.tolist())
+        able = self._trust.servers(roster) or roster
+        topology, settings = self._parts.topology, self._settings
+        plan = topology(Roster(able, settings.lineage), self._round_id, settings.seed, shards=1)
+        return plan.servers[0]
+
+    def _find_server(self, order: tuple[int, ...]) -> tuple[int, float]:
+        """Return the server, and the time from which on the others send to it: when they have
+        noticed that those before it are away."""
+        serves_s = -np.inf
+        for peer in order:
+            if self._presence.runs[peer]:
+                return peer, serves_s
+            serves_s = max(serves_s, float(self._presence.noticed_s[peer]))
+        return order[0], np.inf
+
+    # --- the result -------------------------------------------------------------------------------
+
+    def _updates_of(self, peers: Peers) -> Tensor:
+        """Return what these peers send, ``(m, d)``."""
+        flipped = self._attackers.flipped[peers]
+        updates = self._buffer[: len(peers)]
+        for begin in range(0, len(peers), CHUNK):
+            chunk = slice(begin, begin + CHUNK)
+            here = self._here.expand(len(peers[chunk]), -1)
+            updates[chunk] = self._task.compute_updates(
+                here, peers[chunk], self._round_id, flipped[chunk]
+            )
+        self._attackers.falsify(updates, np.arange(len(peers)), peers, self._round_id)
+        return updates
+
+    def _aggregate(
+        self, updates: Tensor, answered: Peers, locked: NDArray[np.bool_]
+    ) -> tuple[Verdict | None, Peers]:
+        """Run the rule as the server of the round does, and feed the trust table as its commit
+        does.
+
+        Args:
+            updates: ``(m, d)``, those of the peers ``answered``.
+        Returns: The verdict, None if the round is lost, and the peers whose updates were used.
+        """
+        settings, finite = self._settings, are_finite(updates)
+        usable, broken = answered[finite], answered[~finite]
+        f = settings.f
+        if len(broken):  # as ``Server.f_of``
+            f = max(f - len(broken), settings.tolerable(f, len(usable)))
+        trusted = usable[~locked[usable]]
+        taken = trusted if len(trusted) >= settings.updates_needed(f) else usable
+        options: dict[str, Any] = {"f": f, "round_id": self._round_id}
+        if self._previous is not None:
+            usual = max(self._lengths, default=0.0)
+            options |= {"previous": self._previous, "usual": usual or None}
+        is_taken = np.isin(answered, taken)
+        rows = updates if is_taken.all() else updates[torch.from_numpy(is_taken)]
+        verdict = self._explain(rows, options)
+        if settings.f:  # else no peer is ever in quarantine
+            rejected = [Rejection(peer, "non_finite") for peer in broken.tolist()]
+            is_due = self._round_id % settings.trust.measured_every == 0
+            if verdict is not None and is_due and len(taken) < len(usable):
+                outside = np.setdiff1d(usable, taken)
+                beside = updates[torch.from_numpy(np.isin(answered, outside))]
+                vectors = [row.numpy() for row in (*rows, *beside)]
+                measures = self._parts.rule.measure(vectors, len(rows), **options)
+                pairs = zip(outside.tolist(), measures, strict=False)
+                rejected += [Rejection(peer, "quarantined", value) for peer, value in pairs]
+            self._observe(verdict, taken, rejected)
+        if verdict is None:
+            return None, taken[:0]
+        self._previous = verdict.aggregate.clone()  # it may be a row of the buffer
+        if verdict.length:
+            self._lengths.append(verdict.length)
+        return verdict, taken
+
+    def _explain(self, rows: Tensor, options: dict[str, Any]) -> Verdict | None:
+        """Return the rule's verdict; None if it has no finite result. As in a run, an exception of
+        the rule costs the round: an attack may cause it."""
+        if not len(rows):
+            return None
+        try:
+            verdict = self._parts.rule.explain(rows, **options)
+        except ConfigError:
+            raise
+        except Exception as error:  # noqa: BLE001
+            log.info("round lost: round=%s reason=%s", self._round_id, error)
+            return None
+        return verdict if bool(torch.isfinite(verdict.aggregate).all()) else None
+
+    def _observe(self, verdict: Verdict | None, taken: Peers, rejected: list[Rejection]) -> None:
+        """Feed the trust table."""
+        contributors: list[Contribution] = []
+        if verdict is not None:
+            samples = self._task.batch * self._task.local_steps
+            columns = taken.tolist(), verdict.weights.tolist(), verdict.outlyingness.tolist()
+            contributors = [
+                Contribution(peer, samples, weight, far)
+                for peer, weight, far in zip(*columns, strict=True)
+            ]
+        rejected.sort(key=lambda rejection: rejection.peer)
+        roster = tuple(self._roster.tolist())
+        self._trust.observe_commit(self._round_id, contributors, rejected, roster=roster)
+
+    def _step(self, aggregate: Tensor) -> None:
+        if self._task.outer is None:
+            self._here = self._here - self._task.lr * aggregate
+        else:
+            move, self._memory = self._task.outer.move(aggregate, self._memory)
+            self._here = self._here - move
+
+    # --- the end of a round -----------------------------------------------------------------------
+
+    def _end_round(self, times: RoundTimes, close_s: float) -> None:
+        n, presence, server = self._parts.peers, self._presence, times.server
+        receivers = np.zeros(n, bool)
+        receivers[self._roster] = True
+        receivers &= presence.runs
+        count = int(receivers.sum()) - 1
+        made_s, began_s = close_s + RULE_S, self._now_s
+        transfer_s = self._parts.links.transfer_s(self._nbytes, count)
+        result_s = made_s + self._draw_delays("down") + transfer_s
+        result_s[server] = made_s
+        # A peer that computes when the result comes applies it afterwards. The others do not begin
+        # the round any more.
+        begins = presence.runs & (times.begin_s < result_s)
+        applied_s = np.maximum(result_s, np.where(begins, times.finish_s, self._ready_s))
+        sent = begins & (times.finish_s < result_s)
+        sent[server] = False
+        self._bytes += (int(sent.sum()) + count) * self._nbytes
+        self._ready_s = np.where(receivers, applied_s + APPLY_S, np.inf)
+        ordered = np.sort(applied_s[receivers])
+        self._now_s = float(ordered[(len(ordered) - 1) // 2])
+        lags_s = np.where(sent, times.arrives_s - times.arrives_s.min(), np.nan)
+        self._patience.record_round(times, lags_s, self._now_s - began_s)
+        presence.return_peers(self._now_s)
+        self._roster = np.flatnonzero(presence.runs | (presence.dead_s > self._now_s))
+        self._ready_s[presence.runs & ~receivers] = self._now_s + APPLY_S
+
+    def _count_quarantined(self) -> Peers:
+        found = np.zeros(self._parts.peers, np.int64)
+        present = self._presence.present
+        found[list(self._trust.quarantined())] = int((self._honest & present).sum())
+        return found
+
+
+def are_finite(updates: Tensor) -> NDArray[np.bool_]:
+    """Return whether all numbers of each row are finite."""
+    # A sum is not finite if a number is not, and takes one pass. A large sum may overflow.
+    found: NDArray[np.bool_] = updates.sum(dim=1).isfinite().numpy()
+    for row in np.flatnonzero(~found).tolist():
+        found[row] = bool(updates[row].isfinite().all())
+    return found

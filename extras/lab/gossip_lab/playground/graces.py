@@ -1,0 +1,53 @@
+"""Grace periods of many peers at once, as the core's ``Deadline`` computes that of one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gossip.core import CoreSettings, timeouts
+
+from .presence import Peers, Times
+
+WINDOW = 64
+"""Latest lags of a peer that count."""
+
+
+class Graces:
+    """Lags of the pushes that each of n peers has received, and the grace that follows."""
+
+    def __init__(self, settings: CoreSettings) -> None:
+        n = len(settings.peers)
+        self._rounds = settings.rounds
+        self._lags = np.full((n, WINDOW), np.inf)
+        self._next = np.zeros(n, np.int64)  # place of the next lag
+        self._counts = np.zeros(n, np.int64)
+
+    def observe(self, peers: Peers, lags_s: Times) -> None:
+        """Record lags.
+
+        Args:
+            peers: ``(e,)``, ascending: the receiver of each push.
+            lags_s: ``(e,)``: how long after its own update the push came; below 0 counts as 0.
+        """
+        firsts = np.searchsorted(peers, peers)
+        at = (self._next[peers] + np.arange(len(peers)) - firsts) % WINDOW
+        self._lags[peers, at] = np.maximum(lags_s, 0.0)
+        added = np.bincount(peers, minlength=len(self._next))
+        self._next += added
+        self._counts = np.minimum(self._counts + added, WINDOW)
+
+    def reset(self, peers: Peers) -> None:
+        """Drop the lags of peers that have started again."""
+        self._lags[peers], self._next[peers], self._counts[peers] = np.inf, 0, 0
+
+    def grace_s(self) -> Times:
+        """Return the grace of each peer, ``(n,)``, in seconds."""
+        rounds, each = self._rounds, np.arange(len(self._counts))
+        middle = np.minimum(self._counts // 2, WINDOW - 1)
+        median = np.sort(self._lags, axis=1)[each, middle]
+        with np.errstate(invalid="ignore"):  # of peers without any lag
+            apart = np.abs(self._lags - median[:, None])
+        deviation = np.sort(apart, axis=1)[each, middle]
+        adaptive = median + rounds.grace_mads * timeouts.MAD_SCALE * deviation
+        bounded = np.clip(adaptive, rounds.grace_floor_s, rounds.round_timeout_s)
+        return np.where(self._counts < timeouts.ENOUGH, rounds.round_timeout_s, bounded)
