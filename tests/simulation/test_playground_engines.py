@@ -1,0 +1,58 @@
+"""The fast engine of the playground against the exact one: the same bits where all are in time, and
+nearly the same accuracy and time with faults."""
+
+from __future__ import annotations
+
+from statistics import mean
+
+import pytest
+
+from gossip_lab.playground import World
+
+FLIPPED, ASLEEP = "sign_flip:5*10", "sleeper:5*4"
+
+
+@pytest.mark.parametrize("attack", [FLIPPED, ASLEEP])
+@pytest.mark.parametrize("aggregator", ["trimmed_mean", "guarded_mean", "krum"])
+def test_rolling_rounds_with_an_attacker_make_the_same_bits(aggregator: str, attack: str) -> None:
+    world = World(peers=6, aggregator=aggregator, f=1, faults=(attack,))
+    found = world.check(24)  # enough for a quarantine
+    assert found.first_difference is None
+    assert found.fast.virtual_s == pytest.approx(found.exact.virtual_s, rel=0.02)
+
+
+@pytest.mark.parametrize("local_steps", [1, 5])
+@pytest.mark.parametrize("aggregator", ["mean", "guarded_mean"])
+@pytest.mark.parametrize("topology", ["random-k", "ring"])
+def test_gossip_rounds_with_an_attacker_make_the_same_bits(
+    topology: str, aggregator: str, local_steps: int
+) -> None:
+    world = World(
+        peers=6,
+        topology=topology,
+        aggregator=aggregator,
+        f=1,
+        local_steps=local_steps,
+        faults=(FLIPPED,),
+    )
+    found = world.check(12)
+    assert found.first_difference is None
+    assert found.fast.bytes_sent == found.exact.bytes_sent
+    assert found.fast.virtual_s == pytest.approx(found.exact.virtual_s, rel=0.02)
+
+
+def test_large_neighbourhoods_make_the_same_bits() -> None:
+    assert World(peers=12, topology="full").check(8).first_difference is None
+
+
+@pytest.mark.parametrize("topology", ["rolling", "random-k"])
+@pytest.mark.parametrize("fault", ["crash:5-7@10", "restart:7@10+0.5s", "hang:7@10+1s"])
+def test_with_faults_both_engines_learn_as_much_in_the_same_time(topology: str, fault: str) -> None:
+    found = [
+        World(topology=topology, peers=8, faults=(fault,), seed=seed).check(40) for seed in range(3)
+    ]
+    exact, fast = [each.exact for each in found], [each.fast for each in found]
+    accuracies = [mean(state.accuracy for state in states) for states in (exact, fast)]
+    seconds = [mean(state.virtual_s for state in states) for states in (exact, fast)]
+    assert accuracies[1] == pytest.approx(accuracies[0], abs=0.01)
+    assert seconds[1] == pytest.approx(seconds[0], rel=0.1)

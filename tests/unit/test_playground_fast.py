@@ -1,0 +1,285 @@
+"""The fast engine of the playground: who takes part, who is in time, attacks, trust, mixing."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gossip.core import CoreSettings
+from gossip.core.rounds.sketch import consensus
+from gossip.core.rounds.timeouts import Deadline
+from gossip.errors import ConfigError
+from gossip_lab.playground import Moment, World, judging
+from gossip_lab.playground.attacking import Attackers
+from gossip_lab.playground.consensus import estimate_ratios
+from gossip_lab.playground.fast import FastEngine
+from gossip_lab.playground.graces import Graces
+from gossip_lab.playground.parts import Parts
+
+SMALL = World(peers=6, model="linear", batch=4, compute="constant:0.05")
+FLIPPED = "sign_flip:5*10"
+
+
+def play(rounds: int, **fields: Any) -> list[Moment]:
+    return play_parts(build(**fields), rounds)
+
+
+def build(**fields: Any) -> Parts:
+    return SMALL.replace(**fields).build()
+
+
+def play_parts(parts: Parts, rounds: int) -> list[Moment]:
+    moments = itertools.islice(FastEngine(parts).moments(), rounds)
+    return [replace(moment, parameters=moment.parameters.clone()) for moment in moments]
+
+
+def samples_by_round(moments: list[Moment]) -> list[int]:
+    """Updates that each round has used."""
+    totals = [moment.samples // SMALL.batch for moment in moments]
+    return [after - before for before, after in itertools.pairwise([0, *totals])]
+
+
+# --- arithmetic -----------------------------------------------------------------------------------
+
+
+def test_rolling_rounds_are_sgd_on_the_mean_of_all_updates() -> None:
+    parts = build()
+    here, peers = parts.task.cohort.initial, np.arange(6)
+    for moment in play_parts(parts, 3):
+        updates = parts.task.compute_updates(here.expand(6, -1), peers, moment.rounds - 1)
+        here = here - parts.task.lr * updates.mean(dim=0)
+        assert torch.equal(moment.parameters[5], here)
+
+
+def test_gossip_rounds_are_sgd_on_the_mean_of_the_neighbourhood() -> None:
+    parts = build(topology="ring")
+    first = play_parts(parts, 1)[0]
+    initial = parts.task.cohort.initial
+    updates = parts.task.compute_updates(initial.expand(6, -1), np.arange(6), 0)
+    expected = initial - parts.task.lr * updates[[1, 2, 3]].mean(dim=0)
+    torch.testing.assert_close(first.parameters[2], expected)
+
+
+def test_with_local_steps_half_of_a_gossip_step_is_the_peers_own() -> None:
+    parts = build(topology="ring", local_steps=2, outer="mean")
+    first = play_parts(parts, 1)[0]
+    initial = parts.task.cohort.initial
+    updates = parts.task.compute_updates(initial.expand(6, -1), np.arange(6), 0)
+    expected = initial - (updates[[1, 2, 3]].mean(dim=0) + updates[2]) / 2
+    torch.testing.assert_close(first.parameters[2], expected)
+
+
+def test_mixing_brings_the_replicas_together() -> None:
+    mixed, apart = (
+        play(4, topology="ring", mix_every=every)[-1].parameters.var(dim=0).sum()
+        for every in (4, 5)
+    )
+    assert mixed < 0.8 * apart
+
+
+@pytest.mark.parametrize("topology", ["rolling", "random-k"])
+@pytest.mark.parametrize("peers", [1, 2])
+def test_a_world_of_one_or_two_peers_learns(topology: str, peers: int) -> None:
+    first, *_, last = play(5, topology=topology, peers=peers)
+    assert not torch.equal(first.parameters, last.parameters)
+    assert last.samples == 5 * peers * 4
+    assert (last.bytes_sent > 0) == (peers > 1)
+
+
+@pytest.mark.parametrize("topology", ["rolling", "random-k"])
+def test_the_same_world_plays_the_same_and_another_seed_does_not(topology: str) -> None:
+    faults = ("gaussian:5*2", "crash:1@2", "slow:2*4")
+    once, again, other = (
+        [(m.digest(), m.virtual_s, m.bytes_sent) for m in play(6, **fields)]
+        for fields in (
+            {"topology": topology, "faults": faults},
+            {"topology": topology, "faults": faults},
+            {"topology": topology, "faults": faults, "seed": 1},
+        )
+    )
+    assert once == again
+    assert once[-1] != other[-1]
+
+
+# --- who takes part, and who is in time -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("topology", ["rolling", "full"])
+def test_a_crashed_peer_is_missing_from_its_round_on(topology: str) -> None:
+    moments = play(5, topology=topology, faults=("crash:3@2",))
+    assert samples_by_round(moments) == [6, 6, 5, 5, 5]
+    assert [bool(moment.present[3]) for moment in moments] == [True, True, False, False, False]
+    assert moments[-1].present.sum() == 5
+
+
+def test_a_restarted_peer_takes_part_again() -> None:
+    moments = play(12, faults=("restart:3@2+0.2s",))
+    assert samples_by_round(moments)[:3] == [6, 6, 5]
+    assert samples_by_round(moments)[-1] == 6
+
+
+def test_a_restarted_peer_of_gossip_rounds_adopts_the_state_of_another() -> None:
+    faults = ("crash:0@1", "restart:3@2+0.1s")
+    moments = play(8, topology="full", faults=faults, local_steps=2, compute="constant:0.1")
+    back = next(m.rounds for m in moments if m.rounds > 2 and m.present[3])
+    # It steps from where peer 1 was, and so ends nearer to it than its old state does.
+    before, after = moments[back - 2], moments[back - 1]
+    old, new = before.parameters[3], after.parameters[3]
+    there = before.parameters[1]
+    assert (new - there).norm() < (new - old).norm()
+
+
+def test_a_server_waits_for_a_hanging_peer_until_its_links_time_out() -> None:
+    calm, hung = (play(3, faults=faults)[-1].virtual_s for faults in ((), ("hang:3@2+9s",)))
+    assert hung - calm == pytest.approx(0.3, abs=0.06)
+
+
+def test_a_short_hang_delays_the_round_and_no_more() -> None:
+    calm, hung = (play(3, faults=faults)[-1] for faults in ((), ("hang:3@2+200ms",)))
+    assert hung.virtual_s - calm.virtual_s == pytest.approx(0.2, abs=0.01)
+    assert hung.samples == calm.samples
+
+
+@pytest.mark.parametrize("topology", ["rolling", "full"])
+def test_a_peer_that_is_much_too_slow_is_out_of_time(topology: str) -> None:
+    moments = play(12, topology=topology, faults=("slow:3*1000",))
+    assert moments[-1].present.all()
+    assert samples_by_round(moments)[-1] == 5
+    # Once it is known as slow, only the shortest grace is spent on it.
+    assert moments[-1].virtual_s - moments[-2].virtual_s < 0.12
+
+
+def test_a_late_push_is_used_in_a_later_round() -> None:
+    parts = build(topology="full", faults=("slow:3*5",))
+    gossip = replace(parts.settings.gossip, staleness_max=0)
+    impatient = replace(parts, settings=replace(parts.settings, gossip=gossip))
+    used, dropped = (play_parts(each, 8)[-1].parameters[0] for each in (parts, impatient))
+    assert not torch.equal(used, dropped)
+
+
+@pytest.mark.parametrize("topology", ["rolling", "full"])
+def test_peers_take_part_while_they_are_available(topology: str, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    there = [f"{peer},0,1000" for peer in range(4)] + ["4,0,0.22", "4,0.52,1000", "5,0.12,1000"]
+    trace.write_text("\n".join(["peer,from_s,to_s", *there]) + "\n")
+    used = samples_by_round(play(14, topology=topology, availability=str(trace)))
+    assert used[0] == 5  # peer 5 comes later
+    assert used[3] == 6
+    assert used[6] == 5  # peer 4 is away
+    assert used[-1] == 6
+
+
+def test_too_few_peers_for_a_round_are_an_error() -> None:
+    with pytest.raises(ConfigError, match="needs updates of 4 peers, and 3 of 6 are left"):
+        play(4, faults=("crash:0-2@2",))
+
+
+def test_a_round_waits_for_the_return_of_peers() -> None:
+    moments = play(4, faults=tuple(f"restart:{peer}@2+3s" for peer in range(3)))
+    assert moments[2].virtual_s > 3.0
+    assert moments[3].present.all()
+
+
+# --- attacks and trust ----------------------------------------------------------------------------
+
+
+def test_attacks_are_those_of_their_peers_alone() -> None:
+    faults = ("sign_flip:1,4*10", "ipm:2", "label_flip:0", "equivocation:5")
+    attackers = Attackers(build(topology="full", faults=faults))
+    truth = torch.randn(6, 8, generator=torch.Generator().manual_seed(1))
+    sent = truth.clone()
+    attackers.falsify(sent, np.arange(6), np.arange(6), 0)
+    assert torch.equal(sent[[1, 4]], -10 * truth[[1, 4]])
+    torch.testing.assert_close(sent[2], -0.1 * truth[3])  # the only honest one
+    assert torch.equal(sent[[0, 3, 5]], truth[[0, 3, 5]])
+    assert np.flatnonzero(attackers.flipped).tolist() == [0]
+    assert torch.equal(attackers.falsify_for(truth[5], 5, 1, truth), -truth[5])
+
+
+def test_a_peer_that_flips_labels_learns_from_others() -> None:
+    honest, flipped = (play(1, faults=faults)[-1] for faults in ((), ("label_flip:1",)))
+    assert not torch.equal(honest.parameters, flipped.parameters)
+
+
+def test_an_equivocating_peer_sends_each_neighbour_another_update() -> None:
+    honest, attacked = (
+        play(1, topology="full", faults=faults)[-1].parameters
+        for faults in ((), ("equivocation:5*3",))
+    )
+    gain = honest - attacked  # the step that the lie adds
+    torch.testing.assert_close(gain[0], gain[2])
+    assert float(gain[0] @ gain[1]) < 0
+    torch.testing.assert_close(gain[5], torch.zeros_like(gain[5]))  # it uses its true update
+
+
+@pytest.mark.parametrize("rule", ["trimmed_mean", "guarded_mean"])
+def test_trust_quarantines_a_sign_flipper_in_rolling_rounds(rule: str) -> None:
+    moments = play(25, aggregator=rule, f=1, faults=(FLIPPED,))
+    assert moments[-1].quarantined.tolist() == [0, 0, 0, 0, 0, 5]
+    assert samples_by_round(moments)[0] == 6
+    assert samples_by_round(moments)[-1] == 5  # its update is not used
+
+
+def test_each_peer_quarantines_for_itself_in_gossip_rounds() -> None:
+    moments = play(25, topology="ring", aggregator="guarded_mean", f=1, faults=(FLIPPED,), peers=7)
+    assert moments[-1].quarantined.tolist() == [0, 0, 0, 0, 0, 2, 0]  # its two neighbours
+
+
+def test_tables_of_many_peers_forget_only_the_ordinary_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fields = {"topology": "full", "aggregator": "trimmed_mean", "f": 1, "faults": (FLIPPED,)}
+    whole = play(20, **fields)[-1].quarantined.tolist()
+    monkeypatch.setattr(judging, "SPARSE_FROM", 0)
+    assert play(20, **fields)[-1].quarantined.tolist() == whole == [0, 0, 0, 0, 0, 5]
+
+
+@pytest.mark.parametrize("topology", ["rolling", "full"])
+def test_updates_that_are_not_finite_are_not_used(topology: str) -> None:
+    moments = play(3, topology=topology, aggregator="trimmed_mean", f=1, faults=("nan:5",))
+    assert bool(moments[-1].parameters.isfinite().all())
+    assert not any(moment.lost for moment in moments)
+
+
+def test_a_rule_that_asks_for_the_loss_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="asks the trainer for its loss"):
+        play(1, aggregator="zeno", f=1)
+
+
+# --- as the core does it --------------------------------------------------------------------------
+
+
+def test_graces_are_those_of_the_core() -> None:
+    settings = CoreSettings(b"", b"", 0, (0, 1, 2))
+    rounds, generator = settings.rounds, np.random.default_rng(3)
+    plain = [
+        Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s) for _ in range(3)
+    ]
+    graces = Graces(settings)
+    for _ in range(40):
+        peers = np.sort(generator.integers(0, 3, 5))
+        lags_s = generator.exponential(0.1, 5) - 0.01
+        graces.observe(peers, lags_s)
+        for peer, lag_s in zip(peers.tolist(), lags_s.tolist(), strict=True):
+            plain[peer].observe(lag_s)
+        assert graces.grace_s() == pytest.approx([each.grace_s() for each in plain])
+
+
+@pytest.mark.parametrize("f", [0, 1])
+def test_consensus_ratios_are_those_of_the_core(f: int) -> None:
+    generator = np.random.default_rng(5)
+    sketches = generator.normal(size=(4, 5, 8))
+    sketches[0, 1] *= 50.0
+    there = generator.random((4, 5)) < 0.8
+    there[3] = [True, False, False, False, False]
+    ratios = estimate_ratios(sketches, there, f)
+    for row, mask, ratio in zip(sketches, there, ratios, strict=True):
+        known = [each.tolist() for each in row[mask]]
+        found = consensus(known, min(f, (len(known) - 1) // 2))
+        assert np.isnan(ratio) if found is None else ratio == pytest.approx(found.ratio)
