@@ -33,7 +33,7 @@ def moments_of(world: World, rounds: int = ROUNDS) -> list[Moment]:
 
 
 def accuracy_of(world: World, moment: Moment) -> float:
-    return float(world.build().task.accuracies(moment.parameters).mean())
+    return float(world.build().task.evaluate(moment.parameters).accuracy.mean())
 
 
 # --- the same bits in both engines ----------------------------------------------------------------

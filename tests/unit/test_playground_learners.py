@@ -84,16 +84,17 @@ def test_replicas_in_one_expanded_row_give_the_same_bits_as_copies() -> None:
     assert torch.equal(expanded, copied)
 
 
-def test_accuracies_are_those_of_each_learner_and_0_if_not_finite() -> None:
+def test_evaluations_are_those_of_each_learner_and_0_if_not_finite() -> None:
     cohort = cohort_of("products")
     parameters = parameters_of(cohort, 40)
     parameters[3, 5] = float("nan")
     images, labels = batches_of(1).images, torch.arange(50) % CLASSES
-    found = cohort.accuracies(parameters, images, labels)
-    loop = cohort_of("loop").accuracies(parameters[20:22], images, labels)
-    assert found[3] == 0.0
-    assert found[20:22].tolist() == loop.tolist()
-    assert 0 < found[20] < 1
+    found = cohort.evaluate(parameters, images, labels)
+    loop = cohort_of("loop").evaluate(parameters[20:22], images, labels)
+    assert (found.accuracy[3], found.loss[3]) == (0.0, np.inf)
+    assert found.accuracy[20:22].tolist() == loop.accuracy.tolist()
+    np.testing.assert_allclose(found.loss[20:22], loop.loss, rtol=1e-5)
+    assert 0 < found.accuracy[20] < 1
 
 
 class _Branching(nn.Module):

@@ -48,6 +48,18 @@ class Batches(NamedTuple):
     labels: Tensor
 
 
+class Evaluation(NamedTuple):
+    """Evaluation of n learners.
+
+    Attributes:
+        accuracy: ``(n,)``, 0 to 1; 0 for parameters that are not finite.
+        loss: ``(n,)``, the mean cross-entropy; infinity for such parameters.
+    """
+
+    accuracy: NDArray[np.float64]
+    loss: NDArray[np.float64]
+
+
 class _Way(Protocol):
     """Way to compute several learners at once. ``parameters``: ``(n, d)``; ``images``: ``(n,
     batch, features)``; ``labels``: ``(n, batch)``."""
@@ -133,18 +145,22 @@ class Cohort:
 
         self._in_chunks(work, len(batches.labels), AT_ONCE)
 
-    def accuracies(self, parameters: Tensor, images: Tensor, labels: Tensor) -> NDArray[np.float64]:
-        """Return the accuracy of each learner on the same samples, ``(n,)``: 0 for parameters that
-        are not finite."""
-        found = torch.empty(len(parameters), dtype=torch.float64)
+    def evaluate(self, parameters: Tensor, images: Tensor, labels: Tensor) -> Evaluation:
+        """Return accuracy and loss of each learner, ``(n, d)``, on the same samples."""
+        n = len(parameters)
+        accuracy, loss = torch.zeros(n, dtype=torch.float64), torch.full((n,), torch.inf)
 
         def work(some: slice) -> None:
-            right = self._way.logits(parameters[some], images).argmax(dim=2) == labels
+            logits = self._way.logits(parameters[some], images)
             finite = torch.isfinite(parameters[some]).all(dim=1)
-            found[some] = right.double().mean(dim=1) * finite
+            right = (logits.argmax(dim=2) == labels).double().mean(dim=1)
+            wanted = logits.gather(2, labels.expand(len(logits), -1)[..., None]).squeeze(2)
+            losses = (logits.logsumexp(dim=2) - wanted).mean(dim=1)
+            accuracy[some] = right.where(finite, 0.0)
+            loss[some] = losses.where(finite, torch.inf)
 
-        self._in_chunks(work, len(found), EVALUATED_AT_ONCE)
-        return found.numpy()
+        self._in_chunks(work, n, EVALUATED_AT_ONCE)
+        return Evaluation(accuracy.numpy(), loss.double().numpy())
 
     def _in_chunks(self, work: Callable[[slice], None], n: int, at_once: int) -> None:
         chunks = [slice(begin, min(begin + at_once, n)) for begin in range(0, n, at_once)]

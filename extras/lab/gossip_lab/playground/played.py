@@ -19,15 +19,18 @@ METRICS = (
     "worst",
     "mean",
     "p10",
+    "loss",
     "consensus_distance",
     "quarantined",
     "falsely_quarantined",
     "present",
+    "samples",
 )
 """Metrics of the rows: accuracy (0 to 1) of the worst, the mean and the tenth percentile of present
-honest replicas; root mean square distance of honest parameters from their mean over the norm of
+honest replicas, and their mean loss on the test samples; root mean square distance of honest parameters from their mean over the norm of
 that mean; share of pairs of a present honest peer and a Byzantine one, or another honest one, in
-which the first has the second in quarantine; present peers."""
+which the first has the second in quarantine; present peers; samples in all updates that were used
+so far."""
 
 
 class Row(NamedTuple):
@@ -90,11 +93,13 @@ def measure(moment: Moment, task: Task, mishaps: Mishaps, seed: int) -> list[Row
     honest = np.flatnonzero(moment.present & ~byzantine)
     values = dict.fromkeys(METRICS, math.nan)
     values["present"] = float(moment.present.sum())
+    values["samples"] = float(moment.samples)
     if len(honest):
         rows = honest[:1] if moment.is_replicated else honest
-        accuracies = task.accuracies(moment.parameters[rows])
+        accuracies, losses = task.evaluate(moment.parameters[rows])
         values["worst"], values["mean"] = float(accuracies.min()), float(accuracies.mean())
         values["p10"] = float(np.quantile(accuracies, 0.1))
+        values["loss"] = float(losses.mean())
         values["consensus_distance"] = consensus_distance(moment.parameters[rows])
         pairs = len(honest) * max(1, int(byzantine.sum()))
         values["quarantined"] = float(moment.quarantined[byzantine].sum() / pairs)

@@ -15,7 +15,7 @@ from gossip.aggregators import attacks, outer as outer_steps
 from gossip_lab.bench import data_sets
 
 from .counters import draw_below
-from .learners import Batches, Cohort
+from .learners import Batches, Cohort, Evaluation
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +84,6 @@ class Task:
         self.cohort.descend(here, batches, self.lr, self.local_steps)
         return torch.sub(parameters, here, out=here)
 
-    def accuracies(self, parameters: Tensor) -> NDArray[np.float64]:
-        """Return the accuracy of each row of ``(m, d)`` on the test samples, ``(m,)``; 0 for a
-        model that is not finite."""
-        return self.cohort.accuracies(parameters, self.data.test_images, self.data.test_labels)
+    def evaluate(self, parameters: Tensor) -> Evaluation:
+        """Return accuracy and loss of each row of ``(m, d)`` on the test samples."""
+        return self.cohort.evaluate(parameters, self.data.test_images, self.data.test_labels)
