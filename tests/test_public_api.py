@@ -51,6 +51,7 @@ def test_signatures_that_users_rely_on():
         "optimizer",
         "judge",
         "together",
+        "clip_norm",
     ]
     assert [*inspect.signature(Session.shard).parameters] == [
         "self",

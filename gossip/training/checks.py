@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -80,6 +81,21 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
                 "exchanged",
                 "make the embedding with sparse=False",
             )
+
+
+def check_clip_norm(clip_norm: object, config: RunConfig) -> None:
+    """Raise ConfigError if aggregates cannot be clipped to that norm."""
+    if not isinstance(clip_norm, int | float) or not 0 < clip_norm < math.inf:
+        raise ConfigError(
+            f"prepare was given clip_norm={clip_norm!r}",
+            "give it a positive number, as torch.nn.utils.clip_grad_norm_",
+        )
+    if config.has_local_steps:
+        raise ConfigError(
+            "clip_norm with local_steps: rounds aggregate model differences, and no gradients",
+            "call torch.nn.utils.clip_grad_norm_(model.parameters(), ...) before each "
+            "optimizer.step()",
+        )
 
 
 def check_shapes(wire: WireFormat) -> None:

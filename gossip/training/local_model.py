@@ -3,6 +3,7 @@ node."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ class TrainedModel:
         layout: Of the whole model.
         wire: Format of its updates.
         parts: Layouts of its fragments (``Layout.cut``), or that of the whole model alone.
+        clip: Largest norm of an aggregate, under ``clip_norm``. It is agreed like the settings of a
+            parameter group. Empty: there is no limit.
     """
 
     model: torch.nn.Module
@@ -47,6 +50,7 @@ class TrainedModel:
     layout: Layout
     wire: WireFormat
     parts: tuple[Layout, ...]
+    clip: dict[str, Any]
 
 
 class CompileWatch:
@@ -168,7 +172,11 @@ class LocalModel:
     @property
     def rates(self) -> tuple[float, ...]:
         """Rates of the optimizer's next step."""
-        return rates_of(self.trained.optimizer.param_groups)
+        return rates_of(self._settings)
+
+    @property
+    def _settings(self) -> list[dict[str, Any]]:
+        return [*self.trained.optimizer.param_groups, self.trained.clip]
 
     def _fragment_of(self, round_id: int, collectives: int) -> int:
         return fragment_of(round_id, collectives, len(self.trained.parts))
@@ -263,8 +271,10 @@ class LocalModel:
         trained, result = self.trained, self._results[message.slot]
         part = trained.parts[self._fragment_of(message.round_id, message.collectives)]
         only_reads = only_reads_gradients(trained.optimizer)
+        factor = self._clip_factor(result[: part.trained], message.rates)
         lends = (
             self._lends
+            and factor == 1.0
             and self.arena.lends_results
             and part.has_views
             and only_reads
@@ -274,11 +284,14 @@ class LocalModel:
             part.point_gradients(result)
         else:
             part.scatter_gradients(result)
+            for parameter in part.parameters if factor < 1.0 else ():
+                if parameter.grad is not None:
+                    parameter.grad.mul_(factor)
         if part.reclaim_gradients():
             self.arena.renew_lent_memory()
         try:
             self.measure_gradients()
-            with stepping_with(trained.optimizer.param_groups, message.rates):
+            with stepping_with(self._settings, message.rates):
                 if only_reads:
                     trained.inner_step()
                 else:
@@ -289,6 +302,20 @@ class LocalModel:
         finally:
             if lends:
                 part.lend_gradients(torch.from_numpy(self.arena.lent_result(message.slot)))
+
+    def _clip_factor(self, numbers: torch.Tensor, rates: tuple[float, ...]) -> float:
+        """Return the factor by which ``torch.nn.utils.clip_grad_norm_`` would scale an aggregate
+        with these numbers, with the norm that the peers have agreed on."""
+        if not self.trained.clip:
+            return 1.0
+        with stepping_with(self._settings, rates):
+            norm_max = self.trained.clip["clip_norm"]
+        # The order of a sum depends on processor and threads. Computed in float64 and rounded to
+        # float32, the factor is the same on all peers.
+        # These blocks stay in the processor's cache.
+        blocks = map(torch.Tensor.double, torch.split(numbers, 2**15))
+        norm = math.sqrt(sum([torch.dot(block, block).item() for block in blocks]))
+        return float(np.float32(min(1.0, norm_max / (norm + 1e-6))))
 
     # --- states -----------------------------------------------------------------------------------
 

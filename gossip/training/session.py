@@ -24,7 +24,7 @@ from gossip.satellites import find_function
 
 from .batches import check_accumulate
 from .checkpointing import RunCheckpoints
-from .checks import check_model, check_rule, check_shapes, plain_model
+from .checks import check_clip_norm, check_model, check_rule, check_shapes, plain_model
 from .collectives import Collectives, Means, write_whole
 from .differing import compared
 from .exchange import Exchange
@@ -109,6 +109,7 @@ class Session:
         judge: Callable[..., Tensor] | None = None,
         *,
         together: bool = False,
+        clip_norm: float | None = None,
     ) -> tuple[Model, Optimizers]:
         """Connect the model and the optimizer to the swarm. Call it once, before the first step.
 
@@ -129,10 +130,13 @@ class Session:
             together: Step all optimizers in one round, at the ``step()`` of the last one, if the
                 script steps one after the other. Code between their steps sees the weights before
                 all of them.
+            clip_norm: Largest Euclidean norm of the aggregate that a round steps with. A longer one
+                is scaled to it, as by ``torch.nn.utils.clip_grad_norm_`` after DDP has averaged.
         Returns: ``(model, optimizer)``, the same objects.
         Raises:
             UnsupportedModel: Something in the model or the optimizer cannot be exchanged.
-            ConfigError: It was called twice, or the rule needs a ``judge``.
+            ConfigError: It was called twice, the rule needs a ``judge``, ``clip_norm`` is not
+                positive, or the run has local steps, which exchange no gradients to clip.
             SwarmError: The swarm did not come together.
         """
         self._run.check_open()
@@ -148,6 +152,8 @@ class Session:
                 "call peer.pipeline(layers, samples, loss=..., optimizer=...) in its place, or run "
                 "it without --plan",
             )
+        if clip_norm is not None:
+            check_clip_norm(clip_norm, self._config)
         optimizers = check_optimizers(optimizer)
         check_model(model, optimizers)
         plain, combined = plain_model(model), as_one(optimizers)
@@ -167,12 +173,13 @@ class Session:
             shapes = layout.shapes if len(parts) == 1 else ()
             wire = wire_of(self._config, self.id)(parts[0].elements, parts[0].marks, shapes)
             check_shapes(wire)
-            local.steps_directly = alone and wire.is_plain
+            clip = {} if clip_norm is None else {"clip_norm": clip_norm}
+            local.steps_directly = alone and wire.is_plain and not clip
             for each in () if local.steps_directly else optimizers:
                 make_modes_exact(each)
             coordinator = StepCoordinator(optimizers, self._steps.step, together, optimizer)
             self._steps.coordinator = coordinator
-            trained = TrainedModel(plain, combined, coordinator.step, layout, wire, parts)
+            trained = TrainedModel(plain, combined, coordinator.step, layout, wire, parts, clip)
             stepper, trained = choose_stepper(trained, self._run)
             local.attach(trained, stepper)
             self._steps.unprepared.prepared(optimizers, trained.optimizer, alone=alone)

@@ -118,6 +118,22 @@ def test_a_step_reads_the_result_where_it_lies_and_leaves_it_as_it_is(name, poin
     assert [each.tobytes() for each in left] == [each.tobytes() for each in vectors]
 
 
+def test_only_a_result_that_is_clipped_is_copied(pointed):
+    (model, optimizer), (twin, twin_optimizer) = twins(torch.optim.SGD, {})
+    vectors, left = [scale * each for scale, each in zip((1, 9, 1, 9), results(4), strict=True)], []
+    longest = max(float(np.linalg.norm(vector)) for vector in vectors[::2])
+    with FakeNodeSwarm(giving(vectors, left), peers=2) as swarm:
+        swarm.session.prepare(model, optimizer, clip_norm=longest + 1)
+        for seed, vector in enumerate(vectors):
+            backward(model, seed)
+            optimizer.step()
+            norm = float(np.linalg.norm(vector.astype(np.float64)))
+            alone(twin, twin_optimizer, vector * np.float32(min(1, (longest + 1) / (norm + 1e-6))))
+            assert same_bits(model, twin)
+    assert len(pointed) == 2 * 2, "of the results that are short enough"
+    assert [each.tobytes() for each in left] == [each.tobytes() for each in vectors]
+
+
 def test_what_a_script_writes_to_its_gradients_is_seen_by_nobody_and_gone_with_the_next_result():
     (model, optimizer), (twin, twin_optimizer) = twins(torch.optim.SGD, {})
     vectors, left = results(3), []

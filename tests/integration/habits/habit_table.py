@@ -118,6 +118,7 @@ HABITS: Mapping[str, Habit] = {
     "several_backwards": Habit(LOOP),
     "clip_before": Habit(LOOP),
     "clip_in_hook": Habit(LOOP),
+    "clip_norm": Habit(LOOP),
     "clamp_after": Habit(LOOP),
     "clamp_in_loop": Habit(LOOP),
     "manual_decay": Habit(LOOP),

@@ -64,7 +64,10 @@ class PlainPeer:
 
     # --- the calls of scripts ---------------------------------------------------------------------
 
-    def prepare(self, model: Any, optimizer: Any, judge: Any = None, together: bool = False) -> Any:
+    def prepare(  # type: ignore[no-untyped-def]
+        self, model: Any, optimizer: Any, judge: Any = None, together=False, clip_norm=None
+    ) -> Any:
+        self._clip_norm = clip_norm
         given = optimizer if isinstance(optimizer, list | tuple) else [optimizer]
         for each in given:
             base = getattr(each, "base", None)
@@ -148,6 +151,7 @@ class PlainPeer:
             self._samples = self.batches.end_round(1)
             self._used_alone = self.EVERY_SAMPLE
         self._average(at, True)
+        self._clip(at)
         if self.count > 1:
             self._generator = torch.get_rng_state()
             further = bool(self._stepped)
@@ -180,6 +184,14 @@ class PlainPeer:
         for p, part, has in zip(parameters, mean.split([p.numel() for p in parameters]), seen):  # noqa: B905
             p.grad = _put(p, part.view_as(p)) if has else p.grad
         return True
+
+    def _clip(self, at: int) -> None:
+        grads = [p.grad for p in self._parameters(at) if p.grad is not None]
+        if self._clip_norm is not None:
+            norm = torch.cat([grad.double().ravel() for grad in grads]).norm()
+            factor = (self._clip_norm / (norm + 1e-6)).clamp(max=1.0).float()
+            for grad in grads:
+                grad.mul_(factor)
 
     def _after(self, at: int) -> None:
         if self.count > 1 and not self._passing:
@@ -237,6 +249,7 @@ class PlainPeer:
             for p in self._parameters(at):
                 p.grad = None
             if stepped := self._average(at, False):
+                self._clip(at)
                 optimizer.step()
         self._passing = self._skips = False
         if not stepped:
