@@ -21,12 +21,13 @@ from .lazy import lazy
 
 if TYPE_CHECKING:
     from . import aggregators, testing, topologies
-    from .training import Session, init, spawn
+    from .training import MembershipChange, Session, init, spawn
 else:
     __getattr__, _ = lazy(__name__)
 
 __version__ = "0.1.0"
 __all__ = [
+    "MembershipChange",
     "Session",
     "__version__",
     "aggregators",

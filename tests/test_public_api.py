@@ -15,6 +15,7 @@ from gossip.training.session import Session
 
 def test_the_public_names_are_these():
     public = [
+        "MembershipChange",
         "Session",
         "__version__",
         "aggregators",
@@ -35,9 +36,9 @@ def test_the_public_names_are_these():
 def test_a_session_offers_this_and_no_more():
     public = {name for name, _ in inspect.getmembers(Session) if not name.startswith("_")}
     of_the_user = {"prepare", "shard", "log", "keep", "epochs", "steps", "save_every", "each_step"}
-    of_the_user |= {"no_sync", "close"}
+    of_the_user |= {"no_sync", "close", "on_membership_change"}
     facts = {"id", "round", "step", "initial_peers", "roster_peers", "alive_peers", "is_main"}
-    facts |= {"run_dir", "finished", "device"}
+    facts |= {"run_dir", "finished", "device", "roster"}
     facts |= {"confirmed", "answered", "stepped", "planned_peers", "closed"}
     of_the_user |= {"pipeline", "search_start"}
     collective = {"mean", "gather", "broadcast", "any", "barrier", "save"}

@@ -562,7 +562,8 @@ class Apply:
 @record
 class StartRound:
     """Let the trainer compute round ``round_id``. ``main``: the peer that does what only one peer
-    must do, the same on all peers."""
+    must do, the same on all peers. ``roster``: the members of the round, ascending. ``left``: peers
+    that have announced their end to the rounds, maybe before the membership records it."""
 
     round_id: int
     samples: DataSlice | None
@@ -574,6 +575,8 @@ class StartRound:
     # start of the round at this peer: earlier than now if the trainer was busy
     began_at: float = 0.0
     compares: bool = False  # the update needs digests of the replica
+    roster: tuple[PeerId, ...] = ()
+    left: tuple[PeerId, ...] = ()
 
 
 @record

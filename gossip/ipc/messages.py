@@ -206,9 +206,9 @@ class StartRoundCommand:
     epoch: int
     ranges: tuple[tuple[int, int], ...]
     want_parameters: bool
-    peers: int  # roster size
+    peers: int  # number of shares of a stream
     alive: int
-    rank: int = 0  # this peer's place in the roster
+    rank: int = 0  # this peer's share
     # predicted epoch and ranges of the next rounds
     coming: tuple[tuple[int, tuple[tuple[int, int], ...]], ...] = ()
     # the numbers of the ``EpochReport`` of the last completed epoch, if there is one
@@ -220,6 +220,8 @@ class StartRoundCommand:
     began_at: float = 0.0
     compares: bool = False  # whether the update needs digests of the replica
     given_up_ranges: tuple[tuple[int, int], ...] = ()  # of the same report
+    roster: tuple[int, ...] = ()
+    left: tuple[int, ...] = ()  # peers that have announced their leave
 
 
 @record

@@ -505,10 +505,6 @@ class Node:
             self._reducer.reduce(effect)
 
     def _committed(self, effect: events.Committed) -> None:
-        roster = effect.commit.roster
-        self.trainer.peers = len(roster)
-        if self.spec.peer in roster:
-            self.trainer.rank = roster.index(self.spec.peer)
         commit = effect.commit
         rule_s = (
             self._rule_clock.rule_time_s(commit.round_id, commit.shard) if effect.made else None
@@ -541,6 +537,9 @@ class Node:
             self._round = report.fields.get("round", self._round)
             self._begun.reached(self._round)
             self.trainer.alive = report.fields.get("alive", self.trainer.alive)
+        elif report.event in ("left", "dead", "alive_again"):
+            note = self.trainer.left.add if report.event == "left" else self.trainer.left.discard
+            note(report.fields["subject"])
         self._journal.event(report.event, **report.fields)
 
     def _chores(self, now: float) -> None:

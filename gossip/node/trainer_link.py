@@ -144,6 +144,7 @@ class TrainerLink:
         self.round_id = -1  # last round that the trainer got to compute
         self.peers = self.alive = 1  # sent with the next round
         self.rank = 0  # sent with the next round
+        self.left: set[int] = set()  # peers that have left and not returned
         self.peer = -1  # number of this peer
         # time of the update that it waits for; 0.0: the trainer is busy
         self.waits_since = 0.0
@@ -331,7 +332,9 @@ class TrainerLink:
         if isinstance(effect, events.CollectUpdate):
             return control.CollectCommand(effect.round_id, slot, effect.micro_batches)
         self.round_id = effect.round_id
-        samples = effect.samples or _NO_SAMPLES
+        samples, roster = effect.samples or _NO_SAMPLES, effect.roster
+        if self.peer in roster and not self._mixes:  # else peers do not agree on the roster
+            self.peers, self.rank = len(roster), roster.index(self.peer)
         last = samples.last
         return control.StartRoundCommand(
             effect.round_id,
@@ -351,6 +354,8 @@ class TrainerLink:
             effect.began_at,
             effect.compares,
             () if last is None else last.given_up_ranges,
+            roster,
+            (*effect.left, *self.left),
         )
 
     def _slot_for(self, round_id: int) -> int | None:

@@ -91,7 +91,9 @@ class Exchange:
         is_prepared: Whether the node has the model.
         halted: The node's message that it ends; None before.
         has_begun: Whether any ``StartRoundCommand`` has come; it describes the other peers.
-        peers, alive: Size of the roster and its number of alive peers, by that command.
+        alive: Number of alive peers of the roster, by that command.
+        roster: Peers of the round, ascending, by that command; before, this peer alone.
+        left: Peers that have announced their leave, by that command.
         restores: Number of times that a state of other peers replaced this peer's.
         lost: Rounds that were to step the optimizer and did not.
     """
@@ -132,8 +134,9 @@ class Exchange:
         self.main = 0
         self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
         self.on_step: Callable[[control.ApplyCommand], None] = lambda applied: None
-        self.peers = self.alive = 1
-        self.has_begun = False
+        self.alive, self.has_begun = 1, False
+        self.roster: tuple[int, ...] = (place.peer,)
+        self.left: tuple[int, ...] = ()
         self._judging = JudgeService()
         self._shard: events.DataConfigured | None = None
         self.halted: events.Halt | None = None
@@ -732,7 +735,7 @@ class Exchange:
             self._answered = go.round_id - 1
         self.go, self.has_begun = go, True
         self.round_id, self._loaded = go.round_id, None
-        self.peers, self.alive = go.peers, go.alive
+        self.roster, self.left, self.alive = go.roster, go.left, go.alive
         self.collectives, self.main = go.collectives, go.main
         self._forget_stale(go.round_id)
 

@@ -59,6 +59,7 @@ class TrainingLoop:
         if go is None:
             return None
         self.rounds.batches.reading = go
+        run.membership.notify()
         self.steps.begin_computing()
         return None if run.is_out_of_rounds else go
 
@@ -105,6 +106,7 @@ class TrainingLoop:
         try:
             while (step := run.step) < total and not run.is_over:
                 self.run.answers.reached(2 * step)
+                run.membership.notify()
                 self.steps.seed()  # independent of draws after the step before
                 self.steps.begin_pass()
                 yield step

@@ -11,6 +11,7 @@ from gossip.errors import ConfigError
 
 from .collectives import CollectiveAnswers
 from .exchange import Exchange
+from .membership import MembershipCallbacks
 from .node_start import PeerPlace
 from .stepping import EveryStep
 from .steps import steps_of
@@ -32,6 +33,7 @@ class PeerRun:
         model: Its model.
         termination: Handler of signals that request the script's end.
         answers: Answers of collective operations, by place of the script.
+        membership: Functions of the script that follow changes of the roster.
         planned_peers: Number of peers that epochs are planned for.
         in_loop: Whether the script is in ``steps`` or ``epochs``, which end with the run.
         epoch: Epoch that ``epochs`` has yielded; -1: none.
@@ -49,6 +51,7 @@ class PeerRun:
         self.exchange, self.model, self.termination = exchange, exchange.model, termination
         self.hooks, self.answers = steps_of(place), CollectiveAnswers(place.config.f or 0)
         exchange.on_collected = self.answers.collected
+        self.membership = MembershipCallbacks(exchange)
         self.planned_peers = place.config.peers
         self.in_loop = self.in_round = False
         self.is_prepared = self.is_stopped = self.is_closed = False

@@ -213,6 +213,8 @@ class ScriptSteps:
             checkpoints.has_new_step = True
         elif run.is_asked_to_stop:
             run.termination.stop()
+        if not (run.in_loop or self._rounds.batches.expected):
+            run.membership.notify()  # no loop of ours knows where the next step begins
         self.begin_computing()
 
     def end_local_step(self) -> None:

@@ -35,6 +35,7 @@ from .loader import ShardedLoader, loader_of
 from .local_model import TrainedModel
 from .local_steps import choose_stepper
 from .loops import TrainingLoop
+from .membership import MembershipChange
 from .metrics import line_of
 from .node_start import NodeHandle, PeerPlace, StartNode
 from .optimizer import StepCoordinator, check_optimizers, make_modes_exact
@@ -199,6 +200,7 @@ class Session:
         with compared(self.run_dir, self.id, self._run.model.trained.layout):
             self._exchange.prepare(self._judging)
         self._run.stepper.resume_after_round()  # with own parameters of a checkpoint
+        self._run.membership.notify()
         self._steps.seed()
 
     def shard(
@@ -429,6 +431,28 @@ class Session:
         self._steps.add_function(function, after)
         return function
 
+    def on_membership_change(
+        self, function: Callable[[MembershipChange], object]
+    ) -> Callable[[MembershipChange], object]:
+        """Call ``function`` with each change of the roster: peers that joined, returned, died or
+        left.
+
+        It is called in the thread of the script, between two steps: when the loader, ``steps`` or
+        ``epochs`` begins a step, and without them at the end of ``optimizer.step()``. The first
+        roster of this process is no change. In rolling rounds the roster is part of the commit, so
+        all peers in a round have the same one. A late peer gets the changes of missed rounds as
+        one. In gossip rounds the roster has the peers that are neither dead nor left in this peer's
+        view, in a pipeline those of its stage.
+
+        Args:
+            function: Takes a ``MembershipChange``. It must not call methods of this peer that
+                exchange data. Its exceptions are those of the script.
+        Returns: ``function``, so this can be a decorator.
+        """
+        self._run.check_open()
+        self._run.membership.add(function)
+        return function
+
     def save_every(self, folder: str | Path, every: int | None = None, keep: int = 3) -> None:
         """Save checkpoints of the run: one every ``every`` steps, at the end, at Ctrl-C and at
         SIGTERM. Call it after ``prepare`` and ``keep``, before the first step.
@@ -612,9 +636,14 @@ class Session:
         return self._run.planned_peers
 
     @property
+    def roster(self) -> tuple[int, ...]:
+        """Numbers of the peers in the roster of the present round, ascending, this one included."""
+        return self._run.roster.roster
+
+    @property
     def roster_peers(self) -> int:
-        """Number of peers in the roster of the present round, this one included."""
-        return self._run.roster.peers
+        """Number of peers in ``roster``."""
+        return len(self.roster)
 
     @property
     def alive_peers(self) -> int:

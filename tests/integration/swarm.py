@@ -144,6 +144,7 @@ class ProcessSwarm:
         asyncio.run(self._warm.ready())
         self.peers = [self._start(peer) for peer in range(n)]
         self._replaced: list[SwarmPeer] = []
+        self.output: dict[int, str] = {}  # of peers that have ended
 
     def _start(self, peer: int, incarnation: int = 0) -> SwarmPeer:
         ours, theirs = socket.socketpair()
@@ -207,6 +208,7 @@ class ProcessSwarm:
                 pytest.fail(f"peer {peer} does not end\n{self.report()}")
             assert self.peers[peer].returncode == 0, f"peer {peer}: {err[-3000:]}\n{self.report()}"
             said[peer] = out.strip().splitlines()[-1]
+            self.output[peer] = out
         return said
 
     def report(self) -> str:

@@ -3,6 +3,7 @@ others make of it."""
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from effort import effort
-from swarm import WAIT_S, ProcessSwarm, again, roster
+from swarm import TRAINER, WAIT_S, ProcessSwarm, again, roster
 
 from gossip.core import QUORUM_LOST
 
@@ -66,6 +67,46 @@ def test_peers_find_each_other_train_wait_for_no_one_who_is_busy_and_end_with_th
         "each round is made once"
     )
     assert all(commit["contributors"] for commit in made)
+
+
+WATCHING = TRAINER.replace(
+    "busy_peer, busy_round =",
+    """
+@peer.on_membership_change
+def show(change):
+    print("change", change.round_id, change.joined, change.died, change.left, flush=True)
+busy_peer, busy_round =""",
+)
+
+
+def test_the_scripts_of_the_others_are_shown_a_death_a_return_and_a_leave_as_committed(
+    swarm: Callable[..., ProcessSwarm],
+) -> None:
+    four = swarm(4, trainer=WATCHING)
+    for peer in range(4):
+        four.wait_round(peer, 3)  # all of them are in it
+    os.killpg(four.peers[1].pid, signal.SIGKILL)
+    four.wait(lambda: roster(four) == [0, 2, 3], "a roster without the dead peer")
+    four.start_again(1, incarnation=1)
+    again(four, 1, by=0)
+    os.kill(four.peers[3].pid, signal.SIGTERM)
+    four.wait(lambda: roster(four) == [0, 1, 2], "a roster without the peer that has left")
+    four.finish(0, 1, 2)
+    made = [commit for peer in range(4) for commit in four.commits(peer)]
+    committed = {commit["round"] + 1: set(commit["roster"]) for commit in made}
+    died, returned, left = ((), (1,), ()), ((1,), (), ()), ((), (), (3,))
+    for peer, changes in {0: [died, returned, left], 1: [left], 2: [died, returned, left]}.items():
+        shown, known = changes_of(four.output[peer]), {0, 1, 2, 3}
+        assert [change[1:] for change in shown] == changes, "the first roster is none"
+        for round_id, *change in shown:
+            known = (known | {*change[0]}) - {*change[1], *change[2]}
+            assert known == committed[round_id], f"peer {peer}, round {round_id}"
+
+
+def changes_of(output: str) -> list[tuple[Any, ...]]:
+    """What ``show`` has printed."""
+    lines = [line.partition(" ")[2] for line in output.splitlines() if line.startswith("change")]
+    return [ast.literal_eval(f"({line.replace(' (', ', (')})") for line in lines]
 
 
 @pytest.mark.parametrize("keys", effort([True], [False, True]))

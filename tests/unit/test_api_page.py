@@ -38,6 +38,7 @@ SECTIONS: dict[str, tuple[str, Things]] = {
             "gossip.init": (gossip.init, None),
             "gossip.spawn": (gossip.spawn, None),
             "gossip.Session": (gossip.Session, None),
+            "gossip.MembershipChange": (gossip.MembershipChange, ()),
             "Pipeline": (Pipeline, None),
             "ShardedLoader": (ShardedLoader, ("__iter__", "__len__", "close")),
             "ShardedStream": (ShardedStream, ("__iter__", "__len__", "close")),

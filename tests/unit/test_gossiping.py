@@ -91,6 +91,11 @@ class GossipTable:
     def start(self, round_id: int = 0) -> list[Effect]:
         return self.rounds.begin(round_id, self.now)
 
+    def go(self, round_id: int, **fields: Any) -> StartRound:
+        """The start of a round of all that are here."""
+        here = [peer for peer in self.settings.peers if peer not in self.view.gone]
+        return StartRound(round_id, None, roster=tuple(here), **fields)
+
     def contribute(self, *values: float, **fields: Any) -> list[Effect]:
         given = Contributed(self.rounds.round_id, 8, (vector(*(values or (1.0, 1.0))),), loss=0.5)
         return self.rounds.on_contributed(replace(given, **fields), self.now)
@@ -150,7 +155,7 @@ def test_a_rule_is_given_the_aggregate_that_was_applied_last_and_none_of_another
 
 def test_a_round_goes_from_go_to_the_next_go() -> None:
     table = GossipTable()
-    assert table.start() == [StartRound(0, None, want_parameters=False)]
+    assert table.start() == [table.go(0)]
     sent = only(table.contribute(), Send)
     assert sorted(send.peer for send in sent) == [1, 2, 3]
     assert {send.message for send in sent} == {Push(LINEAGE, 0, "gradient", 8, 0.5, b"")}
@@ -169,7 +174,7 @@ def test_a_round_goes_from_go_to_the_next_go() -> None:
         [0, 1, 2, 3],
         4,
     )
-    assert table.applied() == [StartRound(1, None, want_parameters=False)]
+    assert table.applied() == [table.go(1)]
 
 
 def test_a_swarm_of_one_applies_its_own_update() -> None:
@@ -178,7 +183,7 @@ def test_a_swarm_of_one_applies_its_own_update() -> None:
     effects = table.contribute(3.0, 4.0)
     assert only(effects, Apply)[0].payloads[0].data == (3.0, 4.0)
     assert not only(effects, Aggregate)
-    assert table.applied() == [StartRound(1, None)]
+    assert table.applied() == [table.go(1)]
 
 
 def test_a_liar_pushes_the_lie_and_keeps_its_true_update() -> None:
@@ -680,7 +685,17 @@ def test_a_peer_far_behind_passes_over_rounds_and_lands_where_parameters_are_mix
     table.answer(only(table.contribute(), Aggregate)[0])
     effects = table.applied()
     assert reports(effects, "behind") == [{"round": 1, "ahead": 29}]
-    assert only(effects, StartRound) == [StartRound(27, None, want_parameters=True)]
+    assert only(effects, StartRound) == [table.go(27, want_parameters=True)]
+
+
+def test_a_round_begins_with_those_that_are_not_gone() -> None:
+    table = GossipTable(peers=3)
+    table.start()
+    table.view.gone = {1}
+    table.push(2)
+    table.answer(only(table.contribute(), Aggregate)[0])
+    (begun,) = only(table.applied(), StartRound)
+    assert begun.roster == (0, 2)
 
 
 def test_a_peer_a_little_behind_passes_over_nothing() -> None:
@@ -689,7 +704,7 @@ def test_a_peer_a_little_behind_passes_over_nothing() -> None:
     for peer in (1, 2):
         table.push(peer, 1 + BEHIND_ROUNDS)
     table.answer(only(table.contribute(), Aggregate)[0])
-    assert table.applied() == [StartRound(1, None)]
+    assert table.applied() == [table.go(1)]
 
 
 def test_the_word_of_f_liars_takes_nobody_ahead() -> None:
@@ -701,7 +716,7 @@ def test_the_word_of_f_liars_takes_nobody_ahead() -> None:
     for peer in (3, 4):
         effects += table.push(peer)
     table.answer(only(effects, Aggregate)[0])
-    assert table.applied() == [StartRound(1, None)]
+    assert table.applied() == [table.go(1)]
 
 
 def test_a_jump_breaks_off_the_round_and_its_answers_are_ignored() -> None:
@@ -711,7 +726,7 @@ def test_a_jump_breaks_off_the_round_and_its_answers_are_ignored() -> None:
     table.push(1)
     table.push(2)
     (ask,) = only(table.push(3), Aggregate)
-    assert only(table.rounds.jump(40, table.now), StartRound) == [StartRound(40, None)]
+    assert only(table.rounds.jump(40, table.now), StartRound) == [table.go(40)]
     assert table.contribute(round_id=0) == []
     table.contribute()
     table.push(1)

@@ -112,6 +112,30 @@ def test_the_round_goes_to_the_trainer_and_its_update_comes_back_by_reference() 
         )
 
 
+def test_a_round_tells_its_roster_and_who_has_left() -> None:
+    """A peer that left, and returned and died, has died."""
+    core = FakeCore()
+    with NodeRig(core, peer=2, peers=4) as stage:
+        stage.prepare()
+
+        def go(*effects: Any) -> control.StartRoundCommand:
+            core.say(*effects)
+            told = stage.hear()
+            assert isinstance(told, control.StartRoundCommand)
+            return told
+
+        def report(event: str, peer: int) -> events.Report:
+            return events.Report(event, {"subject": peer, "round": 0})
+
+        first = go(StartRound(0, None, roster=(0, 1, 2, 3)))
+        assert (first.roster, first.left, first.rank, first.peers) == ((0, 1, 2, 3), (), 2, 4)
+        gone = report("left", 0), report("dead", 1)
+        second = go(*gone, StartRound(0, None, roster=(2, 3)))
+        assert (second.roster, second.left, second.rank, second.peers) == ((2, 3), (0,), 0, 2)
+        back = report("alive_again", 0), report("dead", 0), report("left", 3)
+        assert go(*back, StartRound(0, None, roster=(2,), left=(1,))).left == (1, 3)
+
+
 def test_an_update_that_is_not_finite_is_marked() -> None:
     core = FakeCore()
     with NodeRig(core) as stage:

@@ -133,6 +133,7 @@ class RollingTable:
             case Apply():
                 self.apply(i, effect)
             case StartRound(round_id=round_id):
+                assert effect.roster == self.peers[i].roster.peers
                 self.go[i], self.began_at[i] = round_id, effect.began_at
             case Report():
                 self.reports[i].append(effect)

@@ -413,7 +413,9 @@ class GossipRounds:
             rank = self._first.index(self.local) if known else self.local % n
             samples_total, batch, ahead = self._data
             samples = DataShare(rank, n, samples_total, batch).slice(self.round_id, ahead)
-        return StartRound(self.round_id, samples, want_parameters=self.mixes)
+        return StartRound(
+            self.round_id, samples, want_parameters=self.mixes, roster=self._members()
+        )
 
     def _push(self, own: Contributed) -> list[Effect]:
         pushes = self._plan(self.round_id, self._members()).pushes

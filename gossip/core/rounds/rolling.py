@@ -880,6 +880,8 @@ class RollingRounds:
             deadline_us=self.replicated.deadline_us,
             began_at=self.lag_detector.began_at,
             compares=self.divergence.compares_next,
+            roster=self.replicated.roster.peers,
+            left=tuple(self.departures.done),
         )
 
     def _send_update(self, shard: ShardRound, now: float) -> list[Effect]:
