@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from .feedback import UpdateEncoder
     from .loader import ShardedLoader
     from .local_model import TrainedModel
-    from .orders import separate, stratify
     from .membership import MembershipChange
+    from .orders import separate, stratify
     from .peer_run import PeerRun
     from .saving import LEDGER_FILE
     from .schedulers import counts_steps, steps_of
