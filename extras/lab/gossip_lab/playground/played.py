@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -27,10 +25,10 @@ METRICS = (
     "samples",
 )
 """Metrics of the rows: accuracy (0 to 1) of the worst, the mean and the tenth percentile of present
-honest replicas, and their mean loss on the test samples; root mean square distance of honest parameters from their mean over the norm of
-that mean; share of pairs of a present honest peer and a Byzantine one, or another honest one, in
-which the first has the second in quarantine; present peers; samples in all updates that were used
-so far."""
+honest replicas, and their mean loss on the test samples; root mean square distance of their
+parameters from the mean, over the norm of the mean; share of pairs of a present honest peer and a
+Byzantine one, or another honest one, in which the first has the second in quarantine; present
+peers; samples in all updates that were used so far."""
 
 
 class Row(NamedTuple):
@@ -76,13 +74,6 @@ class PlayedRun:
     def bytes(self) -> int:
         """Bytes of payloads that were sent in the run."""
         return self.rows[-1].bytes if self.rows else 0
-
-    def write_csv(self, path: Path) -> None:
-        """Write the rows with a header line."""
-        with path.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file)
-            writer.writerow(Row._fields)
-            writer.writerows(self.rows)
 
 
 def measure(moment: Moment, task: Task, mishaps: Mishaps, seed: int) -> list[Row]:
