@@ -57,7 +57,7 @@ from .events import (
     TrainerLost,
     TrainerProgress,
 )
-from .ledger import genesis, pack_ledger, squeeze, stretch, unpack_ledger
+from .ledger import Ledgers, genesis, pack_ledger, squeeze, stretch, unpack_ledger
 from .lifecycle import (
     DIVERGED,
     HELLO_INTERVAL_S,
@@ -213,7 +213,7 @@ class Peer:
         self.quorum_watch = QuorumWatch(
             local,
             settings,
-            self._rolling.attendance.skip_reason if self._rolling else members.skip_reason,
+            self._rolling.attendance.reachable if self._rolling else members.reachable,
             self.shutdown,
             self.recovery.giving.current_receivers,
         )
@@ -325,6 +325,12 @@ class Peer:
     def incarnation(self) -> int:
         """Incarnation of this peer, which every envelope carries."""
         return self.membership.incarnation
+
+    def share_ledgers(self, ledgers: Ledgers, headers: dict[int, tuple[Commit, bytes]]) -> None:
+        """Share the ledger of rolling rounds with other peers of a simulation. Call this before the
+        first event."""
+        if self._rolling is not None:
+            self._rolling.replicated.share(ledgers, headers)
 
     def admit(self, sender: PeerId, message: Message) -> Admission:
         """Return the payload that may follow the header of ``message``, by local state alone."""

@@ -34,6 +34,13 @@ class View(Protocol):
     def skip_reason(self, peer: PeerId) -> str:
         """Return the reason not to wait for a peer now; "" if it is usable."""
 
+    def reachable(self, peers: Collection[PeerId]) -> Collection[PeerId]:
+        """Return those of ``peers`` without a reason to skip them, and the local peer."""
+
+    @property
+    def ended(self) -> set[PeerId]:
+        """Peers that will not return, by the launcher."""
+
     @property
     def version(self) -> int:
         """Number that changes if a result of ``is_gone`` or ``met`` may change."""

@@ -12,6 +12,7 @@ from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
 from gossip.core.transfer.chunks import PIECE_BYTES
 from gossip.topologies import load
+from gossip_lab.simulation.world import SharedLedgers
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.observer import Observer
 from gossip_lab.simulation.world.toy_trainer import Reducer, ToyTrainer, weighted_mean
@@ -34,20 +35,25 @@ def peer_swarm(
     make_trainer: Callable[[PeerId, int], ToyTrainer],
     topology: str = "rolling",
     started: int | None = None,
+    share: SharedLedgers | None = None,
 ) -> Swarm[Peer]:
     """Whole peers, each of which knows the last address of every other when it starts.
 
     Args:
         started: Peers that are there from the beginning; all by default.
+        share: The ledgers that they share; each has its own by default.
     """
     n = len(settings.peers) if started is None else started
     plan, folder = load(topology), {peer: address(peer, 0) for peer in range(n)}
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = folder[peer] = address(peer, incarnation)
-        return Peer(
+        core = Peer(
             peer, incarnation, settings, plan, control=control, bulk=bulk, seeds=dict(folder)
         )
+        if share is not None:
+            share.add(core)
+        return core
 
     return Swarm(make_core, n, settings.seed, make_trainer=make_trainer)
 

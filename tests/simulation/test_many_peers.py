@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from gossip.transport.codec import HEADER_BYTES_MAX
-from gossip_lab.simulation.campaign.many_peers import ManyPeers, many_peers
+from gossip_lab.simulation.campaign.many_peers import ManyPeers, many_peers, measure_speed
 
 PEERS_MOST = 1000
 
@@ -36,3 +38,11 @@ def test_nobody_greets_whom_it_knows_from_the_start() -> None:
     for_two_who_come = 20 * found.n
     assert found.sent["Hello"] < for_two_who_come
     assert found.sent["PushPull"] < 8 * found.n
+
+
+@pytest.mark.parametrize("topology", ["rolling", "random-k"])
+def test_the_speed_is_that_of_the_rounds_that_were_played(topology: str) -> None:
+    found = measure_speed(ManyPeers(8, rounds=4, topology=topology))
+    assert (found.n, found.rounds, found.topology) == (8, 4, topology)
+    assert 10 < found.events_per_peer_round < 30
+    assert found.peer_rounds_per_s > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from gossip.core.messages import PeerId
 
 
@@ -15,6 +17,11 @@ class FixedView:
 
     def skip_reason(self, peer: PeerId) -> str:
         return self.skipped.get(peer, "dead" if peer in self.gone else "")
+
+    def reachable(self, peers: Collection[PeerId]) -> list[PeerId]:
+        return [peer for peer in peers if not self.skip_reason(peer)]
+
+    ended = frozenset[PeerId]()
 
     @property
     def version(self) -> int:

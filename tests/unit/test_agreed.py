@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+from gossip.core.ledger import Ledger
 from gossip.core.ledger.replicated_state import ReplicatedState
+from gossip.core.messages import Accusation, Commit, Contribution, Rejection
 from gossip.core.settings import CoreSettings
 
 WRONG: dict[int, tuple[Any, ...]] = {
@@ -83,3 +85,27 @@ def test_a_sound_snapshot_is_looked_at_without_a_change_and_then_taken_over() ->
     assert held(mine) == before
     mine.adopt(0, theirs.lineage.head, packed(theirs))
     assert held(mine) == held(theirs) != before
+
+
+def test_a_copy_of_a_ledger_changes_alone() -> None:
+    settings = CoreSettings(b"run", b"lineage", 0, (0, 1, 2, 3), f=1)
+    ledger = Ledger(settings)
+    ledger.configure_data(60, 8, 0)
+
+    def apply(to: Ledger, round_id: int) -> tuple[Any, ...]:
+        """Each table has an entry from before, which this changes."""
+        turns = Accusation(3, round_id, turn=b"t" * 16, content=b"c" * 16)
+        accusations = (Accusation(2, round_id, silent=True), Accusation(1, round_id), turns)
+        used = tuple([Contribution(peer, 4, 0.3, 1.0, took_us=1000) for peer in (0, 1, 3)])
+        where = b"lineage", round_id, 0, 0, 0, round_id % 2, b"p" * 16, b"d" * 16
+        rejected = (Rejection(2, "non_finite"),)
+        to.begin()
+        to.apply([Commit(*where, used, rejected, (0, 1, 2, 3), None, "", accusations=accusations)])
+        return to.begin()
+
+    before = apply(ledger, 0)
+    packed, copied = json.dumps(before[3]), ledger.copy()
+    after = [apply(copied, round_id) for round_id in range(1, 8)][-1]
+    assert json.dumps(ledger.begin()[3]) == packed
+    tables = zip(before[3][1:-1], after[3][1:-1], strict=True)
+    assert all(ours != theirs for ours, theirs in tables), "each table has changed"

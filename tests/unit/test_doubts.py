@@ -209,7 +209,7 @@ def test_only_what_is_handed_over_in_a_turn_of_its_server_is_remembered(
         {"parent": b"g" * 16},
     ):
         desk.result_validator.saw(Received(3, 0, replace(said, **claims)))
-    assert len(desk.result_validator.witness.statements(7)) == remembered
+    assert len(desk.result_validator.witness.statements(desk.agreed.equivocations, 7)) == remembered
 
 
 def test_what_more_than_f_have_handed_over_is_taken() -> None:

@@ -21,6 +21,7 @@ from gossip.core.settings import TrustSettings
 ATTACKER = 7
 TRUE = Commit(b"l", 5, 0, 0, 0, ATTACKER, b"p" * 16, b"d" * 16, (), (), tuple(range(8)), None, "")
 FALSE = replace(TRUE, digest=b"e" * 16)
+NOTHING = EquivocationDetector(f=1)
 
 
 def stated(by: PeerId, *accusations: Accusation) -> Commit:
@@ -78,25 +79,25 @@ def test_no_peer_can_push_out_what_others_state() -> None:
 
 def test_a_witness_states_what_it_was_handed_itself_once_it_hears_of_another() -> None:
     table = EquivocationDetector(f=1)
-    witness = EquivocationWitness(0, table)
+    witness = EquivocationWitness(0)
     witness.saw(3, 0, FALSE)
-    assert witness.statements(0) == [], "hearsay"
+    assert witness.statements(table, 0) == [], "hearsay"
     witness.saw(ATTACKER, 0, TRUE)
-    [accusation] = witness.statements(0)
+    [accusation] = witness.statements(table, 0)
     assert (accusation.peer, accusation.round_id) == (ATTACKER, 5)
     table.observe_round([stated(0, accusation)])
-    assert witness.statements(0) == [], "it is known"
+    assert witness.statements(table, 0) == [], "it is known"
 
 
 def test_a_witness_states_it_too_when_it_reads_of_another() -> None:
     table = EquivocationDetector(f=1)
-    witness, other = EquivocationWitness(0, table), EquivocationWitness(1, table)
+    witness, other = EquivocationWitness(0), EquivocationWitness(1)
     witness.saw(ATTACKER, 0, TRUE)
     other.saw(ATTACKER, 0, FALSE)
-    assert (witness.statements(0), other.statements(0)) == ([], [])
+    assert (witness.statements(table, 0), other.statements(table, 0)) == ([], [])
     other.saw(3, 0, TRUE)
-    table.observe_round([stated(1, *other.statements(0))])
-    [accusation] = witness.statements(0)
+    table.observe_round([stated(1, *other.statements(table, 0))])
+    [accusation] = witness.statements(table, 0)
     assert accusation.turn.hex() == table.pack()[0][0][3]
 
 
@@ -109,19 +110,19 @@ def test_another_life_attempt_shard_or_history_is_another_turn() -> None:
         (0, replace(TRUE, shard=1)),
         (0, replace(TRUE, parent=b"q" * 16)),
     ):
-        witness = EquivocationWitness(0, EquivocationDetector(f=1))
+        witness = EquivocationWitness(0)
         witness.saw(ATTACKER, incarnation, commit)
         witness.saw(3, 0, replace(commit, digest=b"x" * 16))
-        turns.update(accusation.turn for accusation in witness.statements(0))
+        turns.update(accusation.turn for accusation in witness.statements(NOTHING, 0))
     assert len(turns) == 5
 
 
 def test_what_is_remembered_is_bounded_for_each_who_says_it() -> None:
-    witness = EquivocationWitness(0, EquivocationDetector(f=1))
+    witness = EquivocationWitness(0)
     for round_id in range(2 * TURNS_KEPT):
         witness.saw(ATTACKER, 0, replace(TRUE, round_id=round_id))
         witness.saw(3, 0, replace(TRUE, round_id=round_id, digest=b"z" * 16))
-    assert [accusation.round_id for accusation in witness.statements(0)] == list(
+    assert [accusation.round_id for accusation in witness.statements(NOTHING, 0)] == list(
         range(TURNS_KEPT, 2 * TURNS_KEPT)
     )
     assert max(map(len, (*witness._heard.values(), *witness._handed.values()))) == TURNS_KEPT
@@ -130,7 +131,7 @@ def test_what_is_remembered_is_bounded_for_each_who_says_it() -> None:
 def test_turns_that_a_liar_makes_up_push_out_nothing_of_others_nor_its_own_of_a_later_round() -> (
     None
 ):
-    witness = EquivocationWitness(0, EquivocationDetector(f=1))
+    witness = EquivocationWitness(0)
     other = replace(TRUE, server=6)
     for commit in (TRUE, other):
         witness.saw(commit.server, 0, commit)
@@ -139,7 +140,7 @@ def test_turns_that_a_liar_makes_up_push_out_nothing_of_others_nor_its_own_of_a_
         witness.saw(5, 0, replace(TRUE, server=5, made_at=made_at))
         witness.saw(5, 0, replace(TRUE, server=6, made_at=made_at))
         witness.saw(ATTACKER, 0, replace(TRUE, round_id=4, made_at=made_at))
-    assert {accusation.peer for accusation in witness.statements(0)} == {ATTACKER, 6}
+    assert {accusation.peer for accusation in witness.statements(NOTHING, 0)} == {ATTACKER, 6}
 
 
 def test_what_one_peer_says_of_all_servers_is_bounded_and_ages() -> None:
@@ -163,10 +164,13 @@ def test_what_one_peer_says_of_all_servers_is_bounded_and_ages() -> None:
     late = replace(TRUE, round_id=10 + table.window, server=30, accusations=(receipt(b"a", 9),))
     table.observe_round([late])
     assert table.pack()[0] == ()
-    witness = EquivocationWitness(0, table)
+    witness = EquivocationWitness(0)
     witness.saw(ATTACKER, 0, replace(TRUE, round_id=9))
     witness.saw(3, 0, replace(TRUE, round_id=9, digest=b"z" * 16))
-    assert [len(witness.statements(at)) for at in (9 + table.window, 10 + table.window)] == [1, 0]
+    assert [len(witness.statements(table, at)) for at in (9 + table.window, 10 + table.window)] == [
+        1,
+        0,
+    ]
 
 
 def test_two_proofs_are_enough_for_quarantine_and_the_reason_is_told() -> None:

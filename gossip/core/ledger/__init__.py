@@ -17,6 +17,7 @@ from .checkpoint import (
 from .data_cursor import Ranges
 from .data_share import DataShare
 from .equivocation import EquivocationWitness
+from .ledger import BegunRound, Ledger, Ledgers
 from .log import (
     LENGTHS_KEPT,
     ROUNDS_KEPT_ALWAYS,

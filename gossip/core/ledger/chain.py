@@ -196,6 +196,10 @@ class Lineage:
             self._headers[commit.shard] = commit, header
         return header
 
+    def share_headers(self, headers: dict[int, tuple[Commit, bytes]]) -> None:
+        """Cache headers in ``headers``, where other peers of this process cache theirs."""
+        self._headers = headers
+
     def restart(self, next_round: int, head: bytes) -> None:
         """Continue at another round of the chain, after a state transfer. ``head``: H of the round
         before ``next_round``, from the offer."""

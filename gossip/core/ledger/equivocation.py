@@ -185,10 +185,9 @@ class EquivocationWitness:
     def __init__(
         self,
         local: PeerId,
-        equivocations: EquivocationDetector,
         header: Callable[[Commit], bytes] = header_bytes,
     ) -> None:
-        self.local, self.equivocations, self.header = local, equivocations, header
+        self.local, self.header = local, header
         # first result of each turn, as received from the server itself
         self._handed: dict[PeerId, dict[Place, Accusation]] = {}
         # contents that each peer has sent, with their rounds
@@ -209,12 +208,15 @@ class EquivocationWitness:
             while len(handed) > TURNS_KEPT:
                 del handed[min(handed, key=lambda place: place[1])]
 
-    def statements(self, round_id: int, forked: Container[int] = ()) -> list[Accusation]:
+    def statements(
+        self, equivocations: EquivocationDetector, round_id: int, forked: Container[int] = ()
+    ) -> list[Accusation]:
         """Return accusations about disputed turns that this peer has not stated yet, the latest
-        last. ``round_id`` bounds their age. ``forked``: rounds after which other peers have another
-        history, though this peer may not have received their result."""
+        last. ``equivocations``: accusations in the history. ``round_id`` bounds their age.
+        ``forked``: rounds after which other peers have another history, though this peer may not
+        have received their result."""
         oldest, apart, first = (
-            round_id - self.equivocations.window,
+            round_id - equivocations.window,
             set[Place](),
             dict[Place, bytes](),
         )
@@ -228,7 +230,7 @@ class EquivocationWitness:
             for item in known.items()
             if item[1].round_id >= oldest
         ]
-        stated = self.equivocations.contents()
+        stated = equivocations.contents()
         disputed = [
             c
             for place, c in handed
@@ -237,7 +239,7 @@ class EquivocationWitness:
             or stated.get((c.peer, (c.round_id, c.turn)), NONE) - {c.content}
         ]
         return sorted(
-            [c for c in disputed if self.equivocations.wants(self.local, c)],
+            [c for c in disputed if equivocations.wants(self.local, c)],
             key=lambda accusation: accusation.round_id,
         )
 

@@ -168,7 +168,7 @@ class TrustTable:
         self._judged = judged
         # measurements so far, unequal ones among them, and rounds since the last one
         self._windows = self._unequal = self._since = 0
-        self.beyond_chance: float | None = None  # result of the last measurement
+        self.beyond_chance: float | None = None  # if the last round was measured
         self._standings: dict[PeerId, _Standing] = {}
         # rounds in which more than f different peers have served almost certainly
         self._window = 64 + 16 * f
@@ -386,7 +386,7 @@ class TrustTable:
             standing.score = memory * standing.score + (1.0 - memory) * sample
             name, far = verdict[0], round(verdict[1], DIGITS)
             standing.recent = (*standing.recent[1 - RECENT :], (name, far) if name else far)
-        self._since += 1
+        self._since, self.beyond_chance = self._since + 1, None
         if self._since >= MEASURED_EVERY and not self._judged:
             self._since = 0
             self._measure()

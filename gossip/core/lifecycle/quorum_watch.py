@@ -22,7 +22,7 @@ class QuorumWatch:
     """Check of the quorum, called every ``WATCH_INTERVAL_S``.
 
     Args:
-        skip_reason: Returns why a peer is skipped; "" if it is not.
+        reachable: Returns those of some peers that are not skipped, and the local peer.
         receivers: Returns the peers that are receiving the state of this one.
     """
 
@@ -30,11 +30,11 @@ class QuorumWatch:
         self,
         local: PeerId,
         settings: CoreSettings,
-        skip_reason: Callable[[PeerId], str],
+        reachable: Callable[[Collection[PeerId]], Collection[PeerId]],
         shutdown: Shutdown,
         receivers: Callable[[float], set[PeerId]],
     ) -> None:
-        self.local, self.settings, self.skip_reason = local, settings, skip_reason
+        self.local, self.settings, self.reachable = local, settings, reachable
         self.shutdown, self.receivers = shutdown, receivers
         self._missing_since: float | None = None
 
@@ -60,7 +60,7 @@ class QuorumWatch:
             has_state and self.shutdown.had_last_round() and self.shutdown.wanted < round_id
         ):
             return [], halt  # the local trainer needs no other peer any more
-        here = [peer for peer in roster if peer == self.local or not self.skip_reason(peer)]
+        here = self.reachable(roster)
         reached = len(here)
         if stateless is not None:
             need = max(need, 2)  # one peer must be a donor
@@ -68,14 +68,15 @@ class QuorumWatch:
                 here = [self.local]  # otherwise all would wait for ever for a donor that is gone
         if len(here) >= need:
             was_missing, self._missing_since = self._missing_since is not None, None
-            return [Report("resumed", {"alive": here})] if was_missing else [], None
+            return [Report("resumed", {"alive": list(here)})] if was_missing else [], None
         quorum = quorum_of(self.settings, len(roster))
         why = f" for the rule to tolerate f={self.settings.f}" if need > quorum else ""
         if self._missing_since is None:
             self._missing_since = now
             return [
                 Report(
-                    "paused", {"alive": here, "need": need, "round": round_id, "why": why.strip()}
+                    "paused",
+                    {"alive": list(here), "need": need, "round": round_id, "why": why.strip()},
                 )
             ], None
         if has_state and self.receivers(now).intersection(roster).difference(here):

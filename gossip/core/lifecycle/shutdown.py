@@ -12,7 +12,7 @@ announced the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import Any
 
@@ -63,9 +63,9 @@ class Shutdown:
         self._stopped_at = inf
         self._completing = False
 
-    def _others(self) -> list[PeerId]:
+    def _others(self) -> Iterator[PeerId]:
         """Return the known members without this peer."""
-        return [peer for peer in self.members.members if peer != self.members.local]
+        return (peer for peer in self.members.members if peer != self.members.local)
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -219,12 +219,9 @@ class Shutdown:
         )
 
     def _nobody_trains(self) -> bool:
-        training = [
-            peer
-            for peer in self._others()
-            if peer not in self.completed and not self.members.skip_reason(peer)
-        ]
-        return bool(self.completed) and not training
+        return bool(self.completed) and all(
+            peer in self.completed or self.members.skip_reason(peer) for peer in self._others()
+        )
 
     def over_at(self, now: float) -> int | None:
         """Return the round at which the training was over, if that is certain: more than f peers

@@ -169,10 +169,11 @@ class MemberTable:
         self.changes: list[Change] = []
         self._others: list[Member] = []
         self._present = 1
+        self._usable = {local.peer}  # members without a reason to skip them
         # of the status of all members: results that depend on it are cached by this number
         self.version = 0
         # peers that will not return and peers that are starting, as the launcher reports
-        self._ended: set[PeerId] = set()
+        self.ended: set[PeerId] = set()
         self.coming: set[PeerId] = set()
         self.loaded_until = NEVER  # large payloads may move until then
 
@@ -193,6 +194,13 @@ class MemberTable:
         member = self.members.get(peer)
         return "unknown" if member is None else member.skip
 
+    def reachable(self, peers: Collection[PeerId]) -> Collection[PeerId]:
+        """Return those of ``peers`` without a reason to skip them, and the local peer."""
+        usable = self._usable
+        if usable.issuperset(peers):
+            return peers
+        return [peer for peer in peers if peer in usable or peer == self.local]
+
     def is_gone(self, peer: PeerId) -> bool:
         """Whether a peer is dead or has left. False for an unknown peer."""
         member = self.members.get(peer)
@@ -205,7 +213,7 @@ class MemberTable:
 
     def has_ended(self, peer: PeerId) -> bool:
         """Whether the launcher has reported that a peer will not return."""
-        return peer in self._ended
+        return peer in self.ended
 
     def last_message_at(self, peer: PeerId) -> float:
         """Return the time of the last message of a peer in its latest life; -inf: none."""
@@ -243,18 +251,18 @@ class MemberTable:
 
     def note_end(self, peer: PeerId) -> None:
         """Record a report of the launcher that a peer will not return."""
-        self._ended.add(peer)
+        self.ended.add(peer)
         self.coming.discard(peer)
 
     def note_claim(self, peer: PeerId) -> None:
         """Record a report of the launcher that a peer is starting. It has an id, but no address
         yet."""
-        self._ended.discard(peer)  # its id was given to another
+        self.ended.discard(peer)  # its id was given to another
         self.coming.add(peer)
 
     def note_address(self, peer: PeerId) -> None:
         """Record that a peer has an address."""
-        self._ended.discard(peer)
+        self.ended.discard(peer)
         self.coming.discard(peer)
 
     def newcomers(self, roster: Collection[PeerId]) -> set[PeerId]:
@@ -333,9 +341,12 @@ class MemberTable:
         """
         member.skip = member.why_skipped()
         if not member.skip:
+            self._usable.add(member.peer)
             if member.skip_reported:
                 self.note(member.peer, "unskip", by=by)
             member.skip_reported = False
-        elif not member.skip_reported and member.skip not in ("connecting", "left"):
+            return
+        self._usable.discard(member.peer)
+        if not member.skip_reported and member.skip not in ("connecting", "left"):
             member.skip_reported = True
             self.note(member.peer, "skip", member.skip, by)

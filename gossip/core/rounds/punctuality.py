@@ -56,9 +56,11 @@ class LatenessTracker:
                 it takes part again.
             contributors: Peers with an update in all commits; a round without any is ignored.
         """
+        if not (self._missed or self._absent) and set(roster).issubset(contributors):
+            return
         for peer in roster if contributors else ():
             missed = self._missed.pop(peer, 0)
-            if peer not in expected and peer not in contributors:
+            if peer not in contributors and peer not in expected:
                 self._missed[peer] = max(missed, MISSES)
                 continue
             absent = 0 if peer in contributors else self._absent.get(peer, 0) + 1
@@ -68,7 +70,9 @@ class LatenessTracker:
                 missed = missed + 1 if missed + 1 < MISSES else MISSES + AMENDS
             elif absent >= ANOTHER_CHANCE:
                 missed, absent = MISSES - 1, 0
-            self._absent[peer] = absent
+            self._absent.pop(peer, None)
+            if absent:
+                self._absent[peer] = absent
             if missed > 0:
                 self._missed[peer] = missed
 

@@ -44,6 +44,7 @@ class Quorum:
         joining: Collection[PeerId],
     ) -> None:
         self.settings, self.present, self.joining = settings, present, joining
+        self.attendance = attendance
         self.local, self.skip_reason = attendance.local, attendance.skip_reason
         self.view, self.departures = attendance.view, attendance.departures
 
@@ -87,6 +88,8 @@ class Quorum:
         Two sides of a partition cannot both close an attempt, because all living members must
         answer. So this peer learns each result that a living member has recorded.
         """
+        if not self.view.ended:
+            return quorum
         roster = self.present.roster
         left = [peer for peer in roster if not self.view.has_ended(peer)]
         if len(left) >= quorum or any(
@@ -131,10 +134,9 @@ class Quorum:
         ]
         return not away or shard.attempt >= len(shard.order)
 
-    def expected(self) -> list[PeerId]:
+    def expected(self) -> Collection[PeerId]:
         """Return the peers that this round can still receive updates from."""
-        return [
-            p
-            for p in self.present.roster
-            if p not in self.present.locked and (p == self.local or not self.skip_reason(p))
-        ]
+        roster, locked = self.present.roster.peers, self.present.locked
+        if locked:
+            roster = tuple([peer for peer in roster if peer not in locked])
+        return self.attendance.reachable(roster)

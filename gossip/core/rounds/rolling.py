@@ -52,7 +52,6 @@ from gossip.core.events import (
 from gossip.core.ledger import (
     CommitLog,
     DivergenceWatch,
-    Held,
     ReplicatedState,
     provenance,
     reissue,
@@ -1061,8 +1060,8 @@ class RollingRounds:
         if self.replicated.was_step or (kind and is_further(kind)):
             self.deadline.observe_round(now - self.lag_detector.began_at)
         roster = self.replicated.roster.peers  # of the next round
-        self.patience.lateness.committed(roster, expected, _in_all(held))
-        contributors = [c.peer for c in held[0][0].contributors]
+        self.patience.lateness.committed(roster, expected, self.replicated.in_all)
+        contributors = list(self.replicated.contributors)
         self.lag_detector.fork_choice.committed(contributors)
         self.joining.difference_update(roster)
         if self._own is not None and self._applied == self.round_id - 1:
@@ -1160,13 +1159,3 @@ class RollingRounds:
             if self.mode == "active"
             else None
         )
-
-
-def _in_all(held: Held) -> frozenset[PeerId]:
-    """Return the peers with an update in every commit of a round that contains any."""
-    each = [
-        frozenset([contribution.peer for contribution in commit.contributors])
-        for commit, _ in held
-        if commit.contributors
-    ]
-    return frozenset.intersection(*each) if each else frozenset()

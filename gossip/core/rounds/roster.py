@@ -40,6 +40,13 @@ class Attendance:
             return reason
         return heard.why_not(peer)
 
+    def reachable(self, peers: Collection[PeerId]) -> Collection[PeerId]:
+        """Return those of ``peers`` that a message is expected of, and the local peer."""
+        heard = self.future_buffer
+        if not (self.departures.done or heard.unheard or heard.absent_at_start):
+            return self.view.reachable(peers)
+        return [peer for peer in peers if peer == self.local or not self.skip_reason(peer)]
+
     def next_roster(
         self, roster: Roster, joining: Collection[PeerId], now: float
     ) -> tuple[PeerId, ...]:

@@ -59,7 +59,7 @@ class ResultValidator:
         advance: Advance,
     ) -> None:
         self.local, self.server, self.quorum = server.local, server, server.quorum
-        self.advance, self.trust = advance, replicated.trust
+        self.advance = advance
         self.f, self.settings, self.replicated = (
             replicated.settings.f,
             replicated.settings.results,
@@ -69,10 +69,7 @@ class ResultValidator:
         self._lengths: dict[tuple[int, int], Lengths] = {}
         # rejected results, by server and round
         self._refused: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
-        self.omissions, self.witness = (
-            replicated.omissions,
-            EquivocationWitness(server.local, replicated.equivocations, replicated.lineage.header),
-        )
+        self.witness = EquivocationWitness(server.local, replicated.lineage.header)
         self._present: Sequence[ShardRound] = ()
         # order of the servers of each shard, by round
         self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}
@@ -84,18 +81,19 @@ class ResultValidator:
     def accusations(self) -> tuple[Accusation, ...]:
         """Return the accusations of a commit that is made here. Each is repeated until it is in the
         history."""
-        here = self.quorum.present.round_id
+        here, history = self.quorum.present.round_id, self.replicated
         found = [
             (*accusation, True)
             for accusation in self._waited
-            if self.omissions.lacks(self.local, *accusation, here)
+            if history.omissions.lacks(self.local, *accusation, here)
         ]
         found += [
             (*accusation, False)
             for accusation in self._refused
-            if self.trust.lacks(self.local, *accusation, here)
+            if history.trust.lacks(self.local, *accusation, here)
         ]
-        stated = self.witness.statements(here, self.result_checks.lag_detector.forked)
+        forked = self.result_checks.lag_detector.forked
+        stated = self.witness.statements(history.equivocations, here, forked)
         accusations = [*stated, *[Accusation(*accusation) for accusation in found]][
             -ACCUSATIONS_MAX:
         ]

@@ -21,6 +21,7 @@ class StageView:
         self.has_ended, self.speaks_on = table.has_ended, table.speaks_on
         self.note_state, self.note_load = table.note_state, table.note_load
         self.forget_load = table.forget_load
+        self.reachable, self.ended = table.reachable, table.ended
 
     @property
     def version(self) -> int:

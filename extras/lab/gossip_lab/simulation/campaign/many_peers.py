@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from resource import RUSAGE_SELF, getrusage
+from time import process_time
 from typing import Any
 
 from gossip import topologies
@@ -29,7 +31,14 @@ from gossip.core import (
 from gossip.inject import OutMessage
 from gossip.transport import decode, encode
 from gossip_lab.simulation.checkers import consensus_distance
-from gossip_lab.simulation.world import SimulationStuck, Swarm, ToyTrainer, address, weighted_mean
+from gossip_lab.simulation.world import (
+    SharedLedgers,
+    SimulationStuck,
+    Swarm,
+    ToyTrainer,
+    address,
+    weighted_mean,
+)
 
 from .play import CachedTopology
 
@@ -79,6 +88,24 @@ class ManyPeersResult:
     largest: dict[str, int]
     sent: dict[str, int]
     simulated_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmSpeed:
+    """Speed of a simulation without faults.
+
+    Attributes:
+        peer_rounds_per_s: Rounds, times the peers, in a second of processor time.
+        events_per_peer_round: Events that the cores were given.
+        mib_per_peer: Growth of the largest resident size of this process, MiB.
+    """
+
+    n: int
+    topology: str
+    rounds: int
+    peer_rounds_per_s: float
+    events_per_peer_round: float
+    mib_per_peer: float
 
 
 @dataclass(slots=True)
@@ -199,6 +226,26 @@ def many_peers(
     )
 
 
+def measure_speed(world: ManyPeers) -> SwarmSpeed:
+    """Play ``world.rounds`` rounds without a fault, after two more. Memory is that of the first
+    call in a process. Raises: SimulationStuck: A round does not happen."""
+    resident_kib = getrusage(RUSAGE_SELF).ru_maxrss
+    swarm = _swarm(world, Acquaintance(dict.fromkeys(range(world.n), 0)))
+    _advance(swarm, partial(_is_in, swarm, 2), "two rounds", lambda text: None)
+    begun, events_before, before_s = _round(swarm), swarm.deliveries, process_time()
+    last = begun + world.rounds
+    _advance(swarm, partial(_is_in, swarm, last), f"round {last}", lambda text: None)
+    took_s, peer_rounds = process_time() - before_s, world.n * (_round(swarm) - begun)
+    return SwarmSpeed(
+        world.n,
+        world.topology,
+        world.rounds,
+        round(peer_rounds / took_s, 1),
+        round((swarm.deliveries - events_before) / peer_rounds, 1),
+        round((getrusage(RUSAGE_SELF).ru_maxrss - resident_kib) / 1024 / world.n, 2),
+    )
+
+
 def _swarm(world: ManyPeers, known: Acquaintance) -> Swarm[Peer]:
     topology = CachedTopology(topologies.load(world.topology))
     settings = CoreSettings(
@@ -212,11 +259,15 @@ def _swarm(world: ManyPeers, known: Acquaintance) -> Swarm[Peer]:
         ),
     )
 
+    ledgers = SharedLedgers()
+
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         control, bulk = address(peer, incarnation)
-        return AcquaintedPeer(
+        core = AcquaintedPeer(
             peer, incarnation, settings, topology, known=known, control=control, bulk=bulk
         )
+        ledgers.add(core)
+        return core
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         return ToyTrainer(

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .nemesis import Nemesis, name_of
     from .network import Link, LinkModel, Network
     from .observer import MANY, Observer, Watcher
+    from .shared_ledgers import SharedLedgers
     from .stage_trainer import StageTrainer
     from .toy_trainer import (
         OWN_BYTES,

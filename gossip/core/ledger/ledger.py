@@ -1,0 +1,363 @@
+"""Ledger: the state that follows from the commits alone. Peers with the same commits have equal
+ledgers.
+
+A peer changes its ledger in place. In a simulation many peers have the same ledger, and each commit
+changes all of them alike. There ``Ledgers`` may share one ledger among the peers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy, deepcopy
+from dataclasses import asdict
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from gossip.core.events import Apply, Effect, Report
+from gossip.core.messages import ROUND_MAX, Collected, Commit, PeerId, is_further
+from gossip.core.settings import CoreSettings
+from gossip.topologies import Roster
+
+from .audits import AuditTable
+from .data_cursor import DataCursor, Ranges
+from .equivocation import EquivocationDetector
+from .omissions import OmissionTracker
+from .stage_speeds import StageSpeeds
+from .trust import TrustTable
+
+T = TypeVar("T")
+
+PARTS = 6
+"""Number of parts of a snapshot without the tables of a pipeline."""
+
+
+Peers: TypeAlias = frozenset[PeerId]
+
+BegunRound: TypeAlias = tuple[Peers, Peers, tuple[PeerId, ...], tuple[Any, ...]]
+"""Peers in quarantine in a round, those of them that are proven Byzantine, peers that get samples,
+and the snapshot of the ledger before the round."""
+
+
+class LedgerStep(NamedTuple):
+    """Result of the commits of a round, the same for all peers with the same ledger.
+
+    Attributes:
+        found: Reports about convicted peers and about trust.
+        beyond: How far the spread of updates is beyond chance; None: not measured.
+        turns: Reports about peers that do not serve, or serve again.
+        scores: Trust of the peers with evidence.
+        data: Fields of ``Committed`` about the data.
+        contributors: Contributors of each shard.
+        in_all: Peers with an update in each shard that has any.
+        took_us: Time of each contributor of the first shard.
+        lost: Effects of a round without a result; None: it has one.
+        is_step: Whether the round was a step of the training.
+        by_first: Whether all initial peers had updates in it.
+        absent: Peers that had samples, but no update.
+        shares: Reports about an epoch and about shares of the data.
+        sharers_next: Number of peers that get samples in the next round.
+    """
+
+    found: tuple[Effect, ...]
+    beyond: float | None
+    turns: tuple[Effect, ...]
+    scores: dict[PeerId, float]
+    data: dict[str, Any]
+    contributors: tuple[tuple[PeerId, ...], ...]
+    in_all: frozenset[PeerId]
+    took_us: list[int]
+    lost: tuple[Effect, ...] | None
+    is_step: bool
+    by_first: bool
+    absent: frozenset[PeerId]
+    shares: tuple[Effect, ...]
+    sharers_next: int
+
+
+class Ledger:
+    """Roster, trust, data cursor and the other tables before a round."""
+
+    def __init__(self, settings: CoreSettings) -> None:
+        self.settings = settings
+        self._first_peers = frozenset(settings.peers)
+        self._updates_most = settings.updates_needed(settings.f)
+        self.trust = TrustTable(
+            settings.trust, settings.f, settings.updates_for, judged=settings.judged
+        )
+        self.omissions = OmissionTracker(settings.trust, settings.f)
+        self.equivocations = EquivocationDetector(settings.f)
+        pipeline = settings.pipeline
+        # None if the members of the stage do not audit each other
+        self.audits = AuditTable(settings.audit_votes) if pipeline and pipeline.audit else None
+        # None without a pipeline
+        self.speeds = StageSpeeds(settings.f, dict(pipeline.pass_us)) if pipeline else None
+        self.cursor = DataCursor(
+            len(settings.peers),
+            fixed_global=settings.batch_policy == "fixed_global",
+            paced=settings.slices == "speed" and not settings.local_steps,
+        )
+        self.roster = Roster(settings.peers, settings.lineage)
+        self.collectives = 0  # rounds so far that were no steps
+        # of the round that has begun
+        self._sharers: tuple[PeerId, ...] = ()
+        self.slices: dict[PeerId, Ranges] = {}
+
+    def copy(self) -> Ledger:
+        """Return a ledger that can change without an effect on this one."""
+        made = copy(self)
+        made.trust, made.omissions, made.equivocations, made.audits, made.speeds, made.cursor = (
+            deepcopy(
+                (
+                    self.trust,
+                    self.omissions,
+                    self.equivocations,
+                    self.audits,
+                    self.speeds,
+                    self.cursor,
+                )
+            )
+        )
+        return made
+
+    # --- a round ----------------------------------------------------------------------------------
+
+    def begin(self) -> BegunRound:
+        """Begin the next round and assign its samples. A second call changes nothing."""
+        locked = self.trust.quarantined()
+        proven = self.trust.proven() if locked else locked
+        self._sharers = self._next_sharers(proven)
+        self.cursor.require(self._updates_needed(proven) if proven else self._updates_most)
+        self.slices = self.cursor.assign(self._sharers)
+        tables = [table.pack() for table in self._tables()]
+        return locked, proven, self._sharers, (self.roster.peers, *tables, self.collectives)
+
+    def _updates_needed(self, proven: frozenset[PeerId]) -> int:
+        # A proven peer no longer counts towards f, so the rule needs fewer updates.
+        return self.settings.updates_needed(
+            self.settings.f - len(proven.intersection(self.roster.peers))
+        )
+
+    def _next_sharers(self, proven: frozenset[PeerId]) -> tuple[PeerId, ...]:
+        """Return the peers that get samples in the next round. A proven Byzantine peer gets none. A
+        peer that is only suspected gets some: its updates are used if those of the others are too
+        few. Otherwise its samples are returned to the cursor."""
+        peers = self.roster.peers
+        return tuple([peer for peer in peers if peer not in proven]) if proven else peers
+
+    def configure_data(self, samples_total: int, batch: int, extended: int) -> None:
+        """Set the size of the data. Raises ``ConfigError`` as ``DataCursor.configure`` does."""
+        self.cursor.configure(samples_total, batch, extended)
+        self.slices = self.cursor.assign(self._sharers)
+
+    def resume_count(self, collectives: int) -> None:
+        """Set the number of rounds that were collective operations."""
+        self.collectives = collectives
+
+    def apply(self, commits: Sequence[Commit]) -> LedgerStep:
+        """Apply the commits of the round that has begun, one for each shard, in order."""
+        first, round_id = commits[0], commits[0].round_id
+        lost = next((c for c in commits if not c.digest or c.kind != first.kind), None)
+        proven, audits = self.equivocations.observe_round(commits), self.audits
+        audited = () if audits is None else audits.observe_round(commits)
+        used = {} if lost else _samples_used(commits)
+        collectives_before = self.collectives
+        collected, is_step = self._count_step(first)
+        found: list[Effect] = [
+            Report("found_by_audit", {"subject": peer, "round": round_id}) for peer in audited
+        ]
+        found += [each.report() for each in self.trust.observe_round(commits, proven, audited)]
+        locked, beyond = self.trust.quarantined(), self.trust.beyond_chance
+        turns = self.omissions.observe_round(commits, locked)
+        cursor = self.cursor
+        data: dict[str, Any] = {
+            "epoch": cursor.epoch,
+            "samples_total": cursor.samples_total,
+            "steps_per_epoch": cursor.steps_per_epoch,
+            "slices": self.slices if cursor.configured else None,
+        }
+        lost_effects = (
+            None
+            if lost is None
+            else self._lose(first, lost, collected, is_step, collectives_before)
+        )
+        took_us = {c.peer: c.took_us for c in first.contributors}
+        levels_before = {} if cursor.pace.even else cursor.pace.levels()
+        contributors = tuple([tuple([c.peer for c in commit.contributors]) for commit in commits])
+        in_any = [frozenset(each) for each in contributors if each]
+        shares: list[Effect] = []
+        absent: frozenset[PeerId] = frozenset()
+        if is_step:
+            unused: dict[PeerId, str] = {}
+            for commit in commits:
+                for each in commit.rejected:
+                    if unused.get(each.peer) != "non_finite":  # in another shard
+                        unused[each.peer] = each.reason
+            epoch = cursor.commit(self._sharers, used, took_us, unused)
+            absent = frozenset(self._sharers if used else ()).difference(used, unused)
+            if epoch is not None:
+                shares.append(Report("epoch", {"round": round_id, **asdict(epoch)}))
+        self.roster = Roster(first.roster, self.roster.lineage)
+        if levels_before or not cursor.pace.even:
+            shares += self._report_shares(round_id, levels_before)
+        if self.speeds is not None:
+            self.speeds.observe_round(commits)
+        return LedgerStep(
+            tuple(found),
+            beyond,
+            tuple([Report(turn, {"subject": peer, "round": round_id}) for peer, turn in turns]),
+            {peer: round(score, 3) for peer, score in self.trust.scores().items()},
+            data,
+            contributors,
+            frozenset.intersection(*in_any) if in_any else frozenset(),
+            list(took_us.values()),
+            lost_effects,
+            is_step,
+            used.keys() >= self._first_peers,
+            absent,
+            tuple(shares),
+            len(self._next_sharers(self.trust.proven() if locked else locked)),
+        )
+
+    def _count_step(self, first: Commit) -> tuple[tuple[Collected, ...], bool]:
+        """Return the values of the peers if the round was a collective operation, and whether it
+        was a step."""
+        collected = first.collected
+        if collected and len(collected) <= self.settings.callers_too_few(len(self.roster.peers)):
+            collected = ()
+        is_step = not (collected or (first.kind and is_further(first.kind)))
+        self.collectives += not is_step
+        return collected, is_step
+
+    def _lose(
+        self,
+        first: Commit,
+        lost: Commit,
+        collected: tuple[Collected, ...],
+        is_step: bool,
+        collectives_before: int,
+    ) -> tuple[Effect, ...]:
+        """Return the effects of a lost round: commit ``lost`` has no result, or one for another
+        kind of step."""
+        apply = Apply(
+            lost.round_id,
+            (),
+            collected=collected,
+            is_step=is_step,
+            collectives=collectives_before,
+            kind=first.kind,
+        )
+        skipped = {each.peer for each in first.rejected if each.reason == "skipped"}
+        assigned = {p for p, had in self.slices.items() if had or not self.cursor.configured}
+        if not is_step or assigned <= skipped:
+            return (apply,)
+        reason = lost.reason or "its shards are of steps of different kinds"
+        return apply, Report("lost_round", {"round": lost.round_id, "reason": reason})
+
+    def _report_shares(self, round_id: int, before: dict[PeerId, int]) -> list[Report]:
+        """Report peers with a changed share of a round."""
+        after = self.cursor.pace.levels()
+        if after == before:
+            return []
+        moved = [peer for peer in self._sharers if before.get(peer, 0) != after.get(peer, 0)]
+        was, share = (
+            {peer: 0.5 ** levels.get(peer, 0) for peer in moved} for levels in (before, after)
+        )
+        return [
+            Report("share", {"subject": p, "was": was[p], "share": share[p], "round": round_id})
+            for p in moved
+        ]
+
+    # --- state transfer ---------------------------------------------------------------------------
+
+    def _tables(
+        self,
+    ) -> tuple[
+        TrustTable | DataCursor | OmissionTracker | EquivocationDetector | StageSpeeds | AuditTable,
+        ...,
+    ]:
+        """Return the tables in the order of a snapshot."""
+        speeds = () if self.speeds is None else (self.speeds,)
+        audits = () if self.audits is None else (self.audits,)
+        return self.trust, self.cursor, self.omissions, self.equivocations, *speeds, *audits
+
+    def first_snapshot(self) -> tuple[Any, ...]:
+        """Return the snapshot before round 0: all peers are in the roster, and all tables are
+        empty."""
+        return (self.settings.peers, *[table.pack() for table in self._tables()], 0)
+
+    def is_roster(self, peers: tuple[Any, ...]) -> bool:
+        """Whether ``peers`` can be a roster of the run: at least one member, ascending. The input
+        may be Byzantine."""
+        ascending = all(type(peer) is int for peer in peers) and list(peers) == sorted(set(peers))
+        return bool(peers) and ascending and all(map(self.settings.may_be, peers))
+
+    def check(self, snapshot: tuple[Any, ...]) -> None:
+        """Check that a snapshot can be adopted. Raises ValueError or OverflowError if not; changes
+        nothing."""
+        tables, snapshot = self._tables(), self._fitted(snapshot)
+        if len(snapshot) != 2 + len(tables) or not isinstance(snapshot[0], list | tuple):
+            raise ValueError(
+                "a snapshot has a roster, the trust table, the data cursor, omissions, "
+                "equivocations, in a pipeline the times of members, with audits the votes, and the "
+                "number of collective operations"
+            )
+        if type(snapshot[-1]) is not int or not 0 <= snapshot[-1] <= ROUND_MAX:
+            raise ValueError("the number of collective operations is not a valid number")
+        if not self.is_roster(tuple(snapshot[0])):
+            raise ValueError(f"{snapshot[0]} is not a roster of {self.settings.everybody}")
+        for table, packed in zip(tables, snapshot[1:-1], strict=True):
+            copy(table).unpack(packed)
+
+    def _fitted(self, snapshot: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return the snapshot with or without a table of audits, as this run needs it. A checkpoint
+        may come from a run with the other setting."""
+        parts = PARTS + (self.speeds is not None)
+        if self.audits is not None and len(snapshot) == parts:
+            return *snapshot[:-1], AuditTable(self.audits.needed).pack(), snapshot[-1]
+        if self.audits is None and len(snapshot) == parts + 1:
+            return *snapshot[: parts - 1], snapshot[-1]
+        return snapshot
+
+    def adopt(self, snapshot: tuple[Any, ...]) -> None:
+        """Adopt a snapshot that ``check`` has accepted."""
+        snapshot = self._fitted(snapshot)
+        for table, packed in zip(self._tables(), snapshot[1:-1], strict=True):
+            table.unpack(packed)
+        self.collectives = snapshot[-1]
+        self.roster = Roster(tuple(snapshot[0]), self.settings.lineage)
+
+
+class Ledgers(Protocol):
+    """Access of peers to their ledgers."""
+
+    def change(
+        self, ledger: Ledger, key: Hashable, method: Callable[..., T], *arguments: Any
+    ) -> tuple[Ledger, T]:
+        """Return the changed ledger, and the result of ``method(ledger, *arguments)``, which
+        changes it. ``key`` stands for the method and its arguments."""
+
+    def begin(self, ledger: Ledger) -> BegunRound:
+        """Return ``ledger.begin()``."""
+
+
+class OwnLedgers:
+    """Ledgers that are not shared: each peer changes its own in place."""
+
+    def change(
+        self, ledger: Ledger, key: Hashable, method: Callable[..., T], *arguments: Any
+    ) -> tuple[Ledger, T]:
+        return ledger, method(ledger, *arguments)
+
+    begin = staticmethod(Ledger.begin)
+
+
+def _samples_used(commits: Sequence[Commit]) -> dict[PeerId, int]:
+    """Return the reported samples of each peer that contributed to all shards of a round. If its
+    reports differ, the least one counts."""
+    first, *others = [{c.peer: c.samples for c in commit.contributors} for commit in commits]
+    if not others:
+        return first
+    return {
+        peer: min([samples, *[other[peer] for other in others]])
+        for peer, samples in first.items()
+        if all(peer in other for other in others)
+    }
