@@ -10,6 +10,8 @@ VENV ?= .venv
 # Where torch comes from when the default package index is not what you want, such as the index of
 # CPU-only builds.
 TORCH_INDEX ?=
+# Address of the repository, which the packages of a release name.
+SOURCE ?=
 ARGS ?=
 PYTEST_ARGS ?=
 # nproc takes OMP_NUM_THREADS for the number of processors, and newer makes hand it what is
@@ -46,7 +48,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo quick test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint words format types pyright membership screenshots bench robustness package clean mutants habits test-examples docs
+.PHONY: help venv demo quick test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint words format types pyright membership screenshots bench robustness package release-check clean mutants habits test-examples docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -175,12 +177,15 @@ docs: $(INSTALLED)  ## the site of docs/ and README.md into site/; fails where a
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
 
-package: $(INSTALLED)  ## sdist and wheel into dist/
-	rm -rf dist build
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
-	$(BIN)/python -c 'from setuptools.build_meta import build_sdist; print(build_sdist("dist"))'
-	rm -rf build
+package: $(INSTALLED)  ## sdist and wheel of each package into dist/, of what is committed; SOURCE=ADDRESS of the repository for an upload
+	rm -rf dist
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt build
+	$(BIN)/python tests/release/packages.py --source '$(SOURCE)'
+
+# torch and what it needs stay in .release, a folder for each Python.
+release-check: $(INSTALLED)  ## a fresh clone, built and installed for each Python, with demo, quick tests, links, metadata and licences (a quarter of an hour); SOURCE as for package
+	TORCH_INDEX='$(TORCH_INDEX)' $(BIN)/python tests/release/check.py --source '$(SOURCE)' $(ARGS)
 
 clean:  ## remove .venv, caches and build outputs; keeps runs/
-	rm -rf $(VENV) build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .release build dist site *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

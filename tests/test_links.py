@@ -5,17 +5,19 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
+    *sorted(ROOT.glob("*.md")),
     ROOT / "benchmarks" / "README.md",
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "extras").glob("*/README.md")),
 ]
 LINK = re.compile(r"\]\((?!https?:)([^)\s#]*)(?:#([^)\s]*))?\)")
+WEB_LINK = re.compile(r"(?:\]\(|<)(\w*://[^)>\n]*)")
 BLOCK = re.compile(r"^( *)(`{3,}).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 CODE = re.compile(r"`[^`\n]+`")
 
@@ -38,6 +40,27 @@ def broken(page: Path) -> list[str]:
         if not there.exists() or (anchor and anchor not in anchors(there)):
             found.append(f"{page.relative_to(ROOT)}: {target}#{anchor}")
     return found
+
+
+def is_web_address(address: str) -> bool:
+    """Whether an address can be of a page on the web; nothing is fetched."""
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return False
+    host = re.fullmatch(r"(?:[a-z0-9-]+\.)+[a-z]{2,}(?::\d+)?", parts.netloc)
+    return parts.scheme in ("http", "https") and host is not None and " " not in address
+
+
+def test_each_link_to_the_web_is_an_address() -> None:
+    found = [link for page in PAGES for link in WEB_LINK.findall(prose(page))]
+    assert [link for link in found if not is_web_address(link)] == []
+    assert len(found) > 5
+
+
+@pytest.mark.parametrize("address", ["htp://a.org", "https://a", "https://a.org/b c", "http://[a"])
+def test_what_is_no_address_is_found(address: str) -> None:
+    assert not is_web_address(address)
 
 
 def test_each_link_leads_to_a_file_and_a_heading() -> None:
