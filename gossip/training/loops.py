@@ -43,7 +43,7 @@ class TrainingLoop:
         Returns: The round with its samples, or None when the run is over.
         Raises: ConfigError: ``prepare`` was not called, or the session is closed.
         """
-        self.steps.check_prepared("the loader of peer.shard")
+        self.steps.check_prepared("a loop of peer (steps, epochs or shard)")
         run, rounds = self.run, self.rounds
         rounds.undo_local_steps()
         rounds.undo_dropped()

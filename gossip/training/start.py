@@ -78,7 +78,7 @@ def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, An
         given = ", ".join(sorted([*overrides, *(["track"] if track else [])]))
         raise ConfigError(
             f"gossip.init({given}=...) under a launcher, which has settled that",
-            "give it to gossip run instead",
+            "remove it from the script, and give the launcher an option: gossip run --help",
         )
     if place is None:
         names = trackers_wanted(track, os.environ)
@@ -128,7 +128,7 @@ def _alone(overrides: dict[str, Any]) -> PeerPlace:
     if config.peers != 1:
         raise ConfigError(
             f"{config.peers} peers, but this script was started alone",
-            f"gossip run -n {config.peers} script.py",
+            f"gossip run -n {config.peers} {sys.argv[0]}",
         )
     resolved = resolved.with_values(
         "alone",

@@ -1,8 +1,10 @@
-"""Layout of ``gossip --help``, and the error for an option before the script."""
+"""Layout of ``gossip --help``, and the errors of a command line that cannot be parsed."""
 
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
@@ -19,8 +21,34 @@ SECTIONS = {
 SIMILAR = 0.75
 
 
+@contextmanager
+def config_errors() -> Iterator[None]:
+    """Raise errors of the parser as ConfigError: all errors of the command have one form."""
+    try:
+        yield
+    except Exception as error:
+        # typer has a click of its own since 0.20, and one from outside before.
+        if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
+            raise
+        message = error.format_message().rstrip(".")
+        path = getattr(getattr(error, "ctx", None), "command_path", "gossip")
+        raise ConfigError(message[:1].lower() + message[1:], f"{path} --help") from None
+
+
 class CommandList(TyperGroup):
     """Group of commands, listed by purpose. Commands of other packages are listed under "More"."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        scripts = [each for each in args if each.endswith(".py")]
+        if scripts and (args[0] == scripts[0] or args[0].startswith("-")):
+            command = shlex.join([*ctx.command_path.split(), "run", *args])
+            raise ConfigError(f"{args[0]} is not a command", f"to train with a script: {command}")
+        with config_errors():
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        with config_errors():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         shown = {name: each for name, each in self.commands.items() if not each.hidden}

@@ -25,6 +25,8 @@ _ASKS_FOR_RANK = re.compile(
     r"|Default process group has not been initialized"
 )
 _IMPORTS_FROM = re.compile(r"(?:module|from|named) '(\w+)")
+_NO_GPU = re.compile(r"not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available")
+_NOT_OF_SCRIPT = "error: unrecognized arguments: "
 _WORKER_ENDED = "DataLoader worker (pid"
 FROM_DDP = (
     "hint: a peer has no rank and no process group of torch.distributed, but peer.id and "
@@ -103,6 +105,10 @@ def explain(
 def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str | None:
     if _ASKS_FOR_RANK.search(said):
         return FROM_DDP
+    if _NO_GPU.search(said):
+        return "hint: torch has no GPU here; peer.device is one where there is one, else the CPU"
+    if _NOT_OF_SCRIPT in said:
+        return "hint: options after the script are the script's; those of gossip stand before it"
     # A library may have caught the error of its import and raised another one.
     for name in _IMPORTS_FROM.findall("\n".join([said, *tail])):
         if name in shadowing:

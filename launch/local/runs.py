@@ -202,8 +202,8 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
             "! no round was trained: each peer ran the script by itself, and nothing was exchanged"
         )
         screen.print_line(
-            "  in the script: peer = gossip.init(), then model, optimizer = peer.prepare(model, "
-            "optimizer)"
+            "  in the script: peer = gossip.init(), model, optimizer = peer.prepare(model, "
+            "optimizer), and optimizer.step() for each batch"
         )
     if outcome.exit_code == 0 and found["exit_code"] == DIVERGED:
         return DIVERGED

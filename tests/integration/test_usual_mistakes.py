@@ -1,5 +1,5 @@
-"""The ten usual mistakes, really made with the command: what it says stands in ``usual_mistakes/``,
-a file for each.
+"""25 usual mistakes, really made with the command: message, hint and exit code stand in
+``usual_mistakes/``, a file for each. Then the hint is followed, and has to work.
 
     RENEW_GOLDEN=1 pytest tests/integration/test_usual_mistakes.py  # writes the files anew; read
                                                                     # what git diff shows
@@ -24,7 +24,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shown_commands
 import zygote
+from code_blocks import ROOT
 from effort import effort
 from following import following
 
@@ -84,6 +86,43 @@ for _ in range(60):
     optimizer.step()
 peer.close()
 """
+NO_STEP = TRAIN.replace("while peer.round < 20:", "for _ in range(3):").replace(
+    "    optimizer.step()\n", ""
+)
+NO_GPU = TRAIN.replace("import torch\n", 'os.environ["CUDA_VISIBLE_DEVICES"] = ""\nimport torch\n')
+HAS_OPTION = """\
+import argparse
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float)
+print(parser.parse_args())
+"""
+EQUAL_DATA = """\
+import torch
+import gossip
+
+peer = gossip.init()
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model, optimizer = peer.prepare(model, optimizer)
+data = torch.utils.data.TensorDataset(torch.linspace(0, 1, 4096).reshape(1024, 4))
+loader = torch.utils.data.DataLoader(data, batch_size=32)
+for epoch in range(1):
+    for (inputs,) in loader:
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+peer.close()
+"""
+OLD_PYTHON = """\
+#!/bin/sh
+exec PYTHON -c 'import sys
+sys.version_info, sys.version = (3, 9, 18), "3.9.18 (main)"
+exec(sys.argv[1])' "$2"
+"""
+NOT_THERE = """\
+raise ModuleNotFoundError("No module named 'jinja2'", name="jinja2")
+"""
 WAITS = """\
 open("over").read()  # until somebody writes
 """
@@ -91,6 +130,11 @@ DENIED = """\
 #!/bin/sh
 echo "nodeb: Permission denied (publickey)." >&2
 exit 255
+"""
+ALLOWED = """\
+#!/bin/sh
+for command; do :; done
+exec sh -c "$command"
 """
 
 
@@ -132,7 +176,34 @@ class Desk:
             bare = re.sub(r"^\d\d:\d\d\.\d  ", "", line)
             wanted = wanted if bare.startswith(" ") else only(bare)
             told += [line] if wanted else []
+        told = [line.replace("python -m gossip.launch.cli", "gossip") for line in told]
         self.said += [f"$ gossip {words}", *told, f"exit code {done.returncode}"]
+
+    def hinted(self, pattern: str) -> tuple[str, ...]:
+        """Return the groups of ``pattern`` in what was said last; it has to be there."""
+        found = re.search(pattern, "\n".join(self.said), re.MULTILINE)
+        assert found is not None, f"{pattern} in {self.said}"
+        return found.groups()
+
+    def follow(self, words: str, *, code: int = 0) -> str:
+        """Run a command of a hint; it has to end with ``code``. Returns what it says."""
+        done = zygote.run(
+            [*PYTHON, *shlex.split(words)],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+        said = str(done.stdout + done.stderr)
+        assert done.returncode == code, f"gossip {words}: {said}"
+        return said
+
+    def follow_script(self, script: str, words: str) -> str:
+        """Write the script as the hint says and train with it."""
+        (self.folder / "train.py").write_text(script)
+        said = self.follow(words)
+        assert " failed " not in said, said
+        return said
 
     def masked(self) -> str:
         text = "\n".join(self.said) + "\n"
@@ -153,6 +224,11 @@ class Desk:
             ),
             (r"python \d.* free$", "VERSIONS"),
             (r"layout [0-9a-f]{8}", "layout DIGEST"),
+            (r"and \d+ more", "and MORE"),
+            (
+                r"\w+: (Torch not compiled with CUDA enabled|Found no NVIDIA .*|No CUDA GPUs .*)",
+                "NO GPU",
+            ),
         ):
             text = re.sub(pattern, mask, text, flags=re.MULTILINE)
         return text
@@ -166,11 +242,15 @@ def nobody_answers(desk: Desk) -> None:
         end.bind(("127.0.0.1", 0))  # and nobody listens
         words = f"join --timeout 0.5 127.0.0.1:{end.getsockname()[1]} -- train.py"
         desk.gossip(words, start=subprocess.run)
+        (command,) = desk.hinted(r"Try: (gossip doctor .*)$")
+        assert "nothing listens" in desk.follow(command.removeprefix("gossip "), code=1)
 
 
 def loopback_for_others(desk: Desk) -> None:
     desk.gossip("run --room 8 --advertise lo train.py")
     desk.gossip("run --room 8 --advertise localhost train.py")
+    desk.hinted("For this machine alone (leave it out)")
+    desk.follow("run -n 1 --room 8 train.py")
 
 
 def taken_port(desk: Desk) -> None:
@@ -181,7 +261,10 @@ def taken_port(desk: Desk) -> None:
         end.bind(("127.0.0.1", 0))
         end.listen()
         desk.gossip(f"run --port {end.getsockname()[1]} --run-dir mine train.py")
-    assert not (desk.folder / "mine").exists()
+        desk.hinted("hint: (leave the port out)")
+        assert not (desk.folder / "mine").exists()
+        desk.follow("run -n 1 --run-dir mine train.py")
+        assert "digits-0a1b" in desk.follow("ls")
 
 
 def script_raises(desk: Desk) -> None:
@@ -191,6 +274,8 @@ def script_raises(desk: Desk) -> None:
         only=lambda line: line.startswith("x peer 1 failed"),
         start=zygote.run,
     )
+    (log,) = desk.hinted("log: (.*)$")
+    assert "Expected input batch_size" in Path(log).read_text()
 
 
 def other_model(desk: Desk) -> None:
@@ -200,6 +285,8 @@ def other_model(desk: Desk) -> None:
         only=lambda line: line.startswith("x peer 2 failed"),
         start=zygote.run,
     )
+    desk.hinted("(all peers must build the same model)")
+    desk.follow_script(TRAIN.replace("WIDTH", "2"), "run -n 3 train.py")
 
 
 def wrong_key(desk: Desk) -> None:
@@ -214,7 +301,11 @@ def wrong_key(desk: Desk) -> None:
                 join_servers = written.until(
                     lambda: written.rows("events.jsonl", "join_server"), "a door", 100, process.pid
                 )
-            desk.gossip(f"join --key wrong.key {join_servers[0]['address']} -- train.py")
+            address = join_servers[0]["address"]
+            desk.gossip(f"join --key wrong.key {address} -- train.py")
+            desk.hinted("copy runs/NAME/(swarm.key)")
+            said = desk.follow(f"doctor --to {address} --key run/swarm.key")
+            assert "is of the run" in " ".join(said.split())
         finally:
             process.kill()
 
@@ -222,17 +313,27 @@ def wrong_key(desk: Desk) -> None:
 def other_optimizer(desk: Desk) -> None:
     (desk.folder / "train.py").write_text(OTHER_OPTIMIZER)
     desk.gossip("run -n 1 train.py", only=lambda line: "Warning" in line, start=zygote.run)
+    (line,) = desk.hinted(r"write (model, optimizer = peer.prepare\(model, optimizer\))")
+    right = OTHER_OPTIMIZER.replace("peer.prepare(model, prepared)", line)
+    assert "Warning" not in desk.follow_script(right, "run -n 1 train.py")
 
 
 def unknown_rule(desk: Desk) -> None:
     desk.gossip("run --aggregator trimed-mean train.py")
+    (rule,) = desk.hinted("Did you mean '(.*)'")
+    desk.follow(f"run --aggregator {rule} --show-config train.py")
     desk.gossip("run -n 4 --aggregator krum -f 2 train.py")
+    (peers,) = desk.hinted(r"start at least (\d+) peers")
+    desk.follow(f"run -n {peers} --aggregator krum -f 2 --show-config train.py")
 
 
 def no_way_by_ssh(desk: Desk) -> None:
     (desk.folder / "ssh").write_text(DENIED)
     (desk.folder / "ssh").chmod(0o755)
     desk.gossip("hosts -H localhost,nodeb --ssh ./ssh train.py")
+    desk.hinted("(ssh nodeb true)")
+    (desk.folder / "ssh").write_text(ALLOWED)
+    assert "ok    nodeb" in desk.follow("hosts -H localhost,nodeb --ssh ./ssh --check train.py")
 
 
 def damaged_run(desk: Desk) -> None:
@@ -240,6 +341,141 @@ def damaged_run(desk: Desk) -> None:
     run.mkdir(parents=True)
     (run / "config.json").write_text('{\n "name": "digits-0a1b",\n "peers"')
     desk.gossip("join digits-0a1b")
+
+
+def mistyped_command(desk: Desk) -> None:
+    desk.gossip("rnu -n 1 train.py")
+    (command,) = desk.hinted("Did you mean '(.*)'")
+    desk.follow(f"{command} -n 1 train.py")
+
+
+def no_command(desk: Desk) -> None:
+    for words in ("train.py", "-n 1 train.py"):
+        desk.gossip(words)
+        (command,) = desk.hinted(f"gossip (run {words})$")
+        desk.follow(command.replace("run", "run --show-config"))
+
+
+def script_options_first(desk: Desk) -> None:
+    (desk.folder / "train.py").write_text(HAS_OPTION)
+    desk.gossip("run -n 1 --lr 0.1 train.py")
+    (command,) = desk.hinted("after the script: gossip (.*)$")
+    assert "Namespace(lr=0.1)" in desk.follow(command)
+
+
+def own_options_last(desk: Desk) -> None:
+    (desk.folder / "train.py").write_text(HAS_OPTION)
+    desk.gossip(
+        "run -n 1 --name digits train.py --seed 7",
+        only=lambda line: line.startswith("x peer 0 ended"),
+        start=zygote.run,
+    )
+    desk.hinted("those of gossip (stand before it)")
+    desk.follow("run -n 1 --seed 7 train.py")
+
+
+def mistyped_script(desk: Desk) -> None:
+    desk.gossip("run trian.py")
+    (script,) = desk.hinted(r"did you mean (.*)\?$")
+    desk.follow(f"run -n 1 {script}")
+
+
+def other_folder(desk: Desk) -> None:
+    (desk.folder / "away").mkdir()
+    desk.gossip("run away/train.py")
+    desk.hinted("(go to your script's folder)")
+    desk.follow("run -n 1 train.py")
+
+
+def wrong_number(desk: Desk) -> None:
+    desk.gossip("run -n 0 train.py")
+    desk.gossip("run -n four train.py")
+    (command,) = desk.hinted("hint: gossip (.*)$")
+    assert "How many peers to start" in desk.follow(command)
+
+
+def unknown_topology(desk: Desk) -> None:
+    desk.gossip("run --topology rimg train.py")
+    (topology,) = desk.hinted("Did you mean '(.*)'")
+    desk.follow(f"run --topology {topology} --show-config train.py")
+
+
+def unknown_fault(desk: Desk) -> None:
+    desk.gossip("run --fault crush:3@50 train.py")
+    (fault,) = desk.hinted("Did you mean '(.*)'")
+    desk.gossip("run --fault crash:9@50 train.py")
+    (last,) = desk.hinted(r"numbered 0 to (\d+)")
+    desk.follow(f"run --fault {fault}:{last}@50 --show-config train.py")
+
+
+def unknown_run(desk: Desk) -> None:
+    run = desk.folder / "runs" / "digits-0a1b"
+    run.mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps({"name": run.name}))
+    desk.gossip("explain digits")
+    (command,) = desk.hinted("gossip (ls)$")
+    assert "digits-0a1b" in desk.follow(command)
+    desk.follow("explain digits-0a1b")
+
+
+def no_step(desk: Desk) -> None:
+    (desk.folder / "train.py").write_text(NO_STEP.replace("WIDTH", "2"))
+    desk.gossip(
+        "run -n 2 train.py", only=lambda line: line.startswith("! no round"), start=zygote.run
+    )
+    desk.hinted(r"(optimizer\.step\(\)) for each batch")
+    said = desk.follow_script(TRAIN.replace("WIDTH", "2"), "run -n 2 train.py")
+    assert "finished after 20 rounds" in said
+
+
+def no_gpu(desk: Desk) -> None:
+    script = NO_GPU.replace("WIDTH)", '2).to("cuda")')
+    (desk.folder / "train.py").write_text(script)
+    desk.gossip(
+        "run -n 1 --name digits train.py",
+        only=lambda line: line.startswith("x peer 0 failed"),
+        start=zygote.run,
+    )
+    (device,) = desk.hinted(r"(peer\.device)")
+    desk.follow_script(script.replace('"cuda"', device), "run -n 1 train.py")
+
+
+def equal_batches(desk: Desk) -> None:
+    (desk.folder / "train.py").write_text(EQUAL_DATA)
+    desk.gossip(
+        "run -n 3 train.py", only=lambda line: line.startswith("! the updates"), start=zygote.run
+    )
+    (call,) = desk.hinted(r"Read data through (peer\.shard\(loader\))")
+    right = EQUAL_DATA.replace("for epoch", f"loader = {call}\nfor epoch")
+    assert "the same to the last bit" not in desk.follow_script(right, "run -n 3 train.py")
+
+
+def lacking_extra(desk: Desk) -> None:
+    (desk.folder / "jinja2.py").write_text(NOT_THERE)
+    (desk.folder / "runs" / "digits-0a1b").mkdir(parents=True)
+    (desk.folder / "runs" / "digits-0a1b" / "config.json").write_text("{}")
+    desk.gossip("report digits-0a1b", start=subprocess.run)
+    (command,) = desk.hinted("hint: (pip install .*)$")
+    assert shown_commands.complaint(command) == ""
+
+
+def old_python(desk: Desk) -> None:
+    python = desk.folder / "python3.9"
+    python.write_text(OLD_PYTHON.replace("PYTHON", sys.executable))
+    python.chmod(0o755)
+    words = ["venv", f"PYTHON={python}", f"VENV={desk.folder}/venv"]
+    done = subprocess.run(
+        ["make", "--no-print-directory", "-C", str(ROOT), *words],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    desk.said += ["$ make venv PYTHON=python3.9", *done.stderr.splitlines()[:1]]
+    desk.said += [f"exit code {done.returncode}"]
+    (command,) = desk.hinted(r"(make PYTHON=python3\.12 )\.\.\.")
+    assert shown_commands.complaint(f"{command}venv") == ""
+    assert not (desk.folder / "venv").exists()
 
 
 MISTAKES: tuple[tuple[Mistake, int], ...] = (
@@ -253,6 +489,21 @@ MISTAKES: tuple[tuple[Mistake, int], ...] = (
     (unknown_rule, 2),
     (no_way_by_ssh, 1),
     (damaged_run, 1),
+    (mistyped_command, 1),
+    (no_command, 1),
+    (script_options_first, 1),
+    (own_options_last, 2),
+    (mistyped_script, 1),
+    (other_folder, 1),
+    (wrong_number, 1),
+    (unknown_topology, 1),
+    (unknown_fault, 1),
+    (unknown_run, 1),
+    (no_step, 2),
+    (no_gpu, 2),
+    (equal_batches, 2),
+    (lacking_extra, 1),
+    (old_python, 1),
 )
 """With how many processors' time each may take: 2 where peers train, or the command is given twice
 and reads the rules."""
@@ -261,7 +512,7 @@ and reads the rules."""
 @pytest.mark.parametrize(
     ("number", "mistake", "processors"), [(at, *entry) for at, entry in enumerate(MISTAKES, 1)]
 )
-def test_a_usual_mistake_is_told_with_what_to_do(
+def test_a_usual_mistake_is_reported_with_a_hint_that_works(
     number: int, mistake: Mistake, processors: int, tmp_path: Path
 ) -> None:
     desk = Desk(tmp_path)
