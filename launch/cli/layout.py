@@ -70,9 +70,14 @@ class ScriptCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+            first = given[given.index("--") + 1] if "--" in given[:-1] else ""
+            if not first.startswith("--") or ctx.params.get("script") != first:
+                return rest
+            given.remove("--")
+            command = shlex.join([*ctx.command_path.split(), *given])
+            raise ConfigError(f"{first} stands after --, as a script would", command)
         except Exception as error:
-            # typer has a click of its own since 0.20, and one from outside before.
             if type(error).__name__ != "NoSuchOption":
                 raise
             option = str(getattr(error, "option_name", ""))

@@ -361,6 +361,9 @@ def script_options_first(desk: Desk) -> None:
     desk.gossip("run -n 1 --lr 0.1 train.py")
     (command,) = desk.hinted("after the script: gossip (.*)$")
     assert "Namespace(lr=0.1)" in desk.follow(command)
+    desk.gossip("hosts -H nodea,nodeb:2 -- --seed 7 train.py")
+    (command,) = desk.hinted("hint: gossip (hosts .*)$")
+    desk.follow(command.replace("hosts", "hosts --show-config"))
 
 
 def own_options_last(desk: Desk) -> None:
