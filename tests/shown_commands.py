@@ -33,11 +33,12 @@ OF_A_READER = ("train.py", "path/to/")
 
 
 def words_of(command: str) -> list[str]:
-    """The words of a command line, without its comment, what it is piped into, and ``sudo``."""
+    """The words of a command line, without its comment, what it is piped into, ``sudo`` and
+    ``nohup``."""
     words = shlex.split(command, comments=True)
-    for stop in ("|", ">", "&&"):
+    for stop in ("|", ">", "&&", "&"):
         words = words[: words.index(stop)] if stop in words else words
-    return words[1:] if words[0] == "sudo" else words
+    return words[1:] if words[0] in ("sudo", "nohup") else words
 
 
 @cache

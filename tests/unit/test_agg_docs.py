@@ -15,6 +15,7 @@ from gossip.aggregators.base import CoordinateRule
 from gossip.testing import check_aggregator
 
 PAGE = Path(__file__).parents[2] / "docs" / "rules.md"
+OWN = PAGE.with_name("research.md")
 # where steps are not free
 SUBSETS = {"mda": "about 1.4^f steps", "smea": "the eigenvalues of n over f subsets"}
 BEGIN, END = "<!-- {} -->", "<!-- end of {} -->"
@@ -152,12 +153,8 @@ def test_every_rule_says_what_it_tolerates_and_where_it_comes_from(name: str) ->
 
 @pytest.mark.parametrize("name", ["midpoint", "central", "halfway"])
 def test_a_rule_of_ones_own_on_the_page_keeps_its_promises(name: str, tmp_path: Path) -> None:
-    page = PAGE.read_text()
-    code = (
-        page[page.index("```python\n", page.index("## A rule of one's own")) :]
-        .removeprefix("```python\n")
-        .split("```")[0]
-    )
+    blocks = re.findall(r"^```python\n(.*?)^```", OWN.read_text(), re.MULTILINE | re.DOTALL)
+    code = "\n".join(block for block in blocks if "\n@" in block)
     assert code.count("def ") == 3
     (tmp_path / "my_rules.py").write_text(code)
     check_aggregator(f"{tmp_path}/my_rules.py:{name}", strengths=2)

@@ -45,7 +45,7 @@ NOT_RUN: dict[str, int] = {}
 FOREIGN = {
     ".": 1,
     "condor_submit": 1,
-    "git": 2,
+    "git": 3,
     "kubectl": 1,
     "scp": 1,
     "sed": 1,
@@ -289,6 +289,7 @@ def test_python_is_executed(block: Block, tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "my_model.py").write_text(MODEL)
+    shutil.copy(ROOT / "examples" / "my_rules.py", tmp_path)
     shows_diff = block.language == "diff"
     code = shown_python.with_its_additions(block.text) if shows_diff else block.text
     shown_python.execute_beside_a_peer(code, str(block), tmp_path)

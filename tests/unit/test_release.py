@@ -72,16 +72,16 @@ def test_a_licence_is_read_from_the_metadata(
 def test_links_of_a_published_readme_lead_to_the_repository(module: Any, tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "1.2"\n')
     (tmp_path / "docs").mkdir()
-    (tmp_path / "docs" / "a.md").touch()
+    (tmp_path / "docs" / "plan.md").touch()
     (tmp_path / "demo.png").touch()
-    text = "[a](docs/a.md#b) [d](docs) ![c](demo.png) [web](https://a.org) [none](none.md)"
+    text = "[a](docs/plan.md#b) [d](docs) ![c](demo.png) [web](https://a.org) [none](none.txt)"
     assert module.make_links_absolute(text, tmp_path, tmp_path, "https://h/g") == (
-        "[a](https://h/g/blob/v1.2/docs/a.md#b) [d](https://h/g/tree/v1.2/docs) "
-        "![c](https://h/g/raw/v1.2/demo.png) [web](https://a.org) [none](none.md)"
+        "[a](https://h/g/blob/v1.2/docs/plan.md#b) [d](https://h/g/tree/v1.2/docs) "
+        "![c](https://h/g/raw/v1.2/demo.png) [web](https://a.org) [none](none.txt)"
     )
     inner = tmp_path / "docs"
-    assert module.make_links_absolute("[a](../docs/a.md)", inner, tmp_path, "https://h/g") == (
-        "[a](https://h/g/blob/v1.2/docs/a.md)"
+    assert module.make_links_absolute("[a](../docs/plan.md)", inner, tmp_path, "https://h/g") == (
+        "[a](https://h/g/blob/v1.2/docs/plan.md)"
     )
 
 
