@@ -116,3 +116,17 @@ def test_the_first_step_that_fails_ends_the_check(
     assert not succeeded
     assert [row.split()[0] for row in rows] == ["ok", "FAIL"]
     assert "no wheel" in capsys.readouterr().out
+
+
+@check
+def test_an_sdist_that_installs_other_files_than_the_wheel_fails(
+    module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    files = iter([{"a", "b"}, {"a"}])
+    monkeypatch.setattr(module, "files_of", lambda binaries: next(files))
+    monkeypatch.setattr(module, "environment", lambda *_: tmp_path)
+    monkeypatch.setattr(module, "install", lambda *_: None)
+    monkeypatch.setattr(module.Release, "built", lambda *_: tmp_path)
+    release = module.Release(tmp_path, tmp_path, "", "")
+    with pytest.raises(module.Failure, match=r"other files: \['b'\]"):
+        module.sdists(release, module.Interpreter("3.11", tmp_path))
