@@ -26,7 +26,7 @@ from pathlib import Path
 from zipfile import ZipFile
 
 import packages
-from licences import problems, table_of
+from licences import OF_TORCH, problems, table_of
 from packages import NOWHERE, PACKAGES, ROOT
 
 VERSIONS = ("3.11", "3.12", "3.13")
@@ -304,7 +304,8 @@ def licences(release: Release, python: Interpreter) -> str:
     release.licences |= found
     if wrong := problems(found):
         raise Failure("\n".join(wrong))
-    return f"{len(found)} distributions"
+    gpu = sum(OF_TORCH.match(name) is not None for name in found)
+    return f"{len(found)} distributions, {gpu} of them from torch's build for GPUs"
 
 
 def quick_tests(root: Path) -> list[str]:
