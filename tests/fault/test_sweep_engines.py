@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gossip_lab import Sweep, World, grid
+from gossip_lab.playground.played import METRICS
 
 pytestmark = [pytest.mark.adapters, pytest.mark.timeout(300)]
 PACKAGES = {"optuna": "optuna", "ray": "ray", "dask": "distributed"}
@@ -72,11 +73,11 @@ def test_cells_that_fall_behind_are_stopped_and_can_be_played_to_their_end(
     assert not results[0.5].stopped
     stopped = [lr for lr, result in results.items() if result.stopped]
     assert len(stopped) >= 2
-    assert all(0 < len(results[lr].run.rows) < 9 * 7 for lr in stopped)
+    assert all(0 < len(results[lr].run.rows) < 9 * len(METRICS) for lr in stopped)
     again = grid(World(peers=3), engine=engine, asha="mean", **options)
     assert again.rows == found.rows, "what was stopped counts as run"
     whole = grid(World(peers=3), **options)
     for cell, result in whole.results.items():
-        assert len(result.run.rows) == 9 * 7
+        assert len(result.run.rows) == 9 * len(METRICS)
         kept = results[cell.world.lr].run.rows
         assert result.run.rows[: len(kept)] == kept

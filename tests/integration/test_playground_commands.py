@@ -21,7 +21,8 @@ from typer.testing import CliRunner
 from gossip.launch.cli import app
 from gossip_lab import World, grid
 from gossip_lab.playground import tables
-from gossip_lab.playground.played import Row
+from gossip_lab.playground.page import CURVES
+from gossip_lab.playground.played import METRICS, Row
 
 SMALL = 'peers = 3\nsplit = "dirichlet:0.5"\nlr = 0.5\n'
 PLAY = ("play", "world.toml", "--rounds", "7", "--every", "3")
@@ -89,7 +90,7 @@ def texts(rows: Iterable[Iterable[Any]]) -> list[list[str]]:
 def test_python_toml_and_options_give_the_same_rows(here: Path) -> None:
     world = World(peers=3, split="dirichlet:0.5", lr=0.5)
     rows = texts(world.play(rounds=7, every=3).rows)
-    assert len(rows) == 3 * 7, "after rounds 3, 6 and 7"
+    assert len(rows) == 3 * len(METRICS), "after rounds 3, 6 and 7"
     assert texts(World.from_toml(here / "world.toml").play(rounds=7, every=3).rows) == rows
     invoke(*PLAY, "--csv", "file.csv", "--parquet", "file.parquet")
     assert read(here / "file.csv") == [list(Row._fields), *rows]
@@ -105,13 +106,13 @@ def test_a_world_leaves_its_fields_rows_and_a_report(here: Path) -> None:
     done = invoke(*PLAY, "--into", "out")
     world = World.from_toml(here / "out/world.toml")
     assert world == World(peers=3, split="dirichlet:0.5", lr=0.5)
-    assert len(read(here / "out/rows.csv")) == 22
+    assert len(read(here / "out/rows.csv")) == 1 + 3 * len(METRICS)
     head, *lines = done.stdout.splitlines()
     assert head.split()[:3] == ["round", "time", "sent"]
     assert [line.split()[0] for line in lines] == ["3", "6", "7"]
     page = (here / "out/report.html").read_text()
     shown = Tags(page)
-    assert shown.count("figure") == 7 * 3 + 1
+    assert shown.count("figure") == len(CURVES) * 3 + 1
     assert [each["class"] for each in shown.of("input")] == ["by-time", "by-round", "by-bytes"]
     assert shown.count("script") == 0
     assert "http" not in page.replace("http-equiv", "")
@@ -163,6 +164,7 @@ def test_both_engines_are_compared() -> None:
         (("play", "--parquet", "rows.csv"), "--parquet rows.csv"),
         (("sweep", "grid.toml", "--engine", "raay"), "Did you mean 'ray'"),
         (("sweep", "grid.toml", "--asha", "mean"), "local cannot stop cells early"),
+        (("sweep", "grid.toml", "--asha", "loss"), "unknown metric to stop by 'loss'"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_played(
@@ -210,12 +212,12 @@ def test_a_killed_sweep_goes_on_and_plays_no_cell_twice(here: Path) -> None:
     rows = read(here / "killed/rows.csv")
     assert rows == read(here / "whole/rows.csv")
     assert rows[0] == ["lr", *Row._fields]
-    assert len(rows) == 1 + 6 * 2 * 7
+    assert len(rows) == 1 + 6 * 2 * len(METRICS)
     assert again.stdout == undisturbed.stdout
     assert "±" in again.stdout
     page = Tags((here / "killed/report.html").read_text())
     bands = [each for each in page.of("path") if (each["class"] or "").startswith("band")]
-    assert len(bands) == 2 * 3 * 7, "of both settings, over each axis, for each metric"
+    assert len(bands) == 2 * 3 * len(CURVES), "of both settings, over each axis, for each metric"
 
 
 def test_an_error_of_a_cell_is_reported_and_the_others_are_played(here: Path) -> None:
@@ -225,7 +227,7 @@ def test_an_error_of_a_cell_is_reported_and_the_others_are_played(here: Path) ->
     assert len(sweep.results) == 4
     (error,) = sweep.errors
     assert error.startswith("krum 2: ConfigError: krum needs")
-    assert len(sweep.rows) == 3 * 7
+    assert len(sweep.rows) == 3 * len(METRICS)
     assert len(list((here / "out/cells").glob("*.json"))) == 3, "it is not stored"
     assert sweep.table()[-1].split()[:4] == ["krum", "2", "0", "0"]
 

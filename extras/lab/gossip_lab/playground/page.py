@@ -23,6 +23,7 @@ CURVES = {
     "worst": "Accuracy of the worst peer",
     "mean": "Mean accuracy",
     "p10": "Accuracy of the tenth percentile of peers",
+    "loss": "Mean loss",
     "consensus_distance": "Consensus distance",
     "quarantined": "Byzantine peers in quarantine",
     "falsely_quarantined": "Honest peers in quarantine",

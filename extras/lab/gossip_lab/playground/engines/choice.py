@@ -11,7 +11,6 @@ from typing import TypeAlias
 
 from gossip.errors import ConfigError, UnknownName
 from gossip_lab.playground.grids import CellResult, WorldCell
-from gossip_lab.playground.played import METRICS
 
 LOCAL = "local"
 ENGINES = {
@@ -24,6 +23,8 @@ ENGINES = {
 """Engine -> its module, and the package that it needs."""
 STOPPING = ("optuna", "ray")
 """Engines that can stop cells early."""
+RISING = ("worst", "mean", "p10")
+"""Metrics by which they may: the higher, the better."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +66,8 @@ def load(name: str, settings: SweepSettings) -> CellEngine:
             f"engine {name} needs the package {package}, which is not installed",
             f"pip install 'gossip-lab[{name}]'",
         )
-    if settings.asha and settings.asha not in METRICS:
-        raise UnknownName("metric", settings.asha, METRICS)
+    if settings.asha and settings.asha not in RISING:
+        raise UnknownName("metric to stop by", settings.asha, RISING)
     if settings.asha and name not in STOPPING:
         raise ConfigError(
             f"engine {name} cannot stop cells early", f"engines that can: {', '.join(STOPPING)}"
