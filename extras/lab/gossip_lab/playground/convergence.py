@@ -19,7 +19,7 @@ import numpy as np
 
 from gossip.errors import ConfigError
 from gossip.topologies import Plan, Roster, load, topology
-from gossip_lab.bench.estimates import Estimate
+from gossip_lab.bench import estimates
 from gossip_lab.cells import CellStore, run_cells
 
 from .grids import CellResult, WorldCell, play_cell
@@ -151,8 +151,8 @@ class Behind(NamedTuple):
         excess: Loss at the end above that of the undisturbed world at equal used samples.
     """
 
-    distance: Estimate
-    excess: Estimate
+    distance: estimates.Estimate
+    excess: estimates.Estimate
 
     @property
     def errors(self) -> float:
@@ -220,4 +220,4 @@ def _behind(runs: Sequence[PlayedRun], calm: Sequence[PlayedRun], honest: float)
             [value for _, value in undisturbed.curve(metric)] for metric in ("samples", "loss")
         )
         excess.append(run.curve("loss")[-1][1] - float(np.interp(used, samples, losses)))
-    return Behind(Estimate(distances), Estimate(tuple(excess)))
+    return Behind(estimates.Estimate(distances), estimates.Estimate(tuple(excess)))
