@@ -72,6 +72,7 @@ class Scenario:
         calm: The world without the disturbance.
         world: The world with it.
         twin: That world without the condition.
+        rounds: Rounds until which the world has to converge.
     """
 
     condition: str
@@ -79,6 +80,7 @@ class Scenario:
     calm: World
     world: World
     twin: World
+    rounds: int = 120
 
 
 _HERE = __name__
@@ -103,6 +105,7 @@ SCENARIOS = {
         _BASE,
         _BASE.replace(topology=f"{_HERE}:parted:until=60"),
         _BASE.replace(topology=f"{_HERE}:parted"),
+        rounds=200,
     ),
     "graph by turns": Scenario(
         "the union of the graphs of some rounds mixes",
@@ -140,7 +143,7 @@ SCENARIOS = {
         _LOCAL.replace(topology=f"{_HERE}:parted", faults=_RETURNING),
     ),
 }
-ROUNDS, EVERY = 120, 5
+EVERY = 5
 
 
 class Behind(NamedTuple):
@@ -192,7 +195,8 @@ def judge(
     """
     kinds = scenario.calm, scenario.world, scenario.twin
     cells = [
-        [WorldCell(world.replace(seed=seed), ROUNDS, EVERY) for seed in seeds] for world in kinds
+        [WorldCell(world.replace(seed=seed), scenario.rounds, EVERY) for seed in seeds]
+        for world in kinds
     ]
     found = run_cells([cell for each in cells for cell in each], play_cell, store, jobs)
     for result in found.values():
