@@ -79,7 +79,6 @@ class ReplicatedState:
         self.ledger, self.roster, self.collectives = ledger, ledger.roster, ledger.collectives
         self.trust, self.omissions, self.cursor = ledger.trust, ledger.omissions, ledger.cursor
         self.equivocations, self.audits = ledger.equivocations, ledger.audits
-        self.speeds = ledger.speeds
         return result
 
     def begin(self) -> tuple[frozenset[PeerId], frozenset[PeerId]]:
@@ -138,7 +137,7 @@ class ReplicatedState:
         """Return the assumed time of each member of a stage for a micro-batch, in
         microseconds; empty without a pipeline. ``to_come``: the commits of the present round, if
         the result depends on them."""
-        return () if self.speeds is None else self.speeds.pass_us(roster, to_come)
+        return () if self.ledger.speeds is None else self.ledger.speeds.pass_us(roster, to_come)
 
     def _report_unlike_profile(self, speeds: StageSpeeds, round_id: int) -> list[Effect]:
         """Report, once for each peer, that its passes take much longer or shorter than its profile
@@ -218,8 +217,8 @@ class ReplicatedState:
         effects += step.shares
         if configured:
             effects += self._report_batch(step.sharers_next)
-        if self.speeds is not None:
-            effects += self._report_unlike_profile(self.speeds, round_id)
+        if self.ledger.speeds is not None:
+            effects += self._report_unlike_profile(self.ledger.speeds, round_id)
         effects.append(self._report_round(first, alive, step))
         return effects
 
