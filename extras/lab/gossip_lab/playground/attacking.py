@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,9 @@ from gossip.aggregators import attacks
 from gossip.faults import ByzantineFault
 
 from .parts import Parts
+
+Kind: TypeAlias = Literal["gradient", "parameters"]
+"""What peers push."""
 
 
 class Attackers:
@@ -30,7 +34,8 @@ class Attackers:
         self._byzantine = np.zeros(n, bool)
         self._byzantine[sorted(parts.mishaps.byzantine)] = True
         self._rule = partial(parts.rule, f=parts.settings.f)
-        self._attacks: list[tuple[ByzantineFault, attacks.Attack]] = []
+        # of updates, and of parameters: an attack may have a memory
+        self._attacks: list[tuple[ByzantineFault, attacks.Attack, attacks.Attack]] = []
         honest = n - len(parts.mishaps.byzantine)
         for fault in parts.mishaps.attacks:
             peers = list(fault.peers)
@@ -38,22 +43,30 @@ class Attackers:
                 self.flipped[peers] = True
                 continue
             group = attacks.AttackerGroup(max(1, honest), len(peers), seed=seed)
-            attack = attacks.make(fault.attack, fault.strength_to_make, seed, group)
+            both = [
+                attacks.make(fault.attack, fault.strength_to_make, seed, group) for _ in range(2)
+            ]
             self.liars[peers] = True
-            self.apart[peers] = attack.tells_each
-            self._attacks.append((fault, attack))
+            self.apart[peers] = both[0].tells_each
+            self._attacks.append((fault, both[0], both[1]))
 
     def falsify(
-        self, vectors: Tensor, rows: NDArray[np.int64], peers: NDArray[np.int64], round_id: int
+        self,
+        vectors: Tensor,
+        rows: NDArray[np.int64],
+        peers: NDArray[np.int64],
+        round_id: int,
+        kind: Kind = "gradient",
     ) -> None:
-        """Replace the updates of the attackers among ``peers``, in place. Those of ``apart`` stay.
+        """Replace the vectors of the attackers among ``peers``, in place. Those of ``apart`` stay.
 
         Args:
             vectors: ``(v, d)``.
-            rows: ``(m,)``: the rows with the true updates of ``peers``.
+            rows: ``(m,)``: the rows with the true updates, or parameters, of ``peers``.
             peers: ``(m,)``, ascending.
         """
-        for fault, attack in self._attacks:
+        for fault, *both in self._attacks:
+            attack = both[kind == "parameters"]
             lying = np.isin(peers, fault.peers)
             if attack.tells_each or not lying.any():
                 continue
@@ -81,5 +94,5 @@ class Attackers:
             others: Of the receiver, then of its honest neighbours, their updates of the round.
         """
         theirs, *rest = others
-        attack = next(attack for fault, attack in self._attacks if sender in fault.peers)
+        attack = next(attack for fault, attack, _ in self._attacks if sender in fault.peers)
         return attack.tell(update, receiver, theirs, rest)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 from itertools import chain
-from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -16,7 +15,7 @@ from gossip.core import BEHIND_ROUNDS
 from gossip.errors import ConfigError
 from gossip.topologies import Roster
 
-from .attacking import Attackers
+from .attacking import Attackers, Kind
 from .consensus import MixingStrength
 from .counters import draw_uniform
 from .fast_rolling import APPLY_S, CHUNK, RULE_S, are_finite
@@ -31,8 +30,6 @@ OWN_SHARE = 0.5
 """Share of the own model difference in what a peer applies, as in ``GossipRounds``."""
 PACES_KEPT = 8
 """Rounds from which the usual duration of a round is taken."""
-
-Kind: TypeAlias = Literal["gradient", "parameters"]
 
 
 class GossipWorld:
@@ -253,7 +250,7 @@ class GossipWorld:
     def _finish(self, peers: Peers, pushes: Pushes, close_s: Times) -> bool:
         """Apply the round on all peers that take part. Return whether one of them made no step."""
         pushes, own_rows = self._falsify(peers, pushes)
-        moves = self._mix(pushes, close_s) if self._mixes else None
+        moves = self._mix(peers, pushes, close_s) if self._mixes else None
         near = self._collect("gradient", self._sent, own_rows, pushes, close_s)
         vectors, here = self._sent.every, self._here.own
         broken = ~are_finite(vectors)[near.rows] & ~near.are_own
@@ -292,13 +289,17 @@ class GossipWorld:
         move, self._memory[at] = outer.move(results, self._memory[at])
         here[at] -= move
 
-    def _mix(self, pushes: Pushes, close_s: Times) -> Tensor:
+    def _mix(self, peers: Peers, pushes: Pushes, close_s: Times) -> Tensor:
         """Return how far each peer moves towards the parameters of the others, ``(m, d)``."""
-        self._here.clear()
-        everybody = np.arange(self._parts.peers)
-        told = self._send_apart(self._here, replace(pushes, rows=pushes.senders))
-        near = self._collect("parameters", self._here, everybody, told, close_s)
-        vectors = self._here.every
+        here, everybody = self._here, np.arange(self._parts.peers)
+        here.clear()
+        liars = peers[self._attackers.liars[peers]]
+        sent_rows = everybody.copy()  # a liar keeps its true parameters
+        sent_rows[liars] = here.add(here.own[liars]) + np.arange(len(liars))
+        self._attackers.falsify(here.every, sent_rows[peers], peers, self._round_id, "parameters")
+        told = self._send_apart(here, replace(pushes, rows=sent_rows[pushes.senders]))
+        near = self._collect("parameters", here, everybody, told, close_s)
+        vectors = here.every
         near = near.choose(are_finite(vectors)[near.rows] | near.are_own)
         near = near.choose(~self._judges.find_outside(near))
         if self._moves is None:
@@ -306,7 +307,8 @@ class GossipWorld:
         moves = self._moves[: len(near.peers)]
         self._judges.mix(vectors, near, moves)
         others = ~near.are_own
-        self._mixing.measure(self._here.own, near.peers[near.owners[others]], near.members[others])
+        sent = vectors[sent_rows] if len(liars) else here.own
+        self._mixing.measure(sent, near.peers[near.owners[others]], near.members[others])
         return moves.mul_(self._mixing.scales(near.counts - 1, near.peers)[:, None])
 
     # --- the end of a round -----------------------------------------------------------------------

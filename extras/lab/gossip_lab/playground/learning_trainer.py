@@ -135,7 +135,12 @@ class LearningTrainer:
     def _start(self, go: events.StartRound) -> tuple[float, events.Contributed]:
         updates = self.shared.updates
         promise = updates.promise(self.peer, go.round_id, self.state)
-        parameters = payload_of(self.state.parameters) if go.want_parameters else None
+        parameters = own_parameters = None
+        if go.want_parameters:
+            parameters = payload_of(self.state.parameters)
+            false = updates.falsify_parameters(self.peer, go.round_id, self.state.parameters)
+            if false is not None:
+                own_parameters, parameters = parameters, payload_of(false)
         self._computing = events.Contributed(
             go.round_id,
             self.shared.samples,
@@ -143,6 +148,7 @@ class LearningTrainer:
             parameters=parameters,
             sketch=b"" if parameters is None else sketch(parameters.data, self.shared.seed),
             own=updates.own_payload(promise),
+            own_parameters=own_parameters,
         )
         return self.shared.seconds(self.peer, go.round_id), self._computing
 

@@ -80,7 +80,8 @@ def payload_of(vector: Tensor) -> Payload:
 class UpdateBook:
     """Updates of all peers of a world, and the attacks on them.
 
-    Raises: ConfigError: Each receiver of an attack gets another update.
+    Raises: ConfigError: Each receiver of an attack gets another update, or attackers collude in
+        gossip rounds, where they need the parameters of all peers at once.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -89,6 +90,7 @@ class UpdateBook:
         self._byzantine = parts.mishaps.byzantine
         self._flipped: set[PeerId] = set()
         self._attack_of: dict[PeerId, tuple[ByzantineFault, attacks.Attack]] = {}
+        self._on_parameters: dict[PeerId, attacks.Attack] = {}  # an attack may have a memory
         self._tried = partial(parts.rule, f=parts.settings.f)
         for fault in parts.mishaps.attacks:
             if fault.attack in attacks.DATA_ATTACKS:
@@ -100,7 +102,14 @@ class UpdateBook:
                     f"{fault}: it sends each receiver another update",
                     "gossip simulate and gossip run play it",
                 )
+            if attack.guesses and not self._rolling:
+                raise ConfigError(
+                    f"{fault}: the exact engine plays it in rolling rounds only",
+                    "the fast engine plays it in gossip rounds, too",
+                )
             self._attack_of.update(dict.fromkeys(fault.peers, (fault, attack)))
+            second = attacks.make(fault.attack, fault.strength_to_make, parts.settings.seed)
+            self._on_parameters.update(dict.fromkeys(fault.peers, second))
 
     def promise(self, peer: PeerId, round_id: int, state: ModelState) -> Promise:
         """Return the promise of the update of a peer that starts a round in this state."""
@@ -119,6 +128,12 @@ class UpdateBook:
         if promise.peer not in self._attack_of:
             return None
         return PromisedPayload(self._task.cohort.d, lambda: self._honest(promise))
+
+    def falsify_parameters(self, peer: PeerId, round_id: int, truth: Tensor) -> Tensor | None:
+        """Return the parameters ``(d,)`` that a Byzantine peer sends in place of its own; None for
+        an honest one."""
+        attack = self._on_parameters.get(peer)
+        return None if attack is None else attack(truth, round_id).float()
 
     def _promises_of(self, round_id: int, state: ModelState) -> dict[PeerId, Promise]:
         # In rolling rounds replicas are equal, so the round and one state stand for all peers.
