@@ -404,3 +404,8 @@ def test_updates_that_are_not_finite_lose_no_round() -> None:
 def test_an_attack_on_single_receivers_is_refused() -> None:
     with pytest.raises(ConfigError, match="each receiver"):
         ExactEngine(World(peers=4, topology="random-k:k=2", faults=("dissensus:3",)).build())
+
+
+def test_colluding_attackers_are_refused_in_gossip_rounds() -> None:
+    with pytest.raises(ConfigError, match="rolling rounds only"):
+        ExactEngine(World(peers=6, topology="ring", faults=("alie:2,4",)).build())

@@ -218,6 +218,16 @@ def test_an_equivocating_peer_sends_each_neighbour_another_update() -> None:
     torch.testing.assert_close(gain[5], torch.zeros_like(gain[5]))  # it uses its true update
 
 
+def test_a_byzantine_peer_sends_false_parameters_and_keeps_its_own() -> None:
+    initial = build().task.cohort.initial
+    fields = {"topology": "full", "mix_every": 1, "lr": 1e-9}
+    last = play(1, faults=("sign_flip:5*3",), **fields)[-1].parameters
+    # the mean difference from five equal models and one of -3 times these; models so far apart
+    # move as much as they can
+    torch.testing.assert_close(last[0], initial - initial * 4 / 6 * 5 / 6)
+    torch.testing.assert_close(last[5], initial)
+
+
 @pytest.mark.parametrize("rule", ["trimmed_mean", "guarded_mean"])
 def test_trust_quarantines_a_sign_flipper_in_rolling_rounds(rule: str) -> None:
     moments = play(25, aggregator=rule, f=1, faults=(FLIPPED,))
