@@ -151,6 +151,12 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
     It may not name peers outside the roster, let a peer push to itself, or have both or neither of
     ``servers`` and ``pushes``.
     """
+    if not isinstance(plan, Plan) or not isinstance(plan.pushes, Mapping | None):
+        found = plan.pushes if isinstance(plan, Plan) else plan
+        raise BadTopology(
+            f"topology {name} returned a {type(found).__name__}, not a plan",
+            "such as Plan(pushes={sender: (receiver, receiver)})",
+        )
     if bool(plan.servers) == (plan.pushes is not None):
         raise BadTopology(f"topology {name} must return servers or pushes, and not both")
     members = set(roster.peers)

@@ -3,6 +3,7 @@
 import random
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -401,3 +402,10 @@ def test_the_kit_wants_every_peer_able_to_serve() -> None:
 def test_what_is_no_plan_is_refused(plan: Plan) -> None:
     with pytest.raises(BadTopology, match="topology odd"):
         topology(name="odd")(lambda roster, round_id, seed: plan)(EIGHT, 0, 1)
+
+
+@pytest.mark.parametrize("found", [[(0, 1)], None, Plan(pushes=[(0, 1)])])  # type: ignore[arg-type]
+def test_another_type_than_a_plan_is_refused(found: Any) -> None:
+    with pytest.raises(BadTopology, match=r"returned a (list|NoneType), not a plan") as refused:
+        topology(name="odd")(lambda roster, round_id, seed: found)(EIGHT, 0, 1)
+    assert "Plan(pushes=" in str(refused.value.hint)
