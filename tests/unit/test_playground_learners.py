@@ -138,6 +138,22 @@ def test_models_come_by_name_or_from_a_file(tmp_path: Path) -> None:
             make_model(spec, 3, 2, seed=0)
 
 
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        ("def net(): return nn.Linear(3, 2)", r"cannot be called with \(features, classes\)"),
+        ("def net(features, classes): return nn.Linear(4, 2)", "fails on samples of 3 numbers"),
+        ("def net(features, classes): return nn.Linear(3, 5)", r"shape \(2, 5\) for 2 samples"),
+    ],
+)
+def test_a_model_that_does_not_fit_the_data_is_refused(
+    function: str, what: str, tmp_path: Path
+) -> None:
+    (tmp_path / "nets.py").write_text(f"from torch import nn\n{function}\n")
+    with pytest.raises(ConfigError, match=what):
+        make_model(f"{tmp_path / 'nets.py'}:net", 3, 2, seed=0)
+
+
 def test_draws_depend_on_their_counters_alone() -> None:
     peers = np.arange(1000)
     drawn = draw_uniform("batch", 1, peers[:, None], 7, np.arange(3))

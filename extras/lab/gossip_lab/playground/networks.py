@@ -28,6 +28,13 @@ def make_model(spec: str, features: int, classes: int, seed: int) -> nn.Module:
     Raises: ConfigError: There is no such model, or not for such data.
     """
     make = _from_file(spec) if ".py:" in spec else _built_in(spec)
+    try:
+        inspect.signature(make).bind(features, classes)
+    except TypeError as error:
+        raise ConfigError(
+            f"model {spec} cannot be called with (features, classes): {error}",
+            f"as in def {spec.rpartition(':')[2]}(features, classes)",
+        ) from error
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = make(features, classes)
@@ -37,7 +44,23 @@ def make_model(spec: str, features: int, classes: int, seed: int) -> nn.Module:
         )
     if not any(True for _ in model.parameters()):
         raise ConfigError(f"model {spec} has no parameters")
+    _try(model, spec, features, classes)
     return model
+
+
+@torch.no_grad()
+def _try(model: nn.Module, spec: str, features: int, classes: int) -> None:
+    try:
+        shape = tuple(model(torch.zeros(2, features)).shape)
+    except Exception as error:
+        raise ConfigError(
+            f"model {spec} fails on samples of {features} numbers: {type(error).__name__}: {error}"
+        ) from error
+    if shape != (2, classes):
+        raise ConfigError(
+            f"model {spec} returned numbers of shape {shape} for 2 samples",
+            f"(2, {classes}), a score for each class",
+        )
 
 
 def _built_in(spec: str) -> Callable[[int, int], nn.Module]:
