@@ -18,6 +18,7 @@ from condor import Description, Pool
 from pyarrow import parquet
 from typer.testing import CliRunner
 
+from gossip.errors import ConfigError
 from gossip.launch.cli import app
 from gossip_lab import World, grid
 from gossip_lab.playground import tables
@@ -52,6 +53,17 @@ def kill(updates):
             os.kill(os.getppid(), signal.SIGKILL)
             signal.pause()
     return updates.mean(dim=0)
+"""
+MINE = """from gossip.aggregators import rule
+from gossip.topologies import topology
+@topology
+def raises(roster, round_id, seed):
+    return nosuch
+def attack(update):
+    raise ValueError("my own")
+@rule
+def broken(updates):
+    return updates.nosuch()
 """
 GRID = """
 rounds = 4
@@ -174,6 +186,44 @@ def test_a_wrong_option_is_refused_before_anything_is_played(
     done = CliRunner().invoke(app, list(words))
     assert done.exit_code == 1, "main makes it 2"
     assert what in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("--topology", "mine.py:raises"), "mine.py, line 5: NameError"),
+        (("--faults", "attack:mine.py:attack:0"), "mine.py, line 7: ValueError: my own"),
+        (("--check", "--topology", "mine.py:raises"), "mine.py, line 5: NameError"),
+        (("--model", "syntax.py:net"), "syntax.py, line 2: SyntaxError"),
+    ],
+)
+def test_an_error_in_a_file_of_the_user_is_one_line_with_its_place(
+    words: tuple[str, ...], what: str, here: Path
+) -> None:
+    (here / "mine.py").write_text(MINE)
+    (here / "syntax.py").write_text("\ndef net(:\n")
+    done = CliRunner().invoke(app, ["play", "--peers", "3", *words])
+    assert isinstance(done.exception, ConfigError)
+    assert what in str(done.exception)
+
+
+def test_an_error_that_is_not_of_a_users_file_stays_what_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(World, "evaluations", fail)
+    assert isinstance(CliRunner().invoke(app, ["play"]).exception, RuntimeError)
+
+
+@pytest.mark.parametrize("topology", ["rolling", "ring"])
+def test_rounds_without_a_step_are_counted_on_stderr(topology: str, here: Path) -> None:
+    (here / "mine.py").write_text(MINE)
+    words = ("play", "--peers", "3", "--rounds", "2", "--topology", topology)
+    done = invoke(*words, "--aggregator", "mine.py:broken")
+    assert "warning: in 2 of 2 rounds all peers, or some, made no step" in done.stderr
+    assert "warning" not in invoke(*words).stderr
 
 
 def test_rows_as_parquet_need_a_package_and_say_which(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,9 +6,12 @@ import functools
 import inspect
 import json
 import math
+import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,6 +33,8 @@ Into = Annotated[Path | None, optional("Write the world, its rows and a report t
 Csv = Annotated[Path | None, optional("Write tidy rows here.")]
 Parquet = Annotated[Path | None, optional("Write tidy rows here, as Parquet.")]
 TABLE_ROWS = 20
+_FILE = re.compile(r"([^\s:,+]+\.py):")
+"""A file of the user in a field, as in ``attack:mine.py:name:3``."""
 HEAD = ("round", "time", "sent", "worst", "p10", "mean", "distance", "present", "quarantined")
 
 
@@ -107,11 +112,13 @@ def play(
     described = World.from_toml(world) if world is not None else World()
     described = described.replace(**(fields or {}))
     if check:
-        compared = described.check(rounds, CHECKED_MAX)
+        with _errors_of_files(described):
+            compared = described.check(rounds, CHECKED_MAX)
         print_lines([str(compared)])
         raise typer.Exit(0 if compared.first_difference is None else 1)
     files = _files(csv, parquet, into)
-    run, stopped = _play(described, rounds, every)
+    with _errors_of_files(described):
+        run, stopped = _play(described, rounds, every)
     for file in files:
         write_rows(file, Row._fields, run.rows)
     if into is not None:
@@ -166,11 +173,11 @@ def _play(world: World, rounds: int, every: int) -> tuple[PlayedRun, bool]:
     from .played import PlayedRun
 
     rows: list[Row] = []
-    began, done = time.monotonic(), 0
+    began, done, lost = time.monotonic(), 0, 0
 
     def watch(moment: Moment) -> None:
-        nonlocal done
-        done = moment.rounds
+        nonlocal done, lost
+        done, lost = moment.rounds, lost + moment.lost
         left_s = (time.monotonic() - began) / done * (rounds - done)
         means = [row.value for row in rows if row.metric == "mean"]
         accuracy = f", accuracy {means[-1]:.3f}" if means else ""
@@ -184,7 +191,38 @@ def _play(world: World, rounds: int, every: int) -> tuple[PlayedRun, bool]:
     except KeyboardInterrupt:
         print_note(f"interrupted after {done} of {counted(rounds, 'round')}: rows so far")
         return PlayedRun(tuple(rows)), True
+    finally:
+        if lost:
+            print_note(
+                f"warning: in {lost} of {counted(done, 'round')} all peers, or some, made no step: "
+                f"{world.aggregator} failed, or had too few updates"
+            )
     return PlayedRun(tuple(rows)), False
+
+
+@contextmanager
+def _errors_of_files(world: World) -> Iterator[None]:
+    """Turn an exception in a file that the world names into an error with its line.
+
+    Raises: ConfigError: A topology, attack or model of the user raised, or cannot be read.
+    """
+    from gossip.errors import ConfigError, GossipError
+
+    try:
+        yield
+    except GossipError:
+        raise
+    except Exception as error:
+        fields = (world.topology, world.model, world.aggregator, *world.faults)
+        named = {Path(file).resolve() for text in fields for file in _FILE.findall(text)}
+        places = [(at.filename, at.lineno) for at in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, SyntaxError):
+            places.append((str(error.filename), error.lineno))
+        theirs = [place for place in places if Path(place[0]).resolve() in named]
+        if not theirs:
+            raise
+        file, line = theirs[-1]
+        raise ConfigError(f"{file}, line {line}: {type(error).__name__}: {error}") from error
 
 
 def _evaluations(run: PlayedRun) -> list[dict[str, Any]]:
