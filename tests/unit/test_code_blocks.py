@@ -269,6 +269,8 @@ def test_worlds_and_grids_are_played(tmp_path: Path, monkeypatch: pytest.MonkeyP
         if block.page == PLAYGROUND and block.language == "toml":
             name = "grid.toml" if "[grid]" in block.text else "world.toml"
             (tmp_path / name).write_text(block.text)
+        if block.page == PLAYGROUND and "@topology" in block.text:
+            (tmp_path / "mine.py").write_text(block.text)
     for block in [block for block in SHELL if block.page == PLAYGROUND]:
         for line in block.commands:
             assert invoke(shown_commands.words_of(line))

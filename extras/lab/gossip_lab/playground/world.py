@@ -47,8 +47,9 @@ class World:
         split: Split of the samples among the peers, such as ``iid``, ``dirichlet:0.1`` or
             ``sorted@clusters:10``.
         model: ``linear``, ``mlp:128-64``, ``small_cnn`` or ``file.py:name``.
-        topology: As ``gossip run --topology`` takes it, or of ``playground.graphs``. One with an
-            option ``histograms`` gets the label counts of the peers.
+        topology: ``rolling``, ``full``, ``ring``, ``random-k:k=7``, ``static-regular``,
+            ``exponential``, ``dumbbell``, ``d-cliques``, ``push:k=3``, ``pull:k=3`` or
+            ``file.py:name``. One with an option ``histograms`` gets the label counts of the peers.
         aggregator: As ``gossip run --aggregator`` takes it.
         f: Byzantine peers to tolerate.
         batch: Samples of a local step of a peer.
