@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 from gossip.errors import ConfigError
 from gossip_lab.bench.clusters import cluster
 from gossip_lab.playground import World
+from gossip_lab.playground.fast import FastEngine
 from gossip_lab.playground.policies import (
     Move,
     MovePolicy,
@@ -21,6 +24,7 @@ from gossip_lab.playground.policies import (
 )
 
 LABELS = np.arange(1000) % 10
+SMALL = World(peers=6, model="linear", batch=4, compute="constant:0.05")
 PEERS = np.arange(8)
 
 
@@ -163,21 +167,63 @@ def test_the_bytes_of_swaps_are_counted_both_ways() -> None:
 # --- from a world ---------------------------------------------------------------------------------
 
 
-def test_a_world_has_its_policy_and_no_engine_plays_it_in_silence() -> None:
-    assert World(peers=4).build().assign is None
-    assert World(peers=4, split="dirichlet:1", assign="moves:10:5").build().assign == MovePolicy(
-        10, 5
-    )
-    world = World(peers=4, batch=8, local_steps=2, assign="similar:labels", seed=5)
-    parts = world.build()
-    assert isinstance(parts.assign, SharedOrder)
-    assert np.array_equal(parts.assign.keys, parts.task.data.labels.numpy())
-    assert parts.assign.draw_batches(np.arange(4), 0).shape == (4, 16)
-    with pytest.raises(ConfigError, match="no engine plays a policy of data"):
-        world.play(1)
-    clusters = World(peers=4, assign="stratified:clusters:3").build().assign
-    assert isinstance(clusters, SharedOrder)
+def test_a_world_has_its_policy() -> None:
+    plain = World(peers=4).build()
+    assert (plain.moves, plain.task.order) == (None, None)
+    moving = World(peers=4, split="dirichlet:1", assign="moves:10:5").build()
+    assert (moving.moves, moving.task.order) == (MovePolicy(10, 5), None)
+    clusters = World(peers=4, assign="stratified:clusters:3").build().task.order
+    assert clusters is not None
     assert len(set(clusters.keys.tolist())) == 3
+
+
+@pytest.mark.parametrize("local_steps", [1, 2])
+def test_peers_read_the_samples_of_a_shared_order(local_steps: int) -> None:
+    world = World(peers=4, batch=8, local_steps=local_steps, assign="similar:labels", seed=5)
+    task = world.build().task
+    shared = SharedOrder(task.data.labels.numpy(), "similar", 4, 8 * local_steps, seed=5)
+    peers = np.array([3, 1])
+    assert np.array_equal(task.draw_batches(peers, 7).numpy(), shared.draw_batches(peers, 7))
+
+
+@pytest.mark.parametrize("topology", ["rolling", "ring"])
+def test_both_engines_read_the_same_order(topology: str) -> None:
+    world = SMALL.replace(topology=topology, assign="similar:labels")
+    assert world.check(rounds=3).first_difference is None
+    plain = world.replace(assign="").play(3).curve("loss")
+    assert world.play(3).curve("loss") != plain
+
+
+@pytest.mark.parametrize("topology", ["rolling", "ring"])
+def test_swaps_bring_the_histograms_together_and_their_bytes_count(topology: str) -> None:
+    world = SMALL.replace(topology=topology, split="sorted", assign="moves:2:5")
+    played = [play(world), play(world), play(world.replace(assign=""))]
+    (shares, nbytes), again, (unmoved, unmoved_bytes) = played
+    assert nbytes == again[1]
+    assert all(np.array_equal(a, b) for a, b in zip(shares, again[0], strict=True))
+    samples = sum(len(np.setdiff1d(a, b)) for a, b in zip(shares, unmoved, strict=True))
+    assert nbytes - unmoved_bytes == samples * 64 * 4 > 0, "64 pixels of 4 bytes"
+    assert skew_of(shares) < skew_of(unmoved)
+
+
+def play(world: World) -> tuple[Sequence[np.ndarray], int]:
+    """Return the shares and the bytes after the first exchange of samples: two rounds."""
+    engine = FastEngine(world.build())
+    *_, last = itertools.islice(engine.moments(), 2)
+    return engine._world._task.shares, last.bytes_sent
+
+
+def skew_of(shares: Sequence[np.ndarray]) -> float:
+    """Return the sum over peers of the L1 distance of their labels from those of all."""
+    labels = SMALL.build().task.data.labels.numpy()
+    counts = np.array([np.bincount(labels[share], minlength=10) for share in shares])
+    common = counts.sum(axis=0) / counts.sum()
+    return float(np.abs(counts / counts.sum(axis=1, keepdims=True) - common).sum())
+
+
+def test_the_exact_engine_refuses_swaps_by_name() -> None:
+    with pytest.raises(ConfigError, match="neither swaps of samples"):
+        SMALL.replace(assign="moves:2:5", engine="exact").play(1)
 
 
 @pytest.mark.parametrize(

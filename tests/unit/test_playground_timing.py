@@ -163,6 +163,20 @@ def test_measured_links_of_gossip_plan_are_summed_up(tmp_path: Path) -> None:
         read_links(f"measured:{alone}")
 
 
-def test_a_world_refuses_a_shared_uplink_that_no_engine_plays() -> None:
+@pytest.mark.parametrize("topology", ["rolling", "random-k:k=3"])
+def test_a_shared_uplink_makes_rounds_longer_and_changes_nothing_else(topology: str) -> None:
+    world = World(peers=6, model="linear", compute="constant:0.05", topology=topology)
+    free, shared = (
+        world.replace(links=f"delay:1ms,bytes:1MB{more}").play(2, every=2)
+        for more in ("", ",uplink:100kB")
+    )
+    assert free.curve("loss", by="bytes") == shared.curve("loss", by="bytes")
+    nbytes = 4 * (64 + 1) * 10
+    counts = (1, 5) if topology == "rolling" else (3,)  # of the receivers of each transfer
+    longer_s = 2 * sum(count * nbytes / 1e5 - nbytes / 1e6 for count in counts)
+    assert shared.rows[-1].virtual_s - free.rows[-1].virtual_s == pytest.approx(longer_s, rel=0.05)
+
+
+def test_the_exact_engine_refuses_a_shared_uplink_by_name() -> None:
     with pytest.raises(ConfigError, match="shared uplink"):
-        World(links="wan,uplink:1MB").play(1)
+        World(links="wan,uplink:1MB", engine="exact").play(1)

@@ -31,7 +31,8 @@ EVENTS_MAX = 50_000_000
 class ExactEngine:
     """Plays a world with the real cores on the simulator's virtual clock.
 
-    Raises: ConfigError: The rule needs a trainer's loss, or an attack is not played.
+    Raises: ConfigError: The rule needs a trainer's loss, or an attack, swaps of samples or a shared
+        uplink are not played.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -39,6 +40,11 @@ class ExactEngine:
             raise ConfigError(
                 f"{parts.rule.name} asks the trainer for its loss, and the playground has none",
                 "gossip demo runs it",
+            )
+        if parts.moves is not None or parts.links.uplink_bytes_per_s is not None:
+            raise ConfigError(
+                "the exact engine plays neither swaps of samples nor a shared uplink",
+                "engine = fast; or leave out assign = moves, and uplink of the links",
             )
         self._parts = parts
         UpdateBook(parts)  # checks the attacks

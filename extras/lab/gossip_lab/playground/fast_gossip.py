@@ -85,6 +85,10 @@ class GossipWorld:
         pushes = self._send(finish_s)
         close_s = self._close_s(pushes, finish_s)
         lost = self._finish(peers, pushes, close_s)
+        if (policy := self._parts.moves) is not None and policy.is_due(self._round_id):
+            updates = self._sent.own[_rows_at(peers)]
+            self._task, nbytes = self._task.swap_samples(policy, peers, updates, self._round_id)
+            self._bytes += nbytes
         self._end_round(close_s)
         present = self._presence.present
         return Moment(

@@ -64,7 +64,11 @@ class RollingWorld:
             self._await_return()
             times = self._time_round(locked)
         answered = np.flatnonzero(times.arrives_s <= close_s)
-        verdict, taken = self._aggregate(self._updates_of(answered), answered, locked)
+        updates = self._updates_of(answered)
+        verdict, taken = self._aggregate(updates, answered, locked)
+        if (policy := self._parts.moves) is not None and policy.is_due(self._round_id):
+            self._task, nbytes = self._task.swap_samples(policy, answered, updates, self._round_id)
+            self._bytes += nbytes
         if verdict is not None:
             self._step(verdict.aggregate)
         self._samples += len(taken) * self._task.batch * self._task.local_steps

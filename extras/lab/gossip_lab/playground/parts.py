@@ -10,7 +10,7 @@ from gossip.topologies import Topology
 
 from .availability import Availability
 from .mishaps import Mishaps
-from .policies import MovePolicy, SharedOrder
+from .policies import MovePolicy
 from .tasks import Task
 from .timing import ComputeTimes, LinkTimes
 
@@ -23,7 +23,7 @@ class Parts:
         settings: Settings of the core, the same in both engines and in a real run.
         availability: When each peer is there. A presence that ends is a crash without notice, and
             its next begin a restart.
-        assign: Policy of data. None: each peer draws from its share of the split.
+        moves: Swaps of samples between peers; None: each keeps its share.
     """
 
     settings: CoreSettings
@@ -34,7 +34,7 @@ class Parts:
     compute: ComputeTimes
     links: LinkTimes
     availability: Availability = field(default_factory=Availability)
-    assign: SharedOrder | MovePolicy | None = None
+    moves: MovePolicy | None = None
 
     @property
     def peers(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -15,7 +15,9 @@ from gossip.aggregators import attacks, outer as outer_steps
 from gossip_lab.bench import data_sets
 
 from .counters import draw_below
+from .graphs import count_labels
 from .learners import Batches, Cohort, Evaluation
+from .policies import MovePolicy, SharedOrder, carry_out, count_bytes, plan_moves
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,7 @@ class Task:
         lr: Learning rate of the local steps, or of the step on the aggregate.
         outer: Step on the aggregate if updates are model differences; None: updates are gradients.
         seed: Seed of the batches.
+        order: Order in which all peers read one data set; None: each draws from its share.
     """
 
     cohort: Cohort
@@ -41,6 +44,7 @@ class Task:
     lr: float
     outer: outer_steps.OuterStep | None
     seed: int
+    order: SharedOrder | None = None
 
     @cached_property
     def _flat(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -51,6 +55,8 @@ class Task:
     def draw_batches(self, peers: NDArray[np.int64], round_ids: NDArray[np.int64] | int) -> Tensor:
         """Return the indices of the samples of these peers in a round, ``(n, local_steps *
         batch)``. They depend on seed, peer and round alone."""
+        if self.order is not None:
+            return torch.from_numpy(self.order.draw_batches(peers, round_ids))
         flat, begins, lengths = self._flat
         at = np.arange(self.local_steps * self.batch)[None, :]
         rounds = np.broadcast_to(np.asarray(round_ids, np.int64), peers.shape)
@@ -83,6 +89,24 @@ class Task:
         here = parameters.clone(memory_format=torch.contiguous_format)
         self.cohort.descend(here, batches, self.lr, self.local_steps)
         return torch.sub(parameters, here, out=here)
+
+    def swap_samples(
+        self, policy: MovePolicy, peers: NDArray[np.int64], updates: Tensor, round_id: int
+    ) -> tuple[Task, int]:
+        """Return the task after the swaps of a round, and the bytes of the samples that travel.
+        Histograms and cosines count as known: they add no bytes.
+
+        Args:
+            updates: ``(n, d)``: what the peers have sent, one row per peer of ``peers``.
+        """
+        data, shares = self.data, list(self.shares)
+        held = [shares[peer] for peer in peers.tolist()]
+        histograms = np.array(count_labels(data.labels, held, data.classes), float)
+        moves = plan_moves(histograms, (updates @ updates.T).double().numpy(), policy.samples)
+        swapped = carry_out(moves, held, data.labels.numpy(), self.seed, round_id)
+        for peer, share in zip(peers.tolist(), swapped, strict=True):
+            shares[peer] = share
+        return replace(self, shares=shares), count_bytes(moves, data.images[0].nbytes)
 
     def evaluate(self, parameters: Tensor) -> Evaluation:
         """Return accuracy and loss of each row of ``(m, d)`` on the test samples."""

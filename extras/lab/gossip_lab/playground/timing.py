@@ -201,7 +201,8 @@ class LinkTimes:
 
     def transfer_s(self, payload_bytes: float, receivers: int = 1) -> float:
         """Return the seconds from the begin of the transfer of a payload to so many peers at once
-        until the last of them has it, without the delay."""
+        until the last of them has it, without the delay. The payloads share the uplink fairly, so
+        all of them end together."""
         link = 0.0 if self.bytes_per_s is None else payload_bytes / self.bytes_per_s
         if self.uplink_bytes_per_s is None:
             return link

@@ -27,7 +27,7 @@ from .moments import Engine, Moment
 from .networks import make_model
 from .parts import Parts
 from .played import PlayedRun, Row, measure
-from .policies import read_assign
+from .policies import MovePolicy, SharedOrder, read_assign
 from .tasks import Task
 from .timing import read_compute, read_links
 
@@ -133,6 +133,10 @@ class World:
         if "histograms" in topology.options:
             counts = count_labels(task.data.labels, task.shares, task.data.classes)
             topology = topology.bind(histograms=counts)
+        samples = self.batch * self.local_steps
+        assign = read_assign(self.assign, task.data, self.peers, samples, self.seed)
+        if isinstance(assign, SharedOrder):
+            task = replace(task, order=assign)
         return Parts(
             self._settings(rule),
             topology,
@@ -142,9 +146,7 @@ class World:
             read_compute(self.compute, self.seed, self.batch, self.local_steps),
             read_links(self.links),
             read_availability(self.availability, self.peers, self.seed),
-            read_assign(
-                self.assign, task.data, self.peers, self.batch * self.local_steps, self.seed
-            ),
+            assign if isinstance(assign, MovePolicy) else None,
         )
 
     def play(
@@ -230,12 +232,7 @@ class World:
 
 
 def engine_of(name: EngineName, parts: Parts) -> Engine:
-    """Return an engine by name. Raises: ConfigError: No engine plays a part of the world."""
-    if parts.assign is not None or parts.links.uplink_bytes_per_s is not None:
-        raise ConfigError(
-            "no engine plays a policy of data or a shared uplink yet",
-            "leave out assign, and uplink of the links",
-        )
+    """Return an engine by name. Raises: ConfigError: It does not play a part of the world."""
     if name == "exact":
         from .exact import ExactEngine
 
