@@ -1,0 +1,173 @@
+"""Published results that the playground repeats, and what policies of data change.
+
+    python benchmarks/playground_anchors.py data --mnist path/to/mnist.npz
+    for name in epidemic_learning d_cliques policies orders; do
+        gossip sweep benchmarks/worlds/$name.toml --into runs/$name
+    done
+    python benchmarks/playground_anchors.py tables
+
+``data`` writes MNIST with 1,000 drawn test images: to evaluate many models on all 10,000 takes
+longer than to train them. ``tables`` prints Markdown. A sweep that was stopped goes on with the
+same command, and ``tables`` counts the seeds that there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from gossip_lab.bench.estimates import Estimate
+from gossip_lab.playground import World
+from gossip_lab.playground.engines import SweepSettings
+from gossip_lab.playground.grids import Grid
+from gossip_lab.playground.played import PlayedRun
+from gossip_lab.playground.sweeps import read_sweep
+
+Runs: TypeAlias = dict[tuple[str, ...], dict[int, tuple[World, PlayedRun]]]
+"""Worlds and their runs, by the values that vary, and by the seed."""
+WORLDS = Path(__file__).parent / "worlds"
+TEST_IMAGES = 1000
+TARGETS = (0.85, 0.9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("what", choices=("data", "tables"))
+    parser.add_argument("--mnist", type=Path, default=Path("data/mnist.npz"))
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
+    options = parser.parse_args()
+    if options.what == "data":
+        print(write_data(options.mnist))
+        return
+    for lines in (epidemic_lines, clique_lines, policy_lines):
+        print("\n".join(lines(options.runs)) + "\n")
+
+
+def write_data(mnist: Path) -> Path:
+    """Write MNIST with fewer test images. Return the file."""
+    arrays = dict(np.load(mnist))
+    chosen = np.random.default_rng(0).permutation(len(arrays["y_test"]))[:TEST_IMAGES]
+    arrays |= {name: arrays[name][chosen] for name in ("x_test", "y_test")}
+    path = Path("data/mnist_1000.npz")
+    path.parent.mkdir(exist_ok=True)
+    np.savez(path, **arrays)
+    return path
+
+
+def read_runs(name: str, folder: Path) -> Runs:
+    """Return the runs of a grid that there are."""
+    sweep = read_sweep(Grid.from_toml(WORLDS / f"{name}.toml"), SweepSettings(folder / name))
+    found: Runs = {}
+    for cell, result in sweep.results.items():
+        if not result.error:
+            seeds = found.setdefault(sweep.setting_of(cell), {})
+            seeds[cell.world.seed] = cell.world, result.run
+    return found
+
+
+def epidemic_lines(folder: Path) -> Iterator[str]:
+    """Yield the table of Epidemic Learning: rounds of the static graph over those of the random
+    one, paired by seed."""
+    runs = read_runs("epidemic_learning", folder)
+    random, static = (runs.get((name,), {}) for name in ("random-k:k=7", "static-regular:k=7"))
+    yield "| accuracy | seeds | random, rounds | static, rounds | static / random |"
+    yield "|---|---|---|---|---|"
+    for target in TARGETS:
+        pairs = [
+            (
+                random[seed][1].reach(target, by="round"),
+                static[seed][1].reach(target, by="round"),
+            )
+            for seed in sorted(random.keys() & static.keys())
+        ]
+        reached = [pair for pair in pairs if max(pair) < math.inf]
+        if reached:
+            ratios = [b / a for a, b in reached]
+            columns = *zip(*reached, strict=True), ratios
+            texts = " | ".join(mean_text(list(column), 2) for column in columns)
+            yield f"| {target} | {len(reached)} of {len(pairs)} | {texts} |"
+    yield ""
+    ends = [
+        f"{name}: {mean_text([end(run, 'mean') for _, run in seeds.values()], 4)}"
+        for (name,), seeds in runs.items()
+    ]
+    yield f"Mean accuracy after the last round: {'; '.join(ends)}."
+
+
+def clique_lines(folder: Path) -> Iterator[str]:
+    """Yield the table of D-Cliques. The messages of rolling rounds are those of the full graph."""
+    yield "| split | topology | seeds | mean | worst | consensus distance | messages a round |"
+    yield "|---|---|---|---|---|---|---|"
+    for (split, topology), seeds in read_runs("d_cliques", folder).items():
+        texts = [
+            mean_text([end(run, metric) for _, run in seeds.values()], 4)
+            for metric in ("mean", "worst", "consensus_distance")
+        ]
+        world, run = next(iter(seeds.values()))
+        # A push has an update and parameters: 2 * 4 bytes for each of d numbers.
+        pushes = run.bytes / run.rows[-1].round / (8 * world.build().task.cohort.d)
+        sent = world.peers * (world.peers - 1) if topology == "rolling" else pushes
+        name = "full (rolling)" if topology == "rolling" else topology
+        yield f"| {split} | {name} | {len(seeds)} | {' | '.join(texts)} | {sent:,.0f} |"
+
+
+def policy_lines(folder: Path) -> Iterator[str]:
+    """Yield the table of policies. The cosine is the mean over pairs of the peers' updates at the
+    initial parameters, in the first round."""
+    yield "| topology | data | policy | seeds | rounds to 0.9 | mean | cosine | moved, kB |"
+    yield "|---|---|---|---|---|---|---|---|"
+    own = read_runs("policies", folder)
+    shared = {(key[0], "shared", key[1]): runs for key, runs in read_runs("orders", folder).items()}
+    for (topology, data, assign), seeds in sorted({**own, **shared}.items()):
+        if (data, assign) == ("shared", ""):
+            continue  # the same as iid
+        rounds = [run.reach(TARGETS[-1], by="round") for _, run in seeds.values()]
+        reached = [each for each in rounds if each < math.inf]
+        text = mean_text(reached, 1) if reached else "-"
+        if len(reached) < len(rounds):
+            text += f" ({len(reached)} of {len(rounds)})"
+        without = own.get((topology, data, ""), {})
+        moved = [
+            (run.bytes - without[seed][1].bytes) / 1e3
+            for seed, (_, run) in seeds.items()
+            if data != "shared" and seed in without
+        ]
+        yield " | ".join(
+            (
+                f"| {topology} | {data} | {assign or 'none'} | {len(seeds)} | {text}",
+                mean_text([end(run, "mean") for _, run in seeds.values()], 3),
+                mean_text([mean_cosine(world) for world, _ in seeds.values()], 2),
+                f"{np.mean(moved):.0f} |" if moved else "0 |",
+            )
+        )
+
+
+def end(run: PlayedRun, metric: str) -> float:
+    """Return a metric after the last round."""
+    return run.curve(metric)[-1][1]
+
+
+def mean_cosine(world: World) -> float:
+    """Return the mean cosine of pairs of the peers' updates at the initial parameters."""
+    task, peers = world.build().task, np.arange(world.peers)
+    updates = task.compute_updates(task.cohort.initial.expand(len(peers), -1), peers, 0)
+    directions = updates / updates.norm(dim=1, keepdim=True)
+    pairs = len(peers) * (len(peers) - 1)
+    return (float((directions @ directions.T).sum()) - len(peers)) / pairs
+
+
+def mean_text(values: list[float], digits: int) -> str:
+    """Return a mean with the half width of its interval of 95 %."""
+    estimate = Estimate(tuple(values))
+    if len(values) < 2:
+        return f"{estimate.mean:.{digits}f}"
+    return f"{estimate.mean:.{digits}f} ± {estimate.interval[1] - estimate.mean:.{digits}f}"
+
+
+if __name__ == "__main__":
+    main()
