@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gossip_lab.bench.estimates import Estimate
+from gossip_lab.bench import data_sets, estimates
 from gossip_lab.playground import World
 from gossip_lab.playground.engines import SweepSettings
 from gossip_lab.playground.grids import Grid
@@ -50,9 +50,14 @@ def main() -> None:
 
 def write_data(mnist: Path) -> Path:
     """Write MNIST with fewer test images. Return the file."""
-    arrays = dict(np.load(mnist))
-    chosen = np.random.default_rng(0).permutation(len(arrays["y_test"]))[:TEST_IMAGES]
-    arrays |= {name: arrays[name][chosen] for name in ("x_test", "y_test")}
+    data = data_sets.load(str(mnist))
+    chosen = np.random.default_rng(0).permutation(len(data.test_labels))[:TEST_IMAGES]
+    arrays = {
+        "x_train": (data.images * 255).round().byte().numpy(),
+        "y_train": data.labels.numpy(),
+        "x_test": (data.test_images[chosen] * 255).round().byte().numpy(),
+        "y_test": data.test_labels[chosen].numpy(),
+    }
     path = Path("data/mnist_1000.npz")
     path.parent.mkdir(exist_ok=True)
     np.savez(path, **arrays)
@@ -122,7 +127,8 @@ def policy_lines(folder: Path) -> Iterator[str]:
     yield "| topology | data | policy | seeds | rounds to 0.9 | mean | cosine | moved, kB |"
     yield "|---|---|---|---|---|---|---|---|"
     own = read_runs("policies", folder)
-    shared = {(key[0], "shared", key[1]): runs for key, runs in read_runs("orders", folder).items()}
+    orders = read_runs("orders", folder).items()
+    shared: Runs = {(topology, "shared", assign): seeds for (topology, assign), seeds in orders}
     for (topology, data, assign), seeds in sorted({**own, **shared}.items()):
         if (data, assign) == ("shared", ""):
             continue  # the same as iid
@@ -163,7 +169,7 @@ def mean_cosine(world: World) -> float:
 
 def mean_text(values: list[float], digits: int) -> str:
     """Return a mean with the half width of its interval of 95 %."""
-    estimate = Estimate(tuple(values))
+    estimate = estimates.Estimate(tuple(values))
     if len(values) < 2:
         return f"{estimate.mean:.{digits}f}"
     return f"{estimate.mean:.{digits}f} ± {estimate.interval[1] - estimate.mean:.{digits}f}"
