@@ -502,6 +502,7 @@ def _traffic_is_counted(world: World) -> None:
     world.wait_received(receiver, 2)
     assert sender.traffic.sent_messages == 2, f"{sender.traffic}"
     assert sender.traffic.sent_bytes > 2 * MIB, f"{sender.traffic}"
+    assert sender.traffic.sent_payload_bytes == 2 * MIB, f"{sender.traffic}"
     assert receiver.traffic.received_messages == 2, f"{receiver.traffic}"
     assert receiver.traffic.received_bytes == sender.traffic.sent_bytes, (
         f"{sender.traffic} against {receiver.traffic}"

@@ -67,11 +67,15 @@ class Traffic:
     ``bad_record`` (of a payload, not as it was sealed, or not as it may be: it ended the
     connection).
 
+    ``sent_payload_bytes`` is the part of payloads in ``sent_bytes``. Payloads that are lent through
+    shared memory are in neither.
+
     ``notices`` has the notices that were not shown yet, each matter once.
     """
 
     sent_messages: int = 0
     sent_bytes: int = 0
+    sent_payload_bytes: int = 0
     received_messages: int = 0
     received_bytes: int = 0
     dropped: dict[str, int] = field(default_factory=dict)

@@ -435,9 +435,9 @@ class ZeroMQTransport:
             if not lane.push(outgoing):
                 return False
             last = outgoing.advance()
-            self.traffic.sent_bytes += (
-                outgoing.header_bytes + min(outgoing.sent, outgoing.nbytes) - before
-            )
+            payload_bytes = min(outgoing.sent, outgoing.nbytes) - before
+            self.traffic.sent_bytes += outgoing.header_bytes + payload_bytes
+            self.traffic.sent_payload_bytes += payload_bytes
             if last:
                 self.traffic.sent_messages += 1
                 return True

@@ -1,0 +1,240 @@
+"""Real runs beside their worlds in the playground: accuracy, payload bytes, and seconds per round.
+
+    python benchmarks/playground_real.py
+    python benchmarks/playground_real.py --cases rolling random-k-crash --json real.json
+
+Each case is one ``gossip run`` of ``playground_train.py``, and the same world in the playground:
+with the drawn times of computations (``exact``, ``fast``), and in the exact engine with those that
+the run had on this machine (``measured``). Honest peers that are present are evaluated. Seconds per
+round are measured between the first evaluated round and the last, so they contain no start. A
+killed peer cannot report its bytes: where one is killed, the bytes of the others are compared, and
+the playground's total is reduced by an equal share of the rounds before.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from whole_runs import GOSSIP, HERE, Failed, conclude, environment, folder, parser, summary_of
+
+from gossip_lab import World
+from gossip_lab.playground.moments import Moment
+from gossip_lab.playground.parts import Parts
+from gossip_lab.playground.timing import read_compute
+from gossip_lab.playground.world import EngineName, engine_of
+
+SCRIPT = HERE / "playground_train.py"
+RUN_TIMEOUT_S = 160.0
+ACCURACY_GOAL, BYTES_GOAL, SECONDS_GOAL = 0.01, 0.05, 0.25
+VICTIM, CRASH_ROUND = 3, 20
+TOPOLOGIES = {"rolling": "rolling", "random-k": "random-k:k=5"}
+DISTURBANCES: dict[str, dict[str, Any]] = {
+    "": {},
+    "-crash": {"faults": (f"crash:{VICTIM}@{CRASH_ROUND}",)},
+    "-attack": {"faults": ("sign_flip:6,7*10",), "aggregator": "trimmed_mean", "f": 2},
+}
+CASES = {
+    name + suffix: {"topology": topology, **changes}
+    for name, topology in TOPOLOGIES.items()
+    for suffix, changes in DISTURBANCES.items()
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a run or a played world came to.
+
+    Attributes:
+        accuracies: For each evaluated round, the mean test accuracy of present honest peers.
+        nbytes: Bytes of payloads of the peers that were not killed.
+        seconds: Seconds per round, between the first evaluated round and the last.
+    """
+
+    accuracies: dict[int, float]
+    nbytes: float
+    seconds: float
+
+
+def run_real(world: World, rounds: int, every: int, place: Path) -> Path:
+    """Run the world with real peers, and return the run's folder. Raises: Failed: The run did not
+    end well."""
+    place.mkdir(parents=True)
+    (place / "world.toml").write_text(world.to_toml(), "utf-8")
+    run = place / "run"
+    command = [
+        *[*GOSSIP, "run", "-q", "-n", str(world.peers), "--topology", world.topology],
+        *["--aggregator", world.aggregator, "-f", str(world.f), "--seed", str(world.seed)],
+        *["--local-steps", str(world.local_steps), "--run-dir", str(run)],
+        *[word for fault in world.faults for word in ("--fault", fault)],
+        *[str(SCRIPT), str(place / "world.toml")],
+        *["--rounds", str(rounds), "--every", str(every)],
+    ]
+    done = subprocess.run(
+        command,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_TIMEOUT_S,
+    )
+    if done.returncode:
+        raise Failed(f"exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return run
+
+
+def build_parts(world: World, run: Path) -> Parts:
+    """Return the parts of the world with the topology of a run: it is drawn from the seed and the
+    run's id."""
+    run_id = bytes.fromhex(summary_of(run)["run"])
+    lineage = blake2b(b"lineage" + run_id, digest_size=8).digest()  # as gossip.config
+    parts = world.build()
+    return replace(parts, settings=replace(parts.settings, lineage=lineage))
+
+
+def read_run(parts: Parts, run: Path, rounds: int, every: int) -> Curve:
+    """Return the curve of a run's folder. Raises: Failed: A peer that was not killed has no
+    times."""
+    summary = summary_of(run)
+    killed = {death["peer"] for death in summary["deaths"]}
+    if killed != {fault.peer for fault in parts.mishaps.crashes}:
+        raise Failed(f"the peers {sorted(killed)} died")
+    reached: dict[int, list[float]] = {every: [], rounds: []}
+    nbytes = 0
+    for peer in sorted(set(range(parts.peers)) - killed):
+        applied = json.loads((run / f"times-{peer}.json").read_text("utf-8"))
+        for round_id, times in reached.items():
+            times.append(next(at for done, at, _ in applied if done >= round_id))
+        nbytes += sent_payload_bytes(run / f"peer-{peer}" / "events.jsonl")
+    accuracies = {}
+    for round_id in range(every, rounds + 1, every):
+        saved = [
+            np.load(path)
+            for peer in range(parts.peers)
+            if peer not in parts.mishaps.byzantine
+            and (path := run / f"parameters-{peer}-{round_id}.npy").exists()
+        ]
+        accuracies[round_id] = mean_accuracy(parts, torch.from_numpy(np.stack(saved)))
+    return Curve(accuracies, nbytes, _seconds_per_round(reached))
+
+
+def computed_times(run: Path) -> Iterable[str]:
+    """Yield a line for each computation that a surviving peer made: the peer and its seconds."""
+    for path in sorted(run.glob("times-*.json")):
+        for _, _, computed_s in json.loads(path.read_text("utf-8")):
+            yield f"{path.stem.removeprefix('times-')},{computed_s}"
+
+
+def sent_payload_bytes(events: Path) -> int:
+    rows = map(json.loads, events.read_text("utf-8").splitlines())
+    return sum(row["traffic"]["sent_payload_bytes"] for row in rows if row.get("event") == "halted")
+
+
+def _seconds_per_round(reached: dict[int, list[float]]) -> float:
+    (first, begun), (last, ended) = reached.items()
+    return (statistics.median_low(ended) - statistics.median_low(begun)) / (last - first)
+
+
+def mean_accuracy(parts: Parts, parameters: torch.Tensor) -> float:
+    return float(parts.task.evaluate(parameters).accuracy.mean())
+
+
+def play(parts: Parts, engine: EngineName, rounds: int, every: int) -> Curve:
+    """Play a world in one engine."""
+    honest = np.ones(parts.peers, bool)
+    honest[sorted(parts.mishaps.byzantine)] = False
+    accuracies, moments = {}, []
+    for moment in engine_of(engine, parts).moments():
+        moments.append(moment)
+        if moment.rounds % every == 0:
+            rows = np.flatnonzero(moment.present & honest)
+            accuracies[moment.rounds] = mean_accuracy(parts, moment.parameters[rows])
+        if moment.rounds == rounds:
+            break
+    seconds = (moments[-1].virtual_s - moments[every - 1].virtual_s) / (rounds - every)
+    return Curve(accuracies, _survivors_bytes(parts, moments), seconds)
+
+
+def _survivors_bytes(parts: Parts, moments: list[Moment]) -> float:
+    before = [moments[crash.round - 1].bytes_sent for crash in parts.mishaps.crashes if crash.round]
+    return moments[-1].bytes_sent - sum(before) / parts.peers
+
+
+def compare(real: Curve, played: Curve) -> dict[str, Any]:
+    """Return the differences of a played world from the real run, and whether the goals are met."""
+    accuracy = max(abs(real.accuracies[at] - played.accuracies[at]) for at in real.accuracies)
+    nbytes, seconds = real.nbytes / played.nbytes, real.seconds / played.seconds
+    return {
+        "accuracy": accuracy,
+        "bytes": nbytes,
+        "seconds": seconds,
+        "met": {
+            "accuracy": accuracy <= ACCURACY_GOAL,
+            "bytes": abs(nbytes - 1) <= BYTES_GOAL,
+            "seconds": abs(seconds - 1) <= SECONDS_GOAL,
+        },
+    }
+
+
+def table(found: dict[str, dict[str, Any]]) -> Iterable[str]:
+    """Yield lines of markdown."""
+    yield (
+        "| case | played | accuracy: real, last | largest difference | payload MB: real | real / "
+        "played | ms a round: real | real / played | goals |"
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for case, row in found.items():
+        real: Curve = row["real"]
+        for name, there in row["played"].items():
+            missed = ", ".join(goal for goal, is_met in there["met"].items() if not is_met)
+            yield (
+                f"| {case} | {name} | {list(real.accuracies.values())[-1]:.4f} "
+                f"| {there['accuracy']:.4f} | {real.nbytes / 1e6:.2f} | {there['bytes']:.3f} "
+                f"| {1e3 * real.seconds:.1f} | {there['seconds']:.3f} "
+                f"| {'missed: ' + missed if missed else 'met'} |"
+            )
+
+
+def main() -> int:
+    arguments = parser(__doc__, 8, "of the worlds")
+    arguments.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    arguments.add_argument("--rounds", type=int, default=60)
+    arguments.add_argument("--every", type=int, default=10, help="rounds between evaluations")
+    arguments.add_argument("--compute", default="uniform:45ms:55ms")
+    options = arguments.parse_args()
+    base = World(peers=options.peers, seed=options.seed, compute=options.compute, links="loopback")
+    found: dict[str, dict[str, Any]] = {}
+    with folder(options.into) as place:
+        for case in options.cases:
+            world = base.replace(**CASES[case])
+            run = run_real(world, options.rounds, options.every, place / case)
+            parts = build_parts(world, run)
+            measured = place / case / "computed.csv"
+            measured.write_text("\n".join(["peer,seconds", *computed_times(run)]), "utf-8")
+            as_here = replace(parts, compute=read_compute(f"measured:{measured}", options.seed))
+            real = read_run(parts, run, options.rounds, options.every)
+            curves = {
+                "exact": play(parts, "exact", options.rounds, options.every),
+                "fast": play(parts, "fast", options.rounds, options.every),
+                "measured": play(as_here, "exact", options.rounds, options.every),
+            }
+            played = {each: compare(real, curve) for each, curve in curves.items()}
+            found[case] = {"real": real, "curves": curves, "played": played}
+    print("\n".join(table(found)))
+    missed = [
+        case for case, row in found.items() if not all(row["played"]["exact"]["met"].values())
+    ]
+    return conclude(json.loads(json.dumps(found, default=vars)), options.json, missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
