@@ -118,10 +118,10 @@ def read_run(parts: Parts, run: Path, rounds: int, every: int) -> Curve:
     accuracies = {}
     for round_id in range(every, rounds + 1, every):
         saved = [
-            np.load(path)
+            np.fromfile(path, np.float32)
             for peer in range(parts.peers)
             if peer not in parts.mishaps.byzantine
-            and (path := run / f"parameters-{peer}-{round_id}.npy").exists()
+            and (path := run / f"parameters-{peer}-{round_id}.f32").exists()
         ]
         accuracies[round_id] = mean_accuracy(parts, torch.from_numpy(np.stack(saved)))
     return Curve(accuracies, nbytes, _seconds_per_round(reached))

@@ -1,7 +1,7 @@
 """A world of the playground as a script under ``gossip run``: each peer computes the updates of its
 learner, from the same samples, and sleeps until the drawn time of the computation is over.
 
-It writes parameters to ``parameters-PEER-ROUND.npy`` in the run's folder. ``times-PEER.json`` there
+It writes parameters to ``parameters-PEER-ROUND.f32`` in the run's folder. ``times-PEER.json`` there
 has a row for each round: number of applied rounds, time, and seconds of the computation before.
 Started by ``playground_real.py``.
 """
@@ -55,7 +55,7 @@ def main() -> None:
         computed_s = 0.0
         if peer.round % options.every == 0:
             here = parameters_to_vector(model.parameters()).detach().numpy()
-            np.save(peer.run_dir / f"parameters-{peer.id}-{peer.round}.npy", here)
+            here.tofile(peer.run_dir / f"parameters-{peer.id}-{peer.round}.f32")
     (peer.run_dir / f"times-{peer.id}.json").write_text(json.dumps(rows))
 
 
