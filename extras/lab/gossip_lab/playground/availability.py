@@ -3,10 +3,10 @@
     availability = read_availability("spot:2h:10m", peers=100, seed=0)
     availability.present(3, now_s=60.0)
 
-A peer whose presence ends is killed without notice: its update of this round, its state and its
-optimizer are lost. When it returns it joins as a restarted peer does, and copies the state from the
-others. A peer that is absent at time 0 joins at its first arrival. Faults of the world come on top:
-a peer takes part if it is present and no fault keeps it away.
+At the end of its presence a peer is killed without notice: its update of this round, its state and
+its optimizer are lost. When it returns it joins as a restarted peer does, and copies the state
+from the others. A peer that is absent at time 0 joins at its first arrival. Faults of the world
+come on top: a peer takes part if it is present and no fault keeps it away.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .presence import Peers
 
 Floats = NDArray[np.float64]
 CHUNK = 2**10
-"""Peers whose estimates are made in one call."""
+"""Peers with estimates in one call."""
 
 
 class MixingStrength:

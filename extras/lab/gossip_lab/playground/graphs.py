@@ -85,8 +85,8 @@ def d_cliques(  # noqa: PLR0913 - three arguments are those of every topology
     between: Literal["ring", "fractal", "full"] = "ring",
     histograms: Histograms | None = None,
 ) -> Plan:
-    """Cliques of peers whose labels together are like those of all peers, and few edges between
-    the cliques. The same graph in all rounds.
+    """Cliques of peers with labels that together are like those of all peers, and few edges
+    between the cliques. The same graph in all rounds.
 
     Peers are put into cliques at random. Then pairs of cliques swap two peers if that lowers the
     sum of their skews: the L1 distance of the clique's mean label distribution from that of all
@@ -95,7 +95,7 @@ def d_cliques(  # noqa: PLR0913 - three arguments are those of every topology
     Args:
         size: Peers of a clique, at most. Cliques differ by one peer at most.
         between: Edges between cliques: each to the next; all pairs in groups of ``size`` cliques,
-            then all pairs in groups of such groups, and so on; or all pairs.
+            then all pairs in groups of groups, and so on; or all pairs.
         histograms: Labels of the peers, which ``World`` binds. A Byzantine peer's are only a claim.
     Raises: ConfigError: There are no histograms, or not of all peers.
     Source: Bellet, Kermarrec, Lavoie 2022, "D-Cliques: Compensating for Data Heterogeneity with
@@ -224,6 +224,6 @@ def _draw_others(
     random = Random(draw(seed, roster.lineage, round_id, name))
     fan = min(k, len(order) - 1)
     for at, peer in enumerate(order):
-        # numbers from ``at`` on stand for the peer after, so no peer draws itself
+        # numbers from ``at`` on mean the peer after, so no peer draws itself
         drawn = random.sample(range(len(order) - 1), fan)
         yield peer, [order[place + (place >= at)] for place in drawn]

@@ -26,8 +26,8 @@ EXACT_MAX = 256
 With more peers, a rule may round in another way, and one that commutes with shifts gets parameters
 in place of their differences."""
 SPARSE_FROM = 2_000
-"""Number of peers from which tables forget peers that are in no way remarkable: all tables with all
-entries would not fit in memory."""
+"""Number of peers from which tables drop the entries of peers with full trust: all entries would
+not fit in memory."""
 SPARSE_EVERY = 8
 """Rounds between two such times."""
 
@@ -246,8 +246,8 @@ class Judges:
 
         Args:
             near, results: What the rule got, and its verdicts.
-            outside: Peers in quarantine, whose updates are only measured.
-            faulty: Peers whose updates are not finite.
+            outside: Peers in quarantine; their updates are only measured.
+            faulty: Peers with updates that are not finite.
         """
         if not self._judged:
             return

@@ -99,7 +99,7 @@ class RollingPatience:
     def record_contributors(
         self, roster: Peers, expected: NDArray[np.bool_], contributors: Peers
     ) -> None:
-        """Record the peers whose updates were used in a round. ``expected``: ``(n,)`` bool, those
+        """Record the peers with a used update in a round. ``expected``: ``(n,)`` bool, those
         that could send one."""
         waited_for = set(np.flatnonzero(expected).tolist())
         self._missed.committed(roster.tolist(), waited_for, set(contributors.tolist()))

@@ -49,7 +49,7 @@ class RuleRunner:
 
 
 class _AtOnce(Worker):
-    """Runs large jobs at once, too: virtual time stands still meanwhile."""
+    """Runs large jobs at once, too: virtual time does not pass."""
 
     def __init__(self) -> None:
         pass

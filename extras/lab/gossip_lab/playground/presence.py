@@ -1,5 +1,5 @@
-"""Presence of peers in a world without messages: who has crashed, hangs or is slow, and when the
-others notice."""
+"""Presence of peers in a world without messages: which have crashed, hang or are slow, and when
+the others notice."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Presence:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """``(n,)``: peers whose process runs. One that hangs is among them."""
+        """``(n,)``: peers with a running process. One that hangs is among them."""
         return self.runs | ((self._back_s < np.inf) & ~self._lost_state)
 
     def return_peers(self, now_s: float) -> Peers:

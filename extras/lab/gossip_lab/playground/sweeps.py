@@ -78,7 +78,7 @@ class Sweep:
 
     def means(self, metric: str) -> dict[tuple[Any, ...], dict[int, estimates.Estimate]]:
         """Return the estimate over the seeds after each evaluated round, for each setting. Cells
-        that were stopped, that have an error, or whose value is NaN are left out."""
+        that were stopped, that have an error, or that have the value NaN are left out."""
         found: dict[tuple[Any, ...], dict[int, list[float]]] = {}
         for cell in self.grid.cells:
             rounds = found.setdefault(self.setting_of(cell), {})

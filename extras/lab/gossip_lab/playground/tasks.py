@@ -1,4 +1,4 @@
-"""What the learners of a world learn: their data, their batches, their updates."""
+"""Learning task of a world: data, batches and updates of its learners."""
 
 from __future__ import annotations
 

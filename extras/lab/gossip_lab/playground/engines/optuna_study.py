@@ -20,7 +20,7 @@ from .choice import SweepSettings
 
 JOURNAL, STUDY = "optuna.journal", "sweep"
 REDUCTION = 3
-"""Of the cells that reach a rung, one of so many goes on."""
+"""One of so many cells that reach a rung goes on."""
 
 
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:

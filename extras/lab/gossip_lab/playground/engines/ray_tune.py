@@ -17,7 +17,7 @@ from gossip_lab.playground.played import Row
 from .choice import SweepSettings
 
 REDUCTION = 3
-"""Of the cells that reach a rung, one of so many goes on."""
+"""One of so many cells that reach a rung goes on."""
 
 
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
