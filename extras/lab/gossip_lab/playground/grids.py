@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -192,14 +193,11 @@ def _code() -> str:
 
 
 def _files_in(world: World) -> list[str]:
-    """Return the digests of files that other fields name, as ``file.py:name`` or a path."""
-    texts: Sequence[str] = [
-        value
-        for field in fields_of(World)
-        if field.kind is str
-        and not field.is_list
-        and field.name != "data"
-        and isinstance(value := getattr(world, field.name), str)
-    ]
-    named = [Path(text.partition(":")[0]) for text in texts if text]
-    return [rule_sources.content(path) for path in named if path.is_file()]
+    """Return the digests of files that other fields name: ``file.py:name``, ``measured:file.toml``
+    or a list of paths."""
+    texts: list[str] = list(world.faults)
+    for field in fields_of(World):
+        if field.kind is str and not field.is_list and field.name != "data":
+            texts.append(getattr(world, field.name))
+    named = {Path(word.strip()) for text in texts for word in re.split("[:,]", text) if word}
+    return [rule_sources.content(path) for path in sorted(named) if path.is_file()]
