@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from gossip.errors import ConfigError, UnknownName
 from gossip_lab.pages import markdown_table, replace_between, split_at
 from gossip_lab.playground import World
 from gossip_lab.playground.fields import fields_of, read_fields
-from gossip_lab.playground.grids import Grid, toml_of_cell
+from gossip_lab.playground.grids import Grid, WorldCell, store_of, toml_of_cell
+from gossip_lab.playground.played import PlayedRun, Row
 
 PAGE = Path(__file__).parents[2] / "docs" / "playground.md"
 MARK = "fields of a world"
@@ -49,6 +51,53 @@ def test_a_world_is_what_its_toml_says(tmp_path: Path) -> None:
     found = World.from_toml(tmp_path / "world.toml")
     assert found == World(lr=1.0)
     assert isinstance(found.lr, float), "rows and stored cells have 1.0 and not 1"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"engine": "Exact"},
+        {"faults": "crash:1@1"},
+        {"f": -1},
+        {"mixing": 1.5},
+        {"mixing": math.nan},
+        {"lr": math.inf},
+    ],
+)
+def test_a_world_of_a_script_is_checked_too(wrong: dict[str, Any]) -> None:
+    """An engine with another name was the fast one without a word."""
+    with pytest.raises((ConfigError, UnknownName), match=next(iter(wrong))):
+        World(**wrong).play(1)
+
+
+def test_a_loss_is_reached_from_above() -> None:
+    places = (("loss", 2.0), ("loss", 0.9), ("loss", 0.4), ("mean", 0.4))
+    run = PlayedRun(tuple(Row(0, at, 0.0, 0, *each) for at, each in enumerate(places)))
+    assert run.reach(1.0, "loss", "round") == 1
+    assert run.reach(0.4, "loss", "round") == 2
+    assert run.reach(0.1, "loss", "round") == math.inf
+    assert run.reach(0.4, "mean", "round") == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("faults", ("{file}:lie:3",)),
+        ("links", "measured:other.toml,{file}"),
+        ("compute", "other.toml,{file}"),
+        ("topology", "{file}:mine:k=3"),
+    ],
+)
+def test_a_changed_file_makes_another_cell(tmp_path: Path, field: str, value: Any) -> None:
+    file = tmp_path / "a.py"
+    is_list = isinstance(value, tuple)
+    text = (value[0] if is_list else value).format(file=file)
+    cell = WorldCell(World().replace(**{field: (text,) if is_list else text}), 1, 1)
+    digests = set()
+    for content in ("1", "2"):
+        file.write_text(content)
+        digests.add(store_of(tmp_path).path(cell))
+    assert len(digests) == 2
 
 
 @pytest.mark.parametrize(

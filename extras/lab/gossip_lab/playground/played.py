@@ -24,11 +24,21 @@ METRICS = (
     "present",
     "samples",
 )
-"""Metrics of the rows: accuracy (0 to 1) of the worst, the mean and the tenth percentile of present
-honest replicas, and their mean loss on the test samples; root mean square distance of their
-parameters from the mean, over the norm of the mean; share of pairs of a present honest peer and a
-Byzantine one, or another honest one, in which the first has the second in quarantine; present
-peers; samples in all updates that were used so far."""
+"""Metrics of the rows.
+
+- ``worst``, ``mean``, ``p10``: accuracy (0 to 1) on the test samples, of the worst, the mean and
+  the tenth percentile of present honest replicas; ``loss``: their mean loss.
+- ``consensus_distance``: root mean square distance of their parameters from the mean, over its
+  norm.
+- ``quarantined``: share of pairs of a present honest peer and a Byzantine one in which the first
+  has the second in quarantine.
+- ``falsely_quarantined``: the same of pairs of a present honest peer and another honest one.
+- ``present``: present peers; ``samples``: samples in all updates that were used so far.
+"""
+
+
+FALLING = ("loss", "consensus_distance", "falsely_quarantined")
+"""Metrics of which less is better."""
 
 
 class Row(NamedTuple):
@@ -66,9 +76,11 @@ class PlayedRun:
         return [(getattr(row, by), row.value) for row in self.rows if row.metric == metric]
 
     def reach(self, target: float, metric: str = "mean", by: str = "virtual_s") -> float:
-        """Return the first place on the axis ``by`` at which the metric is at least the target;
-        infinity if there is none."""
-        return next((at for at, value in self.curve(metric, by) if value >= target), math.inf)
+        """Return the first place on the axis ``by`` at which the metric is at least the target, or
+        one of ``FALLING`` at most; infinity if there is none."""
+        sign = -1 if metric in FALLING else 1
+        reached = (at for at, value in self.curve(metric, by) if sign * value >= sign * target)
+        return next(reached, math.inf)
 
     @property
     def bytes(self) -> int:

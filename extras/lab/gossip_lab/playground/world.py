@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -58,7 +59,7 @@ class World:
         outer: Outer step after them; empty: that of a run if there are local steps.
         mix_every: In gossip rounds, rounds between two exchanges of parameters.
         mixing: In gossip rounds, share of the way to the others' parameters.
-        faults: Words of a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
+        faults: Faults as in a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
         links: Links between peers, such as ``wan`` or ``delay:20ms-50ms,bytes:12.5MB``.
         compute: Times of an update, such as ``uniform:0.04:0.06`` or ``lognormal:0.3``.
         availability: When each peer is there, such as ``spot:2h:10m`` or ``trace.csv``.
@@ -109,13 +110,19 @@ class World:
 
         Raises: ConfigError: A field names nothing, or the fields do not fit each other.
         """
+        read_fields(World, dataclasses.asdict(self))  # Python checks no types
         if not 1 <= self.peers <= PEERS_MAX:
             raise ConfigError(f"{self.peers} peers", f"a world has 1 to {PEERS_MAX}")
-        if min(self.batch, self.local_steps, self.mix_every) < 1 or not self.lr > 0:
+        if min(self.batch, self.local_steps, self.mix_every) < 1 or not 0 < self.lr < math.inf:
             raise ConfigError(
                 f"batch {self.batch}, local steps {self.local_steps}, mix_every {self.mix_every}, "
-                f"learning rate {self.lr}",
-                "each is above 0",
+                f"lr {self.lr}",
+                "each is above 0, and finite",
+            )
+        if self.f < 0 or not 0 < self.mixing <= 1:
+            raise ConfigError(
+                f"f {self.f}, mixing {self.mixing}",
+                "f is at least 0, and mixing above 0, at most 1",
             )
         rule = registry.load(self.aggregator)
         if rule.at_least(self.f) > self.peers:
