@@ -372,6 +372,9 @@ def play(release: Release, wanted: list[str]) -> tuple[list[str], bool]:
             note("FAIL", name, time.monotonic() - begun, str(failure))
             return rows, False
         note("ok", name, time.monotonic() - begun, told)
+    if wanted and len([row for row in rows if row.startswith("skip")]) == len(wanted):
+        note("FAIL", "pythons", 0.0, "no package was installed: there is none of these Pythons")
+        return rows, False
     return rows, True
 
 

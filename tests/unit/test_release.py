@@ -102,6 +102,14 @@ def test_a_python_that_is_not_there_is_named(module: Any) -> None:
 
 
 @check
+def test_a_check_without_any_python_fails(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "OF_THE_PACKAGES", ())
+    rows, succeeded = module.play(None, ["2.1", "2.2"])
+    assert not succeeded
+    assert [row.split()[0] for row in rows] == ["skip", "skip", "FAIL"]
+
+
+@check
 def test_the_first_step_that_fails_ends_the_check(
     module: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
