@@ -1,10 +1,13 @@
-"""Scenarios of the promise "eventually converges", each with a twin that lacks one condition of it.
+"""Scenarios of "eventually converges", each with a twin that lacks one of its conditions.
 
-Definition: after the rounds of a scenario, in which all faults end, (1) the consensus distance of
-every seed is at most ``CONSENSUS_MAX`` of the norm of the mean parameters; and (2) the loss is not
-above that of the undisturbed world at equal used samples, on average over the seeds, by more than
-``WITHIN_ERRORS`` standard errors of the difference. A twin misses (1) on average, or misses (2) by
-more than ``TWIN_ERRORS`` standard errors.
+All faults of a scenario end within its rounds. A world converges if two bounds hold after them:
+
+1. The consensus distance of every seed is at most ``CONSENSUS_MAX`` of the norm of the mean
+   parameters.
+2. The loss exceeds that of the undisturbed world at equal used samples by at most
+   ``WITHIN_ERRORS`` standard errors of the difference, on average over the seeds.
+
+A twin misses 1 on average, or misses 2 by more than ``TWIN_ERRORS`` standard errors.
 
     verdict = judge(SCENARIOS["partition"], range(50), store_of(Path("runs/convergence")), jobs=2)
 """
@@ -47,8 +50,8 @@ def parted(roster: Roster, round_id: int, seed: int, *, until: int = 0, k: int =
 
 @topology
 def by_turns(roster: Roster, round_id: int, seed: int, *, gap: bool = False) -> Plan:
-    """Four groups on a ring, of which the first meets the second and the third the fourth in even
-    rounds, the second the third and the fourth the first in odd ones: no graph of a round is
+    """Four groups on a ring. The first meets the second and the third the fourth in even rounds.
+    The second meets the third and the fourth the first in odd ones. No graph of a round is
     connected, the union of two rounds is. With ``gap`` all rounds are even, so the union is not
     connected either."""
     shift = 0 if gap else round_id % 2
@@ -147,7 +150,7 @@ EVERY = 5
 
 
 class Behind(NamedTuple):
-    """Distance of a world from its promise.
+    """Distance of a world from convergence.
 
     Attributes:
         distance: Consensus distance at the end.
@@ -173,13 +176,13 @@ class Verdict:
 
     @property
     def converges(self) -> bool:
-        """Whether the world keeps the promise."""
+        """Whether the world converges."""
         world = self.world
         return max(world.distance.values) <= CONSENSUS_MAX and world.errors <= WITHIN_ERRORS
 
     @property
     def twin_misses(self) -> bool:
-        """Whether the twin breaks it."""
+        """Whether the twin does not."""
         return self.twin.distance.mean > CONSENSUS_MAX or self.twin.errors > TWIN_ERRORS
 
 
