@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.core import events
+from gossip.core import Ledger, events
 from gossip.errors import ConfigError, ReplicasDiverged
 from gossip.topologies import Roster
 from gossip_lab.playground import World, compare
@@ -76,6 +76,18 @@ def test_a_check_finds_one_other_batch_in_its_round() -> None:
     found = compare.compare(ExactEngine(parts), fast, parts, ROUNDS)
     assert found.first_difference == 3
     assert "from round 3 on" in str(found)
+
+
+def test_the_ledger_of_a_round_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    applied, apply = list[int](), Ledger.apply
+
+    def counted(ledger: Ledger, commits: Any) -> Any:
+        applied.append(commits[0].round_id)
+        return apply(ledger, commits)
+
+    monkeypatch.setattr(Ledger, "apply", counted)
+    moments_of(World(peers=5, model="linear"), 4)
+    assert applied == sorted(set(applied)) != []
 
 
 def test_a_check_cuts_the_world() -> None:

@@ -11,7 +11,15 @@ from numpy.typing import NDArray
 
 from gossip.core import Peer, PeerId
 from gossip.errors import ConfigError
-from gossip_lab.simulation import LinkModel, Network, Swarm, address, many_peers, play
+from gossip_lab.simulation import (
+    LinkModel,
+    Network,
+    SharedLedgers,
+    Swarm,
+    address,
+    many_peers,
+    play,
+)
 
 from .disruptions import Disruptions
 from .learning_trainer import LearningTrainer, RuleRunner, SharedParts
@@ -105,15 +113,17 @@ def _make_swarm(parts: Parts, recorder: Recorder) -> Swarm[Peer]:
         raise ConfigError("no peer is available at the start", "see availability")
     room = parts.peers if len(first) < parts.peers else 0
     roster = replace(parts.settings, peers=tuple(first), room=room)
-    known = many_peers.Acquaintance({})
+    known, ledgers = many_peers.Acquaintance({}), SharedLedgers()
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:
         known.lives[peer] = incarnation
         settings = replace(roster, had_round=recorder.round_id)
         control, bulk = address(peer, incarnation)
-        return many_peers.AcquaintedPeer(
+        core = many_peers.AcquaintedPeer(
             peer, incarnation, settings, topology, known=known, control=control, bulk=bulk
         )
+        ledgers.add(core)
+        return core
 
     links = LinkModel(parts.links.delay_s, bytes_per_s=parts.links.bytes_per_s)
     swarm = Swarm(

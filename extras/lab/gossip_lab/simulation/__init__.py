@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         Network,
         Observer,
         Said,
+        SharedLedgers,
         Swarm,
         Watcher,
         address,
