@@ -19,6 +19,7 @@ from gossip_lab.playground import Moment, World, judging
 from gossip_lab.playground.attacking import Attackers
 from gossip_lab.playground.consensus import estimate_ratios
 from gossip_lab.playground.fast import FastEngine
+from gossip_lab.playground.fast_rolling import RollingWorld
 from gossip_lab.playground.graces import Graces
 from gossip_lab.playground.parts import Parts
 
@@ -200,6 +201,28 @@ def test_attacks_are_those_of_their_peers_alone() -> None:
     assert torch.equal(sent[[0, 3, 5]], truth[[0, 3, 5]])
     assert np.flatnonzero(attackers.flipped).tolist() == [0]
     assert torch.equal(attackers.falsify_for(truth[5], 5, 1, truth), -truth[5])
+
+
+def test_each_attacker_draws_and_remembers_on_its_own() -> None:
+    attackers = Attackers(build(faults=("gaussian:1,2*1", "stale:3,4*1")))
+    peers, rounds = np.arange(6), torch.randn(2, 6, 8)
+    sent = rounds.clone()
+    for round_id in range(2):
+        attackers.falsify(sent[round_id], peers, peers, round_id)
+    noise = (sent - rounds)[:, [1, 2]]
+    assert not torch.allclose(noise[:, 0], noise[:, 1]), "one noise, and not independent ones"
+    assert torch.equal(sent[1, [3, 4]], rounds[0, [3, 4]]), "each sends its own last update"
+
+
+def test_an_attack_on_single_receivers_is_refused_in_rolling_rounds() -> None:
+    with pytest.raises(ConfigError, match=r"dissensus.*rolling rounds"):
+        play(1, faults=("dissensus:5",))
+
+
+def test_no_peer_counts_as_an_observer_of_itself() -> None:
+    world = RollingWorld(build(faults=(FLIPPED,)))
+    world._trust.quarantined = lambda: frozenset([0, 1, 5])  # type: ignore[method-assign]
+    assert world._count_quarantined().tolist() == [4, 4, 0, 0, 0, 5]
 
 
 def test_a_peer_that_flips_labels_learns_from_others() -> None:

@@ -11,31 +11,37 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.aggregators import attacks
+from gossip.errors import ConfigError
 from gossip.faults import ByzantineFault
 
 from .parts import Parts
 
 Kind: TypeAlias = Literal["gradient", "parameters"]
-"""What peers push."""
+"""Vectors that peers push."""
+KINDS: tuple[Kind, ...] = ("gradient", "parameters")
 
 
 class Attackers:
     """Byzantine peers of a world.
 
+    Raises: ConfigError: In rolling rounds, an attack sends each receiver another update.
+
     Attributes:
         flipped: ``(n,)`` bool: peers that train on wrong labels.
-        liars: ``(n,)`` bool: peers that send another update than theirs.
+        false: ``(n,)`` bool: peers that send another update than theirs.
         apart: ``(n,)`` bool: those of them that send each receiver another one, in gossip rounds.
+        colluding: ``(n,)`` bool: those of them whose attack needs the vectors of honest peers.
     """
 
     def __init__(self, parts: Parts) -> None:
         n, seed = parts.peers, parts.settings.seed
-        self.flipped, self.liars, self.apart = np.zeros((3, n), bool)
+        self.flipped, self.false, self.apart, self.colluding = np.zeros((4, n), bool)
         self._byzantine = np.zeros(n, bool)
         self._byzantine[sorted(parts.mishaps.byzantine)] = True
         self._rule = partial(parts.rule, f=parts.settings.f)
-        # of updates, and of parameters: an attack may have a memory
-        self._attacks: list[tuple[ByzantineFault, attacks.Attack, attacks.Attack]] = []
+        # one for each kind of vectors: an attack may have a memory
+        self._attacks: list[tuple[ByzantineFault, dict[Kind, attacks.Attack]]] = []
+        self._alone: dict[tuple[Kind, int], attacks.Attack] = {}
         honest = n - len(parts.mishaps.byzantine)
         for fault in parts.mishaps.attacks:
             peers = list(fault.peers)
@@ -43,12 +49,28 @@ class Attackers:
                 self.flipped[peers] = True
                 continue
             group = attacks.AttackerGroup(max(1, honest), len(peers), seed=seed)
-            both = [
-                attacks.make(fault.attack, fault.strength_to_make, seed, group) for _ in range(2)
-            ]
-            self.liars[peers] = True
-            self.apart[peers] = both[0].tells_each
-            self._attacks.append((fault, both[0], both[1]))
+            make = partial(attacks.make, fault.attack, fault.strength_to_make, attacker_group=group)
+            of_kind: dict[Kind, attacks.Attack] = {kind: make(seed) for kind in KINDS}
+            attack = of_kind["gradient"]
+            if attack.tells_each and parts.topology.rolling:
+                raise ConfigError(
+                    f"{fault}: in rolling rounds an update has no other receivers to differ from",
+                    "it is an attack on gossip rounds, such as topology random-k",
+                )
+            self.false[peers] = True
+            self.apart[peers] = attack.tells_each
+            self.colluding[peers] = attack.guesses
+            self._attacks.append((fault, of_kind))
+            for kind in KINDS:
+                for peer in peers:  # with the seed of a run
+                    self._alone[kind, peer] = make(seed + peer)
+
+    def alike(self, peer: int) -> frozenset[int]:
+        """Return the peers with the attack on updates that this one has; none if it has none."""
+        return next(
+            (frozenset(fault.peers) for fault, _ in self._attacks if peer in fault.peers),
+            frozenset(),
+        )
 
     def falsify(
         self,
@@ -65,14 +87,14 @@ class Attackers:
             rows: ``(m,)``: the rows with the true updates, or parameters, of ``peers``.
             peers: ``(m,)``, ascending.
         """
-        for fault, *both in self._attacks:
-            attack = both[kind == "parameters"]
+        for fault, of_kind in self._attacks:
+            attack = of_kind[kind]
             lying = np.isin(peers, fault.peers)
             if attack.tells_each or not lying.any():
                 continue
             if not attack.guesses:
-                for row in rows[lying].tolist():
-                    vectors[row] = attack(vectors[row], round_id)
+                for row, peer in zip(rows[lying].tolist(), peers[lying].tolist(), strict=True):
+                    vectors[row] = self._alone[kind, peer](vectors[row], round_id)
                 continue
             own = vectors[rows[lying]]
             honest = vectors[rows[~self._byzantine[peers]]]
@@ -94,5 +116,5 @@ class Attackers:
             others: Of the receiver, then of its honest neighbours, their updates of the round.
         """
         theirs, *rest = others
-        attack = next(attack for fault, attack, _ in self._attacks if sender in fault.peers)
+        attack = next(kinds["gradient"] for fault, kinds in self._attacks if sender in fault.peers)
         return attack.tell(update, receiver, theirs, rest)

@@ -206,7 +206,7 @@ class GossipWorld:
         peer, ``(n,)``."""
         attackers, sent = self._attackers, self._sent
         own_rows = np.arange(self._parts.peers)
-        liars = peers[attackers.liars[peers]]
+        liars = peers[attackers.false[peers]]
         own_rows[liars] = sent.add(sent.own[liars]) + np.arange(len(liars))
         attackers.falsify(sent.own, peers, peers, self._round_id)
         return self._send_apart(sent, pushes), own_rows
@@ -297,7 +297,7 @@ class GossipWorld:
         """Return how far each peer moves towards the parameters of the others, ``(m, d)``."""
         here, everybody = self._here, np.arange(self._parts.peers)
         here.clear()
-        liars = peers[self._attackers.liars[peers]]
+        liars = peers[self._attackers.false[peers]]
         sent_rows = everybody.copy()  # a liar keeps its true parameters
         sent_rows[liars] = here.add(here.own[liars]) + np.arange(len(liars))
         self._attackers.falsify(here.every, sent_rows[peers], peers, self._round_id, "parameters")

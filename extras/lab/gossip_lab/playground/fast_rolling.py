@@ -168,7 +168,7 @@ class RollingWorld:
 
         Args:
             updates: ``(m, d)``, those of the peers ``answered``.
-        Returns: The verdict, None if the round is lost, and the peers whose updates were used.
+        Returns: The verdict, None if the round is lost, and the peers with a used update.
         """
         settings, finite = self._settings, are_finite(updates)
         usable, broken = answered[finite], answered[~finite]
@@ -267,8 +267,9 @@ class RollingWorld:
 
     def _count_quarantined(self) -> Peers:
         found = np.zeros(self._parts.peers, np.int64)
-        present = self._presence.present
-        found[list(self._trust.quarantined())] = int((self._honest & present).sum())
+        observers = self._honest & self._presence.present
+        locked = list(self._trust.quarantined())
+        found[locked] = observers.sum() - observers[locked]  # the others
         return found
 
 

@@ -1,29 +1,27 @@
-"""Updates of the exact engine. They are promises: the first reader has all open ones computed in
-one call, so that many small models are as fast as one large one."""
+"""Updates of the exact engine, which are computed when they are first read: all open ones in one
+call, so that many small models are as fast as one large one."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossip.aggregators import attacks
 from gossip.core import Payload, PeerId
 from gossip.errors import ConfigError
-from gossip.faults import ByzantineFault
 from gossip.vectors import bytes_for, is_finite
 
+from .attacking import Attackers
 from .parts import Parts
 from .states import ModelState
 
 ROUNDS_KEPT = 16
-"""Rounds whose updates stay available: for peers that are behind, and for colluding ones."""
+"""Rounds with available updates: for peers that are behind, and for colluding ones."""
 
 
 @dataclass(slots=True, eq=False)
@@ -88,31 +86,21 @@ class UpdateBook:
         self._task, self._rolling = parts.task, parts.topology.rolling
         self._rounds: OrderedDict[tuple[int, bytes], dict[PeerId, Promise]] = OrderedDict()
         self._byzantine = parts.mishaps.byzantine
-        self._flipped: set[PeerId] = set()
-        self._attack_of: dict[PeerId, tuple[ByzantineFault, attacks.Attack]] = {}
-        self._on_parameters: dict[PeerId, attacks.Attack] = {}  # an attack may have a memory
-        self._tried = partial(parts.rule, f=parts.settings.f)
-        for fault in parts.mishaps.attacks:
-            if fault.attack in attacks.DATA_ATTACKS:
-                self._flipped.update(fault.peers)
-                continue
-            attack = attacks.make(fault.attack, fault.strength_to_make, parts.settings.seed)
-            if attack.tells_each:
-                raise ConfigError(
-                    f"{fault}: it sends each receiver another update",
-                    "gossip simulate and gossip run play it",
-                )
-            if attack.guesses and not self._rolling:
-                raise ConfigError(
-                    f"{fault}: the exact engine plays it in rolling rounds only",
-                    "the fast engine plays it in gossip rounds, too",
-                )
-            self._attack_of.update(dict.fromkeys(fault.peers, (fault, attack)))
-            second = attacks.make(fault.attack, fault.strength_to_make, parts.settings.seed)
-            self._on_parameters.update(dict.fromkeys(fault.peers, second))
+        self._attackers = Attackers(parts)
+        if apart := np.flatnonzero(self._attackers.apart).tolist():
+            raise ConfigError(
+                f"the attack of peer {apart[0]} sends each receiver another update",
+                "the fast engine, gossip simulate and gossip run play it",
+            )
+        if not self._rolling and self._attackers.colluding.any():
+            peer = np.flatnonzero(self._attackers.colluding)[0]
+            raise ConfigError(
+                f"the exact engine plays the attack of peer {peer} in rolling rounds only",
+                "the fast engine plays it in gossip rounds, too",
+            )
 
     def promise(self, peer: PeerId, round_id: int, state: ModelState) -> Promise:
-        """Return the promise of the update of a peer that starts a round in this state."""
+        """Return the update of a peer that starts a round in this state, to be computed later."""
         promises = self._promises_of(round_id, state)
         found = promises.get(peer)
         if found is None or found.state is not state:
@@ -125,18 +113,21 @@ class UpdateBook:
 
     def own_payload(self, promise: Promise) -> PromisedPayload | None:
         """Return the payload of the true update of a Byzantine peer; None for an honest one."""
-        if promise.peer not in self._attack_of:
+        if not self._attackers.false[promise.peer]:
             return None
         return PromisedPayload(self._task.cohort.d, lambda: self._honest(promise))
 
     def falsify_parameters(self, peer: PeerId, round_id: int, truth: Tensor) -> Tensor | None:
         """Return the parameters ``(d,)`` that a Byzantine peer sends in place of its own; None for
         an honest one."""
-        attack = self._on_parameters.get(peer)
-        return None if attack is None else attack(truth, round_id).float()
+        if not self._attackers.false[peer]:
+            return None
+        sent, only = truth[None].clone(), np.array([peer])
+        self._attackers.falsify(sent, np.zeros(1, np.int64), only, round_id, "parameters")
+        return sent[0]
 
     def _promises_of(self, round_id: int, state: ModelState) -> dict[PeerId, Promise]:
-        # In rolling rounds replicas are equal, so the round and one state stand for all peers.
+        # In rolling rounds replicas are equal, so all peers share the round and one state.
         key = (round_id, state.digest if self._rolling else b"")
         promises = self._rounds.setdefault(key, {})
         while len(self._rounds) > ROUNDS_KEPT:
@@ -152,7 +143,7 @@ class UpdateBook:
     def _sent(self, promise: Promise) -> Tensor:
         honest = self._honest(promise)
         if promise.sent is None:
-            if promise.peer in self._attack_of:
+            if self._attackers.false[promise.peer]:
                 self._falsify(promise)
             else:
                 promise.sent = honest
@@ -160,7 +151,7 @@ class UpdateBook:
         return promise.sent
 
     def _compute(self, wanted: Promise) -> None:
-        """Compute all open promises in one call."""
+        """Compute all open updates in one call."""
         known = [each for promises in self._rounds.values() for each in promises.values()]
         open_ones = [each for each in known if each.honest is None]
         if all(each is not wanted for each in open_ones):
@@ -176,32 +167,20 @@ class UpdateBook:
             parameters,
             peers,
             np.array([each.round_id for each in open_ones], np.int64),
-            np.array([peer in self._flipped for peer in peers.tolist()]),
+            self._attackers.flipped[peers],
         )
         for each, update in zip(open_ones, updates, strict=True):
             each.honest = update
 
     def _falsify(self, promise: Promise) -> None:
         """Set what the peers of one attack send in the round of ``promise``."""
-        fault, attack = self._attack_of[promise.peer]
-        round_id = promise.round_id
-        beside = {**self._promises_of(round_id, promise.state), promise.peer: promise}
-        liars = [beside[peer] for peer in sorted(fault.peers) if peer in beside]
-        liars = [each for each in liars if each.sent is None]
-        own = [self._honest(each) for each in liars]
-        if not attack.guesses:
-            for each, update in zip(liars, own, strict=True):
-                each.sent = attack(update, round_id).float()
-            return
-        honest = [
-            self._honest(beside[peer]) for peer in sorted(beside) if peer not in self._byzantine
-        ]
-        false = attack.collude(
-            torch.stack(honest or own),
-            len(own),
-            rule=self._tried,
-            own=torch.stack(own),
-            round_id=round_id,
-        )
-        for each, update in zip(liars, false, strict=True):
-            each.sent = update.float()
+        beside = {**self._promises_of(promise.round_id, promise.state), promise.peer: promise}
+        alike = {peer for peer in self._attackers.alike(promise.peer) if peer in beside}
+        alike = {peer for peer in alike if beside[peer].sent is None}
+        members = sorted(alike.union(peer for peer in beside if peer not in self._byzantine))
+        vectors = torch.stack([self._honest(beside[peer]) for peer in members])
+        peers = np.array(members, np.int64)
+        self._attackers.falsify(vectors, np.arange(len(peers)), peers, promise.round_id)
+        for peer, vector in zip(members, vectors, strict=True):
+            if peer in alike:
+                beside[peer].sent = vector.clone()

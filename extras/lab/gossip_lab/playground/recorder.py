@@ -20,7 +20,7 @@ from .parts import Parts
 from .states import ModelState
 
 ROUNDS_CHECKED = 64
-"""Rounds whose replicas are compared, also with those that come late."""
+"""Rounds with compared replicas, also those that come late."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class Recorder(Observer):
 
     Attributes:
         moments: Moments that were not yielded yet.
-        round_id: The round whose moment comes next.
+        round_id: The round of the next moment.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -166,7 +166,8 @@ class Recorder(Observer):
         honest = [peer for peer in present if peer not in self._parts.mishaps.byzantine]
         found = np.zeros(self._parts.peers, np.int64)
         if self._rolling:  # the table is a part of the replica
-            found[sorted(next(iter(record.locked.values())))] = len(honest)
+            for peer in next(iter(record.locked.values())):
+                found[peer] = len(honest) - (peer in honest)  # the others
             return found
         for peer in honest:
             found[sorted(record.locked.get(peer, ()))] += 1
