@@ -52,15 +52,15 @@ def write_data(mnist: Path) -> Path:
     """Write MNIST with fewer test images. Return the file."""
     data = data_sets.load(str(mnist))
     chosen = np.random.default_rng(0).permutation(len(data.test_labels))[:TEST_IMAGES]
-    arrays = {
-        "x_train": (data.images * 255).round().byte().numpy(),
-        "y_train": data.labels.numpy(),
-        "x_test": (data.test_images[chosen] * 255).round().byte().numpy(),
-        "y_test": data.test_labels[chosen].numpy(),
-    }
     path = Path("data/mnist_1000.npz")
     path.parent.mkdir(exist_ok=True)
-    np.savez(path, **arrays)
+    np.savez(
+        path,
+        x_train=(data.images * 255).round().byte().numpy(),
+        y_train=data.labels.numpy(),
+        x_test=(data.test_images[chosen] * 255).round().byte().numpy(),
+        y_test=data.test_labels[chosen].numpy(),
+    )
     return path
 
 
