@@ -115,7 +115,9 @@ class Cluster:
             "two pods of an index"
         )
         self._starts += 1
-        address = f"127.0.{self._starts}.{10 + index}"
+        # Pods of two tests at once, each in a worker of pytest, need addresses of their own.
+        worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+        address = f"127.{worker}.{self._starts}.{10 + index}"
         counts = {COUNTED: str(self.failed.get(index, 0))} if self._counts else {}
         pod = self.pods[index] = Pod(
             self, self.folder / f"pod-{self._starts}", index, address, counts

@@ -192,7 +192,8 @@ def test_pods_without_a_volume_meet_by_name_and_the_first_of_them_is_not_special
     job.start(0)  # a node at last
     job.train(0, 1, 2, 3)
     assert job.finish(0, 1, 2, 3) == [0, 0, 0, 0], job.cluster.log()
-    assert "peer 1 of 4, incarnation 1 at 127.0.5.11:7421" in job.cluster.pods[1].log()
+    pod = job.cluster.pods[1]
+    assert f"peer 1 of 4, incarnation 1 at {pod.address}:7421" in pod.log()
 
 
 def test_late_names_are_found_and_a_pod_whose_failures_nobody_counts_asks_which_life_is_its_next(

@@ -467,8 +467,11 @@ def old_python(desk: Desk) -> None:
     python.write_text(OLD_PYTHON.replace("PYTHON", sys.executable))
     python.chmod(0o755)
     words = ["venv", f"PYTHON={python}", f"VENV={desk.folder}/venv"]
+    # The flags of a make that runs the tests are not for this one.
+    flags = {"MAKEFLAGS": "", "MAKELEVEL": "0", "MFLAGS": ""}
     done = subprocess.run(
         ["make", "--no-print-directory", "-C", str(ROOT), *words],
+        env=os.environ | flags,
         capture_output=True,
         text=True,
         timeout=100,
