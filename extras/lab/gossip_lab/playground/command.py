@@ -118,6 +118,12 @@ def play(
         raise typer.Exit(0 if compared.first_difference is None else 1)
     files = _files(csv, parquet, into)
     with _errors_of_files(described):
+        parts = described.build()
+        if described.engine == "fast" and parts.mishaps.slow and not parts.topology.rolling:
+            print_note(
+                "warning: with slow peers in gossip rounds the fast engine may be off by much more "
+                "than chance; compare it by --check, or play --engine exact"
+            )
         run, stopped = _play(described, rounds, every)
     for file in files:
         write_rows(file, Row._fields, run.rows)
@@ -126,7 +132,7 @@ def play(
 
         write_page(into / "world.toml", described.to_toml())
         if _has_template_engine():
-            page = page_of_run(described, run, described.build().task)
+            page = page_of_run(described, run, parts.task)
             write_page(into / "report.html", page)
     if as_json:
         print(json.dumps(_as_data(described, rounds, run, stopped)))
