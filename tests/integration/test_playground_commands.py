@@ -236,6 +236,12 @@ def test_slow_peers_of_the_fast_engine_come_with_a_warning(words: str, warned: b
     assert ("warning: with slow peers in gossip rounds" in done.stderr) is warned
 
 
+def test_a_sweep_with_slow_peers_comes_with_a_warning(here: Path) -> None:
+    fields = 'peers = 3\ntopology = "ring"\nfaults = ["slow:1*3"]\n'
+    (here / "slow.toml").write_text(f"rounds = 1\n[world]\n{fields}")
+    assert "warning: with slow peers" in invoke("sweep", "slow.toml", "--show").stderr
+
+
 def test_rows_as_parquet_need_a_package_and_say_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "find_spec", lambda name: None)
     done = CliRunner().invoke(app, [*PLAY, "--parquet", "rows.parquet"])
