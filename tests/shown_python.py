@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import ast
 import runpy
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -98,7 +99,8 @@ def execute(code: str, place: str, names: dict[str, Any], folder: Path) -> dict[
 
 def execute_beside_a_peer(code: str, place: str, folder: Path) -> None:
     """Runs it among what it takes for granted, with a prepared session named ``peer`` unless it
-    makes one itself. The session is closed behind it."""
+    makes one itself. The session is closed after it, and the modules of the folder are forgotten:
+    another test has other modules of these names."""
     names = surroundings()
     if "peer" in code and "gossip.init" not in code:
         names["peer"] = gossip.init()
@@ -109,6 +111,9 @@ def execute_beside_a_peer(code: str, place: str, folder: Path) -> None:
     finally:
         if "peer" in names:
             names["peer"].close()
+        for name, module in [*sys.modules.items()]:
+            if str(getattr(module, "__file__", None)).startswith(f"{folder}/"):
+                del sys.modules[name]
 
 
 def with_its_additions(diff: str) -> str:
