@@ -151,7 +151,7 @@ class FaultyTransport:
             else:
                 arrivals += self._link(arrival)
         while self._held and self._held[0][0] <= now:
-            arrivals.append(self._held.popleft()[1])
+            arrivals += self._limit_rate(self._held.popleft()[1], now)
         for peer, trickle in list(self._trickles.items()):
             arrivals += trickle.come(self._faults.get(peer, LinkCondition()).bytes_per_s, now)
             if not trickle.waiting:
@@ -174,15 +174,8 @@ class FaultyTransport:
         if fault.deaf or (fault.loss and self._random.random() < fault.loss):
             self.traffic.drop("cut" if fault.deaf else "lost")
             return ()
-        if received.payload is not None and self._trickles_from(received.sender):
-            trickle = self._trickles.setdefault(received.sender, _Trickle(now))
-            if len(trickle.waiting) < HELD_MAX:
-                trickle.put(received, now)
-            else:
-                self.traffic.drop("lost")
-            return ()
         if not fault.delay_s and not any(held.sender == received.sender for _, held in self._held):
-            return (received,)
+            return self._limit_rate(received, now)
         if len(self._held) >= HELD_MAX:
             self.traffic.drop("lost")
             return ()
@@ -190,6 +183,17 @@ class FaultyTransport:
         # than drawn.
         due = now + self._random.uniform(0.0, fault.delay_s)
         self._held.append((max(due, self._held[-1][0]) if self._held else due, received))
+        return ()
+
+    def _limit_rate(self, received: Received, now: float) -> tuple[Received, ...]:
+        """Return the message, unless it is a payload that has to arrive at a limited rate."""
+        if received.payload is None or not self._trickles_from(received.sender):
+            return (received,)
+        trickle = self._trickles.setdefault(received.sender, _Trickle(now))
+        if len(trickle.waiting) < HELD_MAX:
+            trickle.put(received, now)
+        else:
+            self.traffic.drop("lost")
         return ()
 
     def _link(self, arrival: LinkUp | LinkDown) -> tuple[Arrival, ...]:

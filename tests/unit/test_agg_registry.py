@@ -146,7 +146,7 @@ def test_a_rule_in_a_module_is_found(folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(str(folder))
     assert load("my_rules:nearest_zero:window=2").options == {"window": 2}
     assert load("gossip.aggregators.distances:krum").rule is gossip.aggregators.krum
-    monkeypatch.delitem(sys.modules, "my_rules")
+    del sys.modules["my_rules"]  # for monkeypatch would put it back
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_rules_of_other_packages_come_through_their_entry_points(
         ConfigError, match="comes from no_such_package:rule, which cannot be imported"
     ):
         load("broken")
-    monkeypatch.delitem(sys.modules, "my_rules")
+    del sys.modules["my_rules"]  # for monkeypatch would put it back
 
 
 def test_a_rule_gets_what_it_names_and_nothing_else() -> None:

@@ -69,11 +69,17 @@ def reduced(
         reducer = Reducer(load(spec), worker, told.append, centered=own is not None)
         reducer.reduce(Aggregate(7, round_id, 0, rows, F, own, mix, previous))
         if not told:
-            select.select([worker.fd], [], [], 60.0)
-            worker.finish()
+            finish(worker)
     finally:
         worker.close()
     return told[0]
+
+
+def finish(worker: Worker) -> None:
+    poller = select.poll()
+    poller.register(worker.fd, select.POLLIN)
+    poller.poll(60_000)
+    worker.finish()
 
 
 def cloud(n: int = N, seed: int = 0) -> np.ndarray:
@@ -116,8 +122,7 @@ def reduced_with(spec: str, outside: np.ndarray, large: bool = False) -> Aggrega
         reducer = Reducer(load(spec), worker, told.append, centered=False)
         reducer.reduce(Aggregate(7, 4, 0, rows, F, outside=beside))
         if not told:
-            select.select([worker.fd], [], [], 60.0)
-            worker.finish()
+            finish(worker)
     finally:
         worker.close()
     return told[0]

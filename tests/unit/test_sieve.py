@@ -181,6 +181,17 @@ def test_payloads_trickle_and_all_else_gets_through(pair: Pair):
     assert pair.messages(1) == updates[1:], "once it is over, what is left gets through at once"
 
 
+def test_a_payload_is_delayed_and_then_trickles(pair: Pair):
+    pair.ends[1].fail({0: LinkCondition(delay_s=4.0, bytes_per_s=4.0)})
+    update = Update(b"lineage1", 0, 1, 0, b"", 1, None)
+    pair.ends[0].send(1, update, Payload(np.zeros(2, np.float32), 8))  # 2 s at its rate
+    assert pair.messages(1) == []
+    pair.now += 2.0
+    assert pair.messages(1) == [], "it came to the narrow part after its delay"
+    pair.now += 2.0
+    assert pair.messages(1) == [update]
+
+
 def test_a_poll_waits_for_a_trickling_payload_no_longer_than_it_takes(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
