@@ -65,9 +65,11 @@ class Curve:
     seconds: float
 
 
-def run_real(world: World, rounds: int, every: int, place: Path) -> Path:
-    """Run the world with real peers, and return the run's folder. Raises: Failed: The run did not
-    end well."""
+def run_real(
+    world: World, rounds: int, every: int, place: Path, faults: Iterable[str] = ()
+) -> Path:
+    """Run the world with real peers, and with these faults in addition. Return the run's folder.
+    Raises: Failed: The run did not end well."""
     place.mkdir(parents=True)
     (place / "world.toml").write_text(world.to_toml(), "utf-8")
     run = place / "run"
@@ -75,7 +77,7 @@ def run_real(world: World, rounds: int, every: int, place: Path) -> Path:
         *[*GOSSIP, "run", "-q", "-n", str(world.peers), "--topology", world.topology],
         *["--aggregator", world.aggregator, "-f", str(world.f), "--seed", str(world.seed)],
         *["--local-steps", str(world.local_steps), "--run-dir", str(run)],
-        *[word for fault in world.faults for word in ("--fault", fault)],
+        *[word for fault in (*world.faults, *faults) for word in ("--fault", fault)],
         *[str(SCRIPT), str(place / "world.toml")],
         *["--rounds", str(rounds), "--every", str(every)],
     ]

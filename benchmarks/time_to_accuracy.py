@@ -1,0 +1,181 @@
+"""Time to an accuracy, predicted by the playground, beside that of real runs.
+
+    python benchmarks/time_to_accuracy.py
+    python benchmarks/time_to_accuracy.py --cases wan-rolling spot-random-k --json times.json
+    python benchmarks/time_to_accuracy.py --no-run
+
+Nine worlds: links of a LAN, of a WAN, and a LAN whose hosts 4 to 7 come and go as spot instances,
+each with rolling rounds, random-k, and rolling rounds of 30 local steps. Both engines predict, with
+an evaluation every ``--every`` rounds; then ``gossip run`` plays the same world with eight
+processes that sleep until the time of a computation is over. In a real run the WAN is made by
+injected faults (``delay``, ``trickle``), and the end of a spot instance by a ``restart``. A peer
+that returns needs some seconds until it takes part: ``--start`` has them, as measured in a run
+before. Times count from the first round, without the start of the run. Exit 1 if a predicted time
+is not within 25 % of the real one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+import sys
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from playground_real import mean_accuracy, run_real
+from whole_runs import conclude, folder, parser
+
+from gossip_lab import World
+from gossip_lab.playground.availability import read_availability
+from gossip_lab.playground.parts import Parts
+from gossip_lab.playground.world import EngineName, engine_of
+
+GOAL = 0.25
+MARGIN = 1.4
+"""Rounds of a real run, in those that were predicted to be enough."""
+STABLE_PEERS = 4
+"""Peers that a spot market leaves alone, so that some report the times of the whole run."""
+DELAY_S, LINK_BYTES_PER_S = 0.05, 1_250_000
+WAN = (f"delay:all*{DELAY_S}s@0s+1000s", f"trickle:0-7*{LINK_BYTES_PER_S}@0s+1000s")
+LINKS = {
+    "lan": "lan",
+    "wan": f"delay:0-{DELAY_S}s,bytes:{LINK_BYTES_PER_S}",
+    "spot": "lan",
+}
+METHODS: dict[str, dict[str, Any]] = {
+    "rolling": {"topology": "rolling", "lr": 0.5},
+    "random-k": {"topology": "random-k:k=5", "lr": 0.5},
+    "H=30": {"topology": "rolling", "lr": 0.1, "local_steps": 30},
+}
+CASES = {
+    f"{links}-{method}": {"links": LINKS[links], **settings}
+    for links in LINKS
+    for method, settings in METHODS.items()
+}
+"""Worlds by name, without the availability of a spot market."""
+
+
+def list_absences(market: str, peers: int, seed: int, until_s: float) -> list[tuple[int, int, int]]:
+    """Return peer, first and last second of each absence on a spot market, in whole seconds."""
+    availability = read_availability(market, peers, seed)
+    absences = []
+    for peer in range(STABLE_PEERS, peers):
+        now_s, changes = 0.0, []
+        while (now_s := availability.next_change(peer, now_s)) < until_s:
+            changes.append(math.ceil(now_s))
+        absences += [(peer, *span) for span in list(pairwise(changes))[::2] if span[0] < span[1]]
+    return absences
+
+
+def write_trace(
+    path: Path, peers: int, absences: list[tuple[int, int, int]], start_s: float
+) -> None:
+    """Write the availability of the peers, each of which needs so long to start after an
+    absence."""
+    lines = ["peer,from_s,to_s"]
+    for peer in range(peers):
+        begin = 0.0
+        for _, leaves, returns in (each for each in absences if each[0] == peer):
+            if leaves > begin:
+                lines.append(f"{peer},{begin},{leaves}")
+                begin = returns + start_s
+        lines.append(f"{peer},{begin},")
+    path.write_text("\n".join(lines), "utf-8")
+
+
+def predict(parts: Parts, engine: EngineName, options: argparse.Namespace) -> tuple[int, float]:
+    """Return the rounds to the target, and the seconds from the first round to that one; infinity
+    if the last round comes before."""
+    first_s = None
+    for moment in engine_of(engine, parts).moments():
+        first_s = moment.virtual_s if first_s is None else first_s
+        if moment.rounds % options.every == 0:
+            present = moment.parameters[np.flatnonzero(moment.present)]
+            if mean_accuracy(parts, present) >= options.target:
+                return moment.rounds, moment.virtual_s - first_s
+        if moment.rounds >= options.rounds:
+            break
+    return options.rounds, math.inf
+
+
+def read_time(parts: Parts, run: Path, rounds: int, options: argparse.Namespace) -> float:
+    """Return the seconds from the first round to the target, by the clocks of the stable peers."""
+    clocks = [
+        json.loads((run / f"times-{peer}.json").read_text("utf-8")) for peer in range(STABLE_PEERS)
+    ]
+
+    def median_s(round_id: int) -> float:
+        reached = [next(at for done, at, _ in clock if done >= round_id) for clock in clocks]
+        return float(statistics.median(reached))
+
+    for round_id in range(options.every, rounds + 1, options.every):
+        files = sorted(run.glob(f"parameters-*-{round_id}.f32"))
+        saved = [torch.from_numpy(np.fromfile(path, np.float32)) for path in files]
+        if saved and mean_accuracy(parts, torch.stack(saved)) >= options.target:
+            return median_s(round_id) - median_s(1)
+    return math.inf
+
+
+def time_case(
+    world: World, faults: Iterable[str], options: argparse.Namespace, place: Path
+) -> dict[str, float]:
+    """Return the seconds to the target: predicted by each engine, and those of a real run."""
+    parts = world.build()
+    engines: tuple[EngineName, ...] = ("exact", "fast")
+    predicted = {engine: predict(parts, engine, options) for engine in engines}
+    row = {engine: seconds for engine, (_, seconds) in predicted.items()}
+    if options.no_run:
+        return row | {"real": math.nan}
+    rounds = math.ceil(MARGIN * max(rounds for rounds, _ in predicted.values()))
+    run = run_real(world, rounds, options.every, place, faults)
+    return row | {"real": read_time(parts, run, rounds, options)}
+
+
+def main() -> int:
+    arguments = parser(__doc__, 8, "of the worlds")
+    arguments.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    arguments.add_argument("--target", type=float, default=0.95)
+    arguments.add_argument("--every", type=int, default=2, help="rounds between evaluations")
+    arguments.add_argument("--rounds", type=int, default=240, help="of a run at most")
+    arguments.add_argument("--step", type=float, default=0.1, help="seconds of a local step")
+    arguments.add_argument("--market", default="spot:20s:5s")
+    arguments.add_argument("--start", type=float, default=4.0, help="seconds of a peer's start")
+    arguments.add_argument("--no-run", action="store_true", help="predict only")
+    options = arguments.parse_args()
+    found: dict[str, dict[str, float]] = {}
+    print("| case | exact | fast | real | real / exact | real / fast |\n|---|---|---|---|---|---|")
+    with folder(options.into) as place:
+        for case in options.cases:
+            settings = CASES[case]
+            update_s = options.step * settings.get("local_steps", 1)
+            compute = f"uniform:{0.9 * update_s}:{1.1 * update_s}"
+            world = World(peers=options.peers, seed=options.seed, compute=compute, **settings)
+            faults: tuple[str, ...] = WAN if case.startswith("wan") else ()
+            if case.startswith("spot"):
+                absences = list_absences(options.market, options.peers, options.seed, 300.0)
+                faults = tuple(f"restart:{p}@{a}s+{b - a}s" for p, a, b in absences)
+                trace = place / f"{case}.csv"
+                write_trace(trace, options.peers, absences, options.start)
+                world = world.replace(availability=str(trace))
+            found[case] = row = time_case(world, faults, options, place / case)
+            print(
+                f"| {case} | {row['exact']:.1f} | {row['fast']:.1f} | {row['real']:.1f} "
+                f"| {row['real'] / row['exact']:.3f} | {row['real'] / row['fast']:.3f} |",
+                flush=True,
+            )
+    missed = [
+        case
+        for case, row in found.items()
+        if not options.no_run and not abs(row["real"] / row["exact"] - 1) <= GOAL
+    ]
+    return conclude(found, options.json, missed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
