@@ -151,11 +151,11 @@ def branches_on_local_steps() -> int:
     )
 
 
-PARTS_OF_HANDLE = ("handle", "_before_event", "_after_event")
+PARTS_OF_HANDLE = ("handle",)
 
 
 def polls_of_the_peer() -> int:
-    """Conditions that ``Peer.handle``, and its parts, look at before and after each event."""
+    """Conditions that ``Peer.handle`` looks at before and after each event."""
     parts = [
         node
         for owner in trees("gossip")["gossip/core/peer.py"].body
@@ -230,7 +230,7 @@ BUDGETS = {
         lambda: text_of("gossip/core/peer.py").count("pipeline"), 0, 0
     ),
     "branches on local steps in session.py": Budget(branches_on_local_steps, 0, 0),
-    "conditions in Peer.handle": Budget(polls_of_the_peer, 12, 2),
+    "conditions in Peer.handle": Budget(polls_of_the_peer, 3, 2),
     "modules of launch/ that read three events or more": Budget(readers_of_raw_events, 19, 1),
     '`.get("` in launch/report': Budget(
         lambda: sum(text.count('.get("') for text in sources("launch/report").values()), 17, 60

@@ -265,7 +265,7 @@ class Inspection:
         self.donors, self.overdue_s = peer.peer_progress.donors, peer.timers.overdue_s
         self.hellos: Mapping[PeerId, Hello] = peer.bootstrap.hellos
         self.completed: Mapping[PeerId, int] = peer.shutdown.completed
-        self.tolerance_s = peer._tolerance_s
+        self.tolerance_s = peer.pauses.tolerance_s
 
     @property
     def phase(self) -> Phase:
@@ -289,7 +289,7 @@ class Inspection:
 
     @property
     def handled_at(self) -> float:
-        return self._peer._handled_at
+        return self._peer.pauses.handled_at
 
     @property
     def recover_at(self) -> float | None:

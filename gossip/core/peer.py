@@ -112,6 +112,16 @@ from .messages import (
     Update,
     UpdateRequest,
 )
+from .pauses import PauseDetector
+from .requests import (
+    ConfirmResult,
+    EndDrain,
+    FollowRounds,
+    LeaveRun,
+    LostTrack,
+    Request,
+    ServeStates,
+)
 from .rounds import (
     BEHIND_ROUNDS,
     CatchUpOverdue,
@@ -128,13 +138,6 @@ from .settings import CoreSettings
 from .timers import Timers
 from .transfer import Donor, DonorTimeout, Recovery, SnapshotExpired
 from .view import MembersView
-
-PAUSE_TOLERANCE_S = 0.25
-"""A peer that handles no event for longer checks whether its process was paused. Shorter than the
-silence after which other peers go on without this peer."""
-LOADED_PAUSE_TOLERANCE_S = 1.0
-"""The same while large payloads move: copies, hashes and sums take time. At most half of the link
-timeout."""
 
 HAS_COMMITTED_STATE = ("running", "draining")
 """Phases in which the local state is the result of the last committed round."""
@@ -181,10 +184,8 @@ class Peer:
             RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
         )
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
-        self._tolerance_s = min(settings.membership.probe_interval_s, PAUSE_TOLERANCE_S)
-        self._loaded_tolerance_s = max(
-            self._tolerance_s, min(LOADED_PAUSE_TOLERANCE_S, settings.membership.link_timeout_s / 2)
-        )
+        self.requests = self.rounds.requests
+        self.pauses = PauseDetector(self.membership, self.rounds, timers)
         progress: LocalProgress = self.rounds.progress  # view of the other parts on the rounds
         lag = self._rolling.lag_detector if self._rolling is not None else None
         self.bootstrap = Bootstrap(local, settings, members, self._round_elsewhere)
@@ -221,8 +222,6 @@ class Peer:
         self._seeds = {peer: at for peer, at in (seeds or {}).items() if peer != local}
         self._fell_behind = 0  # recoveries in a row without a round
         self._recover_at: float | None = None  # the time of the next recovery
-        self._handled_at = float("inf")
-        self._pause_handled_at = float("-inf")  # Pauses before this time were handled.
         self._data: tuple[int, int, int, int] | None = None
         self._stop_reason, self._stop_code = "", 0
 
@@ -250,71 +249,60 @@ class Peer:
     def handle(self, event: Event, now: float) -> list[Effect]:
         """Process an event and return its effects, in order. No message of a remote peer raises.
 
-        Before the event: handle a pause of this process. After it, in this order: changes of the
-        membership view, the final check, lost track, requests for a state, following rounds, a
-        leave that is due, the end of draining, gossip. Effects may follow a ``Halt``.
+        A pause of this process is handled before the event. Then come changes of the membership
+        view, requests of the parts, and gossip. Effects may follow a ``Halt``.
         """
         if self.phase == "halted":
             return []
-        effects = self._before_event(event, now)
+        effects = self.pauses.on_event(event, self.phase == "running", now)
         handler: Any = self._on_received if type(event) is Received else self._dispatch
         effects += handler(event, now)
-        return effects + self._after_event(now)
-
-    def _before_event(self, event: Event, now: float) -> list[Effect]:
-        """Handle a pause of this process, which comes before the event."""
-        paused_s, self._handled_at = now - self._handled_at, now
-        kind = type(event)
-        self.timers.note_firing(event.token if kind is TimerFired else None)  # type: ignore[union-attr]
-        # A gap between events does not prove a pause: an idle peer has gaps, too. An overdue timer
-        # proves a pause, with or without a gap.
-        checks_timers = kind is Aggregated or kind is TimerFired
-        if (checks_timers or paused_s > self._tolerance_s) and self.phase == "running":
-            return self._detect_pause(paused_s, checks_timers, now)
-        return []
-
-    def _after_event(self, now: float) -> list[Effect]:
-        """React to what the event has changed: to the view first, which all else depends on."""
-        membership, effects = self.membership, list[Effect]()
-        for change in membership.drain() if membership.view.changes else ():
+        for change in self.membership.view.drain():
             effects += self._on_change(change, now)
-        if self.final_check.round_id is not None:
-            effects += self.final_check.check_result(self.rounds.mode != "off", now)
-        rolling, giving = self._rolling, self.recovery.giving
-        if rolling is not None and rolling.lag_detector.lost_track is not None:
-            effects += self._handle_lost_track(rolling, rolling.lag_detector.lost_track, now)
-        if giving.next_requested_round <= self.rounds.round_id:
-            effects += giving.on_round(now)
-        if rolling is not None and rolling.mode == "following" and self.phase == "running":
-            effects += self._follow_rounds(rolling, now, only_if_idle=True)
-        asked, round_id = self._leaving.asked, self.rounds.round_id
-        if (
-            asked is not None
-            and self.phase == "running"
-            and self._leaving.is_due(round_id, self._must_stay(), now)
-        ):
-            effects += self._on_stop(asked, now)
-        if self.phase == "draining" and self.shutdown.linger_until() <= now:
-            effects += self._leave(now)
-        if membership.rumors.waiting and not membership.gossip_is_due and not self.over:
-            effects += membership.schedule_gossip(now)
-        return effects
+        for request in self.requests.drain():
+            effects += self._fulfil(request, now)
+        return effects if self.over else effects + self.membership.schedule_gossip(now)
 
-    def _detect_pause(self, paused_s: float, checks_timers: bool, now: float) -> list[Effect]:
-        """Handle a pause of this process if a timer is late: by more than the tolerance, or by more
-        than half of it after a gap of ``paused_s`` without events. ``checks_timers``: check even
-        without such a gap."""
-        loaded = self.membership.prober.is_loaded(now)
-        tolerance_s = self._loaded_tolerance_s if loaded else self._tolerance_s
-        if not checks_timers and paused_s <= tolerance_s:
+    def _fulfil(self, request: Request, now: float) -> list[Effect]:
+        """Fulfil a request of a part, or add it again until its time has come."""
+        match request:
+            case ConfirmResult():
+                return self._confirm_result(request, now)
+            case LostTrack():
+                return self._handle_lost_track(request, now)
+            case ServeStates():
+                return self._serve_states(request, now)
+            case FollowRounds():
+                follows = self.rounds.mode == "following" and self.phase == "running"
+                return self._follow_rounds(now, only_if_idle=True) if follows else []
+            case LeaveRun():
+                return self._leave_if_free(request, now)
+            case EndDrain():
+                if self.phase == "draining" and self.shutdown.linger_until() <= now:
+                    return self._leave(now)
+                self.requests.add(request)
+                return []
+            case _:
+                assert_never(request)
+
+    def _confirm_result(self, request: ConfirmResult, now: float) -> list[Effect]:
+        if self.final_check.round_id is None:
             return []
-        late_s = self.timers.overdue_s(now, self._pause_handled_at)
-        if late_s > tolerance_s or (paused_s > tolerance_s and late_s > tolerance_s / 2):
-            # Each pause counts once: its late timers fire one by one, and events that the node
-            # delivers at once come before them.
-            self._pause_handled_at = now
-            effects = self.membership.on_pause()
-            return effects + self.rounds.on_pause(max(paused_s, late_s), now)
+        self.requests.add(request)
+        return self.final_check.check_result(self.rounds.mode != "off", now)
+
+    def _serve_states(self, request: ServeStates, now: float) -> list[Effect]:
+        giving = self.recovery.giving
+        if giving.asks:
+            self.requests.add(request)
+        return giving.on_round(now) if giving.next_requested_round <= self.rounds.round_id else []
+
+    def _leave_if_free(self, request: LeaveRun, now: float) -> list[Effect]:
+        if self.phase == "running" and self._leaving.is_due(
+            self.rounds.round_id, self._must_stay(), now
+        ):
+            return self._on_stop(request.event, now)
+        self.requests.add(request)
         return []
 
     @property
@@ -419,6 +407,7 @@ class Peer:
                 return self._on_restored(event, now)
             case ConfirmState(round_id):
                 closed = self.recovery.giving.close()
+                self.requests.add(ConfirmResult())
                 return closed + self.final_check.ask(round_id, self.phase, now)
             case LedgerRequest():
                 return [self._ledger()]
@@ -472,10 +461,14 @@ class Peer:
                 return self._on_hello(event.sender, event.incarnation, message, now)
             case StateRequest() | StateAttestation() | StateOffer():
                 self.shutdown.asked(event.sender, message, now)
-                return self.recovery.on_message(event, self.phase in ("running", "draining"), now)
+                return self._on_state_message(event, now)
             case _:
                 assert isinstance(message, PipelineMessage), "all other kinds stand above"
                 return []  # This run has no stages.
+
+    def _on_state_message(self, event: Received, now: float) -> list[Effect]:
+        self.requests.add(ServeStates())
+        return self.recovery.on_message(event, self.phase in HAS_COMMITTED_STATE, now)
 
     def _on_former_incarnation(self, event: Received, now: float) -> list[Effect]:
         """Handle a message of a former incarnation of its sender. Only a commit counts: it belongs
@@ -507,8 +500,7 @@ class Peer:
                     else self.recovery.on_timer(timer, now)
                 )
             case RejoinRetry():
-                assert self._rolling is not None
-                return self._follow_rounds(self._rolling, now)
+                return self._follow_rounds(now)
             case LingerExpired():
                 return self.shutdown.stay(now)
             case PeerTimer("watch"):
@@ -681,13 +673,12 @@ class Peer:
 
     # --- returning --------------------------------------------------------------------------------
 
-    def _follow_rounds(
-        self, rolling: RollingRounds, now: float, only_if_idle: bool = False
-    ) -> list[Effect]:
+    def _follow_rounds(self, now: float, only_if_idle: bool = False) -> list[Effect]:
         """Apply commits of others until a commit names this peer. With ``only_if_idle``, do nothing
         if that is under way."""
-        rejoin = self._rejoin
+        rejoin, rolling = self._rejoin, self._rolling
         assert rejoin is not None
+        assert rolling is not None
         if only_if_idle and rejoin.under_way:
             return []
         follows = self.phase == "running" and rolling.mode == "following"
@@ -697,17 +688,15 @@ class Peer:
             effects += rolling.start_computing()
         return effects
 
-    def _handle_lost_track(
-        self, rolling: RollingRounds, found: tuple[PeerId, str], now: float
-    ) -> list[Effect]:
+    def _handle_lost_track(self, request: LostTrack, now: float) -> list[Effect]:
         """Recover with the state of another peer. A peer that has just recovered and could not keep
         up waits first, longer each time. Otherwise its link, and those of its donors, would carry
         nothing but states."""
-        donor, reason = found
+        rolling = self._rolling
+        assert rolling is not None
         effects: list[Effect] = []
         if (why := rolling.ends_diverged) and not self._stop_code:
             # This commit also ends peers that lack it. Stay for the drain: they may request it.
-            rolling.lag_detector.clear_lost_track()
             self._stop_code = DIVERGED
             stops = self._on_stop(Stop(why, completed=False), now)
             return [Report("error", {"message": why}), *stops]
@@ -717,19 +706,19 @@ class Peer:
                 self._fell_behind, self._recover_at = self._fell_behind + 1, now + wait_s
                 fields = {
                     "round": rolling.round_id,
-                    "reason": reason,
+                    "reason": request.reason,
                     "times": self._fell_behind,
                     "again_s": wait_s,
                 }
                 effects.append(Report("cannot_keep_up", fields))
             if now < self._recover_at:
+                self.requests.add(request)
                 return effects
         else:
             self._fell_behind = 0
         self._recover_at = None
-        rolling.lag_detector.clear_lost_track()
         if self.phase == "running" and self.final_check.allows_recovery():
-            effects += self._recover(donor, reason, now)
+            effects += self._recover(request.donor, request.reason, now)
         return effects
 
     def _recover(self, donor: PeerId | None, reason: str, now: float) -> list[Effect]:
@@ -867,6 +856,7 @@ class Peer:
         if was_running and (
             (put_off := self._leaving.put_off(event, round_id, must_stay, now)) is not None
         ):
+            self.requests.add(LeaveRun(event))
             return put_off
         cut_off = not event.completed and self._rolling is not None and self._rolling.has_answered()
         if self._leaving.breaks_obligation(must_stay) or (was_running and cut_off):
@@ -877,6 +867,7 @@ class Peer:
         effects = self.rounds.stop(now) + self.recovery.giving.close()
         self.final_check.stop()
         self._transition("stops")
+        self.requests.add(EndDrain())
         self.hello_exchange.end("completed" if event.completed else "leaving")
         if not was_running:
             return effects + self._leave(now)

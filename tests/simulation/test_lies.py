@@ -171,9 +171,8 @@ def test_seed_1232_peers_that_swap_their_branches_all_at_once_keep_their_own_sta
     for peer, host in swarm.hosts.items():
         assert isinstance(host.core, Peer)
         assert isinstance(host.core.rounds, RollingRounds)
-        host.core.rounds.lag_detector.lost_track = (
-            (peer + 1) % 4,
-            "everybody else is on another branch",
+        host.core.rounds.lag_detector.lose_track(
+            (peer + 1) % 4, "everybody else is on another branch"
         )
     reached = round_of(swarm, 0)
     swarm.run_for(8.0)

@@ -731,7 +731,7 @@ def test_one_that_is_told_that_the_commits_are_not_kept_asks_for_the_state_and_n
     table.pass_time(1.0)
     assert sum(isinstance(message, CommitRequest) for _, _, message in table.sent[asked:]) == 1
     assert late.lag_detector.lost_track is not None
-    assert "are not kept" in late.lag_detector.lost_track[1]
+    assert "are not kept" in late.lag_detector.lost_track.reason
 
 
 def test_one_too_far_behind_for_the_log_asks_for_the_state() -> None:
@@ -740,7 +740,7 @@ def test_one_too_far_behind_for_the_log_asks_for_the_state() -> None:
     notice = NotServing(LINEAGE, 0, 0, 0, 1000, b"h" * 16)
     late.on_message(Received(0, 1, notice), table.now)
     assert late.lag_detector.lost_track is not None
-    assert late.lag_detector.lost_track[0] == 0
+    assert late.lag_detector.lost_track.donor == 0
 
 
 LATER_S = 11.0
@@ -862,7 +862,7 @@ def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> N
     waiting.lag_detector.still_behind(CatchUpOverdue(0, 4), 0.0)
     assert waiting.lag_detector.record_commit_branch(4, commit, table.now)
     assert waiting.lag_detector.lost_track is not None
-    assert waiting.lag_detector.lost_track[0] == 4
+    assert waiting.lag_detector.lost_track.donor == 4
 
 
 def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> None:

@@ -40,6 +40,7 @@ from gossip.core.messages import (
     Rejection,
     Update,
 )
+from gossip.core.requests import Requests
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
@@ -99,7 +100,7 @@ class GossipRounds:
             view,
             timers,
         )
-        rounds = settings.rounds
+        rounds, self.requests = settings.rounds, Requests()
         self.trust = TrustTable(
             settings.trust, settings.f, settings.updates_for, judged=settings.judged
         )

@@ -24,6 +24,7 @@ from gossip.core.messages import (
     Update,
     UpdateRequest,
 )
+from gossip.core.requests import LostTrack, Requests
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
@@ -57,12 +58,8 @@ class CatchUpOverdue:
 
 
 class LagDetector:
-    """Detects that this peer is behind the others or on another branch.
-
-    Attributes:
-        lost_track: Peer to request a state from, and the reason: this peer is too far behind, or on
-            a fork. None if it needs no state.
-    """
+    """Detects that this peer is behind the others or on another branch. If it cannot follow them,
+    it requests a state (``LostTrack``)."""
 
     def __init__(
         self,
@@ -74,9 +71,9 @@ class LagDetector:
     ) -> None:
         self.deadline, self.transfer_tracker = deadline, TransferTracker(settings.f)
         self.settings, self.timers, self.view = settings, timers, view
+        self.requests = Requests()
         self.fork_choice = fork_choice
         self.local, self.lineage = fork_choice.local, fork_choice.lineage
-        self.lost_track: tuple[PeerId, str] | None = None
         self.shards: Sequence[ShardRound] = ()  # shards of the present round
         self.began_at = 0.0  # start of the present round
         self.follows = False  # this peer applies commits without taking part
@@ -100,12 +97,13 @@ class LagDetector:
         self.shards, self.began_at, self.follows = shards, now, follows
 
     def lose_track(self, donor: PeerId, why: str) -> None:
-        """Set ``lost_track``: this peer needs the state of ``donor``."""
-        self.lost_track = donor, why
+        """Request the state of ``donor``."""
+        self.requests.add(LostTrack(donor, why))
 
-    def clear_lost_track(self) -> None:
-        """Clear ``lost_track``: a state transfer has begun, or its time has not come."""
-        self.lost_track = None
+    @property
+    def lost_track(self) -> LostTrack | None:
+        """The open request for a state; None if this peer needs none."""
+        return self.requests.find(LostTrack)
 
     def begin(self) -> None:
         """Begin the next round. The branches of the other peers in it are unknown."""
@@ -149,7 +147,7 @@ class LagDetector:
             and (self.follows or not self.fork_choice.may_differ)
             and self.is_credible(self._beyond(far), now)
         ):
-            self.lost_track = (peer, f"round {round_id} is under way, this peer is in round {here}")
+            self.lose_track(peer, f"round {round_id} is under way, this peer is in round {here}")
             return []
         if self._asked == here:
             return []
@@ -284,7 +282,7 @@ class LagDetector:
         self._ahead[peer] = max(round_id, self._ahead.get(peer, 0))
         if not self.is_credible(self._beyond(here), now):
             return self.behind(peer, round_id, now)
-        self.lost_track = (
+        self.lose_track(
             peer,
             f"round {round_id} is under way, and the commits from round {here} on are not kept",
         )
@@ -320,7 +318,7 @@ class LagDetector:
         """Record the branch of a commit of the present round that ``peer`` has sent.
 
         If it answers a request of this peer, that branch has continued with a majority, and the
-        branch of this peer never can. Then ``lost_track`` is set.
+        branch of this peer never can. Then this peer requests a state.
 
         Returns: Whether it is another branch.
         """
@@ -335,7 +333,7 @@ class LagDetector:
             self._ahead.setdefault(peer, commit.round_id + 1)
             if not self.is_credible(self._beyond(commit.round_id), now):
                 return True
-            self.lost_track = (peer, f"round {commit.round_id} was committed on another branch")
+            self.lose_track(peer, f"round {commit.round_id} was committed on another branch")
         return True
 
     def on_hello(self, peer: PeerId, hello: Hello, stance: Stance, now: float) -> list[Effect]:
@@ -372,7 +370,7 @@ class LagDetector:
 
     def _weigh(self) -> None:
         if self.fork_choice.may_differ and (heavier := self.fork_choice.heavier()) is not None:
-            self.lost_track = heavier
+            self.lose_track(*heavier)
 
     def is_back(self, now: float) -> bool:
         """Whether this peer has lately returned from a change of branch without another state,
@@ -385,7 +383,7 @@ class LagDetector:
 
     def record_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:
         """Record that the last round of ``peer`` has the hash ``parent``. If more peers are on that
-        branch than on this peer's, or as many and its hash is lower, set ``lost_track``.
+        branch than on this peer's, or as many and its hash is lower, request a state.
 
         Returns: Whether it is another branch.
         """
@@ -415,7 +413,7 @@ class LagDetector:
         if more and self.is_credible(with_them, now):
             self._left = ours
             where = f"round {self.lineage.next_round}"
-            self.lost_track = (
+            self.lose_track(
                 peer,
                 f"{with_them} peers are on another branch at {where}, {with_us} on ours",
             )

@@ -74,6 +74,7 @@ from gossip.core.messages import (
     UpdateRequest,
     is_further,
 )
+from gossip.core.requests import FollowRounds
 from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import RollingTopology, StageGate, View
@@ -119,7 +120,7 @@ class RollingRounds:
 
     ``mode``: ``off`` until ``start``, ``following`` while it applies commits without being in the
     roster, then ``active``. ``replicated`` is the state that all peers share. If this peer cannot
-    follow, ``lag_detector.lost_track`` names a peer to request a state from.
+    follow, it requests the state of another peer (``LostTrack``).
     """
 
     def __init__(
@@ -143,6 +144,7 @@ class RollingRounds:
         self.deadline = Deadline(rounds.grace_mads, rounds.grace_floor_s, rounds.round_timeout_s)
         fork_choice = ForkChoice(local, settings, self.replicated.lineage)
         self.lag_detector = LagDetector(settings, fork_choice, timers, view, self.deadline)
+        self.requests = self.lag_detector.requests
         self.log = CommitLog(rounds.commit_log, rounds.commit_log_bytes)
         self.joining: set[PeerId] = set()  # ready to be in the roster
         self.departures = Departures(rounds.commit_log)
@@ -823,8 +825,10 @@ class RollingRounds:
     # --- the participant --------------------------------------------------------------------------
 
     def _begin(self, now: float) -> list[Effect]:
-        round_id, roster, chain = self.round_id, self.replicated.roster, self.chain
+        round_id, roster, chain = self.round_id, self.replicated.roster, self.progress.lineage.head
         self.mode = "active" if self.local in roster.peers else "following"
+        if self.mode == "following":
+            self.requests.add(FollowRounds())
         able = self.replicated.serving_roster()
         self._main_peer = min(able.peers)
         plan = self.topology(able, round_id, self.settings.seed, shards=len(self.shard_bytes))
@@ -934,8 +938,9 @@ class RollingRounds:
     def _next_attempt(self, shard: ShardRound, first: int, now: float) -> int:
         """Return the first attempt from ``first`` on with a server that is not skipped. If all
         servers are skipped, return ``first``."""
-        for attempt in range(first, first + len(shard.order)):
-            server = shard.server_of(attempt)
+        order = shard.order
+        for attempt in range(first, first + len(order)):
+            server = order[attempt % len(order)]
             if self._may_serve(now) if server == self.local else not self.skip_reason(server):
                 return attempt
         return first
@@ -1046,7 +1051,7 @@ class RollingRounds:
             [(shard.commit, shard.payload) for shard in self._shards if shard.commit is not None]
         )
         self.log.append(self.round_id, held)
-        self._attempt_locks.keep_finished(self.round_id, self.chain, self._shards)
+        self._attempt_locks.keep_finished(self.round_id, held[0][0].parent, self._shards)
         expected = self._quorum.expected()  # read before ``append``, which begins the next round
         coming, locked = held[0][0].roster, self.present.locked
         alive = (

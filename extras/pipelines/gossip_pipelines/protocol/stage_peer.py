@@ -223,7 +223,7 @@ class StagePeer(Peer):
         beside = stage is not None and abs(stage - self.barrier.stage) == 1
         if not beside or request.lineage != self.settings.lineage:
             return self._refuse(event)
-        return self.recovery.on_message(event, self.phase in HAS_COMMITTED_STATE, now)
+        return self._on_state_message(event, now)
 
     def _on_due(self, timer: Any, now: float) -> list[Effect]:
         match timer:

@@ -1,0 +1,60 @@
+"""Detection of pauses of this process: by SIGSTOP, a suspended machine or a busy processor."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from .events import Aggregated, Effect, Event, TimerFired
+from .membership import Membership
+from .timers import Timers
+
+PAUSE_TOLERANCE_S = 0.25
+"""A peer that handles no event for longer checks whether its process was paused. Shorter than the
+silence after which other peers go on without this peer."""
+LOADED_PAUSE_TOLERANCE_S = 1.0
+"""The same while large payloads move: copies, hashes and sums take time. At most half of the link
+timeout."""
+
+
+class PausedRounds(Protocol):
+    def on_pause(self, paused_s: float, now: float) -> list[Effect]:
+        """Handle a pause of this process."""
+
+
+class PauseDetector:
+    """Finds pauses by overdue timers, and reports them to the membership and the rounds."""
+
+    def __init__(self, membership: Membership, rounds: PausedRounds, timers: Timers[Any]) -> None:
+        settings = membership.settings
+        self.membership, self.rounds, self.timers = membership, rounds, timers
+        self.tolerance_s = min(settings.probe_interval_s, PAUSE_TOLERANCE_S)
+        self._loaded_tolerance_s = max(
+            self.tolerance_s, min(LOADED_PAUSE_TOLERANCE_S, settings.link_timeout_s / 2)
+        )
+        self.handled_at = float("inf")  # time of the last event
+        self._found_at = float("-inf")  # pauses before this time were handled
+
+    def on_event(self, event: Event, running: bool, now: float) -> list[Effect]:
+        """Handle a pause that ended before ``event``. A peer that is not ``running`` ignores it.
+
+        A gap between events does not prove a pause: an idle peer has gaps, too. A timer proves it
+        that is late by more than the tolerance, or by more than half of it after such a gap.
+        """
+        gap_s, self.handled_at = now - self.handled_at, now
+        kind = type(event)
+        self.timers.note_firing(event.token if kind is TimerFired else None)  # type: ignore[union-attr]
+        checks_timers = kind is Aggregated or kind is TimerFired
+        if not running or not (checks_timers or gap_s > self.tolerance_s):
+            return []
+        loaded = self.membership.prober.is_loaded(now)
+        tolerance_s = self._loaded_tolerance_s if loaded else self.tolerance_s
+        if not checks_timers and gap_s <= tolerance_s:
+            return []
+        late_s = self.timers.overdue_s(now, self._found_at)
+        if late_s > tolerance_s or (gap_s > tolerance_s and late_s > tolerance_s / 2):
+            # Each pause counts once: its late timers fire one by one, and events that the node
+            # delivers at once come before them.
+            self._found_at = now
+            effects = self.membership.on_pause()
+            return effects + self.rounds.on_pause(max(gap_s, late_s), now)
+        return []
