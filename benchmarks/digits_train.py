@@ -1,7 +1,6 @@
 """The digits MLP under ``gossip run``: SGD with momentum, one batch a process and step.
 
-Peer 0 writes what it measured to ``--result``. Started by ``benchmarks/keys.py``;
-``torchft_kill.py`` trains the same model.
+Peer 0 writes what it measured to ``--result``. Started by ``keys.py`` and ``versions.py``.
 """
 
 from __future__ import annotations
@@ -11,13 +10,14 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
+
+import gossip
 
 # The part of a run that is measured, as fractions of its steps:
 # neither start-up nor the others' leaving.
@@ -52,25 +52,6 @@ def mlp() -> nn.Module:
     )
 
 
-Batches = Iterator[tuple[Tensor, Tensor]]
-
-
-def slices(data: TensorDataset, rank: int, world: int, batch: int, seed: int) -> Batches:
-    """This rank's batches, epoch after epoch: slices of tensors in a shared random order, the
-    fastest way there is."""
-    x, y = data.tensors
-    for epoch in itertools.count():
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed + epoch))
-        for indices in torch.split(order[rank::world], batch):
-            yield x[indices], y[indices]
-
-
-def repeated(loader: Iterable[tuple[Tensor, Tensor]]) -> Batches:
-    """A gossip loader's batches, epoch after epoch."""
-    while True:
-        yield from loader
-
-
 def main() -> None:
     options = parse()
     torch.set_num_threads(1)
@@ -79,11 +60,10 @@ def main() -> None:
     model: nn.Module = mlp()
     plain = model
     optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    import gossip
-
     peer = gossip.init()
     model, optimizer = peer.prepare(model, optimizer)
-    batches = repeated(peer.shard(DataLoader(data, batch_size=options.batch, shuffle=True)))
+    loader = peer.shard(DataLoader(data, batch_size=options.batch, shuffle=True))
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
 
     loss_of = nn.CrossEntropyLoss()
     first, last = int(options.steps * FROM), int(options.steps * TO)

@@ -32,7 +32,6 @@ def told(*words: str, cwd: Path) -> dict[str, Any]:
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
-    assert set(found["others"]) == {"torchft", "hivemind"}
     return found
 
 

@@ -21,7 +21,7 @@ from gossip.errors import ConfigError, LocalError
 from gossip.interpreter import python_command
 
 from .side_by_side import GLOO, GOSSIP, TURN, BenchTask
-from .turns import REPETITIONS, Spread, as_json, describe_alternatives, draw, progress, ratios
+from .turns import REPETITIONS, Spread, as_json, draw, progress, ratios
 
 END_S = 20.0
 TURN_S = 0.3
@@ -98,8 +98,6 @@ def exchange(
                 _show_exchange(rows[-1], title, as_json_only)
     if as_json_only:
         print(as_json("exchange", {"contest": asdict(contest), "rows": rows}))
-    else:
-        print("; ".join(f"{name}: {said}" for name, said in describe_alternatives().items()))
 
 
 def step(
@@ -142,8 +140,6 @@ def step(
     if as_json_only:
         found = {"contest": asdict(contest), "model": model, "batch": batch, "rows": rows}
         print(as_json("step", found))
-    else:
-        print("; ".join(f"{name}: {said}" for name, said in describe_alternatives().items()))
 
 
 def _check_device(device: str) -> None:

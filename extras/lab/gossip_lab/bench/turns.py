@@ -3,7 +3,6 @@ other load on the machine affects all sides."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import statistics
 import sys
@@ -40,16 +39,6 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
 
 def in_order(sides: Sequence[str], turn: int) -> Sequence[str]:
     return sides if turn % 2 == 0 else sides[::-1]
-
-
-def describe_alternatives() -> dict[str, str]:
-    """Return, for torchft and hivemind, whether it is installed and which script compares it."""
-    return {
-        name: "installed: benchmarks/torchft_kill.py compares it"
-        if importlib.util.find_spec(name) and name == "torchft"
-        else ("installed, and not compared" if importlib.util.find_spec(name) else "not installed")
-        for name in ("torchft", "hivemind")
-    }
 
 
 def draw(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO) -> None:
@@ -100,7 +89,7 @@ def processor() -> str:
 
 def as_json(kind: str, found: Mapping[str, Any]) -> str:
     about = {"schema": f"gossip.bench.{kind}/1", "environment": environment()}
-    return json.dumps({**about, "others": describe_alternatives(), **found}, indent=1)
+    return json.dumps({**about, **found}, indent=1)
 
 
 def progress(text: str) -> None:
