@@ -93,6 +93,7 @@ if TYPE_CHECKING:
         header_bytes,
         pack_ledger,
         planned_peers,
+        reissue,
         squeeze,
         stretch,
         weights_of,
@@ -226,5 +227,6 @@ if TYPE_CHECKING:
         outline_of,
         parts_of,
     )
+    from .view import MembersView
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -97,11 +97,11 @@ class RollingInspection(RoundsInspection):
         super().__init__(rounds)
         self._rounds, self._lag = rounds, rounds.lag_detector
         self.log, self.server, self.departures = rounds.log, rounds.server, rounds.departures
-        self.replicated, self.cross_shard = rounds.replicated, rounds.cross_shard
+        self.replicated, self.cross_shard = rounds.replicated, rounds.participant.cross_shard
         self.joining: Set[PeerId] = rounds.joining
-        self.skip_reason, self.serves = rounds.skip_reason, rounds._may_serve
+        self.skip_reason, self.serves = rounds.skip_reason, rounds.participant.may_serve
         self.snapshot, self.is_passed = rounds.snapshot, self._lag.is_passed
-        self.must_stay = rounds.must_stay
+        self.must_stay = rounds.participant.must_stay
 
     @property
     def chain(self) -> bytes:
@@ -110,17 +110,17 @@ class RollingInspection(RoundsInspection):
     @property
     def shards(self) -> Sequence[ShardRound]:
         """Shards of the present round."""
-        return self._rounds._shards
+        return self._rounds.shards
 
     @property
     def own(self) -> Contributed | None:
         """The local update of the present round."""
-        return self._rounds._own
+        return self._rounds.present.own
 
     @property
     def holds_back(self) -> bool:
         """True if an own commit was sent but is not applied here yet."""
-        return self._rounds.own_commit is not None
+        return self._rounds.commits.own_commit is not None
 
     @property
     def ahead(self) -> Mapping[PeerId, int]:
@@ -162,8 +162,8 @@ class RollingInspection(RoundsInspection):
                 (len(shard.served.answers) for shard in self.shards), default=0
             ),
             "rules asked": len(rounds.server._tickets),
-            "measures of shards": len(rounds.cross_shard._parts),
-            "measures that were asked for": len(rounds.cross_shard._asked),
+            "measures of shards": len(self.cross_shard._parts),
+            "measures that were asked for": len(self.cross_shard._asked),
             "peers that want to join": len(rounds.joining),
             "peers that have finished": len(rounds.departures),
             "branches heard of": len(self._lag._branches),

@@ -42,8 +42,9 @@ class PauseDetector:
         """
         gap_s, self.handled_at = now - self.handled_at, now
         kind = type(event)
-        self.timers.note_firing(event.token if kind is TimerFired else None)  # type: ignore[union-attr]
         checks_timers = kind is Aggregated or kind is TimerFired
+        if isinstance(event, TimerFired):
+            self.timers.note_firing(event.token)
         if not running or not (checks_timers or gap_s > self.tolerance_s):
             return []
         loaded = self.membership.prober.is_loaded(now)

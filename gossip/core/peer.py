@@ -139,6 +139,7 @@ from .timers import Timers
 from .transfer import Donor, DonorTimeout, Recovery, SnapshotExpired
 from .view import MembersView
 
+OVER: Phase = "halted"
 HAS_COMMITTED_STATE = ("running", "draining")
 """Phases in which the local state is the result of the last committed round."""
 FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
@@ -179,10 +180,7 @@ class Peer:
             self._known_peers(),
         )
         timers, members = self.timers, self._members_of_rounds(self.membership.view)
-        own = (local, settings, topology, members, self.timers)
-        self.rounds: RollingRounds | GossipRounds = (
-            RollingRounds(*own) if topology.rolling else GossipRounds(*own, rng)
-        )
+        self.rounds = self._make_rounds(members, rng)
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
         self.requests = self.rounds.requests
         self.pauses = PauseDetector(self.membership, self.rounds, timers)
@@ -233,6 +231,10 @@ class Peer:
         """Return the members that take part in the rounds of this peer."""
         return table
 
+    def _make_rounds(self, members: MembersView, rng: Random) -> RollingRounds | GossipRounds:
+        own = (self.local, self.settings, self.topology, members, self.timers)
+        return RollingRounds(*own) if self.topology.rolling else GossipRounds(*own, rng)
+
     def _round_elsewhere(self) -> int | None:
         """Return the round that peers outside of these rounds are in; None if there are none."""
         return None
@@ -261,7 +263,7 @@ class Peer:
             effects += self._on_change(change, now)
         for request in self.requests.drain():
             effects += self._fulfil(request, now)
-        return effects if self.over else effects + self.membership.schedule_gossip(now)
+        return effects if self.phase == OVER else effects + self.membership.schedule_gossip(now)
 
     def _fulfil(self, request: Request, now: float) -> list[Effect]:
         """Fulfil a request of a part, or add it again until its time has come."""
@@ -352,7 +354,11 @@ class Peer:
             case Aggregated():
                 return self.rounds.on_aggregated(event, now)
             case SendsDone():
-                return self._rolling.record_own_commit(now) if self._rolling is not None else []
+                return (
+                    self._rolling.commits.record_own_commit(now)
+                    if self._rolling is not None
+                    else []
+                )
             case Applied():
                 return self._on_applied(event, now)
             case TimerFired():
@@ -685,7 +691,7 @@ class Peer:
         effects = rejoin.go_on(follows, now)
         if follows and self.shutdown.had_last_round():
             # No commit will name this peer any more. The local trainer stops after its last step.
-            effects += rolling.start_computing()
+            effects += rolling.trainer.start()
         return effects
 
     def _handle_lost_track(self, request: LostTrack, now: float) -> list[Effect]:
@@ -695,7 +701,7 @@ class Peer:
         rolling = self._rolling
         assert rolling is not None
         effects: list[Effect] = []
-        if (why := rolling.ends_diverged) and not self._stop_code:
+        if (why := rolling.replica_check.end_reason) and not self._stop_code:
             # This commit also ends peers that lack it. Stay for the drain: they may request it.
             self._stop_code = DIVERGED
             stops = self._on_stop(Stop(why, completed=False), now)
@@ -858,7 +864,11 @@ class Peer:
         ):
             self.requests.add(LeaveRun(event))
             return put_off
-        cut_off = not event.completed and self._rolling is not None and self._rolling.has_answered()
+        cut_off = (
+            not event.completed
+            and self._rolling is not None
+            and self._rolling.participant.has_answered()
+        )
         if self._leaving.breaks_obligation(must_stay) or (was_running and cut_off):
             # A peer out of reach may have this peer's update of the round. The hello sent when
             # draining announces that no server has an update of this peer, which would be false.
@@ -879,7 +889,7 @@ class Peer:
 
     def _must_stay(self) -> bool:
         """Whether other peers may count on a message of this peer in the present round."""
-        return self._rolling is not None and self._rolling.must_stay()
+        return self._rolling is not None and self._rolling.participant.must_stay()
 
     def _leave(self, now: float) -> list[Effect]:
         self._transition("leaves")

@@ -13,7 +13,7 @@ class Timers(Generic[What]):
     """The pending timers of one core. ``What`` is plain data that names what is due.
 
     Attributes:
-        firing: Token of the timer that fires now; it need not be cancelled.
+        firing: Token of the last timer that fired; it need not be cancelled.
     """
 
     def __init__(self) -> None:
@@ -21,8 +21,8 @@ class Timers(Generic[What]):
         self._next = 1
         self._pending: dict[Token, tuple[float, What]] = {}
 
-    def note_firing(self, token: Token | None) -> None:
-        """Record the timer that fires now; None if the present event is no timer."""
+    def note_firing(self, token: Token) -> None:
+        """Record the timer that fires now."""
         self.firing = token
 
     def set(self, at: float, what: What) -> SetTimer:

@@ -1,5 +1,4 @@
-"""View of the rounds on the membership: the peers to wait for, and the gate between the stages of a
-pipeline."""
+"""View of the rounds on the membership: the peers to wait for."""
 
 from __future__ import annotations
 
@@ -8,26 +7,12 @@ from typing import Protocol
 
 from gossip.topologies import Plan, Roster
 
-from .events import Effect
 from .membership import Member
 from .messages import PeerId
 
 
 class RollingTopology(Protocol):
     def __call__(self, roster: Roster, round_id: int, seed: int, *, shards: int) -> Plan: ...
-
-
-class StageGate(Protocol):
-    """Gate that lets the rounds of one stage of a pipeline proceed."""
-
-    def on_round_committed(
-        self, round_id: int, roster: tuple[PeerId, ...], pass_us: tuple[int, ...], now: float
-    ) -> list[Effect]:
-        """Record that the own stage has committed a round. ``roster``: of the next round;
-        ``pass_us``: time of each of its members for a micro-batch."""
-
-    def is_open(self, round_id: int) -> bool:
-        """Whether all stages have committed the round."""
 
 
 class View(Protocol):

@@ -199,7 +199,7 @@ class _Rules(Observer):
     def on_event(self, swarm: Swarm[Any], peer: PeerId, event: Event) -> None:
         if isinstance(event, Aggregated):
             self.took_s.append(swarm.now - self.asked[peer, event.ticket])
-            shards = swarm.hosts[peer].core.rounds._shards
+            shards = swarm.hosts[peer].core.rounds.shards
             self.too_late += any(
                 shard.served.ticket == event.ticket and shard.served.attempt < shard.attempt
                 for shard in shards

@@ -486,7 +486,7 @@ def test_s10_a_round_that_is_closed_without_a_quorum_is_caught() -> None:
 
     def loses_answers(event: Event, effects: list[Effect]) -> None:
         if any(isinstance(effect, Aggregate) for effect in effects):
-            answers = swarm.hosts[1].core.rounds._shards[0].served.answers  # type: ignore[union-attr]
+            answers = swarm.hosts[1].core.rounds.shards[0].served.answers  # type: ignore[union-attr]
             while len(answers) > 2:
                 answers.popitem()
 
@@ -499,7 +499,7 @@ def test_s10_an_answer_to_another_attempt_is_caught() -> None:
 
     def mixes_attempts(event: Event, effects: list[Effect]) -> None:
         if any(isinstance(effect, Aggregate) for effect in effects):
-            answers = swarm.hosts[1].core.rounds._shards[0].served.answers  # type: ignore[union-attr]
+            answers = swarm.hosts[1].core.rounds.shards[0].served.answers  # type: ignore[union-attr]
             update, payload = answers[2]
             answers[2] = (replace(update, attempt=5), payload)
 
@@ -515,7 +515,7 @@ def test_s10_a_peer_that_forgets_what_it_promised_is_caught() -> None:
 
     def forgetful(event: Event, now: float) -> list[Effect]:
         if isinstance(event, Contributed):
-            shard = rounds._shards[0]
+            shard = rounds.shards[0]
             effects = handle(event, now)
             if shard.commit is None and 0 not in (shard.server_of(0), shard.server_of(1)):
                 shard.attempt = 1  # as if it had waited in vain
@@ -525,7 +525,7 @@ def test_s10_a_peer_that_forgets_what_it_promised_is_caught() -> None:
             and isinstance(event.message, Commit)
             and event.message.round_id == rounds.round_id
         ):
-            rounds._shards[0].attempt = 0
+            rounds.shards[0].attempt = 0
         return handle(event, now)
 
     core.handle = forgetful  # type: ignore[method-assign]
@@ -655,7 +655,7 @@ def test_s10_a_commit_that_is_passed_over_is_caught(serves: bool) -> None:
         ):
             return []
         effects = handle(event, now)
-        shard = rounds._shards[0]
+        shard = rounds.shards[0]
         if (
             serves
             and isinstance(event, Contributed)
@@ -884,7 +884,7 @@ def test_s13_an_update_of_another_branch_that_is_used_is_caught() -> None:
 
     def forge(event: Event, effects: list[Effect]) -> None:
         rounds: Any = core.rounds
-        shard = rounds._shards[0]
+        shard = rounds.shards[0]
         if (
             shard.served.attempt == shard.attempt
             and shard.served.ticket is None

@@ -33,7 +33,7 @@ KEEPING = replace(
 
 
 def says_nothing(core: Any) -> None:
-    core.rounds.result_validator._waited = type(
+    core.rounds.participant.result_validator._waited = type(
         "Nothing", (dict,), {"__setitem__": lambda self, key, value: None}
     )()
 

@@ -81,13 +81,13 @@ class _Forgetful(set[PeerId]):
 
 
 def waits_for_the_refused(core: Any) -> None:
-    judge = core.rounds.result_validator.judge
+    judge = core.rounds.participant.result_validator.judge
 
     def forgets(sender: PeerId, shard: Any, *rest: Any) -> Any:
         shard.rejected_from = _Forgetful(shard.rejected_from)
         return judge(sender, shard, *rest)
 
-    core.rounds.result_validator.judge = forgets
+    core.rounds.participant.result_validator.judge = forgets
 
 
 def test_l2_waiting_for_one_that_holds_a_refused_result_is_caught() -> None:
@@ -135,7 +135,7 @@ def test_l4_a_round_that_is_not_closed_to_let_somebody_in_is_caught(faulty: bool
 def test_s14_a_charge_of_one_whose_results_it_has_not_refused_is_caught() -> None:
     swarm = checked_swarm(Panel([AccusesByExperience()]), n=5, f=1)
     swarm.run_for(1.0)
-    result_validator: Any = swarm.cores[0].rounds.result_validator  # type: ignore[union-attr]
+    result_validator: Any = swarm.cores[0].rounds.participant.result_validator  # type: ignore[union-attr]
     result_validator.accusations = lambda: (Accusation(2, 3),)
     assert "accuses peer 2 of a result of round 3, of which it has rejected none by it" in caught(
         swarm

@@ -213,7 +213,7 @@ def test_a_commit_of_the_round_after_the_last_one_takes_more_than_a_liars_word()
     )
     rounds = swarm.hosts[0].core.rounds
     assert isinstance(rounds, RollingRounds)
-    turn, roster = rounds._shards[0].order.index(attacker), rounds.roster.peers
+    turn, roster = rounds.shards[0].order.index(attacker), rounds.roster.peers
     shares = tuple(Contribution(peer, 1, 0.2, 1.0, 0) for peer in roster)
     for peer in honest:
         lie = payload_of(

@@ -87,9 +87,9 @@ class Outbidding(Observer):
         said, liar, rounds = letter.message, attacker.peer, attacker.core()._rolling
         to, keeps = letter.to, isinstance(said, Commit) and said.server == liar
         out = [] if keeps else [letter]
-        if rounds._shards and self.now >= self._told_at.get((liar, to), 0.0) + EVERY_S:
+        if rounds.shards and self.now >= self._told_at.get((liar, to), 0.0) + EVERY_S:
             self._told_at[liar, to] = self.now
-            self._rounds[liar, rounds.round_id] = rounds.chain, rounds._shards[0].order
+            self._rounds[liar, rounds.round_id] = rounds.chain, rounds.shards[0].order
             said_too = self._said(attacker.core(), liar, to, rounds.round_id)
             out += [Letter(to, replace(letter.envelope, message=word), None) for word in said_too]
         return out

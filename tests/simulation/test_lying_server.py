@@ -204,7 +204,7 @@ class ForgesFarewells(Observer):
         if not isinstance(effect, StartRound) or effect.round_id in self.told:
             return
         core = swarm.hosts[peer].core
-        server = core.rounds._shards[0].order[0]
+        server = core.rounds.shards[0].order[0]
         victims = [victim for victim in swarm.hosts if victim not in (ATTACKER, server)][:2]
         self.told[effect.round_id] = server
         members = core.membership.members

@@ -62,7 +62,7 @@ def test_one_that_wakes_up_asks_for_what_it_lacks_whatever_it_had_waited_for_bef
 def server_of(swarm: Swarm[Peer]) -> PeerId:
     """Whoever serves the round in which all are."""
     rounds: Any = swarm.hosts[0].core.rounds
-    shard = rounds._shards[0]
+    shard = rounds.shards[0]
     return int(shard.server_of(shard.attempt))
 
 

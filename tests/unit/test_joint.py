@@ -151,7 +151,7 @@ def test_nobody_decides_before_all_have_measured() -> None:
     table.offer(uneven)
     table.deliver()
     assert len(table.made_by_step("decide")) == before
-    assert [shard.commit for shard in table.peers[first]._shards] == [None] * SHARDS
+    assert [shard.commit for shard in table.peers[first].shards] == [None] * SHARDS
 
 
 def test_only_what_has_come_to_all_servers_counts() -> None:
@@ -230,7 +230,7 @@ def test_what_a_dead_server_has_measured_is_not_decided_on() -> None:
     table.offer(uneven)
     table.deliver()
     table.crash(second)
-    assert table.peers[first].cross_shard._part_of(table.peers[first]._shards[1]) is None
+    assert table.peers[first].participant.cross_shard._part_of(table.peers[first].shards[1]) is None
     table.mail.append((third, first, kept[0], None))
     table.pass_time(3.0)
     assert all(commit.digest for commit in table.commits(number)), "nobody can combine what it had"
@@ -272,7 +272,9 @@ def test_the_same_updates_measured_again_are_combined_by_the_decision() -> None:
     )
     table.run(
         attacker,
-        table.peers[attacker]._advance(table.peers[attacker]._shards[2], "a whim", table.now),
+        table.peers[attacker].participant.advance(
+            table.peers[attacker].shards[2], "a whim", table.now
+        ),
     )
     table.pass_time(25.0)
     assert table.commits(number)[2].made_at == 1
@@ -291,12 +293,14 @@ def test_another_update_for_the_server_of_a_later_attempt_is_not_counted_by_the_
     attacker = next(
         peer for peer in range(PEERS) if peer not in (*table.servers(), *table.servers(1))
     )
-    own = table.peers[attacker]._own
+    own = table.peers[attacker].present.own
     assert own is not None
-    table.peers[attacker]._own = replace(own, payloads=(*own.payloads[:2], vector(1e30)))
+    table.peers[attacker].present.own = replace(own, payloads=(*own.payloads[:2], vector(1e30)))
     table.run(
         attacker,
-        table.peers[attacker]._advance(table.peers[attacker]._shards[2], "a whim", table.now),
+        table.peers[attacker].participant.advance(
+            table.peers[attacker].shards[2], "a whim", table.now
+        ),
     )
     table.pass_time(25.0)
     assert not table.commits(number)[2].digest
@@ -322,7 +326,7 @@ def test_a_decision_that_is_lost_with_all_who_had_it_is_not_made_again() -> None
     table.lose = lose
     table.offer(uneven)
     table.deliver()
-    assert [shard.commit is not None for shard in table.alive[0]._shards] == [False, False, True]
+    assert [shard.commit is not None for shard in table.alive[0].shards] == [False, False, True]
     table.crash(first)
     table.crash(third)
     table.pass_time(25.0)
@@ -426,14 +430,22 @@ def test_what_is_no_measure_counts_as_nothing_said(
 def test_only_who_serves_a_shard_speaks_for_it_and_does_not_take_it_back() -> None:
     table, first, second, _, partial = deciding()
     stranger = next(peer for peer in range(PEERS) if peer not in (first, second))
-    held = table.peers[first].cross_shard._parts.get(1)
-    table.run(first, table.peers[first].cross_shard.on_message(stranger, partial, table.now))
-    assert table.peers[first].cross_shard._parts.get(1) is held is None
+    held = table.peers[first].participant.cross_shard._parts.get(1)
+    table.run(
+        first, table.peers[first].participant.cross_shard.on_message(stranger, partial, table.now)
+    )
+    assert table.peers[first].participant.cross_shard._parts.get(1) is held is None
     other = replace(partial, statistics=measure([5.0] * len(partial.contributors)))
     table.held_back = []
-    table.run(first, table.peers[first].cross_shard.on_message(second, partial, table.now))
-    table.run(first, table.peers[first].cross_shard.on_message(second, other, table.now))
-    assert table.peers[first].cross_shard._parts[1].part.statistics == partial.statistics
+    table.run(
+        first, table.peers[first].participant.cross_shard.on_message(second, partial, table.now)
+    )
+    table.run(
+        first, table.peers[first].participant.cross_shard.on_message(second, other, table.now)
+    )
+    assert (
+        table.peers[first].participant.cross_shard._parts[1].part.statistics == partial.statistics
+    )
 
 
 def test_a_liar_cannot_have_servers_handed_on_as_often_as_it_likes() -> None:
@@ -443,15 +455,21 @@ def test_a_liar_cannot_have_servers_handed_on_as_often_as_it_likes() -> None:
     for attempt in (0, 1, 2, 3, ROUND_MAX):
         where = (rounds.settings.lineage, number, 2, attempt, rounds.chain)
         table.run(
-            victim, rounds.cross_shard.on_message(first, PartialOverdue(*where, 0, True), table.now)
+            victim,
+            rounds.participant.cross_shard.on_message(
+                first, PartialOverdue(*where, 0, True), table.now
+            ),
         )
-    assert rounds._shards[2].attempt == 1
+    assert rounds.shards[2].attempt == 1
     where = (rounds.settings.lineage, number, 1, 0, rounds.chain)
     stranger = next(peer for peer in partial.contributors if peer not in (first, victim))
     table.run(
-        victim, rounds.cross_shard.on_message(stranger, PartialOverdue(*where, 0, True), table.now)
+        victim,
+        rounds.participant.cross_shard.on_message(
+            stranger, PartialOverdue(*where, 0, True), table.now
+        ),
     )
-    assert rounds._shards[1].attempt == 0, (
+    assert rounds.shards[1].attempt == 0, (
         "somebody else than the server of the first shard says what is overdue"
     )
 
@@ -462,7 +480,9 @@ def test_a_liar_is_not_given_the_same_for_ever() -> None:
     for _ in range(10):
         where = (rounds.settings.lineage, number, 1, 0, rounds.chain)
         given += len(
-            rounds.cross_shard.on_message(first, PartialOverdue(*where, 0, False), table.now)
+            rounds.participant.cross_shard.on_message(
+                first, PartialOverdue(*where, 0, False), table.now
+            )
         )
     assert given == ASKED_MAX
 
@@ -483,7 +503,7 @@ def test_a_server_about_to_commit_what_was_decided_is_not_moved_on_by_a_query() 
     rounds, later = table.peers[server], table.order(2)[1]
     query = UpdateRequest(rounds.settings.lineage, number, 2, 1, rounds.chain)
     assert rounds.on_message(Received(later, 1, query), table.now) == []
-    assert rounds._shards[2].attempt == 0
+    assert rounds.shards[2].attempt == 0
 
 
 def test_points_are_told_from_updates_by_the_length() -> None:

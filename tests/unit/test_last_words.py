@@ -88,7 +88,7 @@ def test_one_that_is_doubted_is_left_alone_and_the_present_life_is_waited_for() 
     taker = next(peer for peer in table.peers if peer.local != commit.server)
     event = replace(handed(table, commit, payload), similarity=OPPOSED)
     assert taker.on_former_commit(event, table.now) == []
-    shard = taker._shards[0]
+    shard = taker.shards[0]
     assert (shard.commit, shard.rejected_from, shard.attempt) == (None, set(), 0)
     assert shard.doubted == {commit.server}, "with one more it is believed"
 

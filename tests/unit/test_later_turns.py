@@ -10,7 +10,7 @@ from test_rolling import LINEAGE, RollingTable, vector
 from gossip.core.events import Effect, Payload, Received, Send
 from gossip.core.messages import Message, NotServing, Update, UpdateRequest
 from gossip.core.rounds.later_turns import AMENDS, CREDIT_TURNS, ENOUGH, REGAINED, TurnCredit
-from gossip.core.rounds.rolling import AFTER_PAUSE_S
+from gossip.core.rounds.participant import AFTER_PAUSE_S
 from gossip.core.rounds.shard import ServedAttempt, ShardRound
 from gossip.core.settings import RoundSettings
 
@@ -31,7 +31,7 @@ class Bench(RollingTable):
 
     @property
     def shard(self) -> ShardRound:
-        return self.peers[self.peer]._shards[0]
+        return self.peers[self.peer].shards[0]
 
     def hears(self, sender: int, message: Message) -> list[Effect]:
         payload = vector(1.0) if isinstance(message, Update) else None
@@ -58,12 +58,12 @@ class Bench(RollingTable):
 
     def spent(self, peer: int) -> float:
         """Turns, of what ``peer`` has with the one that is looked at."""
-        credit = self.peers[self.peer].later_turns.credit
+        credit = self.peers[self.peer].participant.later_turns.credit
         return credit.spent(peer, TIMEOUT_S, self.now)
 
     def spend_all(self, *who: int) -> None:
         for peer in who:
-            credit = self.peers[self.peer].later_turns.credit
+            credit = self.peers[self.peer].participant.later_turns.credit
             credit.spend(peer, CREDIT_TURNS + 1, TIMEOUT_S, self.now)
 
     def takes_up(self, *attempts: int) -> int:
@@ -104,7 +104,7 @@ def test_words_that_come_one_upon_the_other_spend_no_more_than_the_time_that_pas
 def test_a_commit_in_time_costs_nothing() -> None:
     for share, spent in ((ENOUGH - 0.1, 0.0), (ENOUGH + 0.1, ENOUGH + 0.1)):
         bench = Bench()
-        turns = bench.peers[bench.peer].later_turns
+        turns = bench.peers[bench.peer].participant.later_turns
         assert bench.asks(N)
         turns.end(bench.shard, bench.second, bench.now + share * TIMEOUT_S)
         assert turns.credit.spent(bench.first, TIMEOUT_S, bench.now) == pytest.approx(
@@ -229,7 +229,7 @@ def test_where_nobody_lies_all_are_followed_at_once() -> None:
 def test_a_server_does_not_use_the_update_of_one_who_was_drawn_away() -> None:
     bench = Bench()
     bench.lose = lambda sender, to, message: False
-    server = bench.peers[bench.first]._shards[0]
+    server = bench.peers[bench.first].shards[0]
     own = server.served.answers[bench.first]
     server.served.answers[bench.peer] = own
     assert bench.asks(N + 2)
@@ -332,7 +332,7 @@ def test_turns_beyond_once_round_the_order_need_not_be_looked_at() -> None:
     for gone in (bench.first, bench.second, bench.third, bench.last):
         bench.views[bench.peer].skipped[gone] = "closed its connection"
     bench.shard.attempt, bench.shard.claims.came_at = 3, bench.now
-    turns, now = bench.peers[bench.peer].later_turns, bench.now + 0.8 * TIMEOUT_S
+    turns, now = bench.peers[bench.peer].participant.later_turns, bench.now + 0.8 * TIMEOUT_S
     assert turns.is_explained(bench.shard, bench.third, 5 * N + 2, now)
 
 
@@ -399,7 +399,7 @@ class Taking(Bench):
     def __init__(self, f: int = 1) -> None:
         super().__init__(f)
         self.rounds = self.peers[self.first]
-        self.server = self.rounds._shards[0]
+        self.server = self.rounds.shards[0]
 
     def update(self, attempt: int = 0) -> None:
         given = Update(LINEAGE, 0, 0, attempt, self.rounds.chain, 4, None)

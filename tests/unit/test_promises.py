@@ -25,8 +25,8 @@ def commit(shard: int) -> Commit:
 def test_attempts_that_were_moved_on_from_are_not_gone_back_to() -> None:
     promises = AttemptLocks()
     promises.keep(5, HERE, shards(2, 0))
-    assert [promises.first(5, HERE, shard) for shard in (0, 1)] == [2, 0]
-    assert promises.first(5, THERE, 0) == 0
+    assert promises.recall(5, HERE, shards(0, 0)) == [2, 0]
+    assert promises.recall(5, THERE, shards(0, 0)) == [0, 0]
 
 
 def test_a_round_that_was_finished_binds_as_well_and_its_maker_to_the_next_attempt() -> None:
@@ -34,7 +34,7 @@ def test_a_round_that_was_finished_binds_as_well_and_its_maker_to_the_next_attem
     done[0].record_commit(commit(0), PAYLOAD, made_here=False)
     done[1].record_commit(commit(1), PAYLOAD, made_here=True)
     promises.keep_finished(5, HERE, done)
-    assert [promises.first(5, HERE, shard) for shard in (0, 1)] == [1, 4]
+    assert promises.recall(5, HERE, shards(0, 0)) == [1, 4]
 
 
 def test_what_was_passed_over_on_words_is_kept_with_the_attempts() -> None:

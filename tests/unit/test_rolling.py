@@ -123,7 +123,7 @@ class RollingTable:
                 if not self.lose(i, to, message):
                     self.mail.append((i, to, message, payload))
             case AfterSends():
-                self.run(i, self.peers[i].record_own_commit(self.now))
+                self.run(i, self.peers[i].commits.record_own_commit(self.now))
             case SetTimer(token=token, at=at):
                 self.due[i][token] = at
             case CancelTimer(token=token):
@@ -891,7 +891,7 @@ def test_a_result_that_a_peer_may_not_take_is_handed_on_only_if_it_would() -> No
     content = vector(1.0, digest=True)
     for local, product, handed in ((one, -0.9, []), (other, 0.9, [second])):
         peer = table.peers[local]
-        peer._shards[0].attempt = 1
+        peer.shards[0].attempt = 1
         commit = Commit(
             LINEAGE,
             0,
@@ -1298,12 +1298,14 @@ def test_a_server_does_not_wait_for_one_whose_result_it_has_refused() -> None:
     table = RollingTable(4, f=1)
     attacker, server = table.order()[:2]
     table.lose = lambda sender, to, message: attacker in (sender, to)
-    table.peers[server]._shards[0].rejected_from.add(attacker)
+    table.peers[server].shards[0].rejected_from.add(attacker)
     for i in table.order()[1:]:
         table.contribute(i)
         table.run(
             i,
-            table.peers[i]._advance(table.peers[i]._shards[0], "its result is refused", table.now),
+            table.peers[i].participant.advance(
+                table.peers[i].shards[0], "its result is refused", table.now
+            ),
         )
     table.deliver()
     assert [peer.round_id for i, peer in enumerate(table.peers) if i != attacker] == [1, 1, 1]

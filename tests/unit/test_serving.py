@@ -33,7 +33,7 @@ def test_who_keeps_to_a_refused_result_counts_where_nobody_else_can_come(
 ) -> None:
     table = RollingTable(5, f=1)
     rounds, view = table.peers[0], table.views[0]
-    shard = rounds._shards[0]
+    shard = rounds.shards[0]
     update = Update(b"lineage!", 0, 0, attempt, b"", 1, None)
     shard.served.answers = {peer: (update, vector(1.0)) for peer in answers}
     shard.rejected_from, shard.attempt = set(kept), attempt
@@ -48,8 +48,8 @@ def test_over_slow_links_an_update_of_which_nothing_is_here_is_waited_for(
     """As it was: after 0.7 round timeouts it was late, though the links carried nothing but what
     others send for that long."""
     table = RollingTable(3)
-    server = next(peer for peer in table.peers if peer._shards[0].server_of(0) == peer.local)
-    shard, tracker = server._shards[0], server.patience.transfer_tracker
+    server = next(peer for peer in table.peers if peer.shards[0].server_of(0) == peer.local)
+    shard, tracker = server.shards[0], server.patience.transfer_tracker
     server.deadline.observe_round(4.0 * payload_s)
     message = Update(b"lineage!", 0, 0, 0, b"", 1, None)
     for at in range(4):
@@ -70,8 +70,8 @@ def test_an_update_whose_micro_batches_others_have_is_left_out_and_not_in_quaran
 ) -> None:
     """It was measured, and the commit named it as quarantined."""
     table = RollingTable(4)
-    server = next(peer for peer in table.peers if peer._shards[0].server_of(0) == peer.local)
-    shard, surplus = server._shards[0], (server.local + 1) % 4
+    server = next(peer for peer in table.peers if peer.shards[0].server_of(0) == peer.local)
+    shard, surplus = server.shards[0], (server.local + 1) % 4
     update = Update(b"lineage!", 0, 0, 0, server.chain, 1, None)
     shard.serve(0)
     shard.served.answers = {peer: (update, vector(1.0)) for peer in range(4)}

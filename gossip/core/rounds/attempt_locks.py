@@ -50,25 +50,17 @@ class AttemptLocks:
         while len(self._attempts) > ROUNDS_KEPT:
             del self._attempts[next(iter(self._attempts))]
 
-    def first(self, round_id: int, parent: bytes, shard: int) -> int:
-        """Return the earliest attempt that this peer may begin with."""
-        attempts = self._attempts.get((round_id, parent), ())
-        return attempts[shard][0] if shard < len(attempts) else 0
-
-    def recall(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> None:
+    def recall(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> list[int]:
         """Restore, in the shards of a round that begins again, the commits recorded there and the
-        number of attempts skipped on claims."""
-        for shard in shards:
-            attempts = self._attempts.get((round_id, parent), ())
-            claims = shard.claims
-            claims.skipped = attempts[shard.index][1] if shard.index < len(attempts) else 0
-        if self._held is None:
-            return
-        place, held = self._held
-        if place[0] < round_id - ROUNDS_KEPT:
+        number of attempts skipped on claims. Return the earliest attempt of each shard that this
+        peer may begin with."""
+        attempts = dict(enumerate(self._attempts.get((round_id, parent), ())))
+        place, held = self._held or (None, {})
+        if place is not None and place[0] < round_id - ROUNDS_KEPT:
             self._held = None  # no peer returns to that round, and payloads take memory
-        if place != (round_id, parent):
-            return
         for shard in shards:
-            if shard.index in held:
+            claims = shard.claims
+            claims.skipped = attempts.get(shard.index, (0, 0))[1]
+            if place == (round_id, parent) and shard.index in held:
                 shard.record_commit(*held[shard.index])
+        return [attempts.get(shard.index, (0, 0))[0] for shard in shards]

@@ -31,7 +31,7 @@ class ForkChoice:
     """
 
     def __init__(self, local: PeerId, settings: CoreSettings, lineage: Lineage) -> None:
-        self.local, self.lineage = local, lineage
+        self.local, self.settings, self.lineage = local, settings, lineage
         everybody = len(settings.peers)
         self.may_differ = (
             settings.rounds.on_minority == "continue" or quorum_of(settings, everybody) == 1

@@ -9,7 +9,7 @@ A false report then costs only time: with f > 0, no state is adopted from one pe
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from gossip.core.events import Effect, Send
@@ -25,14 +25,13 @@ from gossip.core.messages import (
     UpdateRequest,
 )
 from gossip.core.requests import LostTrack, Requests
-from gossip.core.settings import CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
 
 from .arrivals import TransferTracker
 from .fork_choice import ForkChoice
 from .quorum import quorum_of
-from .shard import ShardRound
+from .shard import PresentRound
 from .timeouts import Deadline
 
 BEHIND_SHARE = 0.25
@@ -63,20 +62,20 @@ class LagDetector:
 
     def __init__(
         self,
-        settings: CoreSettings,
         fork_choice: ForkChoice,
         timers: Timers[Any],
         view: View,
         deadline: Deadline,
+        present: PresentRound,
     ) -> None:
-        self.deadline, self.transfer_tracker = deadline, TransferTracker(settings.f)
-        self.settings, self.timers, self.view = settings, timers, view
-        self.requests = Requests()
-        self.fork_choice = fork_choice
-        self.local, self.lineage = fork_choice.local, fork_choice.lineage
-        self.shards: Sequence[ShardRound] = ()  # shards of the present round
-        self.began_at = 0.0  # start of the present round
-        self.follows = False  # this peer applies commits without taking part
+        self.settings, self.local, self.lineage = (
+            fork_choice.settings,
+            fork_choice.local,
+            fork_choice.lineage,
+        )
+        self.deadline, self.transfer_tracker = deadline, TransferTracker(self.settings.f)
+        self.timers, self.view, self.present = timers, view, present
+        self.requests, self.fork_choice = Requests(), fork_choice
         # latest round that each peer has reported, if it is later than the local one
         self._ahead: dict[PeerId, int] = {}
         self._branches: dict[PeerId, bytes] = {}
@@ -91,10 +90,6 @@ class LagDetector:
         self._came = -1  # latest round of a received commit
         # pause between two requests, and earliest time of the next one
         self._pause_s, self._not_before = 0.0, float("-inf")
-
-    def start(self, shards: Sequence[ShardRound], now: float, follows: bool) -> None:
-        """Start a round with its shards."""
-        self.shards, self.began_at, self.follows = shards, now, follows
 
     def lose_track(self, donor: PeerId, why: str) -> None:
         """Request the state of ``donor``."""
@@ -144,7 +139,7 @@ class LagDetector:
         far = here + self.settings.rounds.commit_log
         if (
             round_id > far
-            and (self.follows or not self.fork_choice.may_differ)
+            and (self.present.mode == "following" or not self.fork_choice.may_differ)
             and self.is_credible(self._beyond(far), now)
         ):
             self.lose_track(peer, f"round {round_id} is under way, this peer is in round {here}")
@@ -172,10 +167,10 @@ class LagDetector:
         """Whether the missing commits are on their way: each commit itself, payloads that may
         precede it in a queue, or the answer to a request."""
         here = self.lineage.next_round
-        moved_at = max(self._asked_at, self.began_at)
+        moved_at = max(self._asked_at, self.present.began_at)
         if here < self._answer_ends and now - moved_at < ASK_AGAIN_S:
             return True
-        lacking = [shard for shard in self.shards if shard.commit is None]
+        lacking = self.present.lacking()
         limit = now + self.deadline.cap_s
         if lacking and all(
             shard.commit_transfer is not None
@@ -187,7 +182,7 @@ class LagDetector:
         if self._came > here >= self._answer_ends:
             return False  # a later commit has come without them, and they were not requested
         most_s = self.transfer_tracker.most_s(now)
-        if now - self.began_at <= most_s:
+        if now - self.present.began_at <= most_s:
             return self.transfer_tracker.is_busy(self.local, now)
         # Another request would only wait behind the answer to the last one.
         if self._open is None or now - self._asked_at > most_s:
@@ -240,9 +235,9 @@ class LagDetector:
         self._open = (peer, self.lineage.next_round)
         self._answer_ends = max(self._ahead.get(peer, -1), self.lineage.next_round + 1)
         self._asked_at = now
-        attempt = max([shard.attempt for shard in self.shards], default=0)
-        lacking = tuple([shard.index for shard in self.shards if shard.commit is None])
-        lacking = lacking if len(lacking) < len(self.shards) else ()
+        attempt = max([shard.attempt for shard in self.present.shards], default=0)
+        lacking = tuple([shard.index for shard in self.present.shards if shard.commit is None])
+        lacking = lacking if len(lacking) < len(self.present.shards) else ()
         return Send(
             peer, CommitRequest(self.settings.lineage, self.lineage.next_round, attempt, lacking)
         )
@@ -307,12 +302,15 @@ class LagDetector:
         peers ahead may be on another branch."""
         return (
             self.is_passed(self.lineage.next_round)
-            and now - self.began_at <= self.deadline.round_timeout_s()
+            and now - self.present.began_at <= self.deadline.round_timeout_s()
         )
 
     def is_credible(self, count: int, now: float) -> bool:
         """Whether reports of ``count`` peers are enough for this peer to leave its rounds."""
-        return count > self.settings.f or now - self.began_at > self.settings.rounds.round_timeout_s
+        return (
+            count > self.settings.f
+            or now - self.present.began_at > self.settings.rounds.round_timeout_s
+        )
 
     def record_commit_branch(self, peer: PeerId, commit: Commit, now: float) -> bool:
         """Record the branch of a commit of the present round that ``peer`` has sent.
@@ -359,7 +357,7 @@ class LagDetector:
     def _shows(self, peer: PeerId, notice: NotServing) -> bool:
         """Whether the notice of a peer that is ahead shows that it is on another branch. A peer
         without the history counts as such, unless it has contributed to this branch lately."""
-        if self.follows:
+        if self.present.mode == "following":
             return False  # this peer has adopted the state of another one and is on no side
         tells = self.fork_choice.may_differ and (
             notice.chain or self.fork_choice.is_partitioned(peer)
@@ -378,7 +376,7 @@ class LagDetector:
         other branch is certainly larger leave again. The others stay and send them a state."""
         return (
             self._left == self.lineage.head
-            and now - self.began_at <= self.settings.rounds.round_timeout_s
+            and now - self.present.began_at <= self.settings.rounds.round_timeout_s
         )
 
     def record_branch(self, peer: PeerId, parent: bytes, now: float) -> bool:

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Literal
+from typing import Literal, TypeAlias
 
-from gossip.core.events import Payload, Report, Row, Token
+from gossip.core.events import Contributed, Payload, Report, Row, Token
 from gossip.core.frozen import record
 from gossip.core.messages import (
     COLLECTED_BYTES_MAX,
@@ -25,6 +25,7 @@ from gossip.topologies import Roster
 from .arrivals import Transfer
 
 NOBODY: frozenset[PeerId] = frozenset()
+Mode: TypeAlias = Literal["off", "following", "active"]
 
 REASON_CHARACTERS = 200  # of the reason for a round without a result, so that a message can hold it
 
@@ -65,13 +66,31 @@ class RoundTimer:
 
 @dataclass(slots=True)
 class PresentRound:
-    """The present round, as its server, its quorum and its timeouts see it."""
+    """The present round, for all parts of the rounds.
+
+    ``mode``: ``off`` until ``start``, ``following`` while the peer applies commits without being in
+    the roster, then ``active``.
+    """
 
     round_id: int = 0
     roster: Roster = field(default_factory=lambda: Roster(()))
     locked: frozenset[PeerId] = NOBODY  # in quarantine: no server waits for their updates
     proven: frozenset[PeerId] = NOBODY  # the locked peers that are proven Byzantine
     parent: bytes = b""  # hash of the last commit
+    lineage: bytes = b""
+    mode: Mode = "off"
+    began_at: float = 0.0
+    main_peer: PeerId = -1  # the lowest peer that may serve
+    shards: list[ShardRound] = field(default_factory=list)
+    own: Contributed | None = None  # the local update
+
+    def place(self, shard: ShardRound) -> tuple[bytes, int, int, int, bytes]:
+        """Return the first fields of a message about the present attempt of a shard."""
+        return self.lineage, self.round_id, shard.index, shard.attempt, self.parent
+
+    def lacking(self) -> list[ShardRound]:
+        """Return the shards without a commit."""
+        return [shard for shard in self.shards if shard.commit is None]
 
 
 @dataclass(slots=True)
@@ -284,11 +303,17 @@ class ShardRound:
         self._forwarded[key] = self.attempt
         return True
 
-    def record_commit(self, commit: Commit, payload: Payload | None, made_here: bool) -> None:
+    def record_commit(
+        self, commit: Commit, payload: Payload | None, made_here: bool
+    ) -> list[Token]:
+        """Record the commit of the shard. Return the tokens of its timers, which are not needed any
+        more."""
+        tokens = self.tokens()
         self.commit, self.payload, self.made_here = commit, payload, made_here
         if self.served.attempt >= 0:
             self.served = ServedAttempt(self.served.attempt)
         self.commit_transfer = self.give_up = self.pulse = self.serve_postponed = None
+        return tokens
 
     def tokens(self) -> list[Token]:
         """Return the tokens of all timers of this shard."""

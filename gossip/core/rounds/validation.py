@@ -127,9 +127,10 @@ class ResultValidator:
         commit = event.message
         if not self.f or not isinstance(commit, Commit):
             return
-        if (present := self.result_checks.lag_detector.shards) is not self._present:
-            self._present = present
-            self._orders[self.quorum.present.round_id] = tuple([shard.order for shard in present])
+        present = self.quorum.present
+        if present.shards is not self._present:
+            self._present = present.shards
+            self._orders[present.round_id] = tuple([shard.order for shard in present.shards])
             while len(self._orders) > ORDERS_KEPT:
                 del self._orders[min(self._orders)]
         # A commit outside its server's turns is no evidence. So a Byzantine peer can invent few.
@@ -239,7 +240,7 @@ class ResultValidator:
     def learn(self, commit: Commit, similarity: ResultSimilarity) -> None:
         """Record the length of an accepted result."""
         lengths = self._lengths.setdefault((commit.shard, commit.kind), OrderedDict())
-        shards = len(self.result_checks.lag_detector.shards)
+        shards = len(self.quorum.present.shards)
         if len(self._lengths) > LENGTHS_KEPT * max(1, shards):
             del self._lengths[next(iter(self._lengths))]
         lengths[commit.round_id] = (commit.server, similarity.length, _samples(commit))

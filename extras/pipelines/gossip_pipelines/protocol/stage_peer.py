@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import Any, Literal
 
 from gossip.core import (
@@ -27,6 +28,7 @@ from gossip.core import (
     HaltStateLost,
     Hello,
     MembershipMessage,
+    MembersView,
     MemberTable,
     Message,
     Peer,
@@ -37,7 +39,6 @@ from gossip.core import (
     Received,
     Report,
     Restored,
-    RollingRounds,
     Send,
     StageDone,
     StartRound,
@@ -57,6 +58,7 @@ from .audits import Auditor, AuditTimer
 from .barrier import BarrierTimer, StageBarrier
 from .flow import FlowTimer, MicroBatchFlow
 from .rebuild import RebuildTimer, StageRebuild
+from .stage_rounds import StageRounds
 from .stage_view import StageView
 from .stage_watch import StageWatch
 
@@ -71,7 +73,7 @@ class StagePeer(Peer):
     Raises: ConfigError: The topology has no servers, or the plan does not fit the peers.
     """
 
-    rounds: RollingRounds
+    rounds: StageRounds
 
     def __init__(
         self,
@@ -85,12 +87,10 @@ class StagePeer(Peer):
             raise ConfigError("a pipeline needs rounds with a server", "topology = rolling")
         self._run = settings
         super().__init__(local, incarnation, settings.of_stage(local), topology, **addresses)
-        assert settings.pipeline is not None, "the settings are of a pipeline"
         rounds, table, timers = self.rounds, self.membership.view, self.timers
-        self.barrier = StageBarrier(local, settings, settings.pipeline, table, timers)
-        rounds.wait_for_stages(self.barrier)
         patience_s = rounds.deadline.round_timeout_s
-        auditor = Auditor(self.barrier, timers, patience_s, rounds.result_validator.note_audit)
+        note_audit = rounds.participant.result_validator.note_audit
+        auditor = Auditor(self.barrier, timers, patience_s, note_audit)
         self.flow = MicroBatchFlow(
             self.barrier, timers, patience_s, lambda round_id: rounds.round_id > round_id, auditor
         )
@@ -103,6 +103,13 @@ class StagePeer(Peer):
 
     def _members_of_rounds(self, table: MemberTable) -> StageView:
         return StageView(table, self.settings.peers)
+
+    def _make_rounds(self, members: MembersView, rng: Random) -> StageRounds:
+        pipeline, table = self._run.pipeline, self.membership.view
+        assert pipeline is not None, "the settings are of a pipeline"
+        self.barrier = StageBarrier(self.local, self._run, pipeline, table, self.timers)
+        own = (self.local, self.settings, self.topology, members, self.timers)
+        return StageRounds(self.barrier, *own)
 
     def _round_elsewhere(self) -> int | None:
         return self.barrier.furthest()
@@ -202,7 +209,7 @@ class StagePeer(Peer):
         answers: list[Effect] = [Send(event.sender, self._here())] if asked else []
         if not self.barrier.record_report(event.sender, event.incarnation, done):
             return answers
-        return answers + self.rounds.pass_gate(now)
+        return answers + self.rounds.pass_barrier(now)
 
     def _here(self) -> StageDone:
         rounds = self.rounds
@@ -338,7 +345,7 @@ class StagePeer(Peer):
         if self.phase == "running" and not gathers:
             if change.what == "joined":
                 effects += self.flow.on_joined(change.peer, now)
-            effects += self.rounds.pass_gate(now) + self.flow.on_view_change(now)
+            effects += self.rounds.pass_barrier(now) + self.flow.on_view_change(now)
         return effects
 
     def _watch_quorum(self, now: float) -> list[Effect]:

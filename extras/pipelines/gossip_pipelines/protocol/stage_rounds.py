@@ -1,0 +1,63 @@
+"""Rounds of one stage of a pipeline. A round ends once all stages have committed it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gossip.core import Effect, PeerId, RollingRounds, reissue
+
+from .barrier import StageBarrier
+
+
+class StageRounds(RollingRounds):
+    """Rounds that wait for those of the other stages at ``barrier``.
+
+    Args: Those of ``RollingRounds``, after the barrier.
+    """
+
+    def __init__(self, barrier: StageBarrier, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._barrier = barrier
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether every shard of this round is committed here. It is over once the other stages
+        have committed it, too."""
+        return bool(self.shards) and not self.present.lacking()
+
+    def committed_roster(self) -> tuple[PeerId, ...]:
+        """Return the roster of the next round if this one is committed, else of this one."""
+        first = self.shards[0].commit if self.is_committed else None
+        return self.roster.peers if first is None else first.roster
+
+    def committed_pass_us(self) -> tuple[int, ...]:
+        """Return the time that counts for a micro-batch of each peer of ``committed_roster``, in
+        microseconds."""
+        held = [shard.commit for shard in self.shards if shard.commit is not None]
+        return self.replicated.pass_us(self.committed_roster(), held if self.is_committed else ())
+
+    def pass_barrier(self, now: float) -> list[Effect]:
+        """Finish the round if it is committed here and no other stage is waited for."""
+        is_over = self.is_committed and self._barrier.is_open(self.round_id)
+        return super()._finish(now) if is_over else []
+
+    def resend_commits(self, peer: PeerId, round_id: int) -> list[Effect]:
+        """Send all commits of ``round_id`` again to a peer that is still in that round."""
+        if round_id < self.round_id:
+            over = self.log.get(round_id) or ()
+            return [reissue(peer, commit, payload, commit.attempt) for commit, payload in over]
+        if round_id > self.round_id or not self.is_committed:
+            return []
+        held = [(s.commit, s.payload, s.attempt) for s in self.shards if s.commit is not None]
+        return [reissue(peer, commit, payload, attempt) for commit, payload, attempt in held]
+
+    def _finish(self, now: float) -> list[Effect]:
+        """Report the committed round to the other stages, and finish it if none is waited for."""
+        effects = self._barrier.on_round_committed(
+            self.round_id, self.committed_roster(), self.committed_pass_us(), now
+        )
+        return effects + self.pass_barrier(now)
+
+    def _replay_stored(self, now: float) -> list[Effect]:
+        # A round that was committed before a recovery has waited for other stages.
+        return self._finish(now) if self.is_committed else super()._replay_stored(now)

@@ -1,0 +1,58 @@
+"""Check of the local replica, by the digests that the commits compare."""
+
+from __future__ import annotations
+
+from gossip.core.events import Contributed, Effect, Report
+from gossip.core.ledger import DivergenceWatch, ReplicatedState
+from gossip.core.messages import Commit
+
+from .lag import LagDetector
+
+
+class LocalReplicaCheck:
+    """Requests a state if the replica of this peer differs from that of most.
+
+    Attributes:
+        end_reason: Reason for which this peer ends: its replica, or those of more than f peers,
+            keep differing. Empty: it does not end.
+    """
+
+    def __init__(self, replicated: ReplicatedState, lag_detector: LagDetector) -> None:
+        self.replicated, self.lag_detector = replicated, lag_detector
+        self.watch = DivergenceWatch(lag_detector.settings.f)
+        self.end_reason = ""
+
+    def on_commit(self, commit: Commit, own: Contributed | None, of: int) -> list[Effect]:
+        """Observe the commit of the first shard of a round that is over. ``own``: the local update;
+        ``of``: number of peers that were expected."""
+        watch, contributors = self.watch, list(self.replicated.contributors)
+        # After an adopted state a round may come again. Its replicas are not judged twice.
+        diverged = commit.diverged if commit.round_id > watch.round_id else ()
+        if watch.is_active or commit.replica or contributors != watch.contributors:
+            step = self.replicated.lineage.next_round - self.replicated.collectives
+            watch.observe(commit, contributors, step)
+        return self._on_divergence(commit, own, of) if diverged else []
+
+    def _on_divergence(self, commit: Commit, own: Contributed | None, of: int) -> list[Effect]:
+        differ, struck, local = commit.diverged, self.watch.struck, self.lag_detector.local
+        settings = self.lag_detector.settings
+        sent = b"" if own is None else own.replica
+        is_own = local in differ and sent not in (b"", commit.replica)
+        report = Report(
+            "replicas_differ", {"round": commit.round_id, "peers": list(differ), "of": of}
+        )
+        on_divergence = settings.rounds.on_divergence
+        if on_divergence == "warn":
+            return [report]
+        if on_divergence == "stop" and (local in struck or len(struck) > settings.f):
+            who = ", ".join(map(str, sorted(struck)))
+            self.end_reason = (
+                f"before round {commit.round_id} the replica of peer {who} differs from that of "
+                "most, though it was replaced and its peer has missed no round since"
+            )
+        if self.end_reason or is_own:
+            donors = [each.peer for each in commit.contributors if each.peer not in differ]
+            donor = commit.server if commit.server in donors else min(donors, default=local)
+            reason = f"its replica differs from that of most before round {commit.round_id}"
+            self.lag_detector.lose_track(donor, reason)
+        return [report]

@@ -1,0 +1,73 @@
+"""Rounds of the local trainer: the one that it computes, and the state that it has."""
+
+from __future__ import annotations
+
+from gossip.core.events import Effect, StartRound
+from gossip.core.ledger import ReplicatedState
+
+from .departures import Departures
+from .lag import LagDetector
+from .replica_check import LocalReplicaCheck
+from .shard import PresentRound
+
+
+class TrainerRounds:
+    """Starts the computation of a round once the trainer has the state before it."""
+
+    def __init__(
+        self,
+        present: PresentRound,
+        replicated: ReplicatedState,
+        lag_detector: LagDetector,
+        replica_check: LocalReplicaCheck,
+        departures: Departures,
+    ) -> None:
+        self.present, self.replicated, self.lag_detector = present, replicated, lag_detector
+        self.replica_check, self.departures = replica_check, departures
+        # the last round that the trainer has applied, or will apply before the next StartRound
+        self._applied = -1
+        self._started = -1  # the last round that the trainer was requested to compute
+
+    def begin(self, contributed: bool) -> list[Effect]:
+        """Begin the present round. A trainer that has ``contributed`` to the round before receives
+        its commits before the next StartRound."""
+        if contributed and self._applied == self.present.round_id - 2:
+            self._applied += 1
+        return self.start() if self.present.mode == "active" else []
+
+    def set_state(self, round_id: int) -> None:
+        """Record that the trainer has the state before ``round_id``."""
+        self._applied = round_id - 1
+
+    def restart(self) -> None:
+        """Restart with an adopted state: its round is computed, even if it was before."""
+        self._started = -1
+
+    def on_applied(self, round_id: int) -> list[Effect]:
+        self._applied = max(self._applied, round_id)
+        return self.start() if self.present.mode == "active" else []
+
+    def start(self) -> list[Effect]:
+        """Start the computation of this round if the trainer has the state before it."""
+        has_state = self._applied == self.present.round_id - 1
+        return [self._order()] if has_state and self._started < self.present.round_id else []
+
+    def repeat(self) -> list[Effect]:
+        """Repeat the order to compute this round, which now has samples."""
+        computes = self._started == self.present.round_id and self.present.own is None
+        return [self._order()] if computes else []
+
+    def _order(self) -> StartRound:
+        round_id, replicated = self.present.round_id, self.replicated
+        self._started = round_id
+        return StartRound(
+            round_id,
+            replicated.slice_of(self.lag_detector.local),
+            main=self.present.main_peer,
+            collectives=replicated.collectives,
+            deadline_us=replicated.deadline_us,
+            began_at=self.present.began_at,
+            compares=self.replica_check.watch.compares_next,
+            roster=replicated.roster.peers,
+            left=tuple(self.departures.done),
+        )
