@@ -74,13 +74,6 @@ if TYPE_CHECKING:
         RollingInspection,
     )
     from .ledger import (
-        AHEAD_MAX,
-        HISTORY_ROUNDS,
-        LENGTHS_KEPT,
-        RATES_MAX,
-        RECENT,
-        ROUNDS_KEPT_ALWAYS,
-        SPEED_RATIO_MAX,
         BegunRound,
         Ledger,
         Ledgers,
@@ -101,8 +94,6 @@ if TYPE_CHECKING:
     from .lifecycle import (
         DIVERGED,
         QUORUM_LOST,
-        RETURN_HELLO_EVERY,
-        RETURN_INTERVAL_S,
         STATE_LOST,
         Decision,
         HaltStateLost,
@@ -111,10 +102,7 @@ if TYPE_CHECKING:
         end_of,
     )
     from .membership import (
-        LAST_WORDS_S,
         REFUTATIONS,
-        RELAYS_MAX,
-        STRAY_EVERY,
         TIMERS,
         Change,
         Member,
@@ -201,8 +189,27 @@ if TYPE_CHECKING:
         timeouts,
     )
     from .settings import (
+        CHECK_INTERVAL_S,
+        COPIES_MAX,
+        DOUBLINGS_MAX,
+        HISTORY_ROUNDS,
+        LAST_WORDS_S,
         MICRO_BATCHES_MAX,
         ON_LINKS,
+        PIECE_BYTES,
+        PREDICTED_ROUNDS,
+        RATES_MAX,
+        RELAYS_MAX,
+        REPLY_S,
+        RESEND_S,
+        RETURN_HELLO_EVERY,
+        RETURN_INTERVAL_S,
+        ROUNDS_KEPT_ALWAYS,
+        SPEED_RATIO_MAX,
+        STRAY_EVERY,
+        TAKERS_MAX,
+        TRUST_ROUNDS,
+        USUAL_FACTOR,
         BatchPolicy,
         CoreSettings,
         GossipSettings,
@@ -215,10 +222,6 @@ if TYPE_CHECKING:
     )
     from .timers import Timers
     from .transfer import (
-        COPIES_MAX,
-        PIECE_BYTES,
-        REMIND_S,
-        TAKERS_MAX,
         Donor,
         DonorTimeout,
         PieceManifest,

@@ -19,6 +19,7 @@ from math import inf
 from random import Random
 from typing import Any, Literal, assert_never
 
+from gossip.core.settings import CHECK_INTERVAL_S, STALL_TIMEOUTS, WATCH_INTERVAL_S
 from gossip.errors import ConfigError
 from gossip.topologies import Topology
 
@@ -60,10 +61,7 @@ from .events import (
 from .ledger import Ledgers, genesis, pack_ledger, squeeze, stretch, unpack_ledger
 from .lifecycle import (
     DIVERGED,
-    HELLO_INTERVAL_S,
     REFUSED,
-    STALL_ROUNDS,
-    WATCH_INTERVAL_S,
     Bootstrap,
     FinalCheck,
     HelloExchange,
@@ -587,7 +585,7 @@ class Peer:
         effects: list[Effect] = [*self.hello_exchange.to_all()]
         effects += self._decide(now)
         if self.phase == "gathering":
-            effects.append(self._schedule("hello", now + HELLO_INTERVAL_S))
+            effects.append(self._schedule("hello", now + CHECK_INTERVAL_S))
         return effects
 
     def _decide(self, now: float) -> list[Effect]:
@@ -804,7 +802,7 @@ class Peer:
                 if self.phase == "gathering"
                 else []
             )
-        self.membership.expect_steps(STALL_ROUNDS * self.rounds.deadline.round_timeout_s())
+        self.membership.expect_steps(STALL_TIMEOUTS * self.rounds.deadline.round_timeout_s())
         # A state that is being restored counts, too.
         has_state = self.phase == "running" or self.recovery.has_own or self.recovery.restores
         roster = self.rounds.roster.peers

@@ -12,6 +12,339 @@ from gossip.errors import ConfigError
 from .digests import digest_of
 from .messages import PeerId
 
+# Times, limits and bounds that no user sets. A time that a user sets is a field of
+# ``MembershipSettings`` or ``RoundSettings`` below. A number with a formula follows from others;
+# a number without one was chosen, and its comment says why it is not much smaller or larger.
+
+# --- intervals, seconds ---------------------------------------------------------------------------
+
+CHECK_INTERVAL_S = 0.25
+"""Interval of checks (for peers at the start, missing commits, bytes that still arrive) and of
+requests to peers that were silent so far: any message may be lost. Also the time that the rest has
+to reply once enough peers have replied to a poll without agreement."""
+RESEND_S = 2 * CHECK_INTERVAL_S
+"""Longest interval between two requests for commits of one peer, and the interval of reports of
+micro-batches. Both cost more than a check."""
+ANSWER_INTERVAL_S = 0.1
+"""Shortest interval between two replies to the hellos, or to the tables, of one peer. Otherwise two
+idle peers would reply to each other for ever."""
+RETURN_INTERVAL_S = 0.02
+"""Interval of the requests for commits of a peer that returns: it must be faster than the
+rounds."""
+RETURN_HELLO_EVERY = 5
+"""Number of these requests after which the peer announces again that it is ready."""
+WATCH_INTERVAL_S = 1.0
+"""Interval of the check of the quorum, whose timeouts are minutes."""
+WAITING_REPORT_S = 5.0
+"""Interval of the report of missing peers at the start. Also the time for which a newcomer waits
+for more than f peers before it halts because its model differs, and for which the run waits for
+peers that may have begun with other weights."""
+BUSY_INTERVAL_S = 0.3
+"""Interval of the reports to others that payloads are being received: several in ``BUSY_S``."""
+SERVER_PULSE_S = 0.05
+"""Interval of a timer by which a server notices its own pause, before the others do by their
+heartbeats (``link_timeout_s``)."""
+
+# --- timeouts, seconds ----------------------------------------------------------------------------
+
+REPLY_S = 1.0
+"""Time for a reply of a peer whose round trip is unknown, and least timeout of a server (RFC 6298,
+2.1 and 2.4). After it a request for a state is repeated, a receiver without further requests has
+all pieces, and a reply that could change no result any more is not waited for."""
+PROBE_TIMEOUT_MAX_S = 4.0
+"""Largest timeout of a probe that measured round trips can cause."""
+LOADED_VERDICT_S = 1.5
+"""Least time from the last ping to a verdict while large payloads move. A lost segment is sent
+again after 0.2 s, and once more after 0.4 s; queues on the way add to it."""
+LAST_WORDS_S = 2.0
+"""Time for which messages of a peer may still arrive after the news that its life is over. A peer
+that sends later is alive, and the news was false."""
+BUSY_S = 2.0
+"""Time for which payloads count as moving, and a peer as busy, after a report. Payloads come one
+after the other, with pauses in between. A payload that takes no longer never counts as
+trickling."""
+SPEED_KNOWN_S = 2 * BUSY_S
+"""Age up to which the last report of a peer shows its speed."""
+SPEED_WINDOW_S = 0.5
+"""Window of the measured speed of a payload. A payload that began fast and trickles now is noticed
+after one window."""
+AT_ONCE_S = 0.1
+"""Longest time that a payload without a progress report can have taken."""
+COMPILING_MAX_S = 300.0
+"""Longest wait for a peer that reports that it compiles, which no other peer can check."""
+NOT_SLOW_S = 0.5
+"""Least wait for a peer that is not known to be slow, plus a typical round: its machine may be
+busy."""
+NEWCOMER_ROUNDS, NEWCOMER_S = 2, 0.5
+"""Largest lag at which a newcomer reports that it is ready: the larger of these rounds and seconds
+of rounds."""
+PAUSE_TOLERANCE_S = 0.25
+"""A peer that handles no event for longer checks whether its process was paused. Shorter than the
+silence after which other peers go on without this peer."""
+LOADED_PAUSE_TOLERANCE_S = 1.0
+"""The same while large payloads move: copies, hashes and sums take time. At most half of the link
+timeout."""
+AFTER_PAUSE_S = 1.0
+"""Time after a pause in which a peer does not serve. Messages that arrived during the pause are
+handled by then."""
+FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
+"""Delay before a peer that cannot keep up recovers again: unit and limit. The first recovery has no
+delay, the second has the unit, and later delays roughly double."""
+
+# --- timeouts as multiples of a measured or configured time ---------------------------------------
+
+USUAL_FACTOR = 3.0
+"""Whatever usually takes t is waited for 3 t: a server (t: the median round), the first byte of a
+payload or all payloads of a link, the next chunk, the last result and a state on slow links, a
+gradient. Noise of a busy machine stays below it."""
+TRANSFER_FACTOR = 6.0
+"""Longest wait while payloads still arrive, as a multiple of the wait without. It is longer for
+links that are known to need more."""
+TRANSFER_PAUSE_MAX_S = TRANSFER_FACTOR * BUSY_S
+"""Longest pause between two chunks that a peer may report, in seconds."""
+DONOR_FACTOR = 2 * TRANSFER_FACTOR
+"""Deadline of a donor, in round timeouts: half for a transfer, half for a trainer that is busy when
+the request arrives."""
+FAIR_FACTOR = 8.0
+"""A payload that takes so many times as long as those of its sender usually do trickles."""
+COMPUTE_FACTOR = 2.0
+"""Longest time that another peer may need for its update, as a multiple of the local time."""
+STALL_TIMEOUTS = 2.0
+"""Number of round timeouts without progress after which a trainer counts as stalled."""
+CLOSE_SHARE, TURN_SHARE, OVERDUE_SHARE = 0.7, 0.75, 0.85
+"""Fractions of a server's timeout, in order: the server closes with the updates that it has; it has
+had its turn, so a peer may name the next one; statistics for it are overdue. At 1 its participants
+give up."""
+NACK_SHARE = 0.8
+"""Fraction of the probe timeout beyond the round trip after which a helper sends its Nack, so that
+the Nack arrives before the verdict."""
+UNASKED_SHARE = 0.25
+"""Fraction of a typical round in which missing commits may come without a request."""
+DOUBLINGS_MAX = 3
+"""Number of times that a timeout doubles, for a server and for a gradient that was never timed."""
+REST_TIMES_MAX = 4
+"""Maximum rest of a donor that did not deliver, as a multiple of the first rest."""
+CLAIM_DOUBLINGS_MAX = 16
+"""Most doublings of the delay of a claim in one round, which keeps the delay finite."""
+
+# --- credit: limits on what a peer can cause by claims that no other peer can check ---------------
+
+CREDIT_REGAINED = 0.01
+"""Share of the elapsed time by which a spent credit recovers. A Byzantine peer costs its credit
+once, and then a hundredth of the time."""
+CREDIT_TURNS = 3.0
+"""Number of attempts that a peer's unexplained claims may delay, over all rounds."""
+REFUND_TURNS = 1.0
+"""Turns that a peer regains with each result that it makes: an honest peer may have followed a
+Byzantine one. A Byzantine peer gains about as much as it would by keeping its results back."""
+PARDONS_MAX = 3
+"""Most new incarnations in which the run waits again for a peer that sent no weights. A Byzantine
+peer can start any number of incarnations."""
+MISSED_ROUNDS, AMENDS_ROUNDS, RETRY_ROUNDS = 2, 8, 32
+"""Rounds without a peer after which servers do not wait long for it; rounds in time beyond those it
+missed, after which they do again; rounds without it after which they try once. A peer that is in
+time only now and then must not delay every round. Only a wait shows that its link is slow."""
+GIVEN_TIMES_MAX = 4
+"""Maximum number of times that one peer receives the same piece of a state, and renews its deadline
+as a donor without a new piece. The peer may restart, or messages may be lost."""
+REFUSALS_MAX = 3
+"""Number of consecutive states that a trainer may refuse to load before none fits this peer."""
+RETURNS_MAX = 2
+"""Comparisons in which a replica differs, with no missed round between them, before it stops."""
+SURE_TURNS = 2
+"""Number of turns in which every peer has to report that it has no state. A peer that recovers
+during the first turn has a state in the second."""
+POLLS_STRICT, POLLS_MAX = 2, 6
+"""Polls for a state in which the settings of scripts must be equal, too; polls of a peer that can
+return to its own state."""
+NAMED_AHEAD = 2
+"""Distance of the first round that a poll names; each further one is four times as far."""
+STALLED_BEHIND = 2
+"""Rounds by which a stalled trainer is behind; any peer may be one round behind."""
+STRAY_EVERY = 5
+"""One in so many probes and tables goes to a peer that is dead or was never met."""
+
+# --- estimates ------------------------------------------------------------------------------------
+
+ESTIMATE_MIN = 8
+"""Number of observed times that a timeout needs. With fewer, the cap is used."""
+PEER_TIMES, PEER_TIMES_MIN = 8, 4
+"""Number of times kept of each peer, and the number that is enough to judge it. For each payload
+that is missing, one may take as long again."""
+SLOWER_PAYLOADS = 3
+"""Number of trickling payloads in a row, from most peers, that show a slower network. Their times
+are the typical ones then."""
+TRIP_GAINS = 0.125, 0.25
+"""Weights of a new sample of a round trip: in the mean and in the deviation (RFC 6298, 2.3)."""
+LOADED_ROUNDS = 3
+"""Number of typical rounds after a slow transfer in which timeouts stay long."""
+CALM_SHARE = 0.5
+"""Fraction of its bound to which the consensus distance must fall before raised mixing ends."""
+PACE_WINDOW, PACE_LEVELS = 16, 2
+"""Rounds between two changes of the shares of the samples, and number of times that one is
+halved."""
+PACE_SLOW, PACE_QUICK = (7, 4), (3, 4)
+"""Fractions of the median time. From 1.75 times on, a peer is too slow. Up to 0.75 times, a peer
+can compute twice as much and stay below 1.75."""
+MARGIN_US = 25_000
+"""Difference in microseconds that never excludes a peer: half of ``grace_floor_s``."""
+ROUND_TIMES = 3
+"""Number of rounds that give a slow peer its deadline. A single round in which all peers were
+delayed, as by an evaluation, does not count."""
+ROUND_LATE = 11, 10
+"""Deadline as a fraction of the median of these rounds. A peer that is slower than the median by
+less completes all its steps."""
+PASS_TIMES = 5
+"""Number of latest rounds of a member of a stage, of which the median counts."""
+PASS_UNLIKE, PASS_UNLIKE_US = (3, 2), 5_000
+"""Ratio of measured and predicted time from which a member does not match its profile, and least
+difference in microseconds: no profile has the time of messages between processes."""
+PASS_BITS = 5
+"""Number of leading bits of a time that count: steps of 3 to 6 %. Finer steps move no
+micro-batch."""
+SPEED_RATIO_MAX = 8
+"""No member of a stage counts as more times as fast as another, whatever it reports."""
+TRUST_ROUNDS = 20
+"""Number of recent updates of a peer from which its typical outlyingness, its reasons and its usual
+length follow."""
+SPREAD_EVERY = 10
+"""Number of rounds between two measurements of whether the data of peers differ."""
+UNEQUAL = 6.0
+"""Threshold of that statistic, in standard deviations above its mean by chance."""
+UNEQUAL_OFTEN, UNEQUAL_SHARE = 3, 8
+"""Data of peers count as different from this number of unequal measurements on, or if more than one
+in this many is unequal. Chance alone reaches it less often."""
+FORK_ROUNDS = 8
+"""Number of latest rounds of which the contributors count for a side of a fork."""
+COMPARED_STEPS = 3
+"""Number of first steps of a run after each of which replicas are compared."""
+
+# --- bounds of stores, so that no peer fills the memory of another --------------------------------
+
+MEMBERS_MAX, TABLE_MAX = 4096, 500
+"""Members without a list of the allowed peers, and members in one message."""
+SENDERS_MAX = 16
+"""Stored senders of a rumor. In a large swarm the next receiver is rarely one of them."""
+RELAYS_MAX = 256
+"""Probes in progress for others; more are rejected with a Nack."""
+LATE_PROBES_MAX = 64
+"""Ended probes that may still get a reply, from which a round trip follows."""
+SCANNED_MEMBERS = 64
+"""Number of members up to which a sample scans all of them first."""
+HISTORY_ROUNDS = 1024
+"""Rounds with a stored hash of the history, and with stored votes of audits."""
+ACCUSED_ROUNDS = 16
+"""Rounds of one peer with accusations that too few peers have made so far."""
+ACCUSED_TURNS, ACCUSED_TURNS_BY_PEER = 4, 8
+"""Disputed turns of one server, and of all servers together, stored of one accuser. No peer can
+displace the accusations of others."""
+PROVEN_TURNS = 16
+"""Proven turns with two results, whose proofs are not counted again."""
+TURNS_KEPT = 64
+"""Turns of one server with a stored result, and results from one sender."""
+FORKS_KEPT = 16
+"""Rounds after which other peers were seen to have another history."""
+AUDIT_VOTES_KEPT = 16
+"""Votes by one member of a stage; the oldest are dropped."""
+PEERS_MAX = 2**16
+"""Rows of a table from another peer."""
+TIME_US_MAX = 2**40
+"""Largest reported time, in microseconds: 12 days."""
+FAR_MAX = 3.5e38
+"""Largest outlyingness: above every float32, as rules return no more."""
+RATES_MAX = 1024
+"""Optimizer settings in an update."""
+UNPACKED_BYTES_MAX = 320 * 1024
+"""JSON of a ledger, in bytes: twice that of a thousand peers."""
+LISTS_MAX = 2**14
+"""Lists in this JSON: four times those of a thousand peers. With three values in each, it is read
+within 10 ms."""
+VALUES_MAX = 3 * LISTS_MAX
+PENDING_ROUNDS = 256
+"""Rounds before the size of the data is known."""
+RANGES_MAX = 256
+"""Ranges of samples in one message: given up samples of an epoch, or predictions. Given up samples
+beyond it are only counted, and predictions are left out."""
+SPARE_ROUNDS = 8
+"""Further rounds of an extended epoch without progress that count as faults of peers. After more of
+them, the samples are given up."""
+PREDICTED_ROUNDS = 32
+"""Rounds for which samples are predicted, even if a trainer fetches more batches at a time."""
+SNAPSHOTS_KEPT = 8
+"""Rounds by which a trainer that packs its state may be behind."""
+ROUNDS_KEPT_ALWAYS = 2
+"""Rounds in the log of commits, whatever their size."""
+KINDS_KEPT = 4
+"""Kinds of steps with a stored last result."""
+LENGTH_KINDS, LENGTH_ROUNDS = 16, 256
+"""Kinds of steps, and rounds of each, with recorded lengths of results, which limit the length of
+the next one. Once a model fits its data, nearly all results are short, and a rare one is a hundred
+times as long. It is honest, and a result of that length was seen not long before."""
+COMMITS_BYTES_MAX = 64 * 2**20
+"""Reply to a peer that is behind, in bytes. It has the commits of at least one round."""
+STASH_ROUNDS = 8
+"""Rounds ahead of which messages are stored. In gossip rounds a peer that is farther behind skips
+rounds: it has none of their messages."""
+LOCKED_ROUNDS = 16
+"""Past rounds with stored votes of this peer."""
+REFUSALS_KEPT = 64
+"""Rejected results that are remembered."""
+ORDERS_KEPT = 8
+"""Rounds of stored requests of a server: a result arrives soon after it was made, or was never
+accepted."""
+FORWARDED_MAX = 64
+"""Different commits of one round; only a few can be honest."""
+SERVED_KEPT = 64
+"""Attempts with the time of their first update."""
+SMALL_BYTES = 2**20
+"""Result that is sent once more to peers that may lack it, in bytes."""
+PLANS_KEPT, CONTRIBUTIONS_KEPT = 64, 32
+"""Plans of a topology, and rounds with the time of the local contribution, in gossip rounds."""
+SKETCH_NUMBERS_MAX = 4096
+"""Numbers in a random projection of the parameters."""
+VALUES_KEPT = 32
+"""Latest values of each peer in direct collective operations. A trainer keeps the answers of as
+many."""
+MEASURED_POINTS = 4
+"""Points that a rule measures besides the updates."""
+STATISTICS_REPLIES = 2
+"""Answers to repeated requests for statistics, in one attempt of shard 0."""
+COVER_TRIES = 1000
+"""Combinations of sums that are tried. Honest sets rarely overlap, so the first one is usually
+right. The sets of a Byzantine peer must not cost more."""
+REASON_CHARACTERS = 200
+"""Reason of a round without a result."""
+PIECE_BYTES = 2**23
+"""Piece of a state, except for the last piece, and for states of more than ``PIECES_MAX`` of
+them."""
+PIECES_ASKED = 2
+"""Outstanding requests to one donor: one piece in transfer, and one that follows without a
+pause."""
+TAKERS_MAX = 4
+"""Peers that receive the state from one donor at a time. Others are refused."""
+COPIES_MAX = 2
+"""States of different rounds that a donor stores."""
+AWAITED_ROUNDS = 4
+"""Different rounds with waiting requests at a donor."""
+REQUESTED_AHEAD = 64
+"""Rounds by which a request may be ahead of the donor."""
+STATE_TIMES, STATE_SLACK = 7, PIECE_BYTES + 2**20
+"""Packed state of a donor, as a multiple of the local state at the start, plus bytes: a small state
+may be one whole piece. The state of an optimizer arises in its first step. Adam with AMSGrad has
+three times the parameters, and twice that for parameters of 16 bits."""
+FETCHED_TIMES = 1024
+"""The same for a state that comes in pieces. Its memory grows only with correct pieces. A
+preconditioner has the square of a row for each row, a history hundreds of gradients."""
+
+
+def accusation_rounds(f: int) -> int:
+    """Return the number of rounds for which accusations count: more than f different peers have
+    served in them almost certainly."""
+    return 64 + 16 * f
+
+
+# --- settings of a run ----------------------------------------------------------------------------
+
 ON_LINKS = 2
 """Number of micro-batches on the links of a pipeline. Without them a stage waits for slow links. In
 5 % of 67 instances a step took at least 1.2 times as long as by the formula; with them the maximum

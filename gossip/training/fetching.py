@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset, default_collate
 
-from gossip.core import AHEAD_MAX
+from gossip.core import PREDICTED_ROUNDS
 from gossip.topologies import draw
 
 from .seeding import seed_generators
@@ -62,7 +62,7 @@ class Fetcher:
         """
         self._given, self._indices, self._words = loader, indices, words
         self._generator = torch.Generator().manual_seed(draw("workers", *words) % 2**63)
-        self.ahead = min(AHEAD_MAX, loader.num_workers * (loader.prefetch_factor or 0))
+        self.ahead = min(PREDICTED_ROUNDS, loader.num_workers * (loader.prefetch_factor or 0))
         self._asked: deque[Key] = deque()  # under way, in order
         self._wanted = _Wanted(self._start_fetch)
         self._own: DataLoader[Any] | None = None

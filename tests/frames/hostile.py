@@ -27,14 +27,8 @@ from drawing import Reading, changed, flat, of_type, replaced
 from others import CollectiveReader, HostReader, StateReader, UnixReader, manifests, visitors
 
 from gossip.core import Envelope, Message, Update
-from gossip.core.ledger.packing import (
-    LISTS_MAX,
-    UNPACKED_BYTES_MAX,
-    VALUES_MAX,
-    squeeze,
-    stretch,
-    unpack_json,
-)
+from gossip.core.ledger.packing import squeeze, stretch, unpack_json
+from gossip.core.settings import LISTS_MAX, UNPACKED_BYTES_MAX, VALUES_MAX
 from gossip.errors import Malformed
 from gossip.launch.registry import join_messages
 from gossip.launch.registry.join_proxy import LimitExceeded

@@ -5,8 +5,8 @@ from random import Random
 from effort import effort
 from hypothesis import example, given, settings, strategies as st
 
-from gossip.core.ledger.data_cursor import SPARE_ROUNDS, DataCursor
-from gossip.core.ledger.pace import WINDOW
+from gossip.core.ledger.data_cursor import DataCursor
+from gossip.core.settings import PACE_WINDOW, SPARE_ROUNDS
 
 
 @given(
@@ -238,7 +238,7 @@ def test_rounds_have_enough_for_the_rule_while_enough_is_left(
     cursor.require(at_least)
     roster = tuple(range(n))
     took_us = {peer: 900_000 if peer in slow else 100_000 for peer in roster}
-    for _ in range(2 * WINDOW):
+    for _ in range(2 * PACE_WINDOW):
         cursor.pace.observe(roster, roster, took_us)
     for _ in range(60):
         busy = sum(1 for ranges in cursor.assign(roster).values() if ranges)

@@ -6,7 +6,8 @@ from effort import effort
 from hypothesis import given, settings, strategies as st
 
 from gossip.core.ledger.data_cursor import DataCursor
-from gossip.core.ledger.prefetch import PAIRS_MAX, CursorLookahead
+from gossip.core.ledger.prefetch import CursorLookahead
+from gossip.core.settings import RANGES_MAX
 
 
 @given(
@@ -41,7 +42,7 @@ def test_guesses_hold_until_somebody_fails(
         )
         assert len(coming) <= ahead
         assert all(ranges for _, ranges in coming)
-        assert sum(len(ranges) for _, ranges in coming) <= PAIRS_MAX
+        assert sum(len(ranges) for _, ranges in coming) <= RANGES_MAX
         if expected and ranges:
             assert (cursor.epoch, ranges) == expected[0]
         expected = list(coming)

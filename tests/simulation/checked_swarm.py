@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gossip.core import PIECE_BYTES
 from gossip.core.events import Committed, Effect, Event, Received, Send
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
-from gossip.core.transfer.chunks import PIECE_BYTES
 from gossip.topologies import load
 from gossip_lab.simulation.world import SharedLedgers
 from gossip_lab.simulation.world.driver import Swarm, address

@@ -10,12 +10,13 @@ import pytest
 from checked_swarm import checked_swarm, tamper
 from test_checkers_gossip import caught, each
 
+from gossip.core import PIECE_BYTES
 from gossip.core.events import Effect, Received, Restore
 from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
 from gossip.core.transfer import chunks as pieces, donor as donating
 from gossip.core.transfer.backoff import Backoff
-from gossip.core.transfer.chunks import PIECE_BYTES, PieceFetcher
+from gossip.core.transfer.chunks import PieceFetcher
 from gossip.core.transfer.donor import parts_of
 from gossip.faults.world import PIECE_ATTACKS
 from gossip_lab.simulation.checkers import Checker, Panel

@@ -10,8 +10,7 @@ from effort import effort
 
 from gossip.core.membership import table
 from gossip.core.membership.suspicion import shortest_s
-from gossip.core.membership.table import LARGE
-from gossip.core.settings import MembershipSettings
+from gossip.core.settings import SCANNED_MEMBERS, MembershipSettings
 from gossip_lab.simulation.campaign.false_deaths import FalseDeaths, LossySwarm, Pause, pause, rain
 from gossip_lab.simulation.campaign.mass_crash import MassCrash, mass_crash
 from gossip_lab.simulation.world.membership_only import MemberCore, StallBlindCore, member_swarm
@@ -84,12 +83,15 @@ def test_a_false_death_is_counted_though_it_is_put_right_at_once_and_a_true_one_
 
 @pytest.mark.parametrize(
     ("n", "large", "connections_close"),
-    [(30, LARGE, True), effort((30, 24, False), (LARGE + 6, LARGE, False))],
+    [
+        (30, SCANNED_MEMBERS, True),
+        effort((30, 24, False), (SCANNED_MEMBERS + 6, SCANNED_MEMBERS, False)),
+    ],
 )
 def test_a_swarm_agrees_after_a_tenth_of_it_crashed_at_once(
     n: int, large: int, connections_close: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a ``LARGE`` one helpers and audiences are drawn, not chosen among all."""
+    """In a swarm of more than ``SCANNED_MEMBERS``, helpers and audiences are drawn, not chosen among all."""
     monkeypatch.setattr(table, "LARGE", large)
     after = mass_crash(MassCrash(n, 3, connections_close))
     assert after.victims == n // 10

@@ -17,10 +17,9 @@ from gossip.core.events import Restored
 from gossip.core.lifecycle.exit_codes import QUORUM_LOST, REFUSED
 from gossip.core.messages import PeerId, StateOffer
 from gossip.core.peer import Peer
-from gossip.core.settings import RoundSettings
+from gossip.core.settings import DONOR_FACTOR, GIVEN_TIMES_MAX, RoundSettings
 from gossip.core.transfer import receiver
-from gossip.core.transfer.deadlines import PATIENCE_FACTOR
-from gossip.core.transfer.donor import GIVEN_TIMES_MAX, NO_STATE, TAKES_OVER
+from gossip.core.transfer.donor import NO_STATE, TAKES_OVER
 from gossip.inject import OutMessage
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.liars import ByzantinePeers
@@ -74,7 +73,7 @@ def assert_all_give_up(swarm: Swarm[Peer], peers: Iterable[PeerId], times: float
     """Not before they have waited for a donor, and for others to come back. ``times``: so often
     they may begin to wait anew."""
     rounds = swarm.cores[0].settings.rounds
-    patience_s = PATIENCE_FACTOR * rounds.round_timeout_s
+    patience_s = DONOR_FACTOR * rounds.round_timeout_s
     swarm.run_for(patience_s + rounds.quorum_timeout_s - 5.0)
     assert all(swarm.hosts[peer].running for peer in peers), "an honest donor may be slow"
     swarm.run_for(10.0 + (times - 1.0) * patience_s)
@@ -125,7 +124,7 @@ def test_a_slow_donor_is_not_given_up_while_its_pieces_come() -> None:
     swarm = taking(sizes=(ELEMENTS,), piece_bytes=PIECE_BYTES)
     swarm.network.shape([(0, 1)], bytes_per_s=PIECE_BYTES / 1.5)
     rounds = swarm.cores[0].settings.rounds
-    swarm.run_for(PATIENCE_FACTOR * rounds.round_timeout_s + rounds.quorum_timeout_s + 10.0)
+    swarm.run_for(DONOR_FACTOR * rounds.round_timeout_s + rounds.quorum_timeout_s + 10.0)
     assert swarm.hosts[1].running
     assert swarm.cores[1].recovery.pieces is not None, "it has it already: that proves nothing"
     assert not swarm.reports(1, "paused"), "nor does it think of it"
@@ -138,7 +137,7 @@ def test_a_donor_far_away_is_not_given_up_while_its_pieces_come() -> None:
     """Each comes at once, a while after it was asked for."""
     swarm = taking(sizes=(5 * ELEMENTS,), piece_bytes=PIECE_BYTES)
     swarm.network.shape([(0, 1)], delay_s=(0.13, 0.13))
-    swarm.run_for(PATIENCE_FACTOR * swarm.cores[0].settings.rounds.round_timeout_s + 5.0)
+    swarm.run_for(DONOR_FACTOR * swarm.cores[0].settings.rounds.round_timeout_s + 5.0)
     assert swarm.cores[1].recovery.pieces is not None, "it has it already: that proves nothing"
     assert not swarm.reports(1, "paused")
     swarm.run_until(lambda: bool(swarm.reports(1, "restored")), 30.0)
@@ -283,7 +282,7 @@ def test_one_that_takes_the_state_again_and_again_keeps_nobody_for_good(
     swarm = taking()
     refuse_states(swarm, 1)
     rounds = swarm.cores[0].settings.rounds
-    patience_s = PATIENCE_FACTOR * rounds.round_timeout_s
+    patience_s = DONOR_FACTOR * rounds.round_timeout_s
     swarm.run_for(10.0)
     assert len(swarm.reports(0, "snapshot_served")) > 2
     swarm.run_for(patience_s + 2.0 * rounds.quorum_timeout_s)

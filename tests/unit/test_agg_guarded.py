@@ -8,8 +8,9 @@ import torch
 from test_lineage import commit
 
 from gossip.aggregators import load, mean
+from gossip.core import TRUST_ROUNDS
 from gossip.core.events import Aggregate, Aggregated, Payload, Row
-from gossip.core.ledger.log import LENGTHS_KEPT, CommitLog
+from gossip.core.ledger.log import CommitLog
 from gossip.node.reducer import Reducer, ResultWriter
 from gossip.node.worker import Worker
 
@@ -106,7 +107,7 @@ def test_a_node_makes_the_same_of_updates_where_they_lie(
 def test_a_log_tells_the_longest_of_recent_rounds() -> None:
     log = CommitLog(64, 2**20)
     payload = Payload(None, 8, True, b"d" * 16)
-    for round_id in range(LENGTHS_KEPT + 1):
+    for round_id in range(TRUST_ROUNDS + 1):
         of = commit(round_id, length=9.0 if round_id == 0 else 1.0, kind=2)
         assert log.usual(2, 0) == (9.0 if round_id else 0.0)
         log.append(round_id, ((of, payload),))

@@ -9,10 +9,9 @@ from random import Random
 
 import pytest
 
-from gossip.core import AuditVote, Commit
+from gossip.core import HISTORY_ROUNDS, AuditVote, Commit
 from gossip.core.ledger import AuditTable, TrustTable
-from gossip.core.ledger.audits import VOTES_MAX, WINDOW
-from gossip.core.settings import TrustSettings
+from gossip.core.settings import AUDIT_VOTES_KEPT, TrustSettings
 
 BEFORE, MEMBERS, BEHIND = (0, 1, 2), (3, 4, 5), (6, 7, 8)
 LIAR, ONE, OTHER = 4, 3, 5
@@ -99,12 +98,12 @@ def test_votes_are_forgotten_and_nobody_pushes_out_those_of_others() -> None:
     table = AuditTable(needed=2)
     vote = AuditVote(LIAR, 7, 2)
     told(table, 8, ONE, vote)
-    for b in range(3 * VOTES_MAX):
+    for b in range(3 * AUDIT_VOTES_KEPT):
         told(table, 9, OTHER, AuditVote(ONE, 8, b))
-    assert len(table.pack()[0]) == 1 + VOTES_MAX
-    told(table, 9 + WINDOW, OTHER)
+    assert len(table.pack()[0]) == 1 + AUDIT_VOTES_KEPT
+    told(table, 9 + HISTORY_ROUNDS, OTHER)
     assert table.pack() == ((), ())
-    assert told(table, 10 + WINDOW, OTHER, vote) == []
+    assert told(table, 10 + HISTORY_ROUNDS, OTHER, vote) == []
 
 
 def test_what_is_packed_goes_on_elsewhere() -> None:

@@ -5,17 +5,10 @@ from collections.abc import Iterable
 import pytest
 
 from gossip.core.events import EpochReport
-from gossip.core.ledger.data_cursor import (
-    GIVEN_UP_RANGES_MAX,
-    PENDING_ROUNDS,
-    SPARE_ROUNDS,
-    DataCursor,
-    _apportioned,
-)
-from gossip.core.ledger.pace import WINDOW
+from gossip.core.ledger.data_cursor import DataCursor, _apportioned
 from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.core.messages import ROUND_MAX, Contribution, Rejection
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import PACE_WINDOW, PENDING_ROUNDS, RANGES_MAX, SPARE_ROUNDS, CoreSettings
 from gossip.errors import ConfigError
 
 ABC = (0, 1, 2)
@@ -194,8 +187,8 @@ def test_of_many_samples_given_up_the_first_are_listed() -> None:
         bad = pair[0] % 16 == 0
         report = cursor.commit((0,), {0: 0 if bad else 4}, unused={0: "non_finite"} if bad else {})
     assert report is not None
-    assert report.given_up > 4 * GIVEN_UP_RANGES_MAX
-    assert len(report.given_up_ranges) == GIVEN_UP_RANGES_MAX
+    assert report.given_up > 4 * RANGES_MAX
+    assert len(report.given_up_ranges) == RANGES_MAX
     other = DataCursor(1, 4 * 2_000, 4)
     other.unpack(cursor.pack())
     assert other.epoch_report() == report
@@ -361,7 +354,7 @@ def test_a_fixed_global_batch_is_shared_by_however_many_there_are() -> None:
 
 def test_who_is_slow_gets_less_and_the_others_no_more_than_a_batch() -> None:
     slow, alike = DataCursor(3, 1000, 8, paced=True), DataCursor(3, 1000, 8)
-    for _ in range(2 * WINDOW):
+    for _ in range(2 * PACE_WINDOW):
         for cursor in (slow, alike):
             cursor.commit(ABC, whole(ABC), {0: 100_000, 1: 100_000, 2: 900_000})
     assert sorted(sizes(slow, ABC)) == [2, 8, 8]
@@ -370,14 +363,14 @@ def test_who_is_slow_gets_less_and_the_others_no_more_than_a_batch() -> None:
 
 def test_more_peers_than_planned_tell_who_is_slow_too() -> None:
     cursor, eight = DataCursor(2, 1000, 16, paced=True), tuple(range(8))
-    for _ in range(2 * WINDOW):
+    for _ in range(2 * PACE_WINDOW):
         cursor.commit(eight, whole(eight), dict.fromkeys(eight, 10**5) | {7: 9 * 10**5})
     assert cursor.pace.levels() == {7: 2}
 
 
 def test_rounds_that_have_not_a_sample_for_everybody_say_nothing_of_who_is_slow() -> None:
     cursor, eight = DataCursor(2, 1000, 2, paced=True), tuple(range(8))
-    for _ in range(2 * WINDOW):
+    for _ in range(2 * PACE_WINDOW):
         assert sizes(cursor, eight).count(0) == 4
         busy = [peer for peer, ranges in cursor.assign(eight).items() if ranges]
         cursor.commit(eight, whole(busy), dict.fromkeys(eight, 10**5))

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gossip.core.transfer.deadlines import PATIENCE_FACTOR, DonorDeadlines
-from gossip.core.transfer.donor import GIVEN_TIMES_MAX
+from gossip.core.settings import DONOR_FACTOR, GIVEN_TIMES_MAX
+from gossip.core.transfer.deadlines import DonorDeadlines
 
 TIMEOUT_S = 10.0
-PATIENCE_S = PATIENCE_FACTOR * TIMEOUT_S
+PATIENCE_S = DONOR_FACTOR * TIMEOUT_S
 
 
 def asked(*peers: int, f: int = 1) -> DonorDeadlines:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.core.transfer.attestation import SURE_TURNS, NoStateEvidence
+from gossip.core.settings import SURE_TURNS
+from gossip.core.transfer.attestation import NoStateEvidence
 from gossip.core.transfer.donor import NO_STATE, TAKES_OVER
 
 OTHERS = (1, 2, 3)

@@ -8,16 +8,9 @@ from random import Random
 import pytest
 from fixed_view import FixedView
 
-from gossip.core.lifecycle.bootstrap import (
-    PARDONS_MAX,
-    BeginFresh,
-    Bootstrap,
-    Decision,
-    TakeState,
-    WaitForPeers,
-)
+from gossip.core.lifecycle.bootstrap import BeginFresh, Bootstrap, Decision, TakeState, WaitForPeers
 from gossip.core.messages import Hello, PeerId
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import PARDONS_MAX, CoreSettings
 
 PEERS = (0, 1, 2, 3)
 

@@ -6,7 +6,8 @@ import struct
 
 import pytest
 
-from gossip.core.ledger.chain import HISTORY_ROUNDS, Lineage, chain_hash, genesis, header_bytes
+from gossip.core import HISTORY_ROUNDS
+from gossip.core.ledger.chain import Lineage, chain_hash, genesis, header_bytes
 from gossip.core.messages import Accusation, AuditVote, Collected, Commit, Contribution, Rejection
 
 RUN, LINEAGE = b"run-0001", b"line-001"

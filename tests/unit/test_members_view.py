@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from gossip.core.membership.table import LARGE, Member, MemberTable
+from gossip.core.membership.table import Member, MemberTable
+from gossip.core.settings import SCANNED_MEMBERS
 
 
 def view_of(n: int, linked: range) -> MemberTable:
@@ -31,7 +32,7 @@ def test_those_present_are_counted_as_they_come_and_go() -> None:
     assert len(view) == 3
 
 
-@pytest.mark.parametrize("n", [LARGE // 2, 4 * LARGE])
+@pytest.mark.parametrize("n", [SCANNED_MEMBERS // 2, 4 * SCANNED_MEMBERS])
 @pytest.mark.parametrize("able", [0, 1, 2, 20])
 def test_a_sample_holds_as_many_as_there_are_each_once_and_only_those_that_fit(
     n: int, able: int
@@ -45,7 +46,7 @@ def test_a_sample_holds_as_many_as_there_are_each_once_and_only_those_that_fit(
         assert set(found) <= set(range(5, 5 + able))
 
 
-@pytest.mark.parametrize("n", [LARGE // 2, 4 * LARGE])
+@pytest.mark.parametrize("n", [SCANNED_MEMBERS // 2, 4 * SCANNED_MEMBERS])
 def test_everybody_that_fits_is_drawn_about_as_often(n: int) -> None:
     view, rng = view_of(n, range(1, n)), Random(1)
     draws = 200 * n // 3

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from member_bench import NEXT_LIFE, MemberBench, rumor
 
+from gossip.core import LAST_WORDS_S, REPLY_S
 from gossip.core.events import Connect, Disconnect
-from gossip.core.membership.prober import LOADED_VERDICT_S, TIMEOUT_MAX_S, UNKNOWN_S
-from gossip.core.membership.rumors import LAST_WORDS_S
 from gossip.core.membership.swim import Membership
 from gossip.core.membership.table import REFUTATIONS, Member
 from gossip.core.messages import (
@@ -25,7 +24,7 @@ from gossip.core.messages import (
     PushPull,
     Rumor,
 )
-from gossip.core.settings import MembershipSettings
+from gossip.core.settings import LOADED_VERDICT_S, PROBE_TIMEOUT_MAX_S, MembershipSettings
 from gossip.core.timers import Timers
 
 # --- meeting --------------------------------------------------------------------------------------
@@ -156,7 +155,7 @@ def test_a_round_trip_is_that_of_the_ping_that_is_answered(answered: int) -> Non
 def test_one_that_has_not_answered_yet_is_given_a_second_and_then_what_its_link_takes() -> None:
     bench = MemberBench(3, meet=False)
     bench.link(1)
-    assert bench.core.prober._timeout_s(1) == UNKNOWN_S
+    assert bench.core.prober._timeout_s(1) == REPLY_S
     bench.advance(1.0)
     assert bench.core.prober._timeout_s(1) == pytest.approx(
         bench.settings.probe_timeout_s, abs=0.02
@@ -187,7 +186,7 @@ def test_who_always_answers_late_gains_a_bounded_patience() -> None:
     bench.advance(2.0)
     for _ in range(60):
         _answer_late(bench, 1.4 * bench.core.prober._usual_s(1))
-    assert bench.core.prober._usual_s(1) == TIMEOUT_MAX_S
+    assert bench.core.prober._usual_s(1) == PROBE_TIMEOUT_MAX_S
 
 
 def test_a_ping_is_answered_with_its_nonce_and_the_trainers_progress() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from member_bench import rumor
 
-from gossip.core.membership.dissemination import SENDERS_MAX, RumorQueue, retransmit_limit
-from gossip.core.settings import MembershipSettings
+from gossip.core.membership.dissemination import RumorQueue, retransmit_limit
+from gossip.core.settings import SENDERS_MAX, MembershipSettings
 
 SETTINGS = MembershipSettings()
 

@@ -12,7 +12,6 @@ import pytest
 from fixed_view import FixedView
 
 from gossip.core.lifecycle.bootstrap import (
-    WAITING_REPORT_S,
     BeginFresh,
     Bootstrap,
     Decision,
@@ -22,7 +21,7 @@ from gossip.core.lifecycle.bootstrap import (
     WaitForPeers,
 )
 from gossip.core.messages import Hello
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import WAITING_REPORT_S, CoreSettings
 from gossip.run.completion import nobody_left
 from gossip.run.rendezvous import SeedFolder, announce_end, claim
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.core.ledger.pace import LEVELS, WINDOW, Pace
+from gossip.core.ledger.pace import Pace
+from gossip.core.settings import PACE_LEVELS, PACE_WINDOW
 
 PEERS = tuple(range(8))
 FAST_US = 100_000
@@ -14,7 +15,7 @@ def window(pace: Pace, missing: tuple[int, ...] = (), **took_us: int) -> Pace:
     """A whole window in which peer 3 and others take what is said (``p3=...``) and
     all others 100 ms."""
     took = {peer: took_us.get(f"p{peer}", FAST_US) for peer in PEERS}
-    for _ in range(WINDOW):
+    for _ in range(PACE_WINDOW):
         pace.observe(PEERS, [peer for peer in PEERS if peer not in missing], took)
     return pace
 
@@ -29,7 +30,7 @@ def test_a_slow_peers_share_is_halved_until_it_keeps_up_and_then_stays(
     pace = Pace()
     for at in range(12):
         window(pace, p3=int(FAST_US * slowness / 2 ** pace.level(3)))
-        if at >= LEVELS - 1:
+        if at >= PACE_LEVELS - 1:
             assert pace.level(3) == level
         assert all(pace.level(peer) == 0 for peer in PEERS if peer != 3)
 
@@ -47,9 +48,9 @@ def test_who_says_nothing_of_how_long_it_took_keeps_its_share() -> None:
 
 def test_a_few_slow_rounds_change_nothing() -> None:
     pace = Pace()
-    for at in range(10 * WINDOW):
+    for at in range(10 * PACE_WINDOW):
         took = dict.fromkeys(PEERS, FAST_US)
-        took[3] *= 50 if at % WINDOW < WINDOW // 2 else 1
+        took[3] *= 50 if at % PACE_WINDOW < PACE_WINDOW // 2 else 1
         pace.observe(PEERS, PEERS, took)
     assert pace.even
 
@@ -64,7 +65,7 @@ def test_who_is_quick_again_gets_its_share_back_one_step_at_a_time() -> None:
 
 def test_differences_that_no_grace_excludes_do_not_count() -> None:
     pace = Pace()
-    for _ in range(3 * WINDOW):
+    for _ in range(3 * PACE_WINDOW):
         pace.observe(PEERS, PEERS, {peer: 20_000 if peer == 3 else 1_000 for peer in PEERS})
     assert pace.even
 
@@ -99,7 +100,7 @@ def test_a_pace_handed_over_goes_on_as_its_original() -> None:
     [
         None,
         (0,),
-        (WINDOW, ()),
+        (PACE_WINDOW, ()),
         (-1, ()),
         (0, 7),
         (0, ((1, 3, 0, 0, 0),)),

@@ -8,20 +8,12 @@ import numpy as np
 import pytest
 from test_recovery import CHAIN, CORE, LINEAGE, RecoveryBench, answers, ask, begins, packed
 
+from gossip.core import REPLY_S, TAKERS_MAX
 from gossip.core.events import Payload, Restored, SnapshotTaken
 from gossip.core.messages import PIECES_MAX, StateAttestation, StateOffer, StateRequest
-from gossip.core.transfer.chunks import CREDIT, PieceFetcher, PieceManifest, cut
-from gossip.core.transfer.donor import (
-    BUSY,
-    ENOUGH,
-    GIVEN_TIMES_MAX,
-    MOVED_ON,
-    NO_SUCH_PIECE,
-    TAKERS_MAX,
-    TAKES_S,
-    attested_digest,
-)
-from gossip.core.transfer.receiver import STATE_SLACK
+from gossip.core.settings import GIVEN_TIMES_MAX, PIECES_ASKED, STATE_SLACK
+from gossip.core.transfer.chunks import PieceFetcher, PieceManifest, cut
+from gossip.core.transfer.donor import BUSY, ENOUGH, MOVED_ON, NO_SUCH_PIECE, attested_digest
 from gossip.vectors import described, digests_of, payload_digest
 
 PIECE_BYTES = 4
@@ -252,7 +244,7 @@ def test_nobody_has_more_than_two_pieces_to_send_at_a_time() -> None:
     assert [piece for peer, piece in wanted(bench) if peer == 1] == [1, 4]
     give(bench, 1, 4)
     assert wanted(bench) == [(1, 2)]
-    assert len(bench.core.pieces.asked) == CREDIT  # type: ignore[union-attr]
+    assert len(bench.core.pieces.asked) == PIECES_ASKED  # type: ignore[union-attr]
 
 
 def test_who_sends_a_wrong_piece_is_asked_for_nothing_more_and_others_send_what_it_had_to() -> None:
@@ -451,7 +443,7 @@ def test_a_donor_gives_pieces_to_so_many_at_a_time_and_to_others_when_they_have_
         bench.hear(taker, StateRequest(LINEAGE, 1, 9, "state", 1))
     said = answers(bench)
     assert [taker for taker, message in said.items() if message.reason == BUSY] == [TAKERS_MAX + 1]  # type: ignore[union-attr]
-    bench.wait(TAKES_S)
+    bench.wait(REPLY_S)
     bench.hear(TAKERS_MAX + 1, StateRequest(LINEAGE, 1, 9, "state", 1))
     assert answers(bench)[TAKERS_MAX + 1].reason == ""  # type: ignore[union-attr]
 
@@ -462,7 +454,7 @@ def test_one_peer_is_given_a_piece_so_many_times_at_most_and_then_holds_up_nobod
         ""
     ] * GIVEN_TIMES_MAX + [ENOUGH]
     assert _piece(bench, 1, 2).reason == ""
-    bench.wait(TAKES_S)
+    bench.wait(REPLY_S)
     _piece(bench, 1)
     for taker in range(2, 2 + TAKERS_MAX):
         assert _piece(bench, taker).reason == "", "who is given nothing more takes nobody's place"

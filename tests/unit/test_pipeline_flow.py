@@ -26,7 +26,7 @@ from gossip.core import (
     SetTimer,
     Withdraw,
 )
-from gossip_pipelines.protocol.flow import RETRY_S
+from gossip.core.settings import CHECK_INTERVAL_S
 
 
 def of(kind: type, effects: list[Effect]) -> list[Send]:
@@ -203,7 +203,7 @@ def test_what_a_member_would_drop_that_has_not_begun_is_sent_when_it_has() -> No
         effects = rig.fire(timer)
         assert of(Activation, effects) == []
         timer = alarm(effects)
-        assert timer.at == rig.now + RETRY_S
+        assert timer.at == rig.now + CHECK_INTERVAL_S
     (sent,) = of(Activation, rig.begins(home))
     assert (sent.peer, sent.message.micro_batch) == (home, micro_batch)  # type: ignore[union-attr]
     assert not [e for e in rig.said if isinstance(e, Report)], "nobody was passed over"

@@ -11,7 +11,8 @@ import pytest
 import torch
 from trainer_fakes import FakeNode, FakeNodeSwarm, backward, same_bits, small_model
 
-from gossip.core.ledger.rates import RATES_MAX, agree, are_sound
+from gossip.core import RATES_MAX
+from gossip.core.ledger.rates import agree, are_sound
 from gossip.ipc import messages as control
 from gossip.training.rates import rates_of, stepping_with
 

@@ -7,16 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from gossip.core.ledger.equivocation import (
-    ACCUSATIONS_BY_PEER_MAX,
-    STATED_MAX,
-    TURNS_KEPT,
-    EquivocationDetector,
-    EquivocationWitness,
-)
+from gossip.core.ledger.equivocation import EquivocationDetector, EquivocationWitness
 from gossip.core.ledger.trust import TrustTable
 from gossip.core.messages import Accusation, Commit, PeerId
-from gossip.core.settings import TrustSettings
+from gossip.core.settings import ACCUSED_TURNS, ACCUSED_TURNS_BY_PEER, TURNS_KEPT, TrustSettings
 
 ATTACKER = 7
 TRUE = Commit(b"l", 5, 0, 0, 0, ATTACKER, b"p" * 16, b"d" * 16, (), (), tuple(range(8)), None, "")
@@ -72,7 +66,7 @@ def test_no_peer_can_push_out_what_others_state() -> None:
     )
     for round_id in range(6, 60):
         table.observe_round([stated(3, receipt(b"c", round_id))])
-    assert len(table.pack()[0]) == 3 + STATED_MAX
+    assert len(table.pack()[0]) == 3 + ACCUSED_TURNS
     assert not table.wants(3, receipt(b"c", 2))
     assert table.observe_round([stated(4, receipt(b"b"))]) == [ATTACKER]
 
@@ -156,9 +150,9 @@ def test_what_one_peer_says_of_all_servers_is_bounded_and_ages() -> None:
                 )
             ]
         )
-    assert len(table.pack()[0]) == ACCUSATIONS_BY_PEER_MAX
+    assert len(table.pack()[0]) == ACCUSED_TURNS_BY_PEER
     table.observe_round([replace(TRUE, round_id=9 + table.window, server=30)])
-    assert len(table.pack()[0]) == ACCUSATIONS_BY_PEER_MAX
+    assert len(table.pack()[0]) == ACCUSED_TURNS_BY_PEER
     table.observe_round([replace(TRUE, round_id=10 + table.window, server=30)])
     assert table.pack()[0] == ()
     late = replace(TRUE, round_id=10 + table.window, server=30, accusations=(receipt(b"a", 9),))
@@ -199,5 +193,5 @@ def test_it_travels_with_the_state_and_what_is_none_is_refused() -> None:
         with pytest.raises(ValueError, match="receipts"):
             other.unpack(junk)
     with pytest.raises(ValueError, match="too many accusations"):
-        other.unpack((tuple((*row[:2], at, *row[3:]) for at in range(STATED_MAX + 1)), ()))
+        other.unpack((tuple((*row[:2], at, *row[3:]) for at in range(ACCUSED_TURNS + 1)), ()))
     assert other.pack() == table.pack()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gossip.core import COPIES_MAX, REPLY_S, TAKERS_MAX
 from gossip.core.events import (
     CancelTimer,
     Effect,
@@ -23,31 +24,27 @@ from gossip.core.events import (
 )
 from gossip.core.ledger import pack_json, squeeze
 from gossip.core.messages import ROUND_MAX, Message, StateAttestation, StateOffer, StateRequest
-from gossip.core.settings import CoreSettings
-from gossip.core.timers import Timers
-from gossip.core.transfer.deadlines import PATIENCE_FACTOR
-from gossip.core.transfer.donor import (
-    AHEAD_MAX,
-    BUSY,
-    COPIES_MAX,
-    ENOUGH,
+from gossip.core.settings import (
+    CHECK_INTERVAL_S,
+    DONOR_FACTOR,
     GIVEN_TIMES_MAX,
+    REFUSALS_MAX,
+    REQUESTED_AHEAD,
+    CoreSettings,
+)
+from gossip.core.timers import Timers
+from gossip.core.transfer.donor import (
+    BUSY,
+    ENOUGH,
     MOVED_ON,
     NO_STATE,
-    TAKERS_MAX,
     TAKES_OVER,
     TOO_EARLY,
     Donor,
     SnapshotExpired,
     attested_digest,
 )
-from gossip.core.transfer.receiver import (
-    HURRY_S,
-    REFUSALS_MAX,
-    REMIND_S,
-    DonorTimeout,
-    Recovery,
-)
+from gossip.core.transfer.receiver import DonorTimeout, Recovery
 from gossip.vectors import digests_of
 
 LINEAGE = b"lineage!"
@@ -339,7 +336,7 @@ def test_a_silent_liar_does_not_keep_those_who_disagree_from_being_asked_again()
     for peer, round_id in ((1, 30), (2, 31), (3, 31)):
         bench.vouch(peer, round_id)
     bench.asked()
-    bench.wait(HURRY_S)
+    bench.wait(CHECK_INTERVAL_S)
     assert {request.round_id for request in bench.asked("attestation").values()} != set()
 
 
@@ -582,7 +579,7 @@ def test_a_copy_that_was_under_way_then_is_not_taken_for_one_of_the_new_state() 
 def test_a_donor_that_is_past_the_round_or_far_from_it_says_where_it_is() -> None:
     bench = RecoveryBench()
     ask(bench, 1, 6)
-    ask(bench, 2, 7 + AHEAD_MAX + 1)
+    ask(bench, 2, 7 + REQUESTED_AHEAD + 1)
     bench.hear(3, StateRequest(LINEAGE, 1, 7, "attestation"), able=False)
     said = answers(bench)
     reasons = {
@@ -661,10 +658,10 @@ def test_who_does_not_answer_is_asked_again_as_long_as_it_has_time_to() -> None:
     bench.begin()
     assert set(bench.asked("attestation")) == {1, 2, 3, 4, 5}
     bench.vouch(1, 9)
-    bench.wait(REMIND_S)
+    bench.wait(REPLY_S)
     assert set(bench.asked("attestation")) == {2, 3, 4, 5}
     bench.vouch(2, 9)
-    bench.wait(REMIND_S)
+    bench.wait(REPLY_S)
     bench.vouch(3, 9)
     assert set(bench.asked("attestation")) == {3, 4, 5}
     assert bench.core.attestations == (1, 2, 3)
@@ -810,7 +807,7 @@ def test_who_may_have_a_state_later_is_waited_for_and_who_refuses_it_not_for_goo
     reason: str, without: set[int]
 ) -> None:
     bench = RecoveryBench(n=3, f=1, need=1)
-    patience_s = PATIENCE_FACTOR * bench.settings.rounds.round_timeout_s
+    patience_s = DONOR_FACTOR * bench.settings.rounds.round_timeout_s
     bench.begin()
     refuse_until(bench, bench.now + patience_s - 1.0, reason)
     assert bench.core.stateless(bench.now) == ({1, 2} if reason == NO_STATE else set())
@@ -821,7 +818,7 @@ def test_who_may_have_a_state_later_is_waited_for_and_who_refuses_it_not_for_goo
 def test_who_denies_and_claims_in_turn_is_waited_for_no_longer_than_a_few_times() -> None:
     """It claims in its hello, and keeps silent until its time is almost over."""
     bench, anew = RecoveryBench(n=2, f=1, need=1), 0
-    patience_s = PATIENCE_FACTOR * bench.settings.rounds.round_timeout_s
+    patience_s = DONOR_FACTOR * bench.settings.rounds.round_timeout_s
     bench.begin()
     for _ in range(4 * GIVEN_TIMES_MAX):
         bench.do(bench.core.on_hello(1, 9))
@@ -833,7 +830,7 @@ def test_who_denies_and_claims_in_turn_is_waited_for_no_longer_than_a_few_times(
 
 def test_who_was_away_has_its_time_anew() -> None:
     bench = RecoveryBench(n=2, f=1, need=1)
-    patience_s = PATIENCE_FACTOR * bench.settings.rounds.round_timeout_s
+    patience_s = DONOR_FACTOR * bench.settings.rounds.round_timeout_s
     bench.begin()
     bench.wait(patience_s - 1.0)
     for away in ({1}, set()):

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import pytest
 
-from gossip.core.ledger.omissions import OPEN_MAX, OmissionTracker
+from gossip.core.ledger.omissions import OmissionTracker
 from gossip.core.ledger.trust import TrustTable
 from gossip.core.messages import Accusation, Commit, PeerId
-from gossip.core.settings import TrustSettings
+from gossip.core.settings import ACCUSED_ROUNDS, TrustSettings
 
 ROSTER = tuple(range(8))
 SETTINGS = TrustSettings(quarantine_rounds=10)
@@ -130,7 +130,7 @@ def test_the_same_word_again_and_one_too_old_are_of_no_use() -> None:
     assert not table.lacks(1, SILENT, 4, 101)
     for of_round in range(60, 90):
         told(table, of_round, (6,))
-    assert len(table.pack()[0][-1]) == OPEN_MAX
+    assert len(table.pack()[0][-1]) == ACCUSED_ROUNDS
 
 
 def test_it_travels_with_the_state_and_what_is_none_is_refused() -> None:

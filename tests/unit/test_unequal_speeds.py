@@ -10,10 +10,10 @@ from torch.utils.data import TensorDataset
 from trainer_fakes import FakeNode, FakeNodeSwarm, flat_parameters, small_model, step
 
 from gossip.core import events
-from gossip.core.ledger.pace import MARGIN_US, since_us
+from gossip.core.ledger.pace import since_us
 from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.core.ledger.round_times import RoundTimes
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import MARGIN_US, CoreSettings
 from gossip.ipc import messages as control
 from gossip.training.local_steps import StepClock
 

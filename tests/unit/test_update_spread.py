@@ -4,7 +4,8 @@ from random import Random
 
 import pytest
 
-from gossip.core.ledger.spread import UNEQUAL, beyond_chance
+from gossip.core.ledger.spread import beyond_chance
+from gossip.core.settings import UNEQUAL
 
 DIFFERENT = [0.6, 0.8, 0.8, 0.9, 1.0, 1.0, 1.1, 1.4, 2.0, 2.2]
 

@@ -1,14 +1,7 @@
 """State that follows from commits alone, and so is the same on every peer."""
 
 from .audits import AuditTable
-from .chain import (
-    HISTORY_ROUNDS,
-    Lineage,
-    Stance,
-    chain_hash,
-    genesis,
-    header_bytes,
-)
+from .chain import Lineage, Stance, chain_hash, genesis, header_bytes
 from .checkpoint import (
     pack_ledger,
     planned_peers,
@@ -18,13 +11,7 @@ from .data_cursor import Ranges
 from .data_share import DataShare
 from .equivocation import EquivocationWitness
 from .ledger import BegunRound, Ledger, Ledgers
-from .log import (
-    LENGTHS_KEPT,
-    ROUNDS_KEPT_ALWAYS,
-    CommitLog,
-    Held,
-    reissue,
-)
+from .log import CommitLog, Held, reissue
 from .pace import Pace, since_us
 from .packing import (
     pack_json,
@@ -32,13 +19,8 @@ from .packing import (
     stretch,
     unpack_json,
 )
-from .prefetch import AHEAD_MAX
-from .rates import RATES_MAX, agree
+from .rates import agree
 from .replicas import DivergenceWatch, compare
 from .replicated_state import ReplicatedState, provenance
-from .stage_speeds import (
-    SPEED_RATIO_MAX,
-    StageSpeeds,
-    weights_of,
-)
-from .trust import RECENT, TrustTable
+from .stage_speeds import StageSpeeds, weights_of
+from .trust import TrustTable

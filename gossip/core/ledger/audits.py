@@ -23,13 +23,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 from gossip.core.messages import AuditVote, Commit, PeerId
-
-WINDOW = 1024
-"""Number of rounds for which a vote is stored."""
-VOTES_MAX = 16
-"""Maximum number of stored votes by one member; the oldest are dropped. No member can displace the
-votes of another."""
-MOST_ROWS = 2**12
+from gossip.core.settings import AUDIT_VOTES_KEPT, HISTORY_ROUNDS, PEERS_MAX
 
 Answer: TypeAlias = tuple[PeerId, int, int]
 """Result of a peer (first), in a round (second), for a micro-batch (third)."""
@@ -67,14 +61,14 @@ class AuditTable:
                 known = self._votes.setdefault(by, {})
                 answer = vote.peer, vote.round_id, vote.micro_batch
                 known[answer] = vote.before, vote.behind
-                while len(known) > VOTES_MAX:
+                while len(known) > AUDIT_VOTES_KEPT:
                     del known[min(known, key=lambda answer: (answer[1], answer))]
         round_id = commits[0].round_id
         found = sorted({vote.peer for _, vote in votes_cast if self._is_found(vote.peer)})
         for peer in found:
             self._found[peer] = round_id
         if self._votes:
-            self._drop_old(round_id - WINDOW)
+            self._drop_old(round_id - HISTORY_ROUNDS)
         return found
 
     def _drop_old(self, oldest: int) -> None:
@@ -128,7 +122,7 @@ class AuditTable:
                 raise ValueError("audits: a vote with a field that is no count")
             known = votes.setdefault(by, {})
             known[peer, round_id, micro_batch] = (sides[0], sides[1])
-            if len(known) > VOTES_MAX:
+            if len(known) > AUDIT_VOTES_KEPT:
                 raise ValueError("audits: too many votes by one peer")
         for found in packed[1]:
             if not _are_counts(found):
@@ -145,7 +139,7 @@ def _contradicted(sides: Sequence[Sides]) -> set[PeerId]:
 
 
 def _are_rows(value: Any, length: int) -> bool:
-    if not isinstance(value, tuple | list) or len(value) > MOST_ROWS:
+    if not isinstance(value, tuple | list) or len(value) > PEERS_MAX:
         return False
     return all(isinstance(row, tuple | list) and len(row) == length for row in value)
 

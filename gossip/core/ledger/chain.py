@@ -15,8 +15,7 @@ from math import isnan, nan
 from typing import Literal
 
 from gossip.core.messages import DIGEST_BYTES, Collected, Commit
-
-HISTORY_ROUNDS = 1024
+from gossip.core.settings import HISTORY_ROUNDS
 
 Stance = Literal["same", "fork", "unknown"]
 

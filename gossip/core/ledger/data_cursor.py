@@ -30,9 +30,10 @@ from typing import Any, TypeAlias
 
 from gossip.core.events import EpochReport
 from gossip.core.messages import ROUND_MAX, PeerId
+from gossip.core.settings import PACE_LEVELS, PENDING_ROUNDS, RANGES_MAX, SPARE_ROUNDS
 from gossip.errors import ConfigError
 
-from .pace import LEVELS, Pace
+from .pace import Pace
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) pairs, stop not included, in ascending order."""
@@ -42,16 +43,6 @@ _Peers: TypeAlias = tuple[PeerId, ...]
 _Pending: TypeAlias = tuple[int, _Peers, _Peers, tuple[int, ...], _Peers, _Peers]
 """``at_least`` of a round, its roster, its contributors, the samples of each of these, the peers
 that skipped their samples, and those with a non-finite update."""
-
-PENDING_ROUNDS = 256
-"""Maximum number of rounds before the size of the data is known."""
-
-GIVEN_UP_RANGES_MAX = 256
-"""Maximum number of listed ranges of given up samples of an epoch. Others are only counted."""
-
-SPARE_ROUNDS = 8
-"""Further rounds of an extended epoch without progress that count as faults of peers. After more of
-them, the samples are given up."""
 
 
 class DataCursor:
@@ -283,7 +274,7 @@ class DataCursor:
         if ranges:
             self._given_up += _length(ranges)
             listed = _merged([*self._given_up_ranges, *ranges])
-            self._given_up_ranges = listed[:GIVEN_UP_RANGES_MAX]
+            self._given_up_ranges = listed[:RANGES_MAX]
 
     def epoch_report(self) -> EpochReport | None:
         """Return the report of the last completed epoch; None if there is none yet."""
@@ -328,7 +319,9 @@ class DataCursor:
             each, extra = divmod(size, n)
             return [each + 1] * extra + [each] * (n - extra)
         if self.fixed_global:
-            return _apportioned(size, [1 << (LEVELS - self.pace.level(peer)) for peer in sharers])
+            return _apportioned(
+                size, [1 << (PACE_LEVELS - self.pace.level(peer)) for peer in sharers]
+            )
         batches = self._batches(sharers)
         return batches if size == sum(batches) else _apportioned(size, batches)
 
@@ -458,7 +451,6 @@ def _apportioned(total: int, weights: list[int]) -> list[int]:
 
 
 _NAMES = [field.name for field in fields(EpochReport)]
-_REPORTED = len(_NAMES) - 1  # all but the ranges
 _AS_TUPLE: Callable[[EpochReport], tuple[Any, ...]] = attrgetter(*_NAMES)
 """``dataclasses.astuple`` without a copy of each range, as it runs before each round."""
 
@@ -499,7 +491,7 @@ def _fields(
     if not isinstance(last, tuple | list):
         raise ValueError("data cursor: expected a report")
     if last:
-        last = (*_wholes(last[:-1], _REPORTED), _ranges(last[-1], position))
+        last = (*_wholes(last[:-1], len(_NAMES) - 1), _ranges(last[-1], position))
     pending = None if packed[4] is None else _pending(packed[4])
     return plan, where, (counts, returned, given_up), last, pending, Pace.unpack(packed[5])
 

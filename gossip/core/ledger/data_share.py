@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from gossip.core.events import DataSlice
 from gossip.core.frozen import record
+from gossip.core.settings import PREDICTED_ROUNDS
 
 from .data_cursor import Ranges
-from .prefetch import AHEAD_MAX, bounded
+from .prefetch import bounded
 
 
 def rounds_per_epoch(peers: int, samples_total: int, batch: int) -> int:
@@ -36,9 +37,9 @@ class DataShare:
         The last two rounds of an epoch halve the rest, so that neither is a step on a handful of
         samples. With batches of one, the last round is empty for peers with a smaller
         share than the largest. The result includes the slices of the next ``ahead`` rounds, at most
-        ``AHEAD_MAX``. The peer will read them, unless it jumps ahead.
+        ``PREDICTED_ROUNDS``. The peer will read them, unless it jumps ahead.
         """
-        coming = range(round_id + 1, round_id + 1 + min(ahead, AHEAD_MAX))
+        coming = range(round_id + 1, round_id + 1 + min(ahead, PREDICTED_ROUNDS))
         return DataSlice(*self._part(round_id), bounded([self._part(at) for at in coming]))
 
     def _part(self, round_id: int) -> tuple[int, Ranges]:

@@ -21,22 +21,17 @@ from struct import pack
 from typing import Any, TypeAlias
 
 from gossip.core.messages import DIGEST_BYTES, Accusation, Commit, PeerId
+from gossip.core.settings import (
+    ACCUSED_TURNS,
+    ACCUSED_TURNS_BY_PEER,
+    PEERS_MAX,
+    PROVEN_TURNS,
+    TURNS_KEPT,
+    accusation_rounds,
+)
 
 from .chain import header_bytes
 
-TURNS_KEPT = 64
-"""Maximum number of stored turns of one server, and of stored results from one sender."""
-
-STATED_MAX = 4
-"""Maximum number of turns of one server that are stored by accuser. No peer can displace the
-accusations of others."""
-
-ACCUSATIONS_BY_PEER_MAX = 8
-"""Maximum number of stored accusations by one peer, for all servers together. It bounds their size
-in every state."""
-
-PROVEN_MAX = 16
-MOST_ROWS = 2**16
 NONE: frozenset[bytes] = frozenset()
 HEX = frozenset("0123456789abcdef")
 
@@ -49,7 +44,7 @@ class EquivocationDetector:
     """Accusations in commits. Like trust, a pure function of the commits."""
 
     def __init__(self, f: int) -> None:
-        self.f, self.window = f, 64 + 16 * f  # rounds, as in ``TrustTable``
+        self.f, self.window = f, accusation_rounds(f)
         # by server and accuser
         self._stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
         self._proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
@@ -61,9 +56,9 @@ class EquivocationDetector:
             (accusation.round_id, accusation.turn),
             self._stated.get((accusation.peer, by), OrderedDict()),
         )
-        late = len(known) >= STATED_MAX and turn < min(known)
+        late = len(known) >= ACCUSED_TURNS and turn < min(known)
         late = late or (
-            len(said := self._accused_by(by)) >= ACCUSATIONS_BY_PEER_MAX
+            len(said := self._accused_by(by)) >= ACCUSED_TURNS_BY_PEER
             and (*turn, accusation.peer) < min(said)
         )
         return turn not in known and not late and (accusation.peer, turn) not in self._proven
@@ -102,7 +97,7 @@ class EquivocationDetector:
                 self._stated[key] = kept
                 if not kept:
                     del self._stated[key]
-        while len(self._proven) > PROVEN_MAX:
+        while len(self._proven) > PROVEN_TURNS:
             self._proven.popitem(last=False)
         return proven
 
@@ -118,9 +113,9 @@ class EquivocationDetector:
     def _state(self, by: PeerId, accusation: Accusation) -> None:
         known = self._stated.setdefault((accusation.peer, by), OrderedDict())
         known[accusation.round_id, accusation.turn] = accusation.content
-        while len(known) > STATED_MAX:
+        while len(known) > ACCUSED_TURNS:
             del known[min(known)]
-        if len(said := self._accused_by(by)) > ACCUSATIONS_BY_PEER_MAX:
+        if len(said := self._accused_by(by)) > ACCUSED_TURNS_BY_PEER:
             at, turn, server = min(said)
             del self._stated[server, by][at, turn]
 
@@ -152,7 +147,7 @@ class EquivocationDetector:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
         if the data is something else."""
         if not _are_rows(packed, 2) or not all(
-            isinstance(rows, tuple | list) and len(rows) <= MOST_ROWS for rows in packed
+            isinstance(rows, tuple | list) and len(rows) <= PEERS_MAX for rows in packed
         ):
             raise ValueError("receipts: not two tables")
         stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
@@ -161,7 +156,7 @@ class EquivocationDetector:
                 raise ValueError("receipts: a row is a server, a peer, a round and two digests")
             known = stated.setdefault((row[0], row[1]), OrderedDict())
             known[row[2], bytes.fromhex(row[3])] = bytes.fromhex(row[4])
-            if len(known) > STATED_MAX:
+            if len(known) > ACCUSED_TURNS:
                 raise ValueError("receipts: too many accusations by one peer")
         proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
         for row in packed[1]:
@@ -169,7 +164,7 @@ class EquivocationDetector:
                 not _are_rows(row, 3)
                 or not _are_counts(row[:2])
                 or not _are_digests(row[2:])
-                or len(proven) >= PROVEN_MAX
+                or len(proven) >= PROVEN_TURNS
             ):
                 raise ValueError(
                     "receipts: a proven turn is a peer, a round and a digest, or there are too many"

@@ -26,10 +26,6 @@ from .trust import TrustTable
 
 T = TypeVar("T")
 
-PARTS = 6
-"""Number of parts of a snapshot without the tables of a pipeline."""
-
-
 Peers: TypeAlias = frozenset[PeerId]
 
 BegunRound: TypeAlias = tuple[Peers, Peers, tuple[PeerId, ...], tuple[Any, ...]]
@@ -310,7 +306,7 @@ class Ledger:
     def _fitted(self, snapshot: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the snapshot with or without a table of audits, as this run needs it. A checkpoint
         may come from a run with the other setting."""
-        parts = PARTS + (self.speeds is not None)
+        parts = 2 + len(self._tables()) - (self.audits is not None)  # without audits
         if self.audits is not None and len(snapshot) == parts:
             return *snapshot[:-1], AuditTable(self.audits.needed).pack(), snapshot[-1]
         if self.audits is None and len(snapshot) == parts + 1:

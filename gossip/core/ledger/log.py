@@ -18,17 +18,10 @@ from gossip.core.messages import (
     Update,
     UpdateRequest,
 )
+from gossip.core.settings import COMMITS_BYTES_MAX, KINDS_KEPT, ROUNDS_KEPT_ALWAYS, TRUST_ROUNDS
 
 Held: TypeAlias = tuple[tuple[Commit, Payload | None], ...]
 """Commits of one round with their payloads, one for each shard."""
-
-ROUNDS_KEPT_ALWAYS = 2
-KINDS_KEPT = 4
-LENGTHS_KEPT = 20
-"""Number of rounds from which the usual length of updates is taken."""
-ANSWER_BYTES = 64 * 2**20
-"""Size limit of a reply to a peer that is behind, in bytes. It contains the commits of at least one
-round."""
 
 
 class CommitLog:
@@ -60,7 +53,7 @@ class CommitLog:
             self.previous.pop(kind, None)
             self.previous[kind] = payloads
             if held[0][0].length:
-                lengths = self._lengths.setdefault(kind, deque(maxlen=LENGTHS_KEPT))
+                lengths = self._lengths.setdefault(kind, deque(maxlen=TRUST_ROUNDS))
                 lengths.append(tuple([commit.length for commit, _ in held]))
             if len(self.previous) > KINDS_KEPT:
                 oldest = next(iter(self.previous))
@@ -104,7 +97,7 @@ class CommitLog:
         effects: list[Effect] = []
         lacking, nbytes = frozenset(request.lacking), 0
         for held, at in zip(rounds, attempts, strict=False):
-            if effects and nbytes + _weight(held) > ANSWER_BYTES:
+            if effects and nbytes + _weight(held) > COMMITS_BYTES_MAX:
                 break  # the peer requests the rest later
             nbytes += _weight(held)
             wanted = [

@@ -14,11 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from gossip.core.messages import Accusation, Commit, PeerId
-from gossip.core.settings import TrustSettings
-
-OPEN_MAX = 16
-"""Maximum number of rounds of one server that too few peers have accused so far."""
-MOST_PEERS = 2**16
+from gossip.core.settings import ACCUSED_ROUNDS, PEERS_MAX, TrustSettings, accusation_rounds
 
 Turn: TypeAlias = Literal["passed_over", "serves_again"]
 
@@ -41,7 +37,7 @@ class OmissionTracker:
 
     def __init__(self, settings: TrustSettings, f: int) -> None:
         self.settings, self.f = settings, f
-        self._window = 64 + 16 * f  # rounds, as in ``TrustTable``
+        self._window = accusation_rounds(f)
         self._servers: dict[PeerId, _Server] = {}
 
     def may_serve(self, peer: PeerId) -> bool:
@@ -95,7 +91,7 @@ class OmissionTracker:
         enough = len(by) > self.f
         rounds[accusation.round_id] = () if enough else by
         kept = sorted(rounds.items(), key=lambda item: (not item[1], len(item[1]), item[0]))[
-            -OPEN_MAX:
+            -ACCUSED_ROUNDS:
         ]
         server.open = tuple(sorted(kept))
         if enough:
@@ -133,7 +129,7 @@ class OmissionTracker:
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
         if the data is something else."""
-        if not isinstance(packed, tuple | list) or len(packed) > MOST_PEERS:
+        if not isinstance(packed, tuple | list) or len(packed) > PEERS_MAX:
             raise ValueError("silences: not a table of peers")
         servers = {}
         for row in packed:
@@ -142,7 +138,7 @@ class OmissionTracker:
             peer, heard, rests, waited = row
             if not isinstance(heard, int | float) or not 0.0 <= heard <= 1.0:
                 raise ValueError(f"silences: {heard!r} is not between 0 and 1")
-            if not isinstance(waited, tuple | list) or len(waited) > OPEN_MAX:
+            if not isinstance(waited, tuple | list) or len(waited) > ACCUSED_ROUNDS:
                 raise ValueError("silences: too many rounds of one server")
             for item in waited:
                 if (

@@ -1,10 +1,10 @@
 """Shares of slow peers, which get smaller slices of the data so that they keep contributing.
 
 Updates report their compute time, and commits repeat it. So the shares follow from the commits and
-are the same on every peer. They change once in ``WINDOW`` rounds. A peer that was missing or much
-slower than the median in most of these rounds gets half of its share, down to a quarter. A peer
-that is fast enough for twice its share gets twice its share, up to a whole one. The two conditions
-are far enough apart that a steady peer does not oscillate.
+are the same on every peer. They change once in ``PACE_WINDOW`` rounds. A peer that was missing or
+much slower than the median in most of these rounds gets half of its share, down to a quarter. A
+peer that is fast enough for twice its share gets twice its share, up to a whole one. The two
+conditions are far enough apart that a steady peer does not oscillate.
 
 No peer gets more than a whole share, so a peer gains nothing if it reports too short a time. A peer
 that reports too long a time gets less. With less than a quarter, an honest update would be the mean
@@ -17,16 +17,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from gossip.core.messages import ROUND_MAX, PeerId
-
-WINDOW = 16
-LEVELS = 2
-"""Maximum number of times that a share is halved."""
-SLOW, QUICK = (7, 4), (3, 4)
-"""Fractions of the median time. From 1.75 times on, a peer is too slow. Up to 0.75 times, a peer
-can compute twice as much and stay below 1.75."""
-MARGIN_US = 25_000
-"""Difference in microseconds that never excludes a peer: half of the smallest grace period."""
-TOOK_US_MAX = 2**40
+from gossip.core.settings import (
+    MARGIN_US,
+    PACE_LEVELS,
+    PACE_QUICK,
+    PACE_SLOW,
+    PACE_WINDOW,
+    TIME_US_MAX,
+)
 
 
 class Pace:
@@ -64,14 +62,14 @@ class Pace:
         seen = {}
         for peer in sharers:
             level, had, slow, quick = self._seen.get(peer, (0, 0, 0, 0))
-            took = took_us.get(peer, 0) if peer in contributors else TOOK_US_MAX
-            if took > median + MARGIN_US and SLOW[1] * took >= SLOW[0] * median:
+            took = took_us.get(peer, 0) if peer in contributors else TIME_US_MAX
+            if took > median + MARGIN_US and PACE_SLOW[1] * took >= PACE_SLOW[0] * median:
                 slow += 1
-            elif QUICK[1] * took <= QUICK[0] * median or 2 * took <= median + MARGIN_US:
+            elif PACE_QUICK[1] * took <= PACE_QUICK[0] * median or 2 * took <= median + MARGIN_US:
                 quick += 1
             seen[peer] = level, had + 1, slow, quick
         self._seen, self._rounds = seen, self._rounds + 1
-        if self._rounds == WINDOW:
+        if self._rounds == PACE_WINDOW:
             self._rounds = 0
             self._seen = {peer: (_moved(*found), 0, 0, 0) for peer, found in seen.items()}
         self.even = not self.levels()
@@ -98,10 +96,15 @@ class Pace:
             ):
                 raise ValueError("pace: expected five counts for each peer")
             peer, level, had, slow, quick = row
-            if level > LEVELS or had >= WINDOW or slow + quick > had or peer in pace._seen:
+            if (
+                level > PACE_LEVELS
+                or had >= PACE_WINDOW
+                or slow + quick > had
+                or peer in pace._seen
+            ):
                 raise ValueError("pace: the counts of a peer contradict each other")
             pace._seen[peer] = level, had, slow, quick
-        if not _is_count(packed[0]) or packed[0] >= WINDOW:
+        if not _is_count(packed[0]) or packed[0] >= PACE_WINDOW:
             raise ValueError("pace: the window is too long")
         pace._rounds, pace.even = packed[0], not pace.levels()
         return pace
@@ -112,14 +115,14 @@ def since_us(began: float, now: float, steps: tuple[int, int] = (1, 1)) -> int:
     local steps made in this time and planned for the round; the time is scaled to the planned
     ones."""
     taken, planned = steps
-    return min(max(0, round((now - began) * 1e6 * planned / taken)), TOOK_US_MAX)
+    return min(max(0, round((now - began) * 1e6 * planned / taken)), TIME_US_MAX)
 
 
 def _moved(level: int, had: int, slow: int, quick: int) -> int:
-    if 2 * had < WINDOW:
+    if 2 * had < PACE_WINDOW:
         return level  # the peer joined within the window
     if 2 * slow > had:
-        return min(level + 1, LEVELS)
+        return min(level + 1, PACE_LEVELS)
     return max(level - 1, 0) if 4 * quick >= 3 * had else level
 
 

@@ -7,13 +7,7 @@ import json
 import zlib
 from typing import Any
 
-LEVEL = 9
-UNPACKED_BYTES_MAX = 320 * 1024
-"""Size limit of the JSON, in bytes: twice that of a thousand peers. Longer JSON is not unpacked,
-whichever peer sends it."""
-LISTS_MAX, VALUES_MAX = 2**14, 3 * 2**14
-"""Limits of lists and values in the JSON. The first is four times the lists of a thousand peers.
-JSON within both limits is read within 10 ms."""
+from gossip.core.settings import LISTS_MAX, UNPACKED_BYTES_MAX, VALUES_MAX
 
 
 def pack_json(document: Any) -> bytes:
@@ -35,7 +29,7 @@ def unpack_json(data: bytes) -> Any:
 
 def squeeze(text: bytes) -> bytes:
     """Return the compressed text."""
-    return zlib.compress(text, LEVEL)
+    return zlib.compress(text, level=9)
 
 
 def stretch(data: bytes) -> bytes:

@@ -14,14 +14,9 @@ from copy import copy
 from typing import Any, TypeAlias
 
 from gossip.core.messages import ROUND_MAX, PeerId
+from gossip.core.settings import PREDICTED_ROUNDS, RANGES_MAX
 
 from .data_cursor import DataCursor, Ranges
-
-AHEAD_MAX = 32
-"""Maximum number of predicted rounds, even if a trainer fetches more batches at a time."""
-PAIRS_MAX = 256
-"""Maximum number of ranges in all predictions together. Samples that were returned in many small
-pieces are not predicted."""
 
 Coming: TypeAlias = tuple[tuple[int, Ranges], ...]
 """Epoch and slice of the next rounds, in order. Rounds without samples for the peer are left
@@ -41,8 +36,8 @@ class CursorLookahead:
         self._shadow = DataCursor()
 
     def reach(self, ahead: int) -> None:
-        """Set the number of rounds to look ahead, at most ``AHEAD_MAX``."""
-        self.ahead = min(ahead, AHEAD_MAX)
+        """Set the number of rounds to look ahead, at most ``PREDICTED_ROUNDS``."""
+        self.ahead = min(ahead, PREDICTED_ROUNDS)
 
     def predict_rounds(
         self,
@@ -74,12 +69,12 @@ class CursorLookahead:
 
 
 def bounded(guesses: Iterator[tuple[int, Ranges]] | Sequence[tuple[int, Ranges]]) -> Coming:
-    """Return the non-empty predictions, up to the limit of ``PAIRS_MAX`` ranges."""
+    """Return the non-empty predictions, up to the limit of ``RANGES_MAX`` ranges."""
     coming: list[tuple[int, Ranges]] = []
     pairs = 0
     for epoch, ranges in guesses:
         pairs += len(ranges)
-        if pairs > PAIRS_MAX:
+        if pairs > RANGES_MAX:
             break
         if ranges:
             coming.append((epoch, ranges))

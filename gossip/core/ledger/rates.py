@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from math import isfinite
 from statistics import median_low
 
-RATES_MAX = 1024
+from gossip.core.settings import RATES_MAX
 
 
 def are_sound(rates: tuple[float, ...]) -> bool:

@@ -14,13 +14,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gossip.core.messages import Commit, PeerId
+from gossip.core.settings import COMPARED_STEPS, RETURNS_MAX
 
-FIRST_STEPS = 3
-"""Number of first steps of a run after each of which replicas are compared."""
 UNDECIDED = b"?"
 """Digests of a commit if too few peers have sent any. All peers compare in the next round."""
-RETURNS_MAX = 2
-"""Comparisons in which a peer differs, with no missed round between them, before it stops."""
 
 
 def compare(digests: Mapping[PeerId, bytes], n: int, f: int) -> tuple[bytes, tuple[PeerId, ...]]:
@@ -80,7 +77,7 @@ class DivergenceWatch:
             return  # a collective operation or a lost round: no peer has missed a step
         returned = bool(self.contributors) and set(contributors).difference(self.contributors)
         undecided = commit.replica == UNDECIDED
-        self.compares_next = bool(returned) or undecided or step <= FIRST_STEPS
+        self.compares_next = bool(returned) or undecided or step <= COMPARED_STEPS
         self.contributors = contributors
         if self._divergences or commit.diverged:
             self._count(commit, contributors)

@@ -17,7 +17,7 @@ from gossip.core.messages import (
     Contribution,
     PeerId,
 )
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import FAR_MAX, SNAPSHOTS_KEPT, UNEQUAL, CoreSettings
 from gossip.topologies import Roster
 
 from .chain import Lineage
@@ -26,16 +26,12 @@ from .log import Held
 from .prefetch import CursorLookahead
 from .rates import are_sound
 from .round_times import RoundTimes
-from .spread import UNEQUAL
 from .stage_speeds import StageSpeeds
-from .trust import FAR_MAX
 
 T = TypeVar("T")
 
 REASONS = {"non_finite", "wrong_size", "quarantined", "skipped"}
 """Reasons of a rejection."""
-SNAPSHOTS_KEPT = 8
-"""Number of stored snapshots: a trainer that packs its state may be so many rounds behind."""
 
 
 class ReplicatedState:

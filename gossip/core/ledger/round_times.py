@@ -11,21 +11,14 @@ from collections import deque
 from collections.abc import Iterable
 from statistics import median_low
 
-from .pace import MARGIN_US
-
-KEPT = 3
-"""Number of rounds. A single round in which all peers were delayed, as by an evaluation, does not
-count."""
-LATE = 11, 10
-"""Deadline as a fraction of the median. A peer that is slower than the median by less completes all
-its steps."""
+from gossip.core.settings import MARGIN_US, ROUND_LATE, ROUND_TIMES
 
 
 class RoundTimes:
     """Medians of the last rounds."""
 
     def __init__(self) -> None:
-        self._medians: deque[int] = deque(maxlen=KEPT)
+        self._medians: deque[int] = deque(maxlen=ROUND_TIMES)
 
     def observe(self, took_us: Iterable[int]) -> None:
         """Record a committed round. ``took_us``: reported time of each contributor for all its
@@ -39,4 +32,4 @@ class RoundTimes:
         if not self._medians:
             return 0
         usual = median_low(self._medians)
-        return max(usual * LATE[0] // LATE[1], usual + MARGIN_US)
+        return max(usual * ROUND_LATE[0] // ROUND_LATE[1], usual + MARGIN_US)

@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from math import sqrt
 from statistics import median
 
-UNEQUAL = 6.0
-"""Threshold of the statistic, in standard deviations above its mean by chance."""
-
 
 def beyond_chance(groups: Sequence[Sequence[float]], f: int) -> float | None:
     """Return by how many standard deviations the same peers are the outlying ones.

@@ -17,20 +17,14 @@ from statistics import median_low
 from typing import Any
 
 from gossip.core.messages import Commit, PeerId
-
-KEPT = 5
-"""Number of latest rounds of a member, of which the median counts. A single delayed round has no
-effect."""
-SPEED_RATIO_MAX = 8
-PASS_US_MAX = 2**40
-UNLIKE = 3, 2
-"""Ratio of measured and predicted time from which a member does not match its profile, 1.5."""
-UNLIKE_LEAST_US = 5_000
-"""Minimum difference as well, in microseconds: no profile has the time of messages between
-processes."""
-LEADING_BITS = 5
-"""Number of leading bits of a time that count: steps of 3 to 6 %. Finer steps move no
-micro-batch."""
+from gossip.core.settings import (
+    PASS_BITS,
+    PASS_TIMES,
+    PASS_UNLIKE,
+    PASS_UNLIKE_US,
+    SPEED_RATIO_MAX,
+    TIME_US_MAX,
+)
 
 
 class StageSpeeds:
@@ -48,12 +42,12 @@ class StageSpeeds:
     def observe_round(self, commits: Sequence[Commit]) -> None:
         """Record the times in the commits of one round."""
         for peer, took_us in _reported_pass_times(commits):
-            self._reported.setdefault(peer, deque(maxlen=KEPT)).append(took_us)
+            self._reported.setdefault(peer, deque(maxlen=PASS_TIMES)).append(took_us)
 
     def measured_us(self, peer: PeerId) -> int | None:
-        """Return the median of the last ``KEPT`` times of a peer; None if there are fewer."""
+        """Return the median of the last ``PASS_TIMES`` times of a peer; None if there are fewer."""
         times = self._reported.get(peer, ())
-        return median_low(times) if len(times) == KEPT else None
+        return median_low(times) if len(times) == PASS_TIMES else None
 
     def unlike_predicted(self, peer: PeerId) -> tuple[int, int] | None:
         """Return the measured and the predicted time of a peer if they are too far apart, else
@@ -62,7 +56,7 @@ class StageSpeeds:
         if measured is None or predicted is None:
             return None
         short, long = sorted((measured, predicted))
-        apart = long - short > UNLIKE_LEAST_US and UNLIKE[1] * long > UNLIKE[0] * short
+        apart = long - short > PASS_UNLIKE_US and PASS_UNLIKE[1] * long > PASS_UNLIKE[0] * short
         return (measured, predicted) if apart else None
 
     def pass_us(self, roster: Sequence[PeerId], to_come: Sequence[Commit] = ()) -> tuple[int, ...]:
@@ -81,7 +75,7 @@ class StageSpeeds:
         return tuple([_rounded(max(known[p] or usual, least)) for p in roster])
 
     def _known_us(self, peer: PeerId, news: int | None) -> int | None:
-        times = [*self._reported.get(peer, ()), *([news] if news else ())][-KEPT:]
+        times = [*self._reported.get(peer, ()), *([news] if news else ())][-PASS_TIMES:]
         return median_low(times) if times else self.predicted_us.get(peer)
 
     # --- as data ----------------------------------------------------------------------------------
@@ -97,13 +91,13 @@ class StageSpeeds:
             raise ValueError("speeds: expected a table")
         reported: dict[PeerId, deque[int]] = {}
         for row in packed:
-            if not isinstance(row, tuple | list) or not 2 <= len(row) <= KEPT + 1:
+            if not isinstance(row, tuple | list) or not 2 <= len(row) <= PASS_TIMES + 1:
                 raise ValueError("speeds: expected a peer and its times")
-            if not all(type(value) is int and 0 <= value <= PASS_US_MAX for value in row):
+            if not all(type(value) is int and 0 <= value <= TIME_US_MAX for value in row):
                 raise ValueError("speeds: a time is out of range")
             if row[0] in reported:
                 raise ValueError("speeds: a peer is listed twice")
-            reported[row[0]] = deque(row[1:], maxlen=KEPT)
+            reported[row[0]] = deque(row[1:], maxlen=PASS_TIMES)
         self._reported = reported
 
 
@@ -118,11 +112,11 @@ def _reported_pass_times(commits: Sequence[Commit]) -> Iterable[tuple[PeerId, in
     """Yield each peer that reports its time in the commits of a round, with this time in
     microseconds."""
     for given in commits[0].contributors if commits else ():
-        if given.micro_batches and 0 < given.pass_us <= PASS_US_MAX:
+        if given.micro_batches and 0 < given.pass_us <= TIME_US_MAX:
             yield given.peer, given.pass_us
 
 
 def _rounded(took_us: int) -> int:
     """Round a time down to its leading bits, so that measurements of one speed mostly agree."""
-    spare = max(0, took_us.bit_length() - LEADING_BITS)
+    spare = max(0, took_us.bit_length() - PASS_BITS)
     return took_us >> spare << spare

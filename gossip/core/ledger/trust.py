@@ -38,32 +38,25 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from gossip.core.events import Report
-from gossip.core.messages import Commit, Contribution, PeerId, Rejection
-from gossip.core.settings import TrustSettings
+from gossip.core.messages import ROUND_MAX, Commit, Contribution, PeerId, Rejection
+from gossip.core.settings import (
+    ACCUSED_ROUNDS,
+    FAR_MAX,
+    PEERS_MAX,
+    SPREAD_EVERY,
+    TRUST_ROUNDS,
+    UNEQUAL,
+    UNEQUAL_OFTEN,
+    UNEQUAL_SHARE,
+    TrustSettings,
+    accusation_rounds,
+)
 
-from .spread import UNEQUAL, beyond_chance
+from .spread import beyond_chance
 
 NO_FAR = ("non_finite", "wrong_size")
 """Reasons for rejection that have no outlyingness."""
 
-MEASURED_EVERY = 10
-"""Number of rounds between two measurements of whether the data of peers differ."""
-
-UNEQUAL_OFTEN, UNEQUAL_SHARE = 3, 8
-"""Data of peers count as different from this number of unequal measurements on, or if more than one
-in this many is unequal. Chance alone reaches it less often."""
-
-COUNT_MAX = 2**53
-
-RECENT = 20
-"""Number of recent updates of a peer from which its typical outlyingness and its reasons follow."""
-
-MOST_PEERS = 2**16
-DIGITS = 2
-"""Stored decimals of an outlyingness, which is in multiples of the typical distance. The tables of
-a thousand peers must fit in a message."""
-FAR_MAX = 3.5e38
-"""Maximum outlyingness: above every float32, as rules return no more."""
 
 NOBODY: frozenset[PeerId] = frozenset()
 
@@ -72,8 +65,6 @@ Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cl
 Observed: TypeAlias = float | tuple[str, float]
 """Outlyingness of an update, with the name of the evidence against it if there is any."""
 
-ACCUSATIONS_OPEN = 16
-"""Maximum number of rounds of one peer with accusations against its results."""
 
 # Evidence against an update, in words for "3 of the last 20 updates ...". Rejections for any other
 # reason are no evidence.
@@ -170,8 +161,7 @@ class TrustTable:
         self._windows = self._unequal = self._since = 0
         self.beyond_chance: float | None = None  # if the last round was measured
         self._standings: dict[PeerId, _Standing] = {}
-        # rounds in which more than f different peers have served almost certainly
-        self._window = 64 + 16 * f
+        self._window = accusation_rounds(f)
         self._locked_ever = False  # False in most runs, which saves the search
         self._parole_score = (settings.suspect_below + settings.quarantine_below) / 2
 
@@ -283,11 +273,11 @@ class TrustTable:
         accused = *self._serve(commits), *proven, *audited
         for peer in audited:
             standing = self._standings.setdefault(peer, _Standing())
-            standing.served, standing.audited = 0.0, min(standing.audited + 1, RECENT)
+            standing.served, standing.audited = 0.0, min(standing.audited + 1, TRUST_ROUNDS)
         for peer in proven:
             standing = self._standings.setdefault(peer, _Standing())
             standing.served *= self.settings.twice_memory
-            standing.twice = min(standing.twice + 1, RECENT)
+            standing.twice = min(standing.twice + 1, TRUST_ROUNDS)
         return self.observe_commit(
             commits[0].round_id,
             contributors.values(),
@@ -338,11 +328,11 @@ class TrustTable:
         kept = sorted(
             accusations.items(),
             key=lambda accusation: (not accusation[1], len(accusation[1]), accusation[0]),
-        )[-ACCUSATIONS_OPEN:]
+        )[-ACCUSED_ROUNDS:]
         standing.accusations = tuple(sorted(kept))
         if enough:
             standing.served *= self.settings.served_memory
-            standing.refused = min(standing.refused + 1, RECENT)
+            standing.refused = min(standing.refused + 1, TRUST_ROUNDS)
 
     def observe_commit(
         self,
@@ -384,10 +374,11 @@ class TrustTable:
                 standing = self._standings[peer] = _Standing()
             sample = 0.0 if verdict[0] else 1.0
             standing.score = memory * standing.score + (1.0 - memory) * sample
-            name, far = verdict[0], round(verdict[1], DIGITS)
-            standing.recent = (*standing.recent[1 - RECENT :], (name, far) if name else far)
+            # Two decimals: the tables of a thousand peers must fit in a message.
+            name, far = verdict[0], round(verdict[1], 2)
+            standing.recent = (*standing.recent[1 - TRUST_ROUNDS :], (name, far) if name else far)
         self._since, self.beyond_chance = self._since + 1, None
-        if self._since >= MEASURED_EVERY and not self._judged:
+        if self._since >= SPREAD_EVERY and not self._judged:
             self._since = 0
             self._measure()
         affected = dict.fromkeys([*judged, *accused])
@@ -442,7 +433,7 @@ class TrustTable:
             far
             # the same order as after a state transfer
             for _, standing in sorted(self._standings.items())
-            if standing.phase != "quarantined" and len(far := standing.distances) >= MEASURED_EVERY
+            if standing.phase != "quarantined" and len(far := standing.distances) >= SPREAD_EVERY
         ]
         length = min([len(far) for far in known], default=0)
         self.beyond_chance = beyond_chance([far[-length:] for far in known], self.f)
@@ -456,7 +447,7 @@ class TrustTable:
         standing = self._standings.get(peer)
         if standing is None:
             return []
-        return standing.distances[1 - RECENT :]
+        return standing.distances[1 - TRUST_ROUNDS :]
 
     def _stands_out(self, contribution: Contribution | Rejection, bound: float) -> bool:
         """Whether the outlyingness of an update exceeds ``bound``, and so does the geometric mean
@@ -658,7 +649,7 @@ class TrustTable:
         if not isinstance(packed, tuple | list) or len(packed) != 4:
             raise ValueError("trust: expected rows and three counts")
         rows, *counts = packed
-        if not _are_counts(counts) or max(counts) > COUNT_MAX:
+        if not _are_counts(counts) or max(counts) > ROUND_MAX:
             raise ValueError("trust: counts of measurements must be non-negative integers")
         self._standings = _standings_of(rows)
         self._windows, self._unequal, self._since = counts
@@ -683,7 +674,7 @@ def _times(value: float) -> str:
 
 
 def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
-    if not isinstance(packed, tuple | list) or len(packed) > MOST_PEERS:
+    if not isinstance(packed, tuple | list) or len(packed) > PEERS_MAX:
         raise ValueError("trust: not a table of peers")
     return dict([_standing_of(row) for row in packed])
 
@@ -722,7 +713,7 @@ def _standing_of(row: Any) -> tuple[PeerId, _Standing]:
 
 def _evidence_of(packed: Any) -> tuple[Observed, ...]:
     """Unpack the recent evidence of a peer."""
-    if not isinstance(packed, tuple | list) or len(packed) > RECENT:
+    if not isinstance(packed, tuple | list) or len(packed) > TRUST_ROUNDS:
         raise ValueError("trust: too many recent updates")
     evidence = [item if isinstance(item, tuple | list) else ("", item) for item in packed]
     for item in evidence:
@@ -740,7 +731,7 @@ def _are_counts(values: Iterable[Any]) -> bool:
 
 
 def _accusations_of(packed: Any) -> tuple[tuple[int, tuple[PeerId, ...]], ...]:
-    if not isinstance(packed, tuple | list) or len(packed) > ACCUSATIONS_OPEN:
+    if not isinstance(packed, tuple | list) or len(packed) > ACCUSED_ROUNDS:
         raise ValueError("trust: too many accusations")
     for item in packed:
         if (
@@ -749,6 +740,6 @@ def _accusations_of(packed: Any) -> tuple[tuple[int, tuple[PeerId, ...]], ...]:
             or not isinstance(item[1], tuple | list)
         ):
             raise ValueError("trust: expected a round and its accusers")
-        if not _are_counts((item[0], *item[1])) or len(item[1]) > MOST_PEERS:
+        if not _are_counts((item[0], *item[1])) or len(item[1]) > PEERS_MAX:
             raise ValueError("trust: an accusation with an invalid round or peer")
     return tuple([(at, tuple(by)) for at, by in packed])

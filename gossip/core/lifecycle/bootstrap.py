@@ -10,16 +10,10 @@ from typing import TypeAlias
 from gossip.core.events import Halt, Report
 from gossip.core.messages import Hello, PeerId
 from gossip.core.rounds import quorum_of
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import PARDONS_MAX, WAITING_REPORT_S, CoreSettings
 from gossip.core.view import View
 
 from .exit_codes import NEVER_STARTED, REFUSED, STATE_LOST
-
-HELLO_INTERVAL_S = 0.25
-WAITING_REPORT_S = 5.0
-PARDONS_MAX = 3
-"""Most new incarnations in which the run waits again for a peer that sent no weights. A Byzantine
-peer can start any number of incarnations."""
 
 
 @dataclass(frozen=True, slots=True)

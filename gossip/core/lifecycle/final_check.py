@@ -17,16 +17,11 @@ from typing import Any
 from gossip.core.events import Effect, Report, StateConfirmed
 from gossip.core.messages import Commit, Hello, Message, PeerId
 from gossip.core.rounds import LagDetector, LocalProgress, PeerTimer
+from gossip.core.settings import CHECK_INTERVAL_S, REPLY_S, USUAL_FACTOR
 from gossip.core.timers import Timers
 from gossip.core.view import MembersView
 
 from .hello import HelloExchange
-
-REQUEST_INTERVAL_S = 0.25
-LATER_ROUNDS = 3.0  # typical rounds that results and states may need on slow links
-GRACE_S = 1.0
-"""Wait for replies that cannot change the result any more, in seconds: their sender may need the
-local state."""
 
 
 class FinalCheck:
@@ -135,7 +130,7 @@ class FinalCheck:
         heads = Counter([chain for at, chain in self._heads.values() if at == asked])
         own, f = lag.lineage.head, lag.settings.f
         ours = 1 + heads.pop(own, 0)
-        others, waited = sum(heads.values()), now >= self._since + GRACE_S
+        others, waited = sum(heads.values()), now >= self._since + REPLY_S
         over = now >= self._since + self._patience_s(lag, others > 0)
         chain, theirs = min(heads.items(), key=lambda head: (-head[1], head[0]), default=(b"", 0))
         # A donor that is about to adopt a state itself sends none. So the change is tried again
@@ -164,7 +159,7 @@ class FinalCheck:
         result later. If some peers ``differ``, one side also needs time to adopt a state."""
         usual_s = lag.deadline.typical_round_s() if lag.transfer_tracker.takes_time else None
         taken_over_s = lag.deadline.cap_s if differ else 0.0
-        return lag.settings.rounds.drain_timeout_s + LATER_ROUNDS * (usual_s or 0.0) + taken_over_s
+        return lag.settings.rounds.drain_timeout_s + USUAL_FACTOR * (usual_s or 0.0) + taken_over_s
 
     def _await_state(self, now: float) -> list[Effect]:
         """Wait for another state, no longer than its donors stay."""
@@ -185,7 +180,7 @@ class FinalCheck:
         )
 
     def _request_heads(self, now: float) -> list[Effect]:
-        self._again_at = now + REQUEST_INTERVAL_S
+        self._again_at = now + CHECK_INTERVAL_S
         return [
             *self.hello_exchange.to_all(),
             self.timers.set(self._again_at, PeerTimer("confirm")),

@@ -7,11 +7,8 @@ from collections.abc import Callable
 from gossip.core.events import Effect, Prepared, Received, Send
 from gossip.core.messages import Hello, PeerId, Stage, Update, UpdateRequest
 from gossip.core.rounds import LocalProgress
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import ANSWER_INTERVAL_S, CoreSettings
 from gossip.core.view import MembersView
-
-ANSWER_EVERY_S = 0.1
-"""Shortest interval between two replies to one incarnation of a peer, in seconds."""
 
 
 class HelloExchange:
@@ -88,10 +85,10 @@ class HelloExchange:
         return Send(peer, self.hello())
 
     def answer(self, peer: PeerId, incarnation: int, now: float) -> list[Effect]:
-        """Reply to a hello, at most once in ``ANSWER_EVERY_S`` to one incarnation of a peer.
+        """Reply to a hello, at most once in ``ANSWER_INTERVAL_S`` to one incarnation of a peer.
         Otherwise two idle peers would reply to each other's replies for ever."""
         last, answered_at = self._answered.get(peer, (-1, 0.0))
-        if last == incarnation and now - answered_at < ANSWER_EVERY_S:
+        if last == incarnation and now - answered_at < ANSWER_INTERVAL_S:
             return []
         self._answered[peer] = incarnation, now
         return [self.to(peer)]

@@ -13,10 +13,6 @@ from gossip.core.settings import CoreSettings
 from .exit_codes import QUORUM_LOST
 from .shutdown import Shutdown
 
-WATCH_INTERVAL_S = 1.0
-STALL_ROUNDS = 2.0
-"""Number of round timeouts without progress after which a trainer counts as stalled."""
-
 
 class QuorumWatch:
     """Check of the quorum, called every ``WATCH_INTERVAL_S``.

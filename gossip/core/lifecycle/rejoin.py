@@ -8,15 +8,11 @@ from typing import Any
 from gossip.core.events import Effect
 from gossip.core.frozen import record
 from gossip.core.rounds import LagDetector
+from gossip.core.settings import RETURN_HELLO_EVERY, RETURN_INTERVAL_S
 from gossip.core.timers import Timers
 
 from .hello import HelloExchange
 from .progress import PeerProgress
-
-RETURN_INTERVAL_S = 0.02
-"""Interval between two requests for new commits, in seconds."""
-RETURN_HELLO_EVERY = 5
-"""Number of requests after which the peer announces again that it is ready: a hello may be lost."""
 
 
 @record

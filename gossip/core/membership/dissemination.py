@@ -9,11 +9,7 @@ from dataclasses import dataclass, field
 from math import ceil, log2
 
 from gossip.core.messages import PeerId, Rumor
-from gossip.core.settings import MembershipSettings
-
-SENDERS_MAX = 16
-"""Maximum number of stored senders of a rumor. In a large swarm the next receiver is rarely one of
-them."""
+from gossip.core.settings import SENDERS_MAX, MembershipSettings
 
 
 def retransmit_limit(n: int, settings: MembershipSettings) -> int:

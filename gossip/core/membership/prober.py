@@ -11,24 +11,21 @@ from typing import Any
 from gossip.core.events import Effect, Send, Token
 from gossip.core.frozen import record
 from gossip.core.messages import Ack, Nack, PeerId, Ping, PingRequest, Progress, Rumor
-from gossip.core.settings import MembershipSettings
+from gossip.core.settings import (
+    LATE_PROBES_MAX,
+    LOADED_VERDICT_S,
+    NACK_SHARE,
+    PROBE_TIMEOUT_MAX_S,
+    RELAYS_MAX,
+    REPLY_S,
+    TRIP_GAINS,
+    MembershipSettings,
+)
 from gossip.core.timers import Timers
 
 from .awareness import Awareness
 from .table import NEVER, Member, MemberTable
 
-RELAYS_MAX = 256  # probes in progress for others; more are rejected with a Nack
-NACK_AFTER = 0.8
-"""Part of the probe timeout beyond the round trip after which a helper sends its Nack. The Nack
-then arrives before the verdict."""
-LOADED_VERDICT_S = 1.5
-"""Minimum time from the last ping to a verdict while large payloads move, in seconds. A lost
-segment is sent again after 0.2 s, and once more after 0.4 s; queues on the way add to it."""
-TIMEOUT_MAX_S = 4.0  # maximum that late replies can cause
-UNKNOWN_S = 1.0  # timeout before the first reply of a peer (RFC 6298, 2.1)
-GAINS = 0.125, 0.25
-"""Weights of a new sample of a round trip: in the mean and in the deviation (RFC 6298, 2.3)."""
-LATE_PROBES_MAX = 64  # ended probes that may still get a reply, from which a round trip follows
 NONCE_BITS = 47  # too many to guess one; a nonce stays below ROUND_MAX
 
 
@@ -247,18 +244,18 @@ class Prober:
     def _usual_s(self, peer: PeerId) -> float:
         least_s, trips = self.settings.probe_timeout_s, self._round_trips
         if peer not in trips and self.view.members[peer].linked:
-            return max(least_s, UNKNOWN_S)
+            return max(least_s, REPLY_S)
         # a peer out of reach: as the slowest possible helper
         known = [trips[peer]] if peer in trips else trips.values()
         usual_s = [mean_s + max(least_s, 4 * deviation_s) for mean_s, deviation_s in known]
-        return max(least_s, min(TIMEOUT_MAX_S, max(usual_s, default=0.0)))
+        return max(least_s, min(PROBE_TIMEOUT_MAX_S, max(usual_s, default=0.0)))
 
     def _trip_s(self, peer: PeerId) -> float:
         """Return the mean round trip of the link, in seconds; if it is unknown, that of the slowest
         link."""
         trips = self._round_trips
         known = [trips[peer]] if peer in trips else trips.values()
-        return min(TIMEOUT_MAX_S, max([mean_s for mean_s, _ in known], default=0.0))
+        return min(PROBE_TIMEOUT_MAX_S, max([mean_s for mean_s, _ in known], default=0.0))
 
     def _patience_s(self, peer: PeerId) -> float:
         """Return the time from the first ping to the verdict, in seconds."""
@@ -273,7 +270,7 @@ class Prober:
         if peer in self._round_trips:  # limits the effect of a single reply
             took_s = min(took_s, 2 * self._usual_s(peer))
         mean_s, deviation_s = self._round_trips.get(peer, (took_s, took_s / 2))
-        in_mean, in_deviation = GAINS
+        in_mean, in_deviation = TRIP_GAINS
         deviation_s += in_deviation * (abs(took_s - mean_s) - deviation_s)
         self._round_trips[peer] = mean_s + in_mean * (took_s - mean_s), deviation_s
 
@@ -378,7 +375,7 @@ class Prober:
             return [Send(asker, Nack(request.nonce, request.target))]
         nonce = self._nonce()
         trip_s = self._trip_s(request.target) if request.target in self._round_trips else 0.0
-        at = now + trip_s + NACK_AFTER * (self._timeout_s(request.target) - trip_s)
+        at = now + trip_s + NACK_SHARE * (self._timeout_s(request.target) - trip_s)
         timer = self.timers.set(at, RelayExpired(nonce, at))
         self.relays[nonce] = Relay(asker, request.nonce, request.target, now, timer.token)
         return [Send(request.target, Ping(nonce, request.target, self.talk(request.target))), timer]

@@ -7,16 +7,11 @@ from dataclasses import replace
 
 from gossip.core.events import Effect, Send
 from gossip.core.messages import Gossip, PeerId, Rumor
-from gossip.core.settings import MembershipSettings
+from gossip.core.settings import LAST_WORDS_S, MEMBERS_MAX, TABLE_MAX, MembershipSettings
 
 from .awareness import Awareness
-from .table import NEVER, RANK, REFUTATIONS, Member, MemberTable, first_standing, incarnation_of
+from .table import NEVER, RANKS, REFUTATIONS, Member, MemberTable, first_standing, incarnation_of
 from .transitions import StatusTransitions
-
-# messages of a process may arrive for so long after the news of its successor
-LAST_WORDS_S = 2.0
-MEMBERS_MAX = 4096  # without a list of allowed members
-TABLE_MAX = 500  # members in one PushPull: a header holds about twice as many
 
 
 class RumorHandler:
@@ -158,7 +153,7 @@ class RumorHandler:
             return effects + self.transitions.accuse(member, rumor.origin, now)
         if newer:
             return self.transitions.mark_dead_again(member, rumor, now)
-        if RANK[rumor.status] <= RANK[member.status]:
+        if RANKS.index(rumor.status) <= RANKS.index(member.status):
             return []
         return self.transitions.mark_dead(member, rumor.origin, now, "own word", rumor.status)
 

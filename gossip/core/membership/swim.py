@@ -25,20 +25,24 @@ from gossip.core.messages import (
     PushPull,
     Rumor,
 )
-from gossip.core.settings import MembershipSettings
+from gossip.core.settings import (
+    ANSWER_INTERVAL_S,
+    LAST_WORDS_S,
+    STALLED_BEHIND,
+    STRAY_EVERY,
+    TABLE_MAX,
+    MembershipSettings,
+)
 from gossip.core.timers import Timers
 
 from .dissemination import RumorQueue
 from .prober import Prober, ProbeStep, ProbeTimedOut, RelayExpired
-from .rumors import LAST_WORDS_S, TABLE_MAX, RumorHandler
+from .rumors import RumorHandler
 from .table import NEVER, REFUTATIONS, Change, Member, MemberTable, first_standing
 from .transitions import ForgetMember, StatusTransitions, SuspicionExpired
 
 __all__ = ["TIMERS", "Change", "Member", "Membership", "MembershipMessage", "MembershipTimer"]
 
-STALLED_BEHIND = 2  # rounds; any peer may be one round behind
-TABLE_EVERY_S = 0.1  # between two replies to the PushPull of one peer
-STRAY_EVERY = 5  # one in so many probes and tables goes to a peer that is dead or was never met
 
 MembershipMessage: TypeAlias = Ping | PingRequest | Ack | Nack | PushPull | Gossip
 
@@ -276,7 +280,11 @@ class Membership:
     def _on_push_pull(self, sender: PeerId, push: PushPull, now: float) -> list[Effect]:
         effects = self.rumor_handler.apply_rumors(push.members[:TABLE_MAX], sender, now, table=True)
         member = self.members.get(sender)
-        if not push.reply and member is not None and now - member.table_sent_at >= TABLE_EVERY_S:
+        if (
+            not push.reply
+            and member is not None
+            and now - member.table_sent_at >= ANSWER_INTERVAL_S
+        ):
             member.table_sent_at = now
             effects.append(Send(sender, PushPull(self._table(), reply=True)))
         return effects

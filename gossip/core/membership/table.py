@@ -15,26 +15,19 @@ from random import Random
 from typing import Any, Literal, TypeAlias
 
 from gossip.core.messages import PeerId, Progress, Rumor, Status
+from gossip.core.settings import BUSY_S, LAST_WORDS_S, SCANNED_MEMBERS
 
 from .suspicion import Suspicion
 
 NEVER = float("-inf")
-SPEAKS_ON_S = 2.0
-"""Longest silence, in seconds, after which a peer that was reported as left still counts as
-present, while its link is up. A peer that leaves closes its links."""
 
-LOADED_S = 2.0
-"""Time in seconds for which large payloads count as moving after a report of them. They come one
-after the other, with pauses in between."""
 
 REFUTATIONS = 2**24  # in one life; a standing stays below ROUND_MAX = 2**48
 
-LARGE = 64
-"""Number of members from which on a sample does not scan all of them first."""
 
 GONE: frozenset[Status] = frozenset({"dead", "left"})
-RANK: dict[Status, int] = {"alive": 0, "suspect": 1, "dead": 2, "left": 3}
-"""Rank of a status. At equal standing the higher rank prevails, so all tables converge in any order
+RANKS: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
+"""Statuses by rank. At equal standing the higher rank prevails, so all tables converge in any order
 of arrival."""
 
 What: TypeAlias = Literal["joined", "skip", "unskip", "suspect", "dead", "alive_again", "left"]
@@ -110,7 +103,7 @@ class Member:
 
     def speaks_on(self, now: float) -> bool:
         """Whether the member is present, although it was reported as left."""
-        return self.status == "left" and self.linked and now - self.heard_at < SPEAKS_ON_S
+        return self.status == "left" and self.linked and now - self.heard_at < LAST_WORDS_S
 
     def appear(self, now: float) -> None:
         """Record the first news of this life."""
@@ -277,7 +270,7 @@ class MemberTable:
     def note_load(self, now: float, for_s: float = 0.0) -> None:
         """Record that large payloads move, here or elsewhere. Replies may wait behind them for at
         least ``for_s``."""
-        self.loaded_until = max(self.loaded_until, now + max(LOADED_S, for_s))
+        self.loaded_until = max(self.loaded_until, now + max(BUSY_S, for_s))
 
     def note_state(self, peer: PeerId, until: float) -> None:
         """Record that a state, or a part of one, is being sent to ``peer`` until the given time at
@@ -320,7 +313,7 @@ class MemberTable:
     def sample(self, rng: Random, most: int, fits: Callable[[Member], bool]) -> list[Member]:
         """Return at most ``most`` random other members that fit. In a large swarm a few draws find
         them without a scan of all."""
-        if len(self._others) > LARGE:
+        if len(self._others) > SCANNED_MEMBERS:
             found: dict[PeerId, Member] = {}
             for _ in range(4 * most + 16):
                 if len(found) == most:

@@ -10,13 +10,11 @@ from hashlib import blake2b
 from typing import Protocol
 
 from gossip.core.messages import DIGEST_BYTES, PeerId, StateAttestation
+from gossip.core.settings import SURE_TURNS
 
 from .donor import NO_STATE
 
 NONE: Mapping[PeerId, int] = {}
-SURE_TURNS = 2
-"""Number of turns in which every peer has to report that it has no state. A peer that recovers
-during the first turn has a state in the second."""
 
 
 class PollPeers(Protocol):

@@ -6,14 +6,12 @@ from __future__ import annotations
 from collections import Counter
 
 from gossip.core.messages import PeerId
-
-BACKOFF_TIMES_MAX = 4
-"""Maximum length of a rest, as a multiple of the first."""
+from gossip.core.settings import REST_TIMES_MAX
 
 
 class Backoff:
     """Rests of the peers that have failed. The first rest lasts ``first_s``. Each is twice as long
-    as the one before, up to ``BACKOFF_TIMES_MAX`` times the first."""
+    as the one before, up to ``REST_TIMES_MAX`` times the first."""
 
     def __init__(self, first_s: float) -> None:
         self.first_s = first_s
@@ -22,7 +20,7 @@ class Backoff:
 
     def failed(self, peer: PeerId, now: float) -> None:
         self.failures[peer] += 1
-        times = min(2 ** (self.failures[peer] - 1), BACKOFF_TIMES_MAX)
+        times = min(2 ** (self.failures[peer] - 1), REST_TIMES_MAX)
         self._until[peer] = now + times * self.first_s
 
     def delivered(self, peer: PeerId) -> None:

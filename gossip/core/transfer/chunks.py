@@ -14,23 +14,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
+from struct import Struct
 from typing import Any
 
 from gossip.core.digests import digest_of
 from gossip.core.events import Payload
 from gossip.core.frozen import record
 from gossip.core.messages import DIGEST_BYTES, PIECES_MAX, PeerId
+from gossip.core.settings import PIECES_ASKED
 
-PIECE_BYTES = 2**23
-"""Size of a piece in bytes, except for the last piece, and for states of more than ``PIECES_MAX``
-of them."""
-
-CREDIT = 2
-"""Number of outstanding requests to one donor: one piece in transfer, and one that follows without
-a pause."""
-
-_NUMBER = 8  # bytes
-_HEADER = 3 * _NUMBER
+_HEADER = Struct(">3Q")
 
 
 @record
@@ -46,16 +39,16 @@ class PieceManifest:
     def packed(self) -> bytes:
         """Return the packed manifest. It is longer than any digest, so it cannot be confused with
         one."""
-        numbers = self.nbytes, self.piece_bytes, self.base
-        return b"".join([*[each.to_bytes(_NUMBER, "big") for each in numbers], *self.digests])
+        return b"".join([_HEADER.pack(self.nbytes, self.piece_bytes, self.base), *self.digests])
 
     @staticmethod
     def read(data: bytes) -> PieceManifest | None:
         """Return the manifest in data from a peer; None if the data is no valid manifest."""
-        nbytes, piece_bytes, base = [
-            int.from_bytes(data[at : at + _NUMBER], "big") for at in range(0, _HEADER, _NUMBER)
-        ]
-        digests = [data[at : at + DIGEST_BYTES] for at in range(_HEADER, len(data), DIGEST_BYTES)]
+        if len(data) < _HEADER.size:
+            return None
+        nbytes, piece_bytes, base = _HEADER.unpack_from(data)
+        places = range(_HEADER.size, len(data), DIGEST_BYTES)
+        digests = [data[at : at + DIGEST_BYTES] for at in places]
         if (
             not 1 < len(digests) <= PIECES_MAX
             or len(digests[-1]) != DIGEST_BYTES
@@ -148,7 +141,7 @@ class PieceFetcher:
                 missing.append(piece)
         donors = [peer for peer in within_reach if peer in self.donors and peer not in self.lost]
         new = []
-        for credit in range(1, CREDIT + 1):
+        for credit in range(1, PIECES_ASKED + 1):
             for peer in donors:
                 if missing and sum([peer == other for other, _ in self.asked]) < credit:
                     new.append((peer, missing.pop(0)))

@@ -1,7 +1,7 @@
 """Deadlines of the peers from which a peer in recovery requests a state.
 
 Up to f Byzantine peers may claim a state, or not deny it, and never send it. So each peer with a
-request has ``PATIENCE_FACTOR`` round timeouts: half of them for a transfer, and half for a trainer
+request has ``DONOR_FACTOR`` round timeouts: half of them for a transfer, and half for a trainer
 that is busy at the request. With f = 0 there is no deadline.
 
 Each correct piece of a state renews the deadline, and it does not end while a payload moves. A
@@ -26,11 +26,7 @@ from dataclasses import dataclass
 from math import inf
 
 from gossip.core.messages import PeerId
-from gossip.core.rounds import TRANSFER_FACTOR
-
-from .donor import GIVEN_TIMES_MAX
-
-PATIENCE_FACTOR = 2.0 * TRANSFER_FACTOR
+from gossip.core.settings import DONOR_FACTOR, GIVEN_TIMES_MAX
 
 
 @dataclass(slots=True)
@@ -49,7 +45,7 @@ class DonorDeadlines:
     """Deadlines of the peers that received a request in one recovery."""
 
     def __init__(self, round_timeout_s: float, f: int) -> None:
-        self.patience_s, self.f = PATIENCE_FACTOR * round_timeout_s, f
+        self.patience_s, self.f = DONOR_FACTOR * round_timeout_s, f
         self._deadlines: dict[PeerId, _Deadline] = {}
         self._renewals: Counter[PeerId] = Counter()
         self._absences: Counter[PeerId] = Counter()  # of peers without a claim

@@ -28,30 +28,18 @@ from gossip.core.messages import (
     StateOffer,
     StateRequest,
 )
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import (
+    AWAITED_ROUNDS,
+    COPIES_MAX,
+    GIVEN_TIMES_MAX,
+    REPLY_S,
+    REQUESTED_AHEAD,
+    TAKERS_MAX,
+    CoreSettings,
+)
 from gossip.core.timers import Timers
 
 from .chunks import cut, outline_of
-
-TAKERS_MAX = 4
-"""Maximum number of peers that receive the state from one donor at a time. Others are refused."""
-
-COPIES_MAX = 2
-"""Maximum number of stored states of different rounds."""
-
-ROUNDS_MAX = 4
-"""Maximum number of different rounds with waiting requests."""
-
-TAKES_S = 1.0
-"""Time in seconds without a request for a further piece after which a peer no longer counts as a
-receiver: it has all pieces, or other peers send them."""
-
-GIVEN_TIMES_MAX = 4
-"""Maximum number of times that one peer receives the same piece of a state. The peer may restart,
-or messages may be lost."""
-
-AHEAD_MAX = 64
-"""Maximum number of rounds that a request may be ahead of the donor."""
 
 NEVER = 2**63
 OUTDATED = -2
@@ -194,7 +182,7 @@ class Donor:
                 MOVED_ON
                 if wanted < here
                 else TOO_EARLY
-                if self.closing or wanted > here + AHEAD_MAX
+                if self.closing or wanted > here + REQUESTED_AHEAD
                 else ""
             )
             if reason:
@@ -209,9 +197,9 @@ class Donor:
         return self._request_snapshot(here) if wanted == here else []
 
     def _is_busy(self, wanted: int) -> bool:
-        """Whether a request for round ``wanted`` exceeds ``ROUNDS_MAX``."""
+        """Whether a request for round ``wanted`` exceeds ``AWAITED_ROUNDS``."""
         rounds = {ask.round_id for ask in self.asks.values()} | {*self._taking}
-        return wanted not in rounds and len(rounds) >= ROUNDS_MAX
+        return wanted not in rounds and len(rounds) >= AWAITED_ROUNDS
 
     def _drop_request(self, peer: PeerId) -> None:
         self.asks.pop(peer, None)
@@ -387,7 +375,7 @@ class Donor:
 
     def _is_crowded(self, peer: PeerId, now: float) -> bool:
         """Whether too many other peers receive pieces. Otherwise record ``peer`` as a receiver."""
-        self._takers = {taker: at for taker, at in self._takers.items() if now - at < TAKES_S}
+        self._takers = {taker: at for taker, at in self._takers.items() if now - at < REPLY_S}
         if peer not in self._takers and len(self._takers) >= TAKERS_MAX:
             return True
         self._takers[peer] = now

@@ -47,13 +47,24 @@ from gossip.core.events import (
 from gossip.core.frozen import record
 from gossip.core.messages import PeerId, StateAttestation, StateOffer, StateRequest
 from gossip.core.rounds import TRANSFER_FACTOR, Transfer
+from gossip.core.settings import (
+    CHECK_INTERVAL_S,
+    FETCHED_TIMES,
+    NAMED_AHEAD,
+    POLLS_MAX,
+    POLLS_STRICT,
+    REFUSALS_MAX,
+    REPLY_S,
+    REQUESTED_AHEAD,
+    STATE_SLACK,
+    STATE_TIMES,
+)
 
 from .attestation import NoStateEvidence, Poll
 from .backoff import Backoff
-from .chunks import PIECE_BYTES, PieceFetcher, PieceManifest
+from .chunks import PieceFetcher, PieceManifest
 from .deadlines import DonorDeadlines
 from .donor import (
-    AHEAD_MAX,
     BUSY,
     NO_STATE,
     TAKES_OVER,
@@ -64,24 +75,6 @@ from .donor import (
     is_usable,
     parts_of,
 )
-
-STATE_TIMES = 7
-"""Maximum size of a donor's packed state, as a multiple of the local state at the start. The state
-of an optimizer arises in its first step. Adam with AMSGrad has three times the parameters, and
-twice that for parameters of 16 bits."""
-STATE_SLACK = PIECE_BYTES + 2**20  # added to the multiple: a small state may be one whole piece
-FETCHED_TIMES = 1024
-"""Limit like STATE_TIMES, for a state that comes in pieces. Its memory grows only with correct
-pieces. A preconditioner has the square of a row for each row, a history hundreds of gradients."""
-REFUSALS_MAX = 3
-"""Number of consecutive states that a trainer may refuse to load before none fits this peer."""
-AHEAD_ROUNDS = 2  # distance of the first named round; each further one is four times as far
-# Time until a request is repeated: messages may be lost, and a finished peer stores no request.
-REMIND_S = 1.0
-# deadline of the others once enough peers have replied without agreement, or all but f
-HURRY_S = 0.25
-STRICT_TRIES = 2  # polls in which the settings of scripts must be equal, too
-TRIES_MAX = 6  # polls of a peer that can return to its own state
 
 
 class StateSources(Protocol):
@@ -372,7 +365,7 @@ class Recovery:
         denied_by_all = all(
             attestation.reason in (NO_STATE, TAKES_OVER) for attestation in self.poll.votes.values()
         )
-        return self.poll.paused and (self._tries >= TRIES_MAX or denied_by_all)
+        return self.poll.paused and (self._tries >= POLLS_MAX or denied_by_all)
 
     def cancel(self) -> None:
         self.stage, self.pieces = "idle", None
@@ -413,7 +406,7 @@ class Recovery:
         self._tries += 1
         donors, named = self.swarm.donors(), 0
         if self._tries % 2 == 0 and self._may_name():
-            ahead = min(AHEAD_MAX, AHEAD_ROUNDS * 4 ** (self._tries // 2 - 1))
+            ahead = min(REQUESTED_AHEAD, NAMED_AHEAD * 4 ** (self._tries // 2 - 1))
             named = (
                 sorted([self.swarm.round_of(peer) for peer in donors], reverse=True)[: self.need][
                     -1
@@ -422,7 +415,7 @@ class Recovery:
             )
         patience_s = self.settings.membership.probe_interval_s
         self.poll = Poll(self.settings.seed, named, now + patience_s)
-        return self._wait("polling", None, REMIND_S if donors else patience_s, now) + self._widen(
+        return self._wait("polling", None, REPLY_S if donors else patience_s, now) + self._widen(
             now
         )
 
@@ -453,7 +446,7 @@ class Recovery:
         if self.poll.hurried or now >= self.poll.until:
             return self._conclude(now)
         self.poll.forget_refusals()
-        timer = self.timers.set(min(now + REMIND_S, self.poll.until), DonorTimeout(self._nonce))
+        timer = self.timers.set(min(now + REPLY_S, self.poll.until), DonorTimeout(self._nonce))
         self._patience = timer.token
         return [timer, *self._ask_for_attestations(self.poll.unanswered(self.swarm.donors()))]
 
@@ -476,7 +469,7 @@ class Recovery:
 
     def _count(self, now: float) -> list[Effect]:
         """Count the votes after a reply, or after a peer has become unreachable."""
-        group = self.poll.largest(strict=self._tries <= STRICT_TRIES)
+        group = self.poll.largest(strict=self._tries <= POLLS_STRICT)
         if len(group) >= self.need:
             return self._agree(group, now)
         donors = self.swarm.donors()
@@ -487,7 +480,7 @@ class Recovery:
             attested >= self.need or len(self.poll.votes) > max(0, len(self.poll.asked) - self.need)
         ):
             self.poll.hurry()
-            timer = self.timers.set(now + HURRY_S, DonorTimeout(self._nonce))
+            timer = self.timers.set(now + CHECK_INTERVAL_S, DonorTimeout(self._nonce))
             cancelled, self._patience = self.timers.cancel(self._patience), timer.token
             return [*cancelled, timer]
         return []
@@ -495,7 +488,7 @@ class Recovery:
     def _conclude(self, now: float) -> list[Effect]:
         """Conclude a poll without agreement, after all replies or the deadline."""
         group = self.poll.largest(
-            strict=self._tries <= STRICT_TRIES, failures=self._backoff.failures
+            strict=self._tries <= POLLS_STRICT, failures=self._backoff.failures
         )
         if group and len(group) >= self._enough(now):
             where = {

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gossip.aggregators import BoundRule, Verdict, attacks, outer, registry, senders
-from gossip.core import LENGTHS_KEPT, Contribution, Rejection, TrustSettings, TrustTable
+from gossip.core import TRUST_ROUNDS, Contribution, Rejection, TrustSettings, TrustTable
 from gossip.errors import AggregationError, ConfigError, UnknownName
 from gossip.run import fitting
 
@@ -264,7 +264,7 @@ class _Run:
         self.trouble = ""
         # inputs of a rule with a memory: the last result, and the state that it returned with it
         self.kept: dict[str, Any] = {}
-        self.lengths: deque[float] = deque([0.0], maxlen=LENGTHS_KEPT)
+        self.lengths: deque[float] = deque([0.0], maxlen=TRUST_ROUNDS)
         self.outer = outer.load(trial.outer or outer.NESTEROV) if trial.has_local_steps else None
         self.momentum: Tensor | None = None  # of the outer step
         self.lr = trial.lr

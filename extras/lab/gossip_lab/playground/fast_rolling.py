@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.aggregators import Verdict
-from gossip.core import LENGTHS_KEPT, Contribution, Rejection, TrustTable, quorum
+from gossip.core import TRUST_ROUNDS, Contribution, Rejection, TrustTable, quorum
 from gossip.errors import ConfigError
 from gossip.topologies import Roster
 
@@ -47,7 +47,7 @@ class RollingWorld:
         self._buffer = torch.empty(n, parts.task.cohort.d)  # new memory each round is slow
         self._memory: Tensor | None = None
         self._previous: Tensor | None = None
-        self._lengths: deque[float] = deque(maxlen=LENGTHS_KEPT)
+        self._lengths: deque[float] = deque(maxlen=TRUST_ROUNDS)
         self._roster = np.flatnonzero(self._presence.runs)
         self._round_id = self._bytes = self._samples = 0
         self._now_s = 0.0

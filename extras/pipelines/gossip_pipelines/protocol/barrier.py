@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from gossip.core import (
+    CHECK_INTERVAL_S,
     CoreSettings,
     Effect,
     MemberTable,
@@ -26,9 +27,6 @@ from gossip.core import (
 )
 
 from .route import Router, Weights
-
-ASK_EVERY_S = 0.25
-"""Interval of the requests to peers without a report of this round: their reports may be lost."""
 
 
 @record
@@ -214,7 +212,7 @@ class StageBarrier:
             self.report(round_id, round_id + 1, roster, pass_us, self.locked_here)
         )
         if not self.is_open(round_id):
-            effects.append(self.timers.set(now + ASK_EVERY_S, BarrierTimer(round_id)))
+            effects.append(self.timers.set(now + CHECK_INTERVAL_S, BarrierTimer(round_id)))
         return effects
 
     def report(
@@ -256,4 +254,4 @@ class StageBarrier:
         round_id = here.round_id
         lacking = [p for p in self._everybody if not self._holds(p, round_id)]
         asked: list[Effect] = [Send(p, replace(here, asks=True)) for p in lacking]
-        return [*asked, self.timers.set(now + ASK_EVERY_S, BarrierTimer(round_id))]
+        return [*asked, self.timers.set(now + CHECK_INTERVAL_S, BarrierTimer(round_id))]

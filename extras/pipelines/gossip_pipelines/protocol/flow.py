@@ -14,7 +14,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, TypeAlias
 
 from gossip.core import (
+    CHECK_INTERVAL_S,
+    DOUBLINGS_MAX,
+    RESEND_S,
     TRACE_BYTES,
+    USUAL_FACTOR,
     Activation,
     ActivationGradient,
     ActivationRefused,
@@ -46,18 +50,6 @@ from .audits import Auditor, AuditTimer, trace_of
 from .barrier import StageBarrier
 from .work import DONE, OWES_BACKWARD, Work
 
-PULSE_S = 0.5
-"""Interval in which a member repeats ``Counted`` and the requests for missing micro-batches, which
-may be lost."""
-RETRY_S = 0.25
-"""Time until peers that have refused an activation are tried again, and longest wait for a first
-choice that has not begun its rounds."""
-
-USUAL_TIMES = 3.0
-"""Timeout of a gradient, as a multiple of the slowest recent one."""
-ASKS_MAX = 3
-"""Number of repetitions to the same receiver before a gradient was timed, each after twice the
-time: the receiver may be computing."""
 ATTEMPTS_MAX = 2**20
 """Most attempts of one micro-batch in one round. No honest peer reports a higher number."""
 
@@ -68,7 +60,7 @@ Neighbour = Activation | ActivationGradient | Withdraw | ActivationRefused | Mic
 
 @record
 class FlowTimer:
-    """``overdue``: timeout of the gradient of an attempt; ``pulse``: see ``PULSE_S``."""
+    """``overdue``: timeout of the gradient of an attempt; ``pulse``: see ``RESEND_S``."""
 
     what: Literal["overdue", "pulse"]
     round_id: int
@@ -287,14 +279,14 @@ class MicroBatchFlow:
         if work is None or not work.waits or work.out_attempt != timer.attempt:
             return []
         work.overdue = None
-        if self._usual_s is None and work.asked < ASKS_MAX and work.target is not None:
+        if self._usual_s is None and work.asked < DOUBLINGS_MAX and work.target is not None:
             work.asked, work.out_attempt = work.asked + 1, work.out_attempt + 1
             return self._send(work, work.target, now)
         work.has_waited = work.has_waited or work.target is None
         return self._send_elsewhere(work, now)
 
     def _beat(self, now: float) -> list[Effect]:
-        timer = self.timers.set(now + PULSE_S, FlowTimer("pulse", self.round_id))
+        timer = self.timers.set(now + RESEND_S, FlowTimer("pulse", self.round_id))
         self._pulse = timer.token
         return [timer]
 
@@ -606,7 +598,7 @@ class MicroBatchFlow:
         """Send an output to the first peer in order that has begun its rounds and was not tried.
 
         Peers that were restarted come last. If no peer remains, all are tried again after
-        ``RETRY_S``, or when the rounds of a peer begin.
+        ``CHECK_INTERVAL_S``, or when the rounds of a peer begin.
         """
         order = self.barrier.ranking(self.round_id, work.micro_batch, self.stage + 1)
         reachable = [peer for peer in order if not self.members.skip_reason(peer)]
@@ -618,7 +610,7 @@ class MicroBatchFlow:
         if not begun:
             work.tried.clear()
         work.target = None
-        return self._set_overdue(work, now + RETRY_S)
+        return self._set_overdue(work, now + CHECK_INTERVAL_S)
 
     def _send(self, work: Work, target: PeerId, now: float) -> list[Effect]:
         payload = work.output
@@ -638,7 +630,7 @@ class MicroBatchFlow:
         least_s = self._patience_s()
         if self._usual_s is None:
             return float(least_s * 2**work.asked)
-        return max(least_s, USUAL_TIMES * self._usual_s)
+        return max(least_s, USUAL_FACTOR * self._usual_s)
 
     def _send_elsewhere(self, work: Work, now: float, withdraw: bool = True) -> list[Effect]:
         """Start the next attempt with another member."""

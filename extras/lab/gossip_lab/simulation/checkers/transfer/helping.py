@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gossip.core import (
-    REMIND_S,
+    REPLY_S,
     Halt,
     PeerId,
     Received,
@@ -58,8 +58,8 @@ class RemindsTheSilent(Checker):
         silent = poll.unanswered(core.donors())
         since = self._since = {other: self._since.get(other, now_s) for other in silent}
         for other, since_s in since.items():
-            self.judged += now_s > since_s + 0.5 * REMIND_S
-            if now_s > since_s + REMIND_S + LATE_S:
+            self.judged += now_s > since_s + 0.5 * REPLY_S
+            if now_s > since_s + REPLY_S + LATE_S:
                 raise self.violated(
                     f"has asked peer {other} for an attestation, waits for it, and has not "
                     f"asked again for {now_s - since_s:.2f} s"

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from math import ceil, log
 
-from gossip.core import RECENT, CoreSettings, PeerId, TrustSettings
+from gossip.core import TRUST_ROUNDS, CoreSettings, PeerId, TrustSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class Ledger:
                 ordinary = record.ordinary_in_a_row
                 if ordinary >= self.settings.updates_to_return and not record.refused:
                     return peer, f"is in quarantine after {ordinary} ordinary updates in a row"
-            elif room > 0 and peer in members and record.in_a_row > RECENT + self.most(1.0):
+            elif room > 0 and peer in members and record.in_a_row > TRUST_ROUNDS + self.most(1.0):
                 return (
                     peer,
                     (

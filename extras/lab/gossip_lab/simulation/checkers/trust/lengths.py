@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gossip.core import LENGTHS_KEPT, Aggregate, Commit, Committed, Restored
+from gossip.core import TRUST_ROUNDS, Aggregate, Commit, Committed, Restored
 from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
@@ -34,7 +34,7 @@ class RuleKnowsUsualLengths(Checker):
             for commits in self._rounds.values()
             if commits[0].length and all(c.digest and c.kind == kind for c in commits)
         ]
-        recent = said[-LENGTHS_KEPT:]
+        recent = said[-TRUST_ROUNDS:]
         self.judged += bool(recent)
         if ask.usual != (longest := max(recent, default=0.0)):
             raise self.violated(
