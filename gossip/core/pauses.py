@@ -6,14 +6,8 @@ from typing import Any, Protocol
 
 from .events import Aggregated, Effect, Event, TimerFired
 from .membership import Membership
+from .settings import LOADED_PAUSE_TOLERANCE_S, PAUSE_TOLERANCE_S
 from .timers import Timers
-
-PAUSE_TOLERANCE_S = 0.25
-"""A peer that handles no event for longer checks whether its process was paused. Shorter than the
-silence after which other peers go on without this peer."""
-LOADED_PAUSE_TOLERANCE_S = 1.0
-"""The same while large payloads move: copies, hashes and sums take time. At most half of the link
-timeout."""
 
 
 class PausedRounds(Protocol):

@@ -19,7 +19,14 @@ from math import inf
 from random import Random
 from typing import Any, Literal, assert_never
 
-from gossip.core.settings import CHECK_INTERVAL_S, STALL_TIMEOUTS, WATCH_INTERVAL_S
+from gossip.core.settings import (
+    CHECK_INTERVAL_S,
+    FELL_BEHIND_MAX_S,
+    FELL_BEHIND_S,
+    STALL_TIMEOUTS,
+    STASH_ROUNDS,
+    WATCH_INTERVAL_S,
+)
 from gossip.errors import ConfigError
 from gossip.topologies import Topology
 
@@ -121,7 +128,6 @@ from .requests import (
     ServeStates,
 )
 from .rounds import (
-    BEHIND_ROUNDS,
     CatchUpOverdue,
     GatherOverdue,
     GossipRounds,
@@ -140,9 +146,6 @@ from .view import MembersView
 OVER: Phase = "halted"
 HAS_COMMITTED_STATE = ("running", "draining")
 """Phases in which the local state is the result of the last committed round."""
-FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
-"""Delay before a peer that cannot keep up recovers again: unit and limit, in seconds. The first
-recovery has no delay, the second has the unit, and later delays roughly double."""
 
 
 class Peer:
@@ -836,7 +839,7 @@ class Peer:
         if (
             self._rolling is None
             and self.phase == "running"
-            and self.shutdown.left_behind(BEHIND_ROUNDS)
+            and self.shutdown.left_behind(STASH_ROUNDS)
             and self.peer_progress.donors()
         ):
             # No peer is left to exchange with: training alone is worth less than their result.

@@ -72,9 +72,9 @@ AT_ONCE_S = 0.1
 """Longest time that a payload without a progress report can have taken."""
 COMPILING_MAX_S = 300.0
 """Longest wait for a peer that reports that it compiles, which no other peer can check."""
-NOT_SLOW_S = 0.5
-"""Least wait for a peer that is not known to be slow, plus a typical round: its machine may be
-busy."""
+NOT_SLOW_S, NOT_SLOW_ROUNDS = 0.5, 1.0
+"""Least wait for a peer that is not known to be slow: seconds, as its machine may be busy, plus
+typical rounds, as long rounds have long lags."""
 NEWCOMER_ROUNDS, NEWCOMER_S = 2, 0.5
 """Largest lag at which a newcomer reports that it is ready: the larger of these rounds and seconds
 of rounds."""

@@ -10,8 +10,8 @@ from gossip.core.rounds.server import Server
 
 
 def as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(punctuality, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(punctuality, "PATIENCE_ROUNDS", 0.0)
+    monkeypatch.setattr(punctuality, "NOT_SLOW_S", 0.0)
+    monkeypatch.setattr(punctuality, "NOT_SLOW_ROUNDS", 0.0)
     take = Server.accept_update
 
     def observed(self, shard, sender, update, payload, now):  # type: ignore[no-untyped-def]

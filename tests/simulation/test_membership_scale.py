@@ -91,8 +91,8 @@ def test_a_false_death_is_counted_though_it_is_put_right_at_once_and_a_true_one_
 def test_a_swarm_agrees_after_a_tenth_of_it_crashed_at_once(
     n: int, large: int, connections_close: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a swarm of more than ``SCANNED_MEMBERS``, helpers and audiences are drawn, not chosen among all."""
-    monkeypatch.setattr(table, "LARGE", large)
+    """In a swarm of more than ``SCANNED_MEMBERS``, helpers and audiences are drawn."""
+    monkeypatch.setattr(table, "SCANNED_MEMBERS", large)
     after = mass_crash(MassCrash(n, 3, connections_close))
     assert after.victims == n // 10
     assert after.false_deaths == after.false_suspicions == 0

@@ -6,7 +6,8 @@ import pytest
 
 from gossip.core.events import Arriving, Payload, Received
 from gossip.core.messages import Update
-from gossip.core.rounds.arrivals import PAUSE_MAX_S, Transfer, TransferTracker, WordCredit
+from gossip.core.rounds.arrivals import Transfer, TransferTracker, WordCredit
+from gossip.core.settings import TRANSFER_PAUSE_MAX_S
 
 NBYTES = 12 * 2**20
 LEAST_S = 60.0
@@ -74,7 +75,7 @@ def test_who_tells_of_chunks_that_come_seldom_is_busy_between_them() -> None:
 def test_nobody_is_busy_for_long_on_one_word() -> None:
     tracker = tracker_of()
     tracker.record_progress(1, 2**20, 1e9, 0.0)
-    assert not tracker.is_busy(1, PAUSE_MAX_S + 0.1)
+    assert not tracker.is_busy(1, TRANSFER_PAUSE_MAX_S + 0.1)
 
 
 def test_the_pause_that_others_are_told_of_is_that_between_chunks() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from gossip.core.events import Apply, Contributed, Effect, Received, Send, SetTimer, StartRound
 from gossip.core.messages import Collected, GatherValue, Hello
-from gossip.core.rounds.direct_gather import VALUES_KEPT, DirectGather, GatherOverdue
+from gossip.core.rounds.direct_gather import DirectGather, GatherOverdue
 from gossip.core.rounds.gossip import GossipRounds
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import VALUES_KEPT, CoreSettings
 from gossip.core.timers import Timers
 
 PEERS = (0, 1, 2, 3)

@@ -23,8 +23,8 @@ from gossip.core.messages import (
 from gossip.core.rounds.departures import Departures
 from gossip.core.rounds.result_checks import Objection
 from gossip.core.rounds.shard import PresentRound, ShardRound
-from gossip.core.rounds.validation import ROUNDS_KEPT, ResultValidator
-from gossip.core.settings import CoreSettings
+from gossip.core.rounds.validation import ResultValidator
+from gossip.core.settings import LENGTH_ROUNDS, CoreSettings
 from gossip.topologies.base import Roster
 from gossip.vectors.likeness import BLOCK_NUMBERS, similarity_of
 
@@ -379,7 +379,7 @@ def test_results_of_more_samples_are_not_expected_to_be_shorter() -> None:
 
 def test_lengths_are_forgotten() -> None:
     desk = ResultBench(f=1)
-    for round_id in range(ROUNDS_KEPT + 2):
+    for round_id in range(LENGTH_ROUNDS + 2):
         length = 50.0 if round_id < 2 else 1.0
         assert (
             desk.judge(round_id % 4, ResultSimilarity(length, 100.0), round_id % 4, round_id)

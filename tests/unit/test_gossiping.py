@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from gossip.core import STASH_ROUNDS
 from gossip.core.events import (
     Aggregate,
     Aggregated,
@@ -23,7 +24,7 @@ from gossip.core.events import (
     StartRound,
 )
 from gossip.core.messages import Hello, Push
-from gossip.core.rounds.gossip import BEHIND_ROUNDS, GossipRounds, GossipTimer
+from gossip.core.rounds.gossip import GossipRounds, GossipTimer
 from gossip.core.rounds.pushes import Kind, Pushed, PushStore
 from gossip.core.settings import CoreSettings, GossipSettings, TrustSettings
 from gossip.core.timers import Timers
@@ -702,7 +703,7 @@ def test_a_peer_a_little_behind_passes_over_nothing() -> None:
     table = GossipTable(peers=3)
     table.start()
     for peer in (1, 2):
-        table.push(peer, 1 + BEHIND_ROUNDS)
+        table.push(peer, 1 + STASH_ROUNDS)
     table.answer(only(table.contribute(), Aggregate)[0])
     assert table.applied() == [table.go(1)]
 

@@ -22,7 +22,8 @@ from gossip.core.messages import (
     Update,
     UpdateRequest,
 )
-from gossip.core.rounds.cross_shard import ASKED_MAX, points_of
+from gossip.core.rounds.cross_shard import points_of
+from gossip.core.settings import STATISTICS_REPLIES
 
 PEERS, SHARDS = 7, 3
 
@@ -484,7 +485,7 @@ def test_a_liar_is_not_given_the_same_for_ever() -> None:
                 first, PartialOverdue(*where, 0, False), table.now
             )
         )
-    assert given == ASKED_MAX
+    assert given == STATISTICS_REPLIES
 
 
 def test_a_server_about_to_commit_what_was_decided_is_not_moved_on_by_a_query() -> None:

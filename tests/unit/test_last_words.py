@@ -7,9 +7,10 @@ from dataclasses import replace
 from member_bench import NEXT_LIFE, MemberBench, rumor
 from test_rolling import LINEAGE, RollingTable, vector
 
+from gossip.core import STASH_ROUNDS
 from gossip.core.events import Payload, Received, ResultSimilarity
 from gossip.core.messages import Commit, Update
-from gossip.core.rounds.future_buffer import STASH_ROUNDS, FutureBuffer
+from gossip.core.rounds.future_buffer import FutureBuffer
 
 OPPOSED = ResultSimilarity(1.0, 1.0, -0.9)
 

@@ -9,10 +9,16 @@ from test_rolling import LINEAGE, RollingTable, vector
 
 from gossip.core.events import Effect, Payload, Received, Send
 from gossip.core.messages import Message, NotServing, Update, UpdateRequest
-from gossip.core.rounds.later_turns import AMENDS, CREDIT_TURNS, ENOUGH, REGAINED, TurnCredit
-from gossip.core.rounds.participant import AFTER_PAUSE_S
+from gossip.core.rounds.later_turns import TurnCredit
 from gossip.core.rounds.shard import ServedAttempt, ShardRound
-from gossip.core.settings import RoundSettings
+from gossip.core.settings import (
+    AFTER_PAUSE_S,
+    CREDIT_REGAINED,
+    CREDIT_TURNS,
+    REFUND_TURNS,
+    TURN_SHARE,
+    RoundSettings,
+)
 
 N = 5
 TIMEOUT_S = RoundSettings().round_timeout_s
@@ -102,7 +108,7 @@ def test_words_that_come_one_upon_the_other_spend_no_more_than_the_time_that_pas
 
 
 def test_a_commit_in_time_costs_nothing() -> None:
-    for share, spent in ((ENOUGH - 0.1, 0.0), (ENOUGH + 0.1, ENOUGH + 0.1)):
+    for share, spent in ((TURN_SHARE - 0.1, 0.0), (TURN_SHARE + 0.1, TURN_SHARE + 0.1)):
         bench = Bench()
         turns = bench.peers[bench.peer].participant.later_turns
         assert bench.asks(N)
@@ -116,8 +122,8 @@ def test_a_credit_comes_back_slowly_and_in_turns() -> None:
     credit = TurnCredit()
     credit.spend(3, 2.0, 5.0, 100.0)
     assert credit.spent(3, 5.0, 100.0) == 2.0
-    assert credit.spent(3, 5.0, 100.0 + 5.0 / REGAINED) == pytest.approx(1.0)
-    assert credit.spent(3, 1.0, 100.0 + 2.0 / REGAINED) == 0.0
+    assert credit.spent(3, 5.0, 100.0 + 5.0 / CREDIT_REGAINED) == pytest.approx(1.0)
+    assert credit.spent(3, 1.0, 100.0 + 2.0 / CREDIT_REGAINED) == 0.0
     credit.refund(3, 1.5, 5.0, 100.0)
     assert credit.spent(3, 5.0, 100.0) == 0.5
     credit.refund(3, 1.5, 5.0, 100.0)
@@ -180,7 +186,7 @@ def test_all_others_may_have_a_turn_before_it_is_taken_up_again() -> None:
 def test_who_is_next_is_believed_without_credit_once_a_server_has_had_its_turn() -> None:
     bench = Bench()
     bench.spend_all(*range(N))
-    bench.pass_time((ENOUGH - 0.01) * TIMEOUT_S)
+    bench.pass_time((TURN_SHARE - 0.01) * TIMEOUT_S)
     assert not bench.asks(1)
     bench.pass_time(0.02 * TIMEOUT_S)
     assert not bench.asks(2), "that passes over one who has had no turn"
@@ -281,7 +287,7 @@ def test_who_makes_a_result_has_a_part_of_its_credit_back() -> None:
         )
     bench.deliver()
     assert bench.peers[bench.peer].round_id == 1
-    assert bench.spent(bench.first) == spent - AMENDS
+    assert bench.spent(bench.first) == spent - REFUND_TURNS
     assert all(bench.spent(other) == spent for other in bench.turns[1:])
 
 
@@ -293,7 +299,7 @@ def test_who_goes_on_without_need_of_a_word_takes_nothing_back() -> None:
                 bench.views[bench.peer].skipped[gone] = "closed its connection"
         else:
             attempt = 1
-            bench.pass_time((ENOUGH + 0.01) * TIMEOUT_S)
+            bench.pass_time((TURN_SHARE + 0.01) * TIMEOUT_S)
         assert bench.asks(attempt)
         assert not any(isinstance(said, NotServing) for _, _, said in bench.sent)
 

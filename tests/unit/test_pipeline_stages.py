@@ -26,7 +26,8 @@ from gossip.core import (
     events,
 )
 from gossip.core.ledger import ReplicatedState
-from gossip.core.rounds.cover import TRIES_MAX, cover
+from gossip.core.rounds.cover import cover
+from gossip.core.settings import COVER_TRIES
 from gossip.errors import ConfigError
 from gossip.topologies import load
 from gossip_pipelines.protocol import StageBarrier, StagePeer
@@ -256,7 +257,7 @@ def test_sets_that_fit_nowhere_cost_a_bounded_time(monkeypatch: pytest.MonkeyPat
 
     sets = {n: Watched((n % 20, 20 + n % 20)) for n in range(60)}
     assert cover(sets, 41) is None
-    assert len(looked) <= TRIES_MAX * len(sets)
+    assert len(looked) <= COVER_TRIES * len(sets)
 
 
 def test_a_commit_that_lacks_a_micro_batch_or_has_one_twice_is_refused() -> None:

@@ -7,8 +7,9 @@ import numpy as np
 
 from gossip.core.events import Payload
 from gossip.core.messages import Commit
-from gossip.core.rounds.attempt_locks import ROUNDS_KEPT, AttemptLocks
+from gossip.core.rounds.attempt_locks import AttemptLocks
 from gossip.core.rounds.shard import ShardRound
+from gossip.core.settings import LOCKED_ROUNDS
 
 HERE, THERE = b"here", b"there"
 PAYLOAD = Payload(np.zeros(2, np.float32), 8, True, b"d" * 16)
@@ -66,8 +67,8 @@ def test_payloads_of_rounds_long_past_are_let_go() -> None:
     promises, left = AttemptLocks(), shards(0)
     left[0].record_commit(commit(0), PAYLOAD, made_here=False)
     promises.keep(5, HERE, left)
-    promises.recall(6 + ROUNDS_KEPT, THERE, shards(0))
+    promises.recall(6 + LOCKED_ROUNDS, THERE, shards(0))
     assert promises._held is None
     for round_id in range(100):
         promises.keep_finished(round_id, HERE, shards(0))
-    assert len(promises._attempts) <= ROUNDS_KEPT
+    assert len(promises._attempts) <= LOCKED_ROUNDS

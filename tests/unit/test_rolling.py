@@ -42,13 +42,19 @@ from gossip.core.messages import (
     UpdateRequest,
     is_further,
 )
-from gossip.core.rounds.compiling import COMPILING_MAX_S
 from gossip.core.rounds.lag import CatchUpOverdue
-from gossip.core.rounds.punctuality import AMENDS, PATIENCE_S, LatenessTracker
+from gossip.core.rounds.punctuality import LatenessTracker
 from gossip.core.rounds.rolling import RollingRounds
-from gossip.core.rounds.shard import FORWARDED_MAX, ShardRound
+from gossip.core.rounds.shard import ShardRound
 from gossip.core.rounds.timeouts import Deadline
-from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.settings import (
+    AMENDS_ROUNDS,
+    COMPILING_MAX_S,
+    FORWARDED_MAX,
+    NOT_SLOW_S,
+    CoreSettings,
+    RoundSettings,
+)
 from gossip.core.timers import Timers
 from gossip.topologies.rolling import rolling
 from gossip.transport.codec import decode, encode
@@ -567,14 +573,14 @@ def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for
             table.deliver()
             continue
         known = table.peers[quick[0]].patience.lateness.is_slow(slow)
-        waits.append(table.settings.rounds.grace_floor_s if known else PATIENCE_S)
+        waits.append(table.settings.rounds.grace_floor_s if known else NOT_SLOW_S)
         table.contribute(*quick)
         table.pass_time(0.9 * waits[-1])
         assert table.peers[quick[0]].round_id == here
         table.pass_time(0.2 * waits[-1])
         assert {peer.round_id for peer in table.peers} == {here + 1}, "the slow one follows, too"
         assert slow not in {c.peer for c in table.made[-1].contributors}
-    assert waits[:2] == [PATIENCE_S] * 2
+    assert waits[:2] == [NOT_SLOW_S] * 2
     assert waits[-1] == table.settings.rounds.grace_floor_s
     table.contribute()
     table.deliver()
@@ -610,7 +616,7 @@ def test_who_takes_a_little_longer_than_it_used_to_is_slow_only_beside_others_th
                 peer, replace(update, round_id=round_id), 0.0, now if peer == 1 else 0.016
             )
     assert lateness.is_slow(1) is slow
-    assert lateness.patience_s([1]) == pytest.approx(0.016 if slow else PATIENCE_S)
+    assert lateness.patience_s([1]) == pytest.approx(0.016 if slow else NOT_SLOW_S)
 
 
 def test_one_that_is_in_time_now_and_then_holds_up_the_others_seldom() -> None:
@@ -620,7 +626,7 @@ def test_one_that_is_in_time_now_and_then_holds_up_the_others_seldom() -> None:
         held_up += not lateness.is_slow(2) and round_id % 3 != 0
         lateness.committed((0, 1, 2), (0, 1, 2), (0, 1, 2) if round_id % 3 == 0 else (0, 1))
     assert held_up <= 12
-    for _ in range(AMENDS):
+    for _ in range(AMENDS_ROUNDS):
         lateness.committed((0, 1, 2), (0, 1, 2), ())  # a round that is lost tells nothing
         lateness.committed((0, 1, 2), (0, 1, 2), (0, 1, 2))
         lateness.committed((0, 1, 2), (0, 1, 2), (0, 1, 2))
@@ -672,7 +678,7 @@ def test_one_that_missed_a_commit_asks_for_it() -> None:
     table.lose = lambda sender, to, message: False
     for _ in range(3):
         table.contribute(*[i for i in range(4) if table.peers[i].round_id > 0])
-        table.pass_time(PATIENCE_S + 0.1)
+        table.pass_time(NOT_SLOW_S + 0.1)
     assert table.peers[unlucky].round_id == table.peers[server].round_id >= 1
     assert any(isinstance(message, CommitRequest) for _, _, message in table.sent)
 
@@ -717,7 +723,7 @@ def test_one_that_is_told_that_the_commits_are_not_kept_asks_for_the_state_and_n
         table.contribute(
             *[i for i in range(4) if table.peers[i].round_id > 0 or len(table.sent) == 0]
         )
-        table.pass_time(PATIENCE_S + 0.1)
+        table.pass_time(NOT_SLOW_S + 0.1)
     late = table.peers[unlucky]
     assert late.round_id == 0
     ahead = max(peer.round_id for peer in table.peers)

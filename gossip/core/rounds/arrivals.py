@@ -11,47 +11,24 @@ from dataclasses import dataclass
 
 from gossip.core.events import Arriving, Received
 from gossip.core.messages import Commit, Message, PeerId
+from gossip.core.settings import (
+    AT_ONCE_S,
+    BUSY_INTERVAL_S,
+    BUSY_S,
+    COMPUTE_FACTOR,
+    CREDIT_REGAINED,
+    FAIR_FACTOR,
+    PEER_TIMES,
+    PEER_TIMES_MIN,
+    SLOWER_PAYLOADS,
+    SPEED_KNOWN_S,
+    SPEED_WINDOW_S,
+    TRANSFER_FACTOR,
+    TRANSFER_PAUSE_MAX_S,
+    USUAL_FACTOR,
+)
 
 from .timeouts import RecentMedian
-
-WINDOW_S = 0.5
-"""Window of the measured speed, in seconds. A payload that began fast and trickles now is noticed
-after one window."""
-TRANSFER_FACTOR = 6.0
-"""Longest wait while payloads still arrive, as a multiple of the longest wait without. It is longer
-for links that are known to need more."""
-LINK_FACTOR = 3.0
-"""Wait over slow links, as a multiple of the time that a link needs for a payload, or for all
-payloads that it carries in a round."""
-TELL_EVERY_S = 0.3
-"""Interval between reports to the others that payloads are being received, in seconds."""
-BUSY_S = 2.0
-"""Shortest time for which a peer counts as busy after a report, in seconds. Payloads come one after
-the other, with pauses in between."""
-GAPS = 3.0
-"""Same time over slow links, as a multiple of the mean interval between chunks."""
-PAUSE_MAX_S = 12.0
-"""Longest pause that a peer may report, in seconds."""
-FORGOTTEN_S = 4.0
-"""Age after which the last report does not show the speed, in seconds."""
-
-
-FAIR_FACTOR, FAIR_S = 8.0, 2.0
-"""Multiple of its sender's typical time, and time in seconds, beyond which a payload trickles."""
-COMPUTES = 2.0
-"""Longest time that another peer may need for its update, as a multiple of this peer's time."""
-KEPT, ENOUGH = 8, 4
-"""Number of payloads kept of each peer, and the number that is enough for a typical time. For each
-one that is missing, a payload may take as long again."""
-CHANGED = 3
-"""Number of trickling payloads in a row, from most peers, that show a slower network. Their times
-are the typical ones then."""
-AT_ONCE_S = 0.1
-"""Longest time that a payload without a progress report can have taken, in seconds."""
-
-
-CREDIT_REGAINED = 0.01
-"""Share of the elapsed time by which a spent credit recovers."""
 
 
 class WordCredit:
@@ -104,7 +81,7 @@ class Transfer:
         if received <= self.received:
             return
         self.received, self.at, self._growths = received, now, self._growths + 1
-        if now - self._mark[0] >= WINDOW_S:
+        if now - self._mark[0] >= SPEED_WINDOW_S:
             self._before, self._mark = self._mark, (now, received)
 
     def moves(self, now: float) -> bool:
@@ -113,14 +90,14 @@ class Transfer:
 
     def pause_s(self) -> float:
         """Return how long the link may bring no bytes of the payload, in seconds."""
-        return GAPS * (self.at - self.since) / self._growths if self._growths else 0.0
+        return USUAL_FACTOR * (self.at - self.since) / self._growths if self._growths else 0.0
 
     def ends_at(self, now: float) -> float:
         """Return when the payload will be complete at the speed of the last one or two windows;
         ``now`` while it is younger than a window, or moves and has not grown yet."""
         since, had = self._before or self._mark
         elapsed, came = now - since, self.received - had
-        if elapsed < WINDOW_S or (not self._growths and self.moves(now)):
+        if elapsed < SPEED_WINDOW_S or (not self._growths and self.moves(now)):
             return now
         return now + (self.nbytes - self.received) * elapsed / came if came else float("inf")
 
@@ -151,25 +128,25 @@ class TransferTimes:
         if own is None:
             return float("inf")
         larger = max(1.0, nbytes / max(1, self._largest[peer]))
-        unknown = 1 + max(0, ENOUGH - len(own))
-        return unknown * larger * max(FAIR_S, FAIR_FACTOR * own.median())
+        unknown = 1 + max(0, PEER_TIMES_MIN - len(own))
+        return unknown * larger * max(BUSY_S, FAIR_FACTOR * own.median())
 
     def record_arrival(self, peer: PeerId, seconds: float, nbytes: int) -> None:
         """Record the time that a complete payload of ``peer`` took."""
-        is_fair = seconds <= FAIR_S or seconds <= self.most_s(peer, nbytes)
+        is_fair = seconds <= BUSY_S or seconds <= self.most_s(peer, nbytes)
         self._largest[peer] = max(nbytes, self._largest.get(peer, 0))
         if is_fair:
             self._slow.pop(peer, None)
             usual = self._took.get(peer)
             if usual is None:
-                usual = self._took[peer] = RecentMedian(KEPT)
+                usual = self._took[peer] = RecentMedian(PEER_TIMES)
             usual.add(seconds)
             return
-        self._slow[peer] = [*self._slow.get(peer, ()), seconds][-CHANGED:]
-        slow = [other for other, times in self._slow.items() if len(times) == CHANGED]
+        self._slow[peer] = [*self._slow.get(peer, ()), seconds][-SLOWER_PAYLOADS:]
+        slow = [other for other, times in self._slow.items() if len(times) == SLOWER_PAYLOADS]
         if 2 * len(slow) > len(self._took.keys() | self._slow.keys()):
             for other in slow:
-                self._took[other] = RecentMedian(KEPT)
+                self._took[other] = RecentMedian(PEER_TIMES)
                 for each in self._slow.pop(other):
                     self._took[other].add(each)
 
@@ -227,9 +204,9 @@ class TransferTracker:
 
     def payload_s(self, now: float) -> float:
         """Return how long to wait for the first byte of a payload, in seconds: the links may carry
-        other payloads first. It is ``LINK_FACTOR`` times what more than ``f`` peers needed."""
+        other payloads first. It is ``USUAL_FACTOR`` times what more than ``f`` peers needed."""
         senders = self._usual.senders | self._last.keys()
-        return LINK_FACTOR * self._credible([self._transfer_time_s(peer, now) for peer in senders])
+        return USUAL_FACTOR * self._credible([self._transfer_time_s(peer, now) for peer in senders])
 
     def _credible(self, seconds: Iterable[float]) -> float:
         """Return the time that more than ``f`` peers need. Each peer needs one of ``seconds``."""
@@ -281,7 +258,7 @@ class TransferTracker:
         if known is not None:
             # A small payload does not show the pauses of the next one.
             self._pauses_s[event.sender] = known.pause_s()
-            self._next_until[event.sender] = now + max(WINDOW_S, known.pause_s())
+            self._next_until[event.sender] = now + max(SPEED_WINDOW_S, known.pause_s())
         return is_first and not self.takes_time
 
     @property
@@ -313,10 +290,10 @@ class TransferTracker:
 
     def begin_report(self, now: float) -> bool:
         """Whether to report to the others now that this peer receives payloads. If True, the next
-        report is due after ``TELL_EVERY_S``."""
+        report is due after ``BUSY_INTERVAL_S``."""
         if now < self._next_report_at:
             return False
-        self._next_report_at = now + TELL_EVERY_S
+        self._next_report_at = now + BUSY_INTERVAL_S
         return True
 
     def pause_s(self, now: float) -> float:
@@ -342,10 +319,10 @@ class TransferTracker:
             return
         gap_s = now - at
         fair_bytes_per_s = self._payload_bytes / self.most_s(now) if self._payload_bytes else 0.0
-        fair = gap_s > FORGOTTEN_S or received - before >= fair_bytes_per_s * gap_s
+        fair = gap_s > SPEED_KNOWN_S or received - before >= fair_bytes_per_s * gap_s
         self._reports[peer] = now, received
         if fair:
-            pause_s = min(pause_s, PAUSE_MAX_S)
+            pause_s = min(pause_s, TRANSFER_PAUSE_MAX_S)
             self._pause_until[peer] = now + pause_s
             self._busy_until[peer] = now + max(BUSY_S, pause_s)
 
@@ -356,7 +333,7 @@ class TransferTracker:
     def is_at_work(self, peer: PeerId, now: float) -> bool:
         """Whether ``peer`` is receiving payloads, or was so lately that the update that it computes
         with them cannot have arrived."""
-        computes_s = min(COMPUTES * self._computes_s, self._least_s / TRANSFER_FACTOR)
+        computes_s = min(COMPUTE_FACTOR * self._computes_s, self._least_s / TRANSFER_FACTOR)
         lead_s = computes_s + self._credible(self._pauses_s.values())
         pause_until = self._pause_until.get(peer, float("-inf"))
         return self.is_busy(peer, now) or now <= pause_until + lead_s

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 
 from gossip.core.events import Payload
 from gossip.core.messages import Commit
+from gossip.core.settings import LOCKED_ROUNDS
 
 from .shard import ShardRound
-
-ROUNDS_KEPT = 16
 
 Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; whether it was made here
 
@@ -47,7 +46,7 @@ class AttemptLocks:
         self._forget_old()
 
     def _forget_old(self) -> None:
-        while len(self._attempts) > ROUNDS_KEPT:
+        while len(self._attempts) > LOCKED_ROUNDS:
             del self._attempts[next(iter(self._attempts))]
 
     def recall(self, round_id: int, parent: bytes, shards: Sequence[ShardRound]) -> list[int]:
@@ -56,7 +55,7 @@ class AttemptLocks:
         peer may begin with."""
         attempts = dict(enumerate(self._attempts.get((round_id, parent), ())))
         place, held = self._held or (None, {})
-        if place is not None and place[0] < round_id - ROUNDS_KEPT:
+        if place is not None and place[0] < round_id - LOCKED_ROUNDS:
             self._held = None  # no peer returns to that round, and payloads take memory
         for shard in shards:
             claims = shard.claims

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from gossip.core.messages import PeerId
+from gossip.core.settings import BUSY_S, COMPILING_MAX_S
 
-from .arrivals import BUSY_S, WordCredit
-
-COMPILING_MAX_S = 300.0
-"""Longest wait for a peer that reports that it compiles, which no other peer can check."""
+from .arrivals import WordCredit
 
 
 class CompileTracker:

@@ -6,20 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from gossip.core.messages import PeerId
-
-TRIES_MAX = 1000
-"""Maximum number of combinations tried. Honest sets rarely overlap, so the first one is usually
-right. The sets of a Byzantine peer must not cost more."""
+from gossip.core.settings import COVER_TRIES
 
 
 def cover(sets: Mapping[PeerId, Sequence[int]], micro_batches: int) -> frozenset[PeerId] | None:
     """Return peers that together have each of the micro-batches once; None if none were found in
-    ``TRIES_MAX`` tries. Smaller sets are tried first, so that a peer that claims all micro-batches
-    does not crowd out the others."""
+    ``COVER_TRIES`` tries. Smaller sets are tried first, so that a peer that claims all
+    micro-batches does not crowd out the others."""
     order = sorted((p for p in sets if sets[p]), key=lambda peer: (len(sets[peer]), peer))
     tries = 0
     stack: list[tuple[frozenset[PeerId], frozenset[int]]] = [(frozenset(), frozenset())]
-    while stack and tries < TRIES_MAX:
+    while stack and tries < COVER_TRIES:
         tries += 1
         chosen, covered = stack.pop()
         first = next((b for b in range(micro_batches) if b not in covered), None)

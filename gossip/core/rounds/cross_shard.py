@@ -24,33 +24,33 @@ from gossip.core.digests import digest_of
 from gossip.core.events import Effect, Send, ShardStatistics
 from gossip.core.frozen import record
 from gossip.core.messages import STATISTICS_BYTES_MAX, PartialOverdue, PartialStatistics, PeerId
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import (
+    CHECK_INTERVAL_S,
+    MEASURED_POINTS,
+    OVERDUE_SHARE,
+    STATISTICS_REPLIES,
+    CoreSettings,
+)
 from gossip.core.timers import Timers
 
-from .patience import LOOK_EVERY_S
 from .server import Server
 from .shard import CrossShardProgress, ShardRound
 from .timeouts import Deadline
 
-POINTS_MAX = 4  # points that a rule measures besides the updates
 AHEAD = 2  # numbers before the triangle of products
-ASKED_MAX = 2  # answers to repeated requests for statistics, in one attempt of shard 0
-OVERDUE = 0.85
-"""Fraction of the round timeout after which statistics are overdue: after the latest moment at
-which a server closes, and before the participants give up on the first server."""
 
 Advance: TypeAlias = Callable[[ShardRound, str, float], list[Effect]]
 
 
 def points_of(statistics: bytes, updates: int) -> int | None:
     """Return the number of points that were measured besides ``updates``. Return None if the bytes
-    are not finite float64 for that many updates and at most ``POINTS_MAX`` points."""
+    are not finite float64 for that many updates and at most ``MEASURED_POINTS`` points."""
     count, rest = divmod(len(statistics), 8)
     if rest or len(statistics) > STATISTICS_BYTES_MAX or count < AHEAD or updates < 1:
         return None
     triangle = count - AHEAD
     width = (isqrt(8 * triangle + 1) - 1) // 2
-    if width * (width + 1) // 2 != triangle or not 0 <= width - updates <= POINTS_MAX:
+    if width * (width + 1) // 2 != triangle or not 0 <= width - updates <= MEASURED_POINTS:
         return None
     return width - updates if all(map(isfinite, struct.unpack(f"<{count}d", statistics))) else None
 
@@ -258,9 +258,9 @@ class CrossShardRound:
         ]
         if self._measured(shard) is None or not lacking:
             return []
-        over_at = served.first_at + self._timeout_s(OVERDUE)
+        over_at = served.first_at + self._timeout_s(OVERDUE_SHARE)
         if now >= over_at and self.server.patience.is_transferring(shard, now):
-            timer = self.server.timer("measurements_overdue", shard, now + LOOK_EVERY_S)
+            timer = self.server.timer("measurements_overdue", shard, now + CHECK_INTERVAL_S)
             served.measurements_overdue = timer.token
             return [timer]
         time_is_up = now >= over_at
@@ -359,7 +359,7 @@ class CrossShardRound:
             and shard.served.attempt == shard.attempt >= overdue.attempt
         ):
             progress, key = self._measured(shard), (shard.index, decides)
-            if self._asked[key] >= ASKED_MAX or shard.served.request_timer is not None:
+            if self._asked[key] >= STATISTICS_REPLIES or shard.served.request_timer is not None:
                 return []
             self._asked[key] += 1
             return (

@@ -16,14 +16,9 @@ from typing import Any
 from gossip.core.events import Effect, Received, Send, Token
 from gossip.core.frozen import record
 from gossip.core.messages import Collected, GatherValue, PeerId
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import CLOSE_SHARE, VALUES_KEPT, CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
-
-VALUES_KEPT = 32
-"""Number of latest values kept of each peer. A trainer keeps the answers of as many operations."""
-WAIT = 0.7
-"""Fraction of the round timeout to wait for the others, as in rounds with a server."""
 
 
 @record
@@ -58,7 +53,7 @@ class DirectGather:
             self._given, self._own = self._given + 1, data
         effects, self._waits = self.stop(), True
         timer = self.timers.set(
-            now + WAIT * self.settings.rounds.round_timeout_s, GatherOverdue(self._given)
+            now + CLOSE_SHARE * self.settings.rounds.round_timeout_s, GatherOverdue(self._given)
         )
         self._overdue = timer.token
         return [*effects, timer, *(Send(peer, self._value()) for peer in others)]

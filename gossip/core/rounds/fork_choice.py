@@ -14,12 +14,9 @@ from collections.abc import Iterable
 
 from gossip.core.ledger import Lineage, Stance
 from gossip.core.messages import Hello, PeerId
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import FORK_ROUNDS, CoreSettings
 
 from .quorum import quorum_of
-
-RECENT_ROUNDS = 8
-"""Number of latest rounds of which the contributors count for the local side."""
 
 
 class ForkChoice:
@@ -36,7 +33,7 @@ class ForkChoice:
         self.may_differ = (
             settings.rounds.on_minority == "continue" or quorum_of(settings, everybody) == 1
         )
-        self._recent: deque[frozenset[PeerId]] = deque(maxlen=RECENT_ROUNDS)
+        self._recent: deque[frozenset[PeerId]] = deque(maxlen=FORK_ROUNDS)
         self._elsewhere: set[PeerId] = set()
         self._sides: dict[PeerId, frozenset[PeerId]] = {}  # contributors that each peer claims
         self._chosen: frozenset[PeerId] = frozenset()

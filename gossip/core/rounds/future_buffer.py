@@ -6,9 +6,7 @@ from collections.abc import Iterable
 
 from gossip.core.events import Received
 from gossip.core.messages import Commit, PeerId, UpdateRequest
-
-STASH_ROUNDS = 8
-"""Number of rounds ahead of which messages are stored."""
+from gossip.core.settings import STASH_ROUNDS
 
 
 class FutureBuffer:

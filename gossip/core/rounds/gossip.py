@@ -41,7 +41,7 @@ from gossip.core.messages import (
     Update,
 )
 from gossip.core.requests import Requests
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import CONTRIBUTIONS_KEPT, PLANS_KEPT, STASH_ROUNDS, CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
 from gossip.errors import ConfigError
@@ -52,11 +52,6 @@ from .future_buffer import FutureBuffer
 from .mixing import MixingController
 from .pushes import Kind, Pushed, PushStore
 from .timeouts import Deadline
-
-BEHIND_ROUNDS = 8
-"""Lag in rounds beyond which a peer skips the rounds up to those of the others."""
-PLANS_KEPT = 64
-TIMES_KEPT = 32  # number of rounds with a recorded time of the local contribution
 
 Phase: TypeAlias = Literal["off", "computing", "collecting", "aggregating", "applying"]
 
@@ -266,7 +261,7 @@ class GossipRounds:
             return [*self._gather.broadcast_value(event.collective, others, now), *self._gathered()]
         self._own, self.phase = event, "collecting"
         self._contributed_at[self.round_id] = now
-        while len(self._contributed_at) > TIMES_KEPT:
+        while len(self._contributed_at) > CONTRIBUTIONS_KEPT:
             self._contributed_at.popitem(last=False)
         if self.mixes:
             self.mixing.learn(self.local, self.round_id, event.sketch)
@@ -301,7 +296,7 @@ class GossipRounds:
             return []
         following = self.round_id + 1
         newest = self._newest()
-        if newest <= following + BEHIND_ROUNDS:
+        if newest <= following + STASH_ROUNDS:
             return self.begin(following, now)
         # The others are far ahead. Continue in their round, or at their last exchange of
         # parameters if its pushes are still accepted: after skipped rounds it matters most.

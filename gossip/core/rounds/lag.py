@@ -25,6 +25,7 @@ from gossip.core.messages import (
     UpdateRequest,
 )
 from gossip.core.requests import LostTrack, Requests
+from gossip.core.settings import CHECK_INTERVAL_S, FORKS_KEPT, RESEND_S, UNASKED_SHARE
 from gossip.core.timers import Timers
 from gossip.core.view import View
 
@@ -33,19 +34,6 @@ from .fork_choice import ForkChoice
 from .quorum import quorum_of
 from .shard import PresentRound
 from .timeouts import Deadline
-
-BEHIND_SHARE = 0.25
-"""Fraction of a typical round in which missing commits may come without a request."""
-
-LOOK_EVERY_S = 0.25
-"""Interval of the checks whether missing commits still arrive, in seconds."""
-
-ASK_AGAIN_S = 0.5
-"""Longest interval between two requests for commits, in seconds. After so long without a request
-the interval is short again."""
-
-
-FORKS_KEPT = 16
 
 
 @record
@@ -132,7 +120,7 @@ class LagDetector:
             # be too short for the timer.
             if now < self._not_before:
                 return []
-            self._not_before, self._open = now + ASK_AGAIN_S, (peer, here)
+            self._not_before, self._open = now + RESEND_S, (peer, here)
             return [self.request(peer, now)]
         # If two sides may continue, the round that a peer reports may be of a branch that it has
         # left.
@@ -157,7 +145,7 @@ class LagDetector:
         """Return how long missing commits may come without a request, in seconds. Large ones take a
         share of the round."""
         share_s = (
-            min(BEHIND_SHARE * self.deadline.typical_round_s(), LOOK_EVERY_S)
+            min(UNASKED_SHARE * self.deadline.typical_round_s(), CHECK_INTERVAL_S)
             if self.transfer_tracker.takes_time
             else 0.0
         )
@@ -168,7 +156,7 @@ class LagDetector:
         precede it in a queue, or the answer to a request."""
         here = self.lineage.next_round
         moved_at = max(self._asked_at, self.present.began_at)
-        if here < self._answer_ends and now - moved_at < ASK_AGAIN_S:
+        if here < self._answer_ends and now - moved_at < RESEND_S:
             return True
         lacking = self.present.lacking()
         limit = now + self.deadline.cap_s
@@ -208,10 +196,10 @@ class LagDetector:
         """Request the missing commits, unless they are on their way. An answer has all of them and
         takes long over a slow link. So the pauses between requests grow."""
         if self.are_coming(now):
-            return [self.timers.set(now + LOOK_EVERY_S, timer)]
-        soon_again = now < self._not_before + ASK_AGAIN_S
+            return [self.timers.set(now + CHECK_INTERVAL_S, timer)]
+        soon_again = now < self._not_before + RESEND_S
         self._pause_s = (
-            min(2.0 * self._pause_s, ASK_AGAIN_S)
+            min(2.0 * self._pause_s, RESEND_S)
             if soon_again
             else self.settings.rounds.behind_after_s
         )

@@ -10,22 +10,16 @@ credit. Without credit, its claim is deferred until this peer hands the shard on
 from __future__ import annotations
 
 from gossip.core.messages import PeerId
+from gossip.core.settings import (
+    CLAIM_DOUBLINGS_MAX,
+    CREDIT_REGAINED,
+    CREDIT_TURNS,
+    REFUND_TURNS,
+    TURN_SHARE,
+)
 
 from .patience import Patience
 from .shard import ShardRound
-
-CREDIT_TURNS = 3.0
-"""Number of attempts that a peer's unexplained claims may delay, over all rounds."""
-REGAINED = 0.01
-"""Share of the elapsed time by which a spent credit recovers. It is small, as a Byzantine peer has
-a credit with each of the others."""
-AMENDS = 1.0
-"""Turns that a peer regains with each result that it makes: an honest peer may have followed a
-Byzantine one. A Byzantine peer gains about as much as it would by keeping its results back."""
-ENOUGH = 0.75
-"""Fraction of its time after which a server has had its turn. A server closes before."""
-DOUBLINGS_MAX = 16
-"""Most doublings of the delay of a claim in one round."""
 
 
 class TurnCredit:
@@ -38,7 +32,7 @@ class TurnCredit:
     def spent(self, peer: PeerId, turn_s: float, now: float) -> float:
         """Return the turns spent by ``peer``, of ``turn_s`` seconds each."""
         turns, as_of = self.by_peer.get(peer, (0.0, now))
-        return max(0.0, turns - REGAINED * (now - as_of) / turn_s)
+        return max(0.0, turns - CREDIT_REGAINED * (now - as_of) / turn_s)
 
     def spend(self, peer: PeerId, turns: float, turn_s: float, now: float) -> None:
         spent = min(self.spent(peer, turn_s, now) + turns, CREDIT_TURNS + 1)
@@ -74,7 +68,7 @@ class LaterTurns:
             return False
         if sender == server or shard.declined_attempt == shard.attempt:
             return True
-        return self._waited(shard, now) >= ENOUGH and not self.patience.is_under_way(shard, now)
+        return self._waited(shard, now) >= TURN_SHARE and not self.patience.is_under_way(shard, now)
 
     def follow_claim(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
         """End the wait for the present attempt, or defer the claim of ``sender``.
@@ -125,10 +119,10 @@ class LaterTurns:
         """End the shard with a commit of ``server``, and refund some of its credit. A commit in
         time charges no peer."""
         claims = shard.claims
-        if claims.led_here is not None and self._waited(shard, now) < ENOUGH:
+        if claims.led_here is not None and self._waited(shard, now) < TURN_SHARE:
             claims.led_here = None
         self.leave(shard, now)
-        self.credit.refund(server, AMENDS, self.patience.deadline.round_timeout_s(), now)
+        self.credit.refund(server, REFUND_TURNS, self.patience.deadline.round_timeout_s(), now)
 
     def grant_claim(self, shard: ShardRound, serves: bool, now: float) -> int | None:
         """Return the attempt of the latest deferred claim that may be followed now, or None.
@@ -165,5 +159,5 @@ class LaterTurns:
 
     def _granted_again_at(self, shard: ShardRound, peer: PeerId) -> float:
         last_at = self._granted_at.get((peer, shard.index), float("-inf"))
-        times = min(max(1, shard.claims.granted.get(peer, 0)), DOUBLINGS_MAX)
+        times = min(max(1, shard.claims.granted.get(peer, 0)), CLAIM_DOUBLINGS_MAX)
         return last_at + len(shard.order) * self.turn_s(shard) * 2.0 ** (times - 1)

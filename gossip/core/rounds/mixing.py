@@ -6,12 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from gossip.core.messages import PeerId
-from gossip.core.settings import GossipSettings
+from gossip.core.settings import CALM_SHARE, GossipSettings
 
 from .sketch import ConsensusDistance, Sketch, consensus, read_sketch
-
-CALM = 0.5
-"""Fraction of its bound to which the consensus distance must fall before raised mixing ends."""
 
 
 class MixingController:
@@ -56,7 +53,7 @@ class MixingController:
         if found is not None:
             self.consensus = found
             bound = self.settings.consensus_bound
-            self.raised = found.ratio > (CALM * bound if self.raised else bound)
+            self.raised = found.ratio > (CALM_SHARE * bound if self.raised else bound)
 
     def scale(self, others: int) -> float:
         """Return the factor on the rule's mixed difference, which the parameters of ``others``

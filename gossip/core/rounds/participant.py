@@ -6,6 +6,7 @@ from __future__ import annotations
 from gossip.core.events import Contributed, Effect, Payload, Received, Send
 from gossip.core.ledger import ReplicatedState, reissue, since_us
 from gossip.core.messages import NotServing, PeerId, Update, UpdateRequest
+from gossip.core.settings import AFTER_PAUSE_S, LOADED_ROUNDS, SMALL_BYTES
 
 from .attempt_locks import AttemptLocks
 from .cross_shard import CrossShardRound
@@ -15,16 +16,6 @@ from .roster import Attendance
 from .server import Server
 from .shard import RoundTimer, ShardRound, attempt_report
 from .validation import ResultValidator
-
-AFTER_PAUSE_S = 1.0
-"""Time after a pause in which a peer does not serve, in seconds. Messages that arrived during the
-pause are handled by then."""
-
-SMALL_BYTES = 2**20
-"""Largest size of a result that is sent once more to peers that may lack it, in bytes."""
-
-LOADED_ROUNDS = 3
-"""Number of typical rounds after a slow transfer in which timeouts stay long."""
 
 
 class Participant:

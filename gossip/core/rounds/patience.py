@@ -8,6 +8,7 @@ from typing import Any
 
 from gossip.core.events import Effect
 from gossip.core.messages import PeerId
+from gossip.core.settings import CHECK_INTERVAL_S, CLOSE_SHARE, DOUBLINGS_MAX
 from gossip.core.timers import Timers
 
 from .arrivals import TransferTracker
@@ -16,17 +17,6 @@ from .punctuality import LatenessTracker
 from .quorum import Quorum
 from .shard import NOBODY, RoundTimer, ShardRound
 from .timeouts import Deadline
-
-CLOSE_BEFORE_GIVING_UP = 0.7
-"""Fraction of the round timeout after which a server closes: before its participants give up on
-it."""
-
-LOOK_EVERY_S = 0.25
-"""Interval of the checks whether bytes still arrive."""
-
-BACK_OFF_MAX = 3
-"""Largest number of doublings of a server's timeout where payloads take time. It doubles with each
-server that this peer has given up, or with each pass through the order."""
 
 
 class Patience:
@@ -73,11 +63,11 @@ class Patience:
 
     def timeout_factor(self, shard: ShardRound) -> int:
         """Return the factor of the server's timeout where payloads take time. It doubles with each
-        timeout, or each pass through the order, at most ``BACK_OFF_MAX`` times."""
+        timeout, or each pass through the order, at most ``DOUBLINGS_MAX`` times."""
         if not self.transfer_tracker.takes_time:
             return 1
         turns = max(shard.timeouts, (shard.attempt - shard.claims.skipped) // len(shard.order))
-        return int(2 ** min(turns, BACK_OFF_MAX))
+        return int(2 ** min(turns, DOUBLINGS_MAX))
 
     def _ends_at(self, shard: ShardRound, now: float) -> float:
         """Return when the wait for the present server ends, however many bytes arrive."""
@@ -145,7 +135,7 @@ class Patience:
         if not self.is_under_way(shard, now) and not self.is_transferring(shard, now):
             return []
         timer = self.timers.set(
-            now + LOOK_EVERY_S,
+            now + CHECK_INTERVAL_S,
             RoundTimer("give_up", self.present.round_id, shard.index, shard.attempt),
         )
         shard.give_up = timer.token
@@ -181,8 +171,8 @@ class Patience:
         evaluation, takes each peer a different time."""
         served = shard.served
         if served.callers > self.settings.callers_too_few(len(self.present.roster)):
-            return CLOSE_BEFORE_GIVING_UP * self.deadline.cap_s
-        timeout_s = CLOSE_BEFORE_GIVING_UP * self.deadline.round_timeout_s()
+            return CLOSE_SHARE * self.deadline.cap_s
+        timeout_s = CLOSE_SHARE * self.deadline.round_timeout_s()
         usable = sum(1 for update, _ in served.answers.values() if update.samples)
         enough = (
             usable >= min(self.settings.updates_min, expected)

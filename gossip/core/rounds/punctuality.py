@@ -11,25 +11,18 @@ from collections import OrderedDict
 from collections.abc import Collection, Iterable
 
 from gossip.core.messages import PeerId, Update
+from gossip.core.settings import (
+    AMENDS_ROUNDS,
+    MISSED_ROUNDS,
+    NOT_SLOW_ROUNDS,
+    NOT_SLOW_S,
+    PEER_TIMES,
+    PEER_TIMES_MIN,
+    RETRY_ROUNDS,
+    SERVED_KEPT,
+)
 
 from .timeouts import Deadline, RecentMedian
-
-MISSES = 2
-"""Rounds without a peer after which servers do not wait long for it."""
-AMENDS = 8
-"""Number of rounds in time, beyond those it missed, before servers wait for a missed peer again. A
-peer that is in time only now and then must not delay every round."""
-ANOTHER_CHANCE = 32
-"""Rounds without a missed peer after which servers wait for it once more. Only a wait shows that
-its link is slow."""
-PATIENCE_S = 0.5
-"""Shortest wait for a peer that is not known to be slow, in seconds: its machine may be busy."""
-PATIENCE_ROUNDS = 1.0
-"""The same wait, in typical rounds on top: long rounds have long lags."""
-SERVED_MAX = 64
-"""Number of attempts for which the time of the first update is kept."""
-LAGS_KEPT, LAGS_ENOUGH = 8, 4
-"""Number of lags kept of each peer, and the number that is enough to judge it."""
 
 
 class LatenessTracker:
@@ -61,15 +54,15 @@ class LatenessTracker:
         for peer in roster if contributors else ():
             missed = self._missed.pop(peer, 0)
             if peer not in contributors and peer not in expected:
-                self._missed[peer] = max(missed, MISSES)
+                self._missed[peer] = max(missed, MISSED_ROUNDS)
                 continue
             absent = 0 if peer in contributors else self._absent.get(peer, 0) + 1
             if peer in contributors:
                 missed -= 1
-            elif missed < MISSES:
-                missed = missed + 1 if missed + 1 < MISSES else MISSES + AMENDS
-            elif absent >= ANOTHER_CHANCE:
-                missed, absent = MISSES - 1, 0
+            elif missed < MISSED_ROUNDS:
+                missed = missed + 1 if missed + 1 < MISSED_ROUNDS else MISSED_ROUNDS + AMENDS_ROUNDS
+            elif absent >= RETRY_ROUNDS:
+                missed, absent = MISSED_ROUNDS - 1, 0
             self._absent.pop(peer, None)
             if absent:
                 self._absent[peer] = absent
@@ -78,7 +71,7 @@ class LatenessTracker:
 
     def is_missed(self, peer: PeerId) -> bool:
         """Whether the last rounds were closed without ``peer``."""
-        return self._missed.get(peer, 0) >= MISSES
+        return self._missed.get(peer, 0) >= MISSED_ROUNDS
 
     def is_slow(self, peer: PeerId) -> bool:
         """Whether ``peer`` is usually late, or was missed in the last rounds.
@@ -88,14 +81,14 @@ class LatenessTracker:
         """
         others = (lags for other, lags in self._lags.items() if other != peer)
         late = self._is_late(self._lags.get(peer)) and any(
-            len(lags) >= LAGS_ENOUGH and not self._is_late(lags) for lags in others
+            len(lags) >= PEER_TIMES_MIN and not self._is_late(lags) for lags in others
         )
         return late or self.is_missed(peer)
 
     def _is_late(self, lags: RecentMedian | None) -> bool:
         return (
             lags is not None
-            and len(lags) >= LAGS_ENOUGH
+            and len(lags) >= PEER_TIMES_MIN
             and lags.median() > self._deadline.grace_s()
         )
 
@@ -105,13 +98,13 @@ class LatenessTracker:
             return self._deadline.grace_s()
         return max(
             self._deadline.grace_s(),
-            PATIENCE_S + PATIENCE_ROUNDS * self._deadline.typical_round_s(),
+            NOT_SLOW_S + NOT_SLOW_ROUNDS * self._deadline.typical_round_s(),
         )
 
     def came(self, sender: PeerId, update: Update, first_at: float, now: float) -> None:
         """Record an update of another peer that came in time."""
         self._began[update.round_id, update.shard, update.attempt] = first_at
-        if len(self._began) > SERVED_MAX:
+        if len(self._began) > SERVED_KEPT:
             self._began.popitem(last=False)
         self._observe(sender, now - first_at)
 
@@ -126,5 +119,5 @@ class LatenessTracker:
         self._deadline.observe(lag_s)
         lags = self._lags.get(sender)
         if lags is None:
-            lags = self._lags[sender] = RecentMedian(LAGS_KEPT)
+            lags = self._lags[sender] = RecentMedian(PEER_TIMES)
         lags.add(lag_s)

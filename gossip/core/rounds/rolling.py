@@ -67,12 +67,17 @@ from gossip.core.messages import (
     is_further,
 )
 from gossip.core.requests import FollowRounds
-from gossip.core.settings import CoreSettings
+from gossip.core.settings import (
+    NEWCOMER_ROUNDS,
+    NEWCOMER_S,
+    TRANSFER_FACTOR,
+    CoreSettings,
+)
 from gossip.core.timers import Timers
 from gossip.core.view import RollingTopology, View
 from gossip.topologies import Roster
 
-from .arrivals import TRANSFER_FACTOR, Transfer
+from .arrivals import Transfer
 from .commits import CommitRecorder
 from .departures import Departures
 from .fork_choice import ForkChoice
@@ -88,9 +93,6 @@ from .server import Server
 from .shard import Mode, PresentRound, RoundTimer, ShardRound, bytes_of
 from .timeouts import Deadline
 from .trainer_rounds import TrainerRounds
-
-BEHIND_MAX, BEHIND_S = 2, 0.5
-"""Largest lag at which a newcomer reports that it is ready, in rounds and in seconds of rounds."""
 
 RoundMessage: TypeAlias = (
     Update | UpdateRequest | Commit | NotServing | PartialStatistics | PartialOverdue
@@ -361,8 +363,8 @@ class RollingRounds:
         A message takes a while to get here, in which short rounds pass."""
         usual_s = self.deadline.typical_round_s()
         return max(
-            BEHIND_MAX,
-            min(self.settings.rounds.commit_log, int(BEHIND_S / usual_s) if usual_s else 0),
+            NEWCOMER_ROUNDS,
+            min(self.settings.rounds.commit_log, int(NEWCOMER_S / usual_s) if usual_s else 0),
         )
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:

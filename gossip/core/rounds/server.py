@@ -19,22 +19,14 @@ from gossip.core.messages import (
     Update,
     UpdateRequest,
 )
+from gossip.core.settings import CHECK_INTERVAL_S, REASON_CHARACTERS, SERVER_PULSE_S
 from gossip.core.timers import Timers
 from gossip.topologies import Roster
 
 from .cover import cover
-from .patience import LOOK_EVERY_S, Patience
+from .patience import Patience
 from .quorum import Quorum, quorum_of
-from .shard import (
-    NOBODY,
-    REASON_CHARACTERS,
-    CrossShardProgress,
-    RoundTimer,
-    ShardRound,
-)
-
-PULSE_S = 0.05
-"""Interval of a timer by which a server notices its own pause before the others' heartbeats do."""
+from .shard import NOBODY, CrossShardProgress, RoundTimer, ShardRound
 
 
 class Server:
@@ -112,7 +104,8 @@ class Server:
         if shard.commit is not None or shard.server_of(shard.attempt) != self.local:
             return []
         timer = self.timers.set(
-            now + PULSE_S, RoundTimer("pulse", self.present.round_id, shard.index, shard.attempt)
+            now + SERVER_PULSE_S,
+            RoundTimer("pulse", self.present.round_id, shard.index, shard.attempt),
         )
         before, shard.pulse = shard.pulse, timer.token
         return [*self.timers.cancel(before), timer]
@@ -200,7 +193,7 @@ class Server:
         if not self.quorum.suffices(shard) or self.chosen(shard) is None:
             return []
         if self.awaits_commit(now):
-            return self._schedule_close(shard, now + LOOK_EVERY_S)
+            return self._schedule_close(shard, now + CHECK_INTERVAL_S)
         expected = self.quorum.expected()
         missing = [
             peer
@@ -211,7 +204,7 @@ class Server:
             return self._close(shard, now)
         over_at = served.first_at + self.patience.updates_s(shard, len(expected), missing)
         if now >= over_at and self.patience.are_coming(shard, missing, now):
-            over_at = now + LOOK_EVERY_S
+            over_at = now + CHECK_INTERVAL_S
         if now >= over_at:
             fields = {"round": self.present.round_id, "shard": shard.index, "missing": missing}
             late = Report("late", {**fields, "waited_s": round(now - served.first_at, 4)})

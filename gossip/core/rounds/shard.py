@@ -20,16 +20,13 @@ from gossip.core.messages import (
     Update,
     is_further,
 )
+from gossip.core.settings import FORWARDED_MAX
 from gossip.topologies import Roster
 
 from .arrivals import Transfer
 
 NOBODY: frozenset[PeerId] = frozenset()
 Mode: TypeAlias = Literal["off", "following", "active"]
-
-REASON_CHARACTERS = 200  # of the reason for a round without a result, so that a message can hold it
-
-FORWARDED_MAX = 64  # different commits of one round; only a few can be honest
 
 
 def bytes_of(message: Update | Commit, shard_bytes: Sequence[int]) -> int:

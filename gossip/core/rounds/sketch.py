@@ -9,9 +9,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-Sketch: TypeAlias = Sequence[float]
+from gossip.core.settings import SKETCH_NUMBERS_MAX
 
-SKETCH_NUMBERS_MAX = 4096
+Sketch: TypeAlias = Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 
-ENOUGH = 8
-"""Number of observations that an estimate needs. With fewer, the cap is used."""
+from gossip.core.settings import ESTIMATE_MIN, REPLY_S, USUAL_FACTOR
 
 MAD_SCALE = 1.4826
 """Factor from the median absolute deviation to the standard deviation of normal noise."""
-
-ROUND_FACTOR = 3.0
-ROUND_FLOOR_S = 1.0
 
 
 class RecentMedian:
@@ -102,7 +98,7 @@ class Deadline:
         """Return the time for stragglers: clamp(median + mads * MAD, floor, cap), or the cap while
         there are fewer than 8 observations."""
         if self._grace_s is None:
-            if len(self._lags) < ENOUGH:
+            if len(self._lags) < ESTIMATE_MIN:
                 self._grace_s = self._cap_s
             else:
                 median, scale = self._lags.median(), self._mads * MAD_SCALE
@@ -115,6 +111,6 @@ class Deadline:
 
     def round_timeout_s(self) -> float:
         """Return the timeout of a server: clamp(3 * median round, 1 s, cap)."""
-        if len(self._rounds) < ENOUGH:
+        if len(self._rounds) < ESTIMATE_MIN:
             return self._cap_s
-        return min(max(ROUND_FACTOR * self._rounds.median(), ROUND_FLOOR_S), self._cap_s)
+        return min(max(USUAL_FACTOR * self._rounds.median(), REPLY_S), self._cap_s)

@@ -21,6 +21,7 @@ from gossip.core.messages import (
     Message,
     PeerId,
 )
+from gossip.core.settings import LENGTH_KINDS, LENGTH_ROUNDS, ORDERS_KEPT, REFUSALS_KEPT
 from gossip.core.view import View
 
 from .cross_shard import Advance
@@ -28,16 +29,6 @@ from .lag import LagDetector
 from .result_checks import Objection, ResultChecks
 from .server import Server
 from .shard import ShardRound
-
-LENGTHS_KEPT = 16
-"""Number of kinds of steps with recorded lengths of results, in each shard."""
-ROUNDS_KEPT = 256
-"""Number of rounds with recorded lengths of results, which limit the length of the next one. Once a
-model fits its data, nearly all results are short, and a rare one is a hundred times as long. It is
-honest, and a result of that length was seen not long before."""
-
-REFUSALS_KEPT = 64
-ORDERS_KEPT = 8  # rounds: a result arrives soon after it was made, or was never accepted
 
 Lengths: TypeAlias = "OrderedDict[int, tuple[PeerId, float, int]]"
 """Server, length and number of samples of the result of each round."""
@@ -241,10 +232,10 @@ class ResultValidator:
         """Record the length of an accepted result."""
         lengths = self._lengths.setdefault((commit.shard, commit.kind), OrderedDict())
         shards = len(self.quorum.present.shards)
-        if len(self._lengths) > LENGTHS_KEPT * max(1, shards):
+        if len(self._lengths) > LENGTH_KINDS * max(1, shards):
             del self._lengths[next(iter(self._lengths))]
         lengths[commit.round_id] = (commit.server, similarity.length, _samples(commit))
-        while len(lengths) > ROUNDS_KEPT:
+        while len(lengths) > LENGTH_ROUNDS:
             lengths.popitem(last=False)
 
     def _why(self, commit: Commit, similarity: ResultSimilarity, own: Contributed | None) -> str:

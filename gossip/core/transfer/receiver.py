@@ -46,7 +46,7 @@ from gossip.core.events import (
 )
 from gossip.core.frozen import record
 from gossip.core.messages import PeerId, StateAttestation, StateOffer, StateRequest
-from gossip.core.rounds import TRANSFER_FACTOR, Transfer
+from gossip.core.rounds import Transfer
 from gossip.core.settings import (
     CHECK_INTERVAL_S,
     FETCHED_TIMES,
@@ -58,6 +58,7 @@ from gossip.core.settings import (
     REQUESTED_AHEAD,
     STATE_SLACK,
     STATE_TIMES,
+    TRANSFER_FACTOR,
 )
 
 from .attestation import NoStateEvidence, Poll

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossip.core import CoreSettings, mixing
+from gossip.core import CALM_SHARE, CoreSettings
 from gossip.vectors import sketch
 
 from .presence import Peers
@@ -60,7 +60,7 @@ class MixingStrength:
             there = width < counts[peers][:, None]
             at = np.where(there, begins[peers][:, None] + width, 0)
             ratios = estimate_ratios(table[rows[order][at]], there, self._settings.f)
-            limits = np.where(self.raised[peers], mixing.CALM * bound, bound)
+            limits = np.where(self.raised[peers], CALM_SHARE * bound, bound)
             self.raised[peers] = np.where(
                 np.isnan(ratios), self.raised[peers], np.nan_to_num(ratios) > limits
             )

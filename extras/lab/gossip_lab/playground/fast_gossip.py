@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from gossip.core import BEHIND_ROUNDS
+from gossip.core import STASH_ROUNDS
 from gossip.errors import ConfigError
 from gossip.topologies import Roster
 
@@ -119,7 +119,7 @@ class GossipWorld:
         lost = presence.return_peers(self._now_s)
         # A peer that returns is some rounds behind: one that hung as many as it may be, another
         # begins in the round of the state that it adopts.
-        behind = np.full(len(before), BEHIND_ROUNDS - 1)
+        behind = np.full(len(before), STASH_ROUNDS - 1)
         behind[lost] = 1
         back = presence.runs & ~before
         self._ready_s[back] = self._now_s + behind[back] * self._usual_s
@@ -141,7 +141,7 @@ class GossipWorld:
         known = len(self._paces) == PACES_KEPT
         usual_s = self._usual_s if known else np.inf
         ahead_s = self._ready_s - self._now_s
-        self._behind = runs & (ahead_s > np.where(self._behind, 1, BEHIND_ROUNDS) * usual_s)
+        self._behind = runs & (ahead_s > np.where(self._behind, 1, STASH_ROUNDS) * usual_s)
         begin_s = np.where(runs & ~self._behind, self._ready_s, np.inf)
         compute_s = self._parts.compute.seconds(np.arange(n), self._round_id)
         finish_s = begin_s + compute_s * self._presence.slowness(self._now_s)

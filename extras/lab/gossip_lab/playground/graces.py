@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gossip.core import CoreSettings, timeouts
+from gossip.core import ESTIMATE_MIN, CoreSettings, timeouts
 
 from .presence import Peers, Times
 
@@ -50,4 +50,4 @@ class Graces:
         deviation = np.sort(apart, axis=1)[each, middle]
         adaptive = median + rounds.grace_mads * timeouts.MAD_SCALE * deviation
         bounded = np.clip(adaptive, rounds.grace_floor_s, rounds.round_timeout_s)
-        return np.where(self._counts < timeouts.ENOUGH, rounds.round_timeout_s, bounded)
+        return np.where(self._counts < ESTIMATE_MIN, rounds.round_timeout_s, bounded)

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core import CoreSettings, patience, punctuality, timeouts
+from gossip.core import (
+    CLOSE_SHARE,
+    NOT_SLOW_ROUNDS,
+    NOT_SLOW_S,
+    PEER_TIMES,
+    PEER_TIMES_MIN,
+    CoreSettings,
+    punctuality,
+    timeouts,
+)
 
 from .presence import Peers, Times
 
@@ -61,7 +70,7 @@ class RollingPatience:
         first = float(came[0])
         over = np.minimum(times.arrives_s, times.skipped_s)
         last = float(over[times.expected].max(initial=first))
-        timeout_s = patience.CLOSE_BEFORE_GIVING_UP * self._pace.round_timeout_s()
+        timeout_s = CLOSE_SHARE * self._pace.round_timeout_s()
         if times.server not in self._deadlines:
             self._deadlines[times.server] = self._new_deadline()
         deadline = self._deadlines[times.server]
@@ -72,9 +81,8 @@ class RollingPatience:
         self._observed[times.server] = False
         _observe(deadline, times.arrives_s[self._observed] - first)
         grace_s = min(deadline.grace_s(), timeout_s)
-        patience_s = (
-            punctuality.PATIENCE_S + punctuality.PATIENCE_ROUNDS * self._pace.typical_round_s()
-        )
+        typical_s = self._pace.typical_round_s()
+        patience_s = NOT_SLOW_S + NOT_SLOW_ROUNDS * typical_s
         patience_s = min(max(grace_s, patience_s), timeout_s)
         only_slow = usual_last <= first + patience_s
         close = max(usual_last, first + grace_s) if only_slow else first + patience_s
@@ -93,7 +101,7 @@ class RollingPatience:
         """
         late = ~self._observed & np.isfinite(lags_s)
         _observe(self._deadlines[times.server], lags_s[late])
-        self._lags.setdefault(times.server, deque(maxlen=punctuality.LAGS_KEPT)).append(lags_s)
+        self._lags.setdefault(times.server, deque(maxlen=PEER_TIMES)).append(lags_s)
         self._pace.observe_round(duration_s)
 
     def record_contributors(
@@ -114,13 +122,13 @@ class RollingPatience:
         n = len(self._settings.peers)
         missed = np.fromiter(map(self._missed.is_missed, range(n)), bool, n)
         known = self._lags.get(server, ())
-        if len(known) < punctuality.LAGS_ENOUGH:
+        if len(known) < PEER_TIMES_MIN:
             return missed
         lags = np.sort(np.stack(list(known)), axis=0)  # NaN last
         counts = np.isfinite(lags).sum(axis=0)
         middle = np.minimum(counts // 2, len(lags) - 1)
         medians = lags[middle, np.arange(n)]
-        judged = counts >= punctuality.LAGS_ENOUGH
+        judged = counts >= PEER_TIMES_MIN
         late = judged & (medians > deadline.grace_s())
         return missed | late if bool((judged & ~late).any()) else missed
 

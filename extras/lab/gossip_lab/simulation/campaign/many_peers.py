@@ -17,7 +17,7 @@ from typing import Any
 
 from gossip import topologies
 from gossip.core import (
-    BEHIND_ROUNDS,
+    STASH_ROUNDS,
     CoreSettings,
     Effect,
     Envelope,
@@ -332,7 +332,7 @@ def _are_together(swarm: Swarm[Peer]) -> bool:
     if gossip is None:
         held = {(rounds[peer], trainer.digest) for peer, trainer in trainers.items()}
         return len(held) == len({round_id for round_id, _ in held})
-    near = max(rounds.values()) - min(rounds.values()) <= BEHIND_ROUNDS
+    near = max(rounds.values()) - min(rounds.values()) <= STASH_ROUNDS
     apart = consensus_distance([trainer.parameters.tolist() for trainer in trainers.values()])
     return near and apart <= gossip.settings.gossip.consensus_bound
 

@@ -9,7 +9,7 @@ from math import ceil, log2
 import numpy as np
 
 from gossip.core import (
-    BEHIND_ROUNDS,
+    STASH_ROUNDS,
     Apply,
     Committed,
     CoreSettings,
@@ -298,7 +298,7 @@ class OneLineage(RoundLiveness):
         claims of f peers alone.
         """
         at = {peer: core.rounds.round_id for peer, core in participants}
-        far = BEHIND_ROUNDS + 2
+        far = STASH_ROUNDS + 2
         for peer, core in participants:
             assert core.gossip is not None
             here, f = at[peer], core.settings.f

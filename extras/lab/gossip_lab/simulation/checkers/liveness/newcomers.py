@@ -4,8 +4,8 @@ newcomers."""
 from __future__ import annotations
 
 from gossip.core import (
-    BEHIND_MAX,
-    BEHIND_S,
+    NEWCOMER_ROUNDS,
+    NEWCOMER_S,
     QUORUM_LOST,
     Committed,
     Halt,
@@ -42,7 +42,7 @@ class CountsWhenItKeepsUp(Checker):
         if before is None or not committed.made or self.circumstances.lies:
             return
         usual_s = self.rolling.deadline.typical_round_s()
-        most = max(BEHIND_MAX, BEHIND_S / usual_s if usual_s else 0.0) + SLACK
+        most = max(NEWCOMER_ROUNDS, NEWCOMER_S / usual_s if usual_s else 0.0) + SLACK
         for newcomer in (now - before).intersection(self.swarm.up):
             other = self.swarm.inspections[newcomer].rolling
             if other is None or other.mode == "off":

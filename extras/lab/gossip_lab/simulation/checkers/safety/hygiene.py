@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections import Counter
 
 from gossip.core import (
+    CONTRIBUTIONS_KEPT,
     COPIES_MAX,
     HISTORY_ROUNDS,
     PIECES_MAX,
     PLANS_KEPT,
     RELAYS_MAX,
     TAKERS_MAX,
-    TIMES_KEPT,
     CancelTimer,
     Event,
     GossipInspection,
@@ -204,7 +204,7 @@ def _gossip_bounds(core: Inspection, n: int) -> dict[str, int]:
         "peers heard pushing": 2 * n,
         "sketches": n,
         "plans": PLANS_KEPT,
-        "times of contributions": TIMES_KEPT,
+        "times of contributions": CONTRIBUTIONS_KEPT,
         "rules asked": 2,
         "peers that have finished": n,
         "peers with a standing": n,
