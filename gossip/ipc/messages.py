@@ -319,6 +319,8 @@ class RebuildCommand:
 
 StageCommand: TypeAlias = PassCommand | events.DropForward | events.ResetSum | CollectCommand
 """Commands for a member of a stage, which it carries out in the order of arrival."""
+StageMessage: TypeAlias = StageCommand | BesideCommand | RebuildCommand
+"""Messages for a member of a stage."""
 
 
 def error_of(halted: events.Halt) -> BaseException:
@@ -359,16 +361,11 @@ FromTrainer: TypeAlias = (
 )
 FromNode: TypeAlias = (
     StartRoundCommand
-    | PassCommand
-    | events.DropForward
-    | events.ResetSum
-    | CollectCommand
+    | StageMessage
     | ApplyCommand
     | JudgeCommand
     | events.TakeSnapshot
     | RestoreCommand
-    | BesideCommand
-    | RebuildCommand
     | events.StateConfirmed
     | events.LedgerReply
     | events.Halt

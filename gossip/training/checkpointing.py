@@ -15,7 +15,7 @@ from gossip.run import checkpoints, stage_parts
 
 from .peer_run import PeerRun
 from .saving import HANDED_OVER_S, CheckpointSaver, SavePlan
-from .state import StateFile, plan_checkpoint
+from .state import StateFile
 from .watch import HURRIED_S
 
 LAST_STATE = "last_state"
@@ -35,7 +35,7 @@ class RunCheckpoints:
     """
 
     def __init__(self, run: PeerRun) -> None:
-        self._run, self._config, self._exchange = run, run.config, run.exchange
+        self._run, self._config, self._node = run, run.config, run.node
         self.saver: CheckpointSaver | None = None
         self._own_step = -1  # last step of which this peer has saved its own state
         self.missing = ""
@@ -106,9 +106,9 @@ class RunCheckpoints:
             mine = saver.is_writer() or saver.failed or waited_s >= HANDED_OVER_S
             return not mine and not saver.has(step) and waited_s < within_s
 
-        self._exchange.serve_while(waits)
+        self._node.serve_while(waits)
         self._save(saver, whole=saver.newest != step and not saver.has(step))
-        saver.wait(self._disk_expired, self._exchange.serve_while)
+        saver.wait(self._disk_expired, self._node.serve_while)
         before, self.missing = self.missing, ""
         if not saver.has(step):
             saver.release()  # other peers wait for the lock, and may be able to write
@@ -137,14 +137,14 @@ class RunCheckpoints:
 
         if not saver.wait(self._disk_expired):
             return
-        ledger = self._exchange.ledger(expired) if whole else b""
+        ledger = self._node.ledger(expired) if whole else b""
         step = run.step  # rounds may have been applied during the wait for the ledger
         if not ledger:
             if own is not None:
                 saver.save(step, own, {}, b"", {})
             return
         trained, rows = model.trained, json.loads(ledger)
-        files = self._plan_files()
+        files = self._run.model.plan_checkpoint()
         about = {
             "writer": self._run.peer,
             "parameters": trained.layout.digest_parameters().hex(),
@@ -153,14 +153,6 @@ class RunCheckpoints:
         }
         saver.save(step, own, files, ledger, about)
 
-    def _plan_files(self) -> dict[str, StateFile]:
-        """Return the files of the present state."""
-        trained = self._run.model.trained
-        # Gossip rounds save the mean of all models, in one file.
-        moved = trained.layout.parameters if self._config.is_rolling else None
-        extra = self._run.model.extra.now()
-        return plan_checkpoint(trained.model, trained.optimizer, extra, moved)
-
     def leave_state(self, reason: str) -> str:
         """Write the state to ``last_state`` in the folder of this peer before it exits: this may be
         the last copy.
@@ -168,13 +160,13 @@ class RunCheckpoints:
         Returns: A line with the place of the state, or the reason why it could not be written.
             Never raises, because the peer is exiting.
         """
-        run, round_id = self._run, self._exchange.round_id
-        if run.run_dir is None or not self._exchange.is_prepared or round_id == 0:
+        run, round_id = self._run, self._run.applied.round_id
+        if run.run_dir is None or not self._node.is_prepared or round_id == 0:
             return ""
         folder = run.run_dir / f"peer-{run.peer}" / LAST_STATE
         outgoing = checkpoints.OutgoingCheckpoint(folder, run.step)
         try:
-            for name, file in self._plan_files().items():
+            for name, file in self._run.model.plan_checkpoint().items():
                 outgoing.add(name, file.blocks())
             about = {**self._describe_run(), "round": round_id, "reason": reason}
             place = outgoing.finish(about, keep=1)

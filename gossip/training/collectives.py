@@ -237,7 +237,7 @@ class Collectives:
 
     def _warn_of_lone_call(self, operation: str) -> None:
         """Warn once that no other peer has called the operation at this place."""
-        if self._run.roster.alive < 2 or self._has_warned:
+        if self._run.view.alive < 2 or self._has_warned:
             return
         self._has_warned = True
         name = {"once": "save", "done": "save"}.get(operation, operation)

@@ -35,7 +35,7 @@ class ExtraState:
     optimizer: torch.optim.Optimizer
 
     def __init__(self, run: PeerRun) -> None:
-        self._run, self._exchange = run, run.exchange
+        self._run, self._node = run, run.node
         # The script is ahead of the parameters, and so are settings of its optimizer, such as the
         # learning rate.
         self._is_ahead = run.config.has_local_steps or run.config.overlap > 0
@@ -73,7 +73,7 @@ class ExtraState:
 
     def now(self) -> dict[str, Any]:
         """Return the state that goes with the parameters that all peers share."""
-        if self._exchange.in_flight:
+        if self._run.exchange.in_flight:
             state = self.in_flight
         else:
             state = self._run.stepper.extra_state(self.latest)
@@ -86,10 +86,15 @@ class ExtraState:
 
     def latest(self) -> dict[str, Any]:
         """Return the state as the script has it."""
-        answers, stage = self._run.answers.state(), self._exchange.stage
+        answers, stage = self._run.answers.state(), self._node.stage
         norms = {} if stage is None else stage.norms.state()
         settings = settings_of(self.optimizer, self._run.step) if self._is_ahead else None
-        parts = {ANSWERS: answers, NORMS: norms, LOST: self._exchange.lost, LOCAL_STATE: settings}
+        parts = {
+            ANSWERS: answers,
+            NORMS: norms,
+            LOST: self._run.applied.lost,
+            LOCAL_STATE: settings,
+        }
         return {
             **{name: part for name, part in parts.items() if part},
             **self._unclaimed,
@@ -118,9 +123,9 @@ class ExtraState:
             self._settings_step, settings = read_settings(saved, self.optimizer)
         else:
             settings = groups_of(self.optimizer)
-        self._exchange.lost = states.get(LOST, 0)
+        self._run.applied.lost = states.get(LOST, 0)
         self._lost_at = self._run.lost_steps
-        stage = self._exchange.stage
+        stage = self._node.stage
         for name, state in states.items():
             if name == ANSWERS:
                 self._run.answers.adopt(state)
@@ -160,7 +165,7 @@ class ExtraState:
         them."""
         if self._loaded:
             loaded = {name: self.kept[name] for name in self._loaded}
-            at = self._settings_step if self._is_ahead else self._exchange.state_step
+            at = self._settings_step if self._is_ahead else self._run.applied.state_step
             self._pace.loaded(loaded, at - self._lost_at)
             self._loaded = set()
 

@@ -27,7 +27,7 @@ from .optimizer import only_reads_gradients, staying_in_mode
 from .own_state import OwnState, plan_own, plan_whole
 from .rates import learning_rate_of, rates_of, stepping_with
 from .seeding import drawing_from
-from .state import PackingPlan, StateFile, plan_state, unpack_state
+from .state import StateBundle, StateFile, plan_checkpoint, plan_state, sizes_of, unpack_state
 from .stepping import EveryStep
 
 
@@ -114,6 +114,7 @@ class LocalModel:
         self.encoder: UpdateEncoder | None = None
         self.sender_memory: Memory | None = None
         self.exchanged: tuple[torch.Tensor, ...] = ()
+        self._filled: int | None = None  # slot of the last update
         self.is_finite = self.steps_directly = self.has_kinds = False
         self.measure_gradients: Callable[[], None] = lambda: None
         self.changes = self.steps = self.overtakes = 0
@@ -138,11 +139,10 @@ class LocalModel:
         for slots in (self.updates, self._parameters, self._results, self._mixes):
             trained.layout.lend_slots(slots)
 
-    def renew_arena(self, filled: int | None) -> None:
+    def renew_arena(self) -> None:
         """Make new memory for another node: a dead node may have shared the old memory with other
-        peers, and then it can no longer be mapped for writing. The update in slot
-        ``filled`` is copied."""
-        former, updates = self.arena, self.updates
+        peers, and then it can no longer be mapped for writing. The last update is copied."""
+        former, updates, filled = self.arena, self.updates, self._filled
         self._compile_watch.close()
         self._forget_slots()
         self.open_arena()
@@ -187,6 +187,7 @@ class LocalModel:
             self.is_finite = True
             return
         slot, fragment = go.slot, self._fragment_of(go.round_id, go.collectives)
+        self._filled = slot
         part = self.trained.parts[fragment]
         self.exchanged = part.parameters
         self.is_finite = part.flatten_gradients(self.updates[slot])
@@ -209,6 +210,7 @@ class LocalModel:
 
     def move_update(self, before: int, slot: int) -> None:
         """Copy an update from the slot ``before`` to another one."""
+        self._filled = slot
         self.updates[slot].copy_(self.updates[before])
         np.copyto(self.arena.encoded[slot], self.arena.encoded[before])
 
@@ -319,7 +321,8 @@ class LocalModel:
 
     # --- states -----------------------------------------------------------------------------------
 
-    def plan_state(self) -> PackingPlan:
+    def plan_state(self) -> StateBundle:
+        """Return the bundle for a peer that joins."""
         trained = self.trained
         return plan_state(
             trained.model, trained.optimizer, self.extra.now(), trained.layout.parameters
@@ -337,7 +340,14 @@ class LocalModel:
         except GossipError as error:
             return control.Snapshot(round_id, 0, clip(str(error))), None
         plan.write(map_bytes(fd, plan.nbytes))
-        return control.Snapshot(round_id, plan.nbytes, "", plan.parts, plan.base), fd
+        return control.Snapshot(round_id, plan.nbytes, "", *sizes_of(plan)), fd
+
+    def plan_checkpoint(self) -> StateBundle:
+        """Return the bundle of a checkpoint."""
+        trained = self.trained
+        # Gossip rounds save the mean of all models, in one file.
+        moved = trained.layout.parameters if self._config.is_rolling else None
+        return plan_checkpoint(trained.model, trained.optimizer, self.extra.now(), moved)
 
     def plan_own(self) -> StateFile | None:
         """Plan the file of the state of this peer alone: in gossip rounds all of it."""
@@ -359,4 +369,9 @@ class LocalModel:
         with staying_in_mode(trained.optimizer), self.overtaking(True):
             extra = unpack_state(*state)
         self.extra.load(extra)
+
+    def note_replaced(self) -> None:
+        """Record that another state replaced the parameters."""
         self.changes += 1
+        if self.encoder is not None:
+            self.encoder.forget()

@@ -94,7 +94,7 @@ class TrainingLoop:
         of_round = self.run.config.steps_per_round  # observers count rounds
         steps = None if steps is None else -(-steps // of_round)
         every = None if every is None else -(-every // of_round)
-        self.run.exchange.plan(steps, folder, every)
+        self.run.node.plan(steps, folder, every)
 
     def run_steps(self, total: int) -> Iterator[int]:
         """Yield the numbers of the steps that remain (``Session.steps``)."""
@@ -153,7 +153,7 @@ class TrainingLoop:
         if go is None and not run.is_out_of_rounds:
             self._notify_of_end(f"epoch {total}")
         given_up = given_up_now()
-        if given_up and self.run.exchange.main == self.run.peer:
+        if given_up and self.run.node.view.main == self.run.peer:
             more = ", ..." if len(given_up) > GIVEN_UP_SHOWN else ""
             self.run.notify(
                 f"the last epoch ended without {len(given_up)} of its samples, as no step could "
@@ -178,5 +178,5 @@ class TrainingLoop:
         self.run.stepper.return_to_anchor()
         self.run.model.extra.follow_steps(over=True)
         self.rounds.confirm()
-        self.run.exchange.note_end()
+        self.run.node.note_end()
         self.rounds.checkpoints.save_last(in_hurry=False, leaves_early=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from .exchange import Exchange
+from .serving import NodeService
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +29,8 @@ class MembershipChange:
 class MembershipCallbacks:
     """Functions of the script that are called after changes of the roster."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
+    def __init__(self, node: NodeService) -> None:
+        self._node = node
         self._known: tuple[int, ...] | None = None
         self._functions: list[Callable[[MembershipChange], object]] = []
 
@@ -41,14 +41,15 @@ class MembershipCallbacks:
     def notify(self) -> None:
         """Call the functions if the roster has changed since the last call. The first roster is no
         change."""
-        exchange, before = self._exchange, self._known
-        if not exchange.has_begun:
+        node, before = self._node, self._known
+        if not node.has_begun:
             return
-        roster = self._known = exchange.roster
+        roster = self._known = node.view.roster
         if before is None or roster == before:
             return
-        gone, left = {*before} - {*roster}, {*exchange.left}
+        gone, left = {*before} - {*roster}, {*node.view.left}
         changed = {*roster} - {*before}, gone - left, gone & left
-        change = MembershipChange(exchange.round_id, *[tuple(sorted(each)) for each in changed])
+        peers = [tuple(sorted(each)) for each in changed]
+        change = MembershipChange(node.applied.round_id, *peers)
         for function in self._functions:
             function(change)

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gossip.errors import ConfigError
+from gossip.ipc import StartRoundCommand
 
 from .collectives import CollectiveAnswers
 from .exchange import Exchange
 from .membership import MembershipCallbacks
 from .node_start import PeerPlace
+from .serving import NodeService
 from .stepping import EveryStep
 from .steps import steps_of
 from .watch import TerminationHandler
@@ -29,7 +31,9 @@ class PeerRun:
         peer: Number of this peer.
         run_dir: Folder of the run; None: the run writes nothing.
         hooks: Hooks around the steps of this peer.
+        node: Service of the node of this peer.
         exchange: Rounds of this peer.
+        applied: Rounds in the parameters of its model.
         model: Its model.
         termination: Handler of signals that request the script's end.
         answers: Answers of collective operations, by place of the script.
@@ -45,13 +49,15 @@ class PeerRun:
     """
 
     def __init__(
-        self, place: PeerPlace, exchange: Exchange, termination: TerminationHandler
+        self, place: PeerPlace, node: NodeService, termination: TerminationHandler
     ) -> None:
         self.config, self.peer, self.run_dir = place.config, place.peer, place.run_dir
-        self.exchange, self.model, self.termination = exchange, exchange.model, termination
+        self.node, self.applied, self.model = node, node.applied, node.model
+        self.exchange = Exchange(node, place.config.overlap > 0)
+        self.termination = termination
         self.hooks, self.answers = steps_of(place), CollectiveAnswers(place.config.f or 0)
-        exchange.on_collected = self.answers.collected
-        self.membership = MembershipCallbacks(exchange)
+        self.applied.on_collected = self.answers.collected
+        self.membership = MembershipCallbacks(node)
         self.planned_peers = place.config.peers
         self.in_loop = self.in_round = False
         self.is_prepared = self.is_stopped = self.is_closed = False
@@ -71,12 +77,12 @@ class PeerRun:
     @property
     def rounds_made(self) -> int:
         """Number of rounds that were steps, including lost ones and the one in flight."""
-        return self.exchange.step + self.exchange.in_flight
+        return self.applied.step + self.exchange.in_flight
 
     @property
     def lost_steps(self) -> int:
         """Number of steps that changed nothing, because no peer had an update for them."""
-        return self.exchange.lost * self.config.steps_per_round
+        return self.applied.lost * self.config.steps_per_round
 
     @property
     def trains_alone(self) -> bool:
@@ -93,12 +99,12 @@ class PeerRun:
     @property
     def is_out_of_rounds(self) -> bool:
         """Whether all rounds of the run are done."""
-        return self.config.rounds is not None and self.exchange.step >= self.config.rounds
+        return self.config.rounds is not None and self.applied.step >= self.config.rounds
 
     @property
     def is_over(self) -> bool:
         """Whether the run is over: all its rounds are done, or its end was requested."""
-        halted = self.exchange.halted
+        halted = self.node.halted
         ended = halted is not None and halted.exit_code == 0 and not self.is_stopped
         return self.is_out_of_rounds or ended
 
@@ -127,17 +133,17 @@ class PeerRun:
         print(f"gossip: peer {self.peer}: {line}", file=sys.stderr, flush=True)
 
     @property
-    def roster(self) -> Exchange:
-        """The exchange, once this peer is in a round. After ``prepare`` a returning peer is not yet
+    def view(self) -> StartRoundCommand:
+        """Other peers, once this peer is in a round. After ``prepare`` a returning peer is not yet
         in a round: it has the state of others, and must apply the rounds since then."""
-        exchange = self.exchange
-        if exchange.is_prepared and not exchange.has_begun:
+        node = self.node
+        if node.is_prepared and not node.has_begun:
             try:
-                exchange.wait_go()
+                self.exchange.wait_go()
             except SystemExit:
                 if not self.is_over:
                     raise
-        return exchange
+        return node.view
 
     # --- checks -----------------------------------------------------------------------------------
 
@@ -167,7 +173,7 @@ class PeerRun:
     def check_joined(self) -> None:
         """Raise ConfigError if this peer cannot take part in rounds yet."""
         self.check_open()
-        if self.is_prepared and not self.exchange.is_prepared:
+        if self.is_prepared and not self.node.is_prepared:
             raise ConfigError(
                 "--resume auto, and the script names no folder of checkpoints",
                 "call peer.save_every('checkpoints') after prepare, or use nothing of the swarm "

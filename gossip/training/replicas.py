@@ -59,7 +59,7 @@ def compare_replicas(run: Any, saves_at: Callable[[int], bool]) -> None:
     config = run.config
     differ = config.has_local_steps or not config.is_rolling or config.pipeline is not None
     if config.peers_max > 1 and not differ:
-        run.exchange.replicas = ReplicaCheck(run, saves_at)
+        run.applied.replicas = ReplicaCheck(run, saves_at)
 
 
 class ReplicaCheck:
@@ -211,13 +211,13 @@ class ReplicaCheck:
 
     def warn_of_changes(self) -> None:
         """Warn once, on the main peer, that the script changes the replica between two steps."""
-        exchange = self._run.exchange
-        if self._has_warned or not self.outside or exchange.main != self._run.peer:
+        run = self._run
+        if self._has_warned or not self.outside or run.node.view.main != run.peer:
             return
         self._has_warned = True
         cause = "the script changes them outside of optimizer.step(), which a late peer misses"
         remedy = "change them in a function that is given to peer.each_step"
-        found = Divergence(exchange.round_id, self.outside, cause, remedy)
+        found = Divergence(run.applied.round_id, self.outside, cause, remedy)
         self._report(found, peers_differ=False)
 
     def note_difference(self, round_id: int, agreed: bytes) -> None:
@@ -246,7 +246,7 @@ class ReplicaCheck:
         replaced: bool = False,
         peers_differ: bool = True,
     ) -> None:
-        self._run.exchange.report_divergence(
+        self._run.node.link.send(
             DivergenceReport(
                 found.round_id,
                 peers_differ,

@@ -60,10 +60,10 @@ def _load_stage(run: PeerRun, folder: Path, step: int | None) -> None:
     if [part.layers for part in parts] == [own]:
         _load(run, Path(parts[0].folder), step)
         return
-    assert run.exchange.stage is not None, "peer.pipeline has made it"
-    round_id, ledger, extra = run.exchange.stage.recut(parts)
+    assert run.node.stage is not None, "peer.pipeline has made it"
+    round_id, ledger, extra = run.node.stage.recut(parts)
     run.model.extra.load(extra)
-    run.exchange.load(step, round_id, ledger)
+    run.node.load(step, round_id, ledger)
     stages = ", ".join([str(part.stage) for part in parts])
     run.notify(
         f"goes on from step {step} with layers {own[0]} to {own[1]} of what "
@@ -100,7 +100,7 @@ def _load(run: PeerRun, folder: Path, step: int | None) -> None:
     ledger, of_round = found.read(LEDGER_FILE), config.steps_per_round
     round_id, planned = _plan_of(ledger, found, of_round)
     run.planned_peers = planned or run.planned_peers
-    run.exchange.load(found.step // of_round, round_id, ledger)
+    run.node.load(found.step // of_round, round_id, ledger)
     if run.peer == 0:
         run.notify(f"goes on from step {found.step}: {found.path}")
 

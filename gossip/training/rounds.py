@@ -33,7 +33,8 @@ class ScriptRounds:
     """
 
     def __init__(self, run: PeerRun, checkpoints: RunCheckpoints) -> None:
-        self._run, self._config, self._exchange = run, run.config, run.exchange
+        self._run, self._config = run, run.config
+        self._node, self._exchange = run.node, run.exchange
         self.checkpoints, self.batches, self._extra = checkpoints, BatchTracker(), run.model.extra
         self.loss: float | None = None
         self.computing_since = time.monotonic()
@@ -86,7 +87,7 @@ class ScriptRounds:
     @property
     def _parameters_now(self) -> tuple[int, int]:
         """Numbers of stepped rounds and of restored states, which change with the parameters."""
-        return self._exchange.model.steps, self._exchange.restores
+        return self._run.model.steps, self._run.applied.restores
 
     def note_seen(self) -> None:
         """Record that the script sees the present parameters."""
@@ -119,10 +120,10 @@ class ScriptRounds:
         beside it can be offered to the next round. Then its parameters lack one round at most, and
         its samples are those of this peer in the next round."""
         exchange = self._exchange
-        before, restores = self._extra.before_round(), exchange.restores
+        before, restores = self._extra.before_round(), self._run.applied.restores
         in_turn = exchange.settle()
         go = exchange.wait_go()
-        replaced = exchange.restores != restores
+        replaced = self._run.applied.restores != restores
         self._extra.in_flight = {} if replaced else before
         if replaced or not in_turn:
             return False
@@ -131,7 +132,7 @@ class ScriptRounds:
     def drop_step(self) -> None:
         """Drop an outdated step: it does not count, and the script's changes after it are
         undone."""
-        self._exchange.log_skipped("overlap")
+        self._node.log_skipped("overlap")
         self.dropped = self._extra.in_flight
         stepper, batches = self._run.stepper, self.batches
         stepper.discard_update()
@@ -195,26 +196,26 @@ class ScriptRounds:
 
         Raises: RunOver: There is no such round.
         """
-        exchange = self._exchange
-        before, steps = exchange.go, exchange.model.steps
-        if exchange.halted is not None and exchange.halted.exit_code == 0:
+        node = self._node
+        before, steps = node.go, self._run.model.steps
+        if node.halted is not None and node.halted.exit_code == 0:
             raise RunOver
         try:
             with self._run.waiting(), self._run.stepper.at_anchor():
-                exchange.run_collective(data, commits=self._config.is_rolling)
+                self._exchange.run_collective(data, commits=self._config.is_rolling)
         except SystemExit as end:
             if not (self._run.is_asked_to_stop or end.code):
                 raise RunOver from end
             raise
         if not self._config.overlap:
-            self.batches.note_collective(before, exchange.go)
+            self.batches.note_collective(before, node.go)
         if self._run.is_asked_to_stop and not self.checkpoints.has_new_step:
             self._run.termination.stop()
-        return exchange.model.steps > steps
+        return self._run.model.steps > steps
 
     def confirm(self, expired: Callable[[], object] | None = None) -> None:
         """Request confirmation of the final state from other peers, because no later round would
         detect a forged result."""
         if self._config.f and self._config.is_rolling:
             with self._run.stepper.at_anchor():
-                self._exchange.confirm(expired)
+                self._node.confirm(expired)

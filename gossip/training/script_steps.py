@@ -15,6 +15,8 @@ from gossip.errors import ConfigError, UnsupportedModel
 from gossip.ipc import messages
 from gossip.topologies import draw
 
+from .differing import compared
+from .judging import JudgeService
 from .optimizer import StepCoordinator
 from .peer_run import ALONE, PeerRun
 from .reference import JudgeReference
@@ -34,6 +36,7 @@ class ScriptSteps:
     Attributes:
         unprepared: Optimizers that were not prepared.
         coordinator: Requests these steps; set by ``prepare``.
+        judging: Judges updates of other peers; set by ``prepare``.
         are_begun: Whether the script has made a step.
         advanced: Number of steps, including lost ones, that the last ``optimizer.step()`` has
             added.
@@ -44,6 +47,7 @@ class ScriptSteps:
     _reference: JudgeReference
     unprepared: UnpreparedOptimizers = field(default_factory=UnpreparedOptimizers)
     coordinator: StepCoordinator = field(init=False)
+    judging: JudgeService = field(init=False)
     are_begun: bool = False
     advanced: int = 0
     _has_warned: bool = False
@@ -51,6 +55,15 @@ class ScriptSteps:
     _have_stepped: frozenset[int] = frozenset()  # Optimizers, on the last samples.
     # Each with the number of the optimizer that it follows; None: it follows steps of the run.
     _functions: tuple[tuple[Callable[[], object], int | None], ...] = ()
+
+    def join(self) -> None:
+        """Join the swarm with the prepared model."""
+        run = self._run
+        with compared(run.run_dir, run.peer, run.model.trained.layout):
+            run.node.prepare(self.judging)
+        run.stepper.resume_after_round()  # with own parameters of a checkpoint
+        run.membership.notify()
+        self.seed()
 
     def check_prepared(self, operation: str) -> None:
         """Raise ConfigError if ``operation`` cannot be used now."""
@@ -80,8 +93,8 @@ class ScriptSteps:
             applied = self._run.model.steps - trained
             self.advanced = applied if is_further(kind) else run.step - before
             self._rounds.note_seen()
-            if self._run.exchange.replicas is not None:
-                self._run.exchange.replicas.warn_of_changes()
+            if self._run.applied.replicas is not None:
+                self._run.applied.replicas.warn_of_changes()
 
     def _warn_of_further_steps(self, here: bool) -> None:
         """Warn once that a pass of ``steps`` makes several steps."""
@@ -117,7 +130,7 @@ class ScriptSteps:
         run, stepper, rounds = self._run, self._run.stepper, self._rounds
         self._reference.check()  # before the first round
         if overflow:
-            run.exchange.log_skipped("overflow")
+            run.node.log_skipped("overflow")
         self._rounds.batches.check_batches(stepper.good + 1)
         self._step_directly(overflow)
         if stepper.step(run.model.extra.latest, overflow, rounds.computing_since):
@@ -174,12 +187,12 @@ class ScriptSteps:
             self._rounds.drop_step()
             self.stop_if_asked()
 
-    def run_stage(self) -> None:
-        """Make a step of a pipeline."""
+    def step_with(self, run_round: Callable[[], None]) -> None:
+        """Make a step whose round ``run_round`` takes part in, as a stage of a pipeline does."""
         self._run.check_joined()
         if self._begin_step():
             with self._run.waiting_in_loop():
-                self._run.exchange.run_stage()
+                run_round()
             self.end_step()
 
     def pass_round(self, skipped: bool = False) -> None:
@@ -204,7 +217,7 @@ class ScriptSteps:
     def end_step(self) -> None:
         """Record that the following work of the script belongs to the completed step."""
         run, extra, checkpoints = self._run, self._run.model.extra, self._rounds.checkpoints
-        if run.exchange.round_id > run.exchange.restored_at:
+        if run.applied.round_id > run.applied.restored_at:
             extra.load_all()
         extra.note_step()
         if run.is_out_of_rounds:
@@ -219,13 +232,13 @@ class ScriptSteps:
 
     def end_local_step(self) -> None:
         """Record the end of a local step without a round after it."""
-        exchange = self._run.exchange
-        exchange.note_progress()
-        if exchange.is_asked_for_state():
+        node = self._run.node
+        node.applied.note_progress()
+        if self._run.exchange.is_asked_for_state():
             # Otherwise a returning peer would get the state at the end of the round, and miss the
             # next round, too.
             with self._run.stepper.at_anchor():
-                exchange.send_snapshot()
+                node.send_snapshot()
         self._run.answers.reached(2 * self._run.step - 1)
         self._run.model.extra.note_step()
         self.stop_if_asked()
@@ -292,7 +305,7 @@ class ScriptSteps:
             )
         at = None if after is None else self.coordinator.find(after)
         self._functions += ((function, at),)
-        self._run.exchange.on_step = self._call_functions
+        self._run.applied.on_step = self._call_functions
 
     def _call_functions(self, applied: messages.ApplyCommand) -> None:
         """Run the functions after a round that counts as a step, even if it was lost and changed

@@ -44,22 +44,22 @@ class SearchingPeer:
         def add(collected: Sequence[tuple[int, bytes]]) -> None:
             found.update((peer, plain_of(each)) for peer, each in collected)
 
-        exchange = self.run.exchange
-        before, exchange.on_collected = exchange.on_collected, add
+        applied = self.run.applied
+        before, applied.on_collected = applied.on_collected, add
         try:
             with suppress(RunOver):
                 self._rounds.run_collective(data)
         finally:
-            exchange.on_collected = before
+            applied.on_collected = before
         return found
 
     def pause(self, pause_s: float) -> None:
         """Wait for progress of other peers, and serve the node."""
         until = time.monotonic() + pause_s
-        self.run.exchange.serve_while(lambda: time.monotonic() < until)
+        self.run.node.serve_while(lambda: time.monotonic() < until)
         self.between_steps()
 
     def between_steps(self) -> None:
         """Record the end of a trial's step: this peer is not stalled, and stops if requested."""
-        self.run.exchange.note_progress()
-        self.run.exchange.interrupt()
+        self.run.applied.note_progress()
+        self.run.node.interrupt()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import nn
@@ -13,107 +13,23 @@ from gossip.ipc import messages as control
 from gossip.run import SavedStage
 
 NORMS = "gossip.gradient_norms"  # key in the state beside the model
-Step: TypeAlias = Callable[[Any, Any], float | None]
-"""Function that trains a step on inputs and targets. Returns the mean loss, if this peer has
-computed it."""
+MakeStep: TypeAlias = Callable[[Callable[[], None]], None]
+"""Function that makes a step of the script, with a function that takes part in its round."""
 
 
-@dataclass(frozen=True, slots=True)
-class MadeState:
-    """Outcome of a rebuild, with the fields of ``StateRebuilt``.
-
-    Attributes:
-        extra: State of the parameters beside the optimizer, if there is any.
-    """
-
-    source: Literal["", "checkpoint", "neighbours", "fresh"]
-    step: int = 0
-    fresh: int = 0
-    needs: tuple[tuple[int, int], ...] = ()
-    extra: Mapping[str, Any] | None = None
-
-
-class PassExecutor(Protocol):
-    """Gradient of the micro-batches that had their backward pass since ``reset``, as a sum over
-    their samples."""
-
-    samples: int
-
-    @property
-    def done(self) -> tuple[int, ...]:
-        """Numbers of these micro-batches, in order."""
-
-    @property
-    def loss(self) -> float | None:
-        """Mean loss of ``samples``; only in the last stage, else None."""
-
-    def reset(self) -> None: ...
-
-    def drop(self, micro_batch: int) -> None: ...
-
-
-class StageWork(Protocol):
-    """Passes of micro-batches, in the order of the node's requests."""
-
-    @property
-    def executor(self) -> PassExecutor: ...
-
-    @property
-    def activation_bytes(self) -> tuple[int, int]:
-        """Bytes of a micro-batch: received from the stage before, and sent to the next."""
-
-    def begin(self) -> None:
-        """Start a round, or restart this one."""
-
-    def run(
-        self, command: control.PassCommand, memory: memoryview | None
-    ) -> tuple[control.PassReply, int | None]:
-        """Compute a pass. Return the reply, and a descriptor of the memory that goes with it."""
-
-
-class GradientNorms:
-    """Euclidean norms of the gradients of the last round, by the number of the layer, before
-    anything clips them.
-
-    Args:
-        model: The layers of a stage, under their numbers.
-    """
-
-    def __init__(self, model: nn.ModuleDict) -> None:
-        self._model = model
-        self._norms: dict[str, float] = {}
+class StageNorms(Protocol):
+    """Norms of the gradients of the last round, which are part of the state beside the model."""
 
     def measure(self) -> None:
-        """Measure the norms. Call it once the layers have their gradients."""
-        for number, layer in self._model.items():
-            gradients = [each.grad for each in layer.parameters() if each.grad is not None]
-            norms = [torch.linalg.vector_norm(each.float()) for each in gradients]
-            whole = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
-            self._norms[number] = float(whole)
+        """Measure the norms, once the layers have their gradients."""
 
-    def state(self) -> dict[str, float]:
-        return dict(self._norms)
+    def state(self) -> dict[str, float]: ...
 
     def adopt(self, state: object) -> None:
         """Restore the norms from a packed state. Entries that are not norms are skipped."""
-        known = state.items() if isinstance(state, dict) else ()
-        self._norms = {
-            number: value for number, value in known if number in self._model and is_norm(value)
-        }
 
 
-def is_norm(value: object) -> bool:
-    return isinstance(value, float) and value >= 0.0
-
-
-Rebuild: TypeAlias = Callable[[int, Mapping[int, memoryview], bool], MadeState]
-"""Function that makes a state to continue with from a round, or returns the inputs that it needs.
-It receives the requested packed states of neighbouring stages, and whether no more can be
-requested."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnStage:
+class OwnStage(Protocol):
     """This peer's stage of a pipeline.
 
     Attributes:
@@ -121,20 +37,33 @@ class OwnStage:
         stages: Number of stages.
         model: Layers of the stage, under their numbers.
         optimizer: Optimizer of their parameters.
-        stepping: Makes ``Pipeline.step``, of a function that runs a round.
-        recut: Loads the layers from checkpoints of other stages. Returns the next round, its
-            ledger, and the state beside the model.
     """
 
     stage: int
     stages: int
     model: nn.ModuleDict
     optimizer: torch.optim.Optimizer
-    work: StageWork
-    norms: GradientNorms
-    stepping: Callable[[Callable[[], None]], Step]
-    rebuild: Rebuild
-    recut: Callable[[Sequence[SavedStage]], tuple[int, bytes, dict[str, Any]]]
+    norms: StageNorms
+
+    @property
+    def activation_bytes(self) -> tuple[int, int]:
+        """Bytes of a micro-batch: received from the stage before, and sent to the next."""
+
+    def step(self, x: Any, y: Any, make_step: MakeStep) -> float | None:
+        """Train a step (``Pipeline.step``)."""
+
+    def handle(self, message: control.StageMessage, fds: deque[int]) -> None:
+        """Take a message of the node, and its descriptors from the front of ``fds``."""
+
+    def drop_commands(self, round_id: int) -> None:
+        """Drop the commands of rounds before ``round_id``."""
+
+    def forget_commands(self) -> None:
+        """Drop all commands: their node is dead."""
+
+    def recut(self, parts: Sequence[SavedStage]) -> tuple[int, bytes, dict[str, Any]]:
+        """Load the layers from checkpoints of other stages. Return the next round, its ledger, and
+        the state beside the model."""
 
 
 class Pipeline:
@@ -148,11 +77,11 @@ class Pipeline:
         optimizer: Optimizer of the stage's parameters. ``step`` steps it.
     """
 
-    def __init__(self, stage: OwnStage, step: Step) -> None:
+    def __init__(self, stage: OwnStage, make_step: MakeStep) -> None:
         """Use ``peer.pipeline``."""
         self.stage, self.stages = stage.stage, stage.stages
         self.model, self.optimizer = stage.model, stage.optimizer
-        self._step = step
+        self._own, self._make_step = stage, make_step
 
     @property
     def is_first(self) -> bool:
@@ -176,4 +105,4 @@ class Pipeline:
             there are none.
         Raises: ConfigError: The number of samples is not that of the plan's micro-batches together.
         """
-        return self._step(x, y)
+        return self._own.step(x, y, self._make_step)

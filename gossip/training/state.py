@@ -1,13 +1,17 @@
 """A peer's whole training state as bytes: parameters, buffers, optimizer, and what else is to be
 kept. Never pickle.
 
-It has four files in the safetensors format. ``base`` has parameters that no round moves. ``state``
-is equal on all peers after the same commits: the other parameters, and the optimizer's memory.
-``settings`` has the values of the scripts: learning rates, and objects of ``Session.keep``. ``own``
-has the buffers of each peer, such as the running statistics of a BatchNorm. Each file has one JSON
-document, under the metadata key ``gossip``, with the place of each tensor. Equal states give equal
-bytes, so states are compared by digests. The base has a file of its own because it rarely changes:
-the same base is neither saved nor sent again.
+A state is a ``StateBundle`` of parts, each a file in the safetensors format. A checkpoint and the
+state for a peer that joins have other parts of the same content; the own state of a peer
+(``own_state``) is one part.
+
+A peer that joins receives four. ``base`` has parameters that no round moves. ``state`` is equal on
+all peers after the same commits: the other parameters, and the optimizer's memory. ``settings`` has
+the values of the scripts: learning rates, and objects of ``Session.keep``. ``own`` has the buffers
+of each peer, such as the running statistics of a BatchNorm. Each part has one JSON document, under
+the metadata key ``gossip``, with the place of each tensor. Equal states give equal bytes, so states
+are compared by digests. The base is a part because it rarely changes: the same base is neither
+saved nor sent again.
 
 Parameters and persistent buffers are read from the modules and not from ``model.state_dict()``,
 which scripts override: a replica is exact in all that is trained, whatever a script saves of it.
@@ -37,7 +41,6 @@ from gossip.run import checkpoints
 
 from .unprepared import parameters_of
 
-FORMAT = 2
 FILES = ("base", "state", "settings", "own")
 TRAINING_FILE = "training.safetensors"
 BLOCK_BYTES = 4 * 2**20
@@ -97,7 +100,9 @@ class StateFile:
                 raise
             place = f"{found[2]} of {names[int(found[1])]}, in the optimizer's state,"
             raise UnsupportedModel(place + error.message[found.end() :], error.hint) from None
-        text = json.dumps({"format": FORMAT, **plain}, separators=(",", ":"), sort_keys=True)
+        text = json.dumps(
+            {"format": checkpoints.FORMAT, **plain}, separators=(",", ":"), sort_keys=True
+        )
         header: dict[str, Any] = {"__metadata__": {_KEY: text}}
         self._tensors: list[tuple[int, int, Tensor]] = []  # begin and end of each
         end = 0
@@ -150,38 +155,28 @@ class StateFile:
         return found.digest(DIGEST_BYTES)
 
 
-class PackingPlan:
-    """Plan of a packed state: all but the numbers, which ``write`` copies once each.
+class StateBundle(dict[str, StateFile]):
+    """Parts of a state, by name: all but the numbers, which are read when a part is written."""
 
-    Attributes:
-        files: Files of a state, in the order of ``FILES``.
-        base: Bytes of the base, with the padding before the next file; 0: it is empty.
-        parts: Bytes of the state that is equal on all peers, including the base, and of each other
-            file.
-        nbytes: Bytes of all.
-    """
-
-    def __init__(self, files: Sequence[StateFile]) -> None:
-        self.files = dict(zip(FILES, files, strict=True))
-        base, state, *others = [file.nbytes for file in files]
-        self.base = base if files[0].has_tensors else 0
-        self.parts = (base + state, *others)
-        self.nbytes = sum(self.parts)
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all parts, each with the padding before the next."""
+        return sum(part.nbytes for part in self.values())
 
     def write(self, memory: memoryview) -> None:
         """Pack the present state into ``memory``, which is zero and has ``nbytes``."""
         at = 0
-        for file in self.files.values():
-            file.write(memory[at : at + file.nbytes])
-            at += file.nbytes
+        for part in self.values():
+            part.write(memory[at : at + part.nbytes])
+            at += part.nbytes
 
     def digest(self) -> bytes:
         """Return the ``state_digest`` of the packed state, without memory for it."""
         digest = blake2b(digest_size=DIGEST_BYTES)
-        for file in self.files.values():
-            for block in file.blocks():
+        for part in self.values():
+            for block in part.blocks():
                 digest.update(block)
-            digest.update(b"\0" * (file.nbytes - file.length))
+            digest.update(b"\0" * (part.nbytes - part.length))
         return digest.digest()
 
 
@@ -190,9 +185,9 @@ def plan_state(
     optimizer: torch.optim.Optimizer,
     extra: Mapping[str, Any],
     trained: Sequence[Tensor] | None = None,
-) -> PackingPlan:
-    """Return the plan to pack the model's state (persistent buffers included), the optimizer's, and
-    ``extra``.
+) -> StateBundle:
+    """Return the bundle for a peer that joins: the model's state (persistent buffers included), the
+    optimizer's, and ``extra``.
 
     Args:
         extra: Tensors, numbers, strings, None, or lists, tuples and dicts of these.
@@ -204,14 +199,19 @@ def plan_state(
     parameters, own = model_document(model)
     base = _select_base(parameters, trained)
     moved = {name: each for name, each in parameters.items() if name not in base}
-    return PackingPlan(
-        (
-            StateFile({"model": base}),
-            StateFile({"model": moved, **of_optimizer}, names),
-            StateFile({"groups": groups, "extra": dict(extra)}),
-            StateFile({"model": own}),
-        )
+    return StateBundle(
+        base=StateFile({"model": base}),
+        state=StateFile({"model": moved, **of_optimizer}, names),
+        settings=StateFile({"groups": groups, "extra": dict(extra)}),
+        own=StateFile({"model": own}),
     )
+
+
+def sizes_of(bundle: StateBundle) -> tuple[tuple[int, ...], int]:
+    """Return the bytes of the state that is equal on all peers, with the base, and of each other
+    part; and the bytes of the base, 0 if it is empty."""
+    base, state, *others = [part.nbytes for part in bundle.values()]
+    return (base + state, *others), base if bundle["base"].has_tensors else 0
 
 
 def plan_checkpoint(
@@ -219,9 +219,10 @@ def plan_checkpoint(
     optimizer: torch.optim.Optimizer,
     extra: Mapping[str, Any],
     trained: Sequence[Tensor] | None = None,
-) -> dict[str, StateFile]:
-    """Return the files of a checkpoint, by name. ``model.safetensors`` has the model's tensors
-    under their own names, so that any program can load it, except those in ``base.safetensors``.
+) -> StateBundle:
+    """Return the bundle of a checkpoint; its parts are named like their files.
+    ``model.safetensors`` has the model's tensors under their own names, so that any program can
+    load it, except those in ``base.safetensors``.
 
     Args:
         trained: As of ``plan_state``.
@@ -231,11 +232,11 @@ def plan_checkpoint(
     base = _select_base(parameters, trained)
     rest = {name: each for name, each in {**parameters, **own}.items() if name not in base}
     training = {**optimizer_document(optimizer), "extra": dict(extra)}
-    return {
-        **({checkpoints.BASE_FILE: StateFile({**base})} if base else {}),
+    parts = {
         checkpoints.MODEL_FILE: StateFile(rest),
         TRAINING_FILE: StateFile(training, names_of(model, optimizer)),
     }
+    return StateBundle({checkpoints.BASE_FILE: StateFile({**base}), **parts} if base else parts)
 
 
 def _select_base(parameters: Tensors, trained: Sequence[Tensor] | None) -> Tensors:
@@ -401,7 +402,7 @@ def read_some(
         document = json.loads(opened.metadata()[_KEY])
         # Copies: the file may change under a mapped tensor.
         tensors = {name: opened.get_tensor(name).clone() for name in filter(wanted, opened.keys())}
-        if document.pop("format", None) != FORMAT:
+        if document.pop("format", None) != checkpoints.FORMAT:
             raise StateMismatch("the state is of another version of gossip")
         for name, keys in at_most.items():
             document[name]["dict"] = [pair for pair in document[name]["dict"] if pair[0] in keys]
@@ -596,7 +597,7 @@ def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
     with _reading("the packed state", safetensors.SafetensorError):
         document = json.loads(header["__metadata__"][_KEY])
         tensors: Tensors = safetensors.torch.load(data)
-    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
+    if not isinstance(document, dict) or document.pop("format", None) != checkpoints.FORMAT:
         raise StateMismatch(
             "the packed state is of another version of gossip", "run the same version on all peers"
         )

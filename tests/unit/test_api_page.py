@@ -152,7 +152,9 @@ def members(cls: type, chosen: tuple[str, ...] | None) -> list[str]:
     if chosen is not None:
         return list(chosen)
     fields = {field.name for field in dataclasses.fields(cls)} if is_data(cls) else set[str]()
-    public = [name for name in vars(cls) if not name.startswith("_") and name not in fields]
+    kinds = cls.__mro__[:-1] if cls is gossip.Session else (cls,)  # its methods are in several
+    known = dict.fromkeys(name for kind in kinds for name in vars(kind))
+    public = [name for name in known if not name.startswith("_") and name not in fields]
     return ["__call__", *public] if "__call__" in vars(cls) else public
 
 

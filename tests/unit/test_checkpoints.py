@@ -81,7 +81,7 @@ def test_what_is_written_is_what_is_read(folder: Path) -> None:
         name: data + b"500" for name, data in FILES.items()
     }
     assert {key: found.manifest[key] for key in ABOUT} == ABOUT
-    assert (found.manifest["format"], found.manifest["step"]) == (1, 500)
+    assert (found.manifest["format"], found.manifest["step"]) == (2, 500)
     assert found.nbytes == sum(len(data) + 3 for data in FILES.values())
     assert (folder / "latest").read_text() == "step-000000500\n"
     assert sorted(os.listdir(folder)) == ["latest", "step-000000500"]
@@ -650,8 +650,8 @@ def test_a_step_that_is_none_is_refused(folder: Path, step: Any) -> None:
 
 
 def test_another_format_is_not_damage_but_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigError, match="has format 2, this gossip reads 1") as raised:
-        checkpoints.open_at(forged(folder, format=2))
+    with pytest.raises(ConfigError, match="has format 3, this gossip reads 2") as raised:
+        checkpoints.open_at(forged(folder, format=3))
     assert not isinstance(raised.value, DamagedCheckpoint)
 
 

@@ -107,7 +107,7 @@ def test_all_peers_clip_to_the_norm_that_they_agree_on() -> None:
         swarm.session.prepare(model, optimizer, clip_norm=0.5)
         step(model, optimizer, 0)
         while swarm.session.round < 2:
-            swarm.session._exchange._serve(lambda: swarm.session.round == 2)
+            swarm.session._node.serve(lambda: swarm.session.round == 2)
     assert (flat_parameters(model) - before).norm().item() == pytest.approx(0.625, rel=1e-5)
     assert "clip_norm" not in optimizer.param_groups[0]
 

@@ -51,7 +51,7 @@ def run_of(peer: int, f: int = 0, told: list[str] | None = None) -> Any:
         peer=peer,
         config=SimpleNamespace(f=f, peers_max=4),
         answers=CollectiveAnswers(f),
-        roster=SimpleNamespace(alive=4),
+        view=SimpleNamespace(alive=4),
         notify=[].append if told is None else told.append,
     )
 

@@ -188,7 +188,7 @@ def test_a_late_update_and_a_node_that_died_leave_what_is_owed_as_it_was() -> No
         for seed in range(3):
             backward(model, seed)
             optimizer.step()
-            encoder = swarm.session._exchange.model.encoder
+            encoder = swarm.session._run.model.encoder
             assert encoder is not None
             owed.append(None if encoder.residual is None else encoder.residual.copy())
     assert np.array_equal(*seen), "the node that was started again is offered the same bytes"

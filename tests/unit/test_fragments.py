@@ -467,7 +467,7 @@ def test_the_memory_of_a_sender_is_of_one_fragment() -> None:
         differences = []
         for seed in range(3):
             step(model, optimizer, seed)
-        differences = swarm.session._exchange.model.sender_memory
+        differences = swarm.session._run.model.sender_memory
         assert differences is not None
         assert len(differences) == 2
         assert np.array_equal(differences[1].numpy(), sent[1][:42])  # type: ignore[union-attr]

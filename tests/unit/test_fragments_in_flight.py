@@ -86,7 +86,7 @@ def test_who_is_stopped_within_an_interval_has_the_round_in_flight_in_its_checkp
 def test_who_leaves_its_round_to_the_others_keeps_no_steps_that_they_may_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gossip.training.session.HURRIED_S", 0.05)
+    monkeypatch.setattr("gossip.training.leaving.HURRIED_S", 0.05)
     saved, own = stopped_in_an_interval(tmp_path, last=0)
     assert saved == 2
     assert not own.get("parameters")

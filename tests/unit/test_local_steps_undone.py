@@ -100,7 +100,7 @@ def test_rates_of_a_resumed_peer_are_those_of_the_checkpoint_and_not_of_its_own_
         peer.prepare(model, optimizer)
         settings = settings_of(optimizer, 6)
         settings["groups"][0]["lr"] = 0.025
-        peer._exchange.model.extra.load({STATE: settings})
+        peer._run.model.extra.load({STATE: settings})
 
         def loads_undone(*_: Any) -> OwnState:
             optimizer.param_groups[0]["lr"] = 0.5
@@ -123,7 +123,7 @@ def test_a_state_at_the_end_has_what_was_kept_as_it_was_behind_the_last_round(
         for seed in range(steps):
             step(model, optimizer, seed)
             scheduler.step()
-    state = swarm.session._exchange.model.extra.now()
+    state = swarm.session._run.model.extra.now()
     assert state["scheduler"]["last_epoch"] == kept
     assert state[STATE]["groups"][0]["lr"] == 0.1 * 0.5**kept
     assert state[STATE]["step"] == 3
@@ -137,7 +137,7 @@ def test_a_state_has_the_answers_of_now_whatever_else_is_of_the_begin_of_the_rou
         step(model, optimizer, 0)
         place = (1, 0, "mean")
         peer._collectives.answers._answers[place] = {0: b"answer"}
-        assert peer._exchange.model.extra.now()[ANSWERS] == [[*place, [[0, b"answer".hex()]]]]
+        assert peer._run.model.extra.now()[ANSWERS] == [[*place, [[0, b"answer".hex()]]]]
 
 
 def test_a_sparse_gradient_becomes_a_model_difference() -> None:

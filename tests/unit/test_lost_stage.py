@@ -16,12 +16,13 @@ from trainer_fakes import pack_state
 
 from gossip.config import LostStage, PipelineConfig, RunConfig
 from gossip.run import checkpoints
-from gossip.training import NORMS, GradientNorms, MadeState
+from gossip.training import NORMS
 from gossip.training.state import plan_checkpoint
 from gossip_pipelines.planning import model_of, walk_without_data
 from gossip_pipelines.stages import TrainedLayer, between, counterparts
+from gossip_pipelines.stages.norms import GradientNorms
 from gossip_pipelines.stages.place import place_stage
-from gossip_pipelines.stages.rebuilding import StageRebuilder
+from gossip_pipelines.stages.rebuilding import MadeState, StageRebuilder
 
 CUTS = ((0, 1), (2, 3), (4, 5))  # the embedding and a block; two blocks; a block and the head
 

@@ -81,7 +81,7 @@ def offered(told: Told) -> Offers:
 def noted_states(peer: Session) -> list[dict[str, Any]]:
     """What is beside the model in the states that it gives from now on."""
     states: list[dict[str, Any]] = []
-    extra = peer._exchange.model.extra
+    extra = peer._run.model.extra
     now = extra.now
 
     def noted() -> dict[str, Any]:
@@ -318,7 +318,7 @@ def test_the_momentum_of_a_sender_has_an_update_once() -> None:
             swarm.session.prepare(model, optimizer)
             for at in range(8):
                 step(model, optimizer, at)
-            memories.append(swarm.session._exchange.model.sender_memory)
+            memories.append(swarm.session._run.model.sender_memory)
     ours, theirs = [memory[0] for memory in memories if memory is not None]
     assert ours is not None
     assert theirs is not None
@@ -383,7 +383,7 @@ def test_what_others_decode_of_an_update_that_is_offered_again_is_of_its_round()
         backward(model, 0)
         gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
         optimizer.step()
-        encoder = swarm.session._exchange.model.encoder
+        encoder = swarm.session._run.model.encoder
         owed = None if encoder is None else encoder.saved()
     update, decoded = found
     assert np.array_equal(update, decoded)
@@ -543,8 +543,8 @@ def test_an_update_of_parameters_that_a_state_has_replaced_is_not_offered_again(
         peer = swarm.session
         peer.prepare(model, optimizer)
         step(model, optimizer, 0)
-        exchange = peer._exchange
-        exchange.serve_while(lambda: not exchange.restores)
+        exchange = peer._run.exchange
+        peer._node.serve_while(lambda: not peer._run.applied.restores)
         assert exchange.in_flight == 0
         assert not exchange.settle()
         swarm.session.close()

@@ -139,7 +139,7 @@ def test_what_a_script_writes_to_its_gradients_is_seen_by_nobody_and_gone_with_t
     vectors, left = results(3), []
     with FakeNodeSwarm(giving(vectors, left), peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
-        results_in = swarm.session._exchange.model.arena.results
+        results_in = swarm.session._run.model.arena.results
         for seed, vector in enumerate(vectors):
             backward(model, seed)
             optimizer.step()

@@ -70,7 +70,7 @@ def peer_of(peer: int, f: int, alive: int, gather: Callable[..., Any]) -> Any:
     """A peer whose values nothing but ``gather`` exchanges."""
     calls = {"between_steps": lambda: None, "pause": lambda pause_s: None}
     config, roster = SimpleNamespace(seed=0, f=f), SimpleNamespace(alive=alive)
-    run = SimpleNamespace(peer=peer, config=config, roster=roster)
+    run = SimpleNamespace(peer=peer, config=config, view=roster)
     return SimpleNamespace(run=run, gather=gather, **calls)
 
 

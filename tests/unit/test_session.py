@@ -263,9 +263,9 @@ def test_a_closure_is_evaluated_once_and_its_loss_returned():
 
 
 def test_a_trainer_that_waits_for_a_slow_round_is_not_stalled(monkeypatch):
-    from gossip.training import exchange
+    from gossip.training import serving
 
-    monkeypatch.setattr(exchange, "WAKE_S", 0.001)
+    monkeypatch.setattr(serving, "WAKE_S", 0.001)
     model, optimizer = small_model()
 
     def node(n: FakeNode) -> None:
@@ -1230,7 +1230,7 @@ def test_a_forked_child_lets_go_of_the_channel_and_takes_no_part():
             except ConfigError as error:
                 os.write(write, str(error).encode())
             swarm.session.close()
-            gone = swarm.session._exchange.link._channel.fileno() == -1
+            gone = swarm.session._node.link._channel.fileno() == -1
             os.write(write, b"|gone" if gone else b"|held")
             os._exit(0)
         os.waitpid(child, 0)

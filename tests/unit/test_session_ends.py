@@ -209,7 +209,7 @@ ROUND_NEVER_ENDS = """
 def test_a_round_in_flight_is_not_waited_for_without_limit(start, by_signal):
     """The others hang, and this peer has left its loop."""
     process = start(
-        "" if by_signal else "        import gossip.training.session as s; s.CLOSE_S = 1.0\n",
+        "" if by_signal else "        import gossip.training.leaving as s; s.CLOSE_S = 1.0\n",
         ROUND_NEVER_ENDS,
         "        peer.close()\n        say('left')\n",
     )

@@ -80,7 +80,7 @@ def test_who_counts_by_itself_has_them_when_it_has_closed_and_so_has_its_last_wo
         assert flat_parameters(model).equal(others_state()[1])
         [goodbye] = [said for said in swarm.nodes[0].heard if isinstance(said, control.Close)]
         assert swarm.session.confirmed
-        assert goodbye.digest == swarm.session._exchange.model.trained.layout.digest_parameters()
+        assert goodbye.digest == swarm.session._run.model.trained.layout.digest_parameters()
 
 
 def test_a_copy_is_given_meanwhile_to_one_that_needs_it() -> None:

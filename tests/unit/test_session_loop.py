@@ -475,7 +475,7 @@ def test_clipping_between_backward_and_step_is_of_the_own_gradient_and_a_hook_cl
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.25)
         optimizer.step()
         while swarm.session.round < 2:
-            swarm.session._exchange._serve(lambda: swarm.session.round == 2)
+            swarm.session._node.serve(lambda: swarm.session.round == 2)
         assert sent == [pytest.approx(0.25, rel=1e-3)]
         assert float((flat_parameters(model) - before).norm()) == pytest.approx(1.0, rel=1e-3), (
             "0.5 in each of two rounds"
@@ -741,7 +741,7 @@ def test_a_gradient_of_weights_that_a_late_peer_has_left_behind_is_not_offered()
         swarm.session.prepare(model, both)
         backward(model, 0)
         both[0].step()
-        swarm.session._exchange.model.steps += 1  # as a round that was applied since
+        swarm.session._run.model.steps += 1  # as a round that was applied since
         both[1].step()
     assert offered == [0]
 
@@ -1125,11 +1125,11 @@ def test_a_signal_in_the_wait_for_a_round_is_no_end_of_the_run(loop: str) -> Non
         session.shard(DataLoader(TensorDataset(torch.zeros(8, 5))))
 
         def wait_go() -> None:
-            session._stop()
+            session._leaving.stop()
 
-        session._exchange.wait_go = wait_go  # type: ignore[assignment,method-assign]
+        session._run.exchange.wait_go = wait_go  # type: ignore[assignment,method-assign]
         with pytest.raises(SystemExit) as ended:
             list(getattr(session, loop)(5))
         assert ended.value.code == 143
-        assert session._exchange.halted is not None
-        assert session._exchange.halted.exit_code == 0
+        assert session._node.halted is not None
+        assert session._node.halted.exit_code == 0

@@ -64,7 +64,7 @@ def test_a_node_that_dies_in_a_round_is_offered_the_same_update_again_and_the_me
         assert np.array_equal(*seen)
         assert np.allclose(seen[0][: len(raw)], 0.1 * raw.numpy(), rtol=1e-6)
         assert (seen[0][len(raw) :] == PRESENT).all(), "the sender is given nothing but gradients"
-        (memory,) = swarm.session._exchange.model.sender_memory  # type: ignore[misc]
+        (memory,) = swarm.session._run.model.sender_memory  # type: ignore[misc]
         assert np.array_equal(memory.numpy(), seen[0][: len(raw)])  # type: ignore[union-attr]
 
 

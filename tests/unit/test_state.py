@@ -19,6 +19,7 @@ from gossip.training.state import (
     load_checkpoint,
     plan_checkpoint,
     plan_state,
+    sizes_of,
     state_digest,
     unpack_state,
 )
@@ -76,7 +77,7 @@ def parts(model, optimizer, extra) -> list[bytes]:
     data = pack_state(model, optimizer, extra)
     edges = [0, *itertools.accumulate(part_sizes(data))]
     assert edges[-1] == len(data)
-    assert part_sizes(data) == plan_state(model, optimizer, extra).parts
+    assert part_sizes(data) == sizes_of(plan_state(model, optimizer, extra))[0]
     return [data[start:stop] for start, stop in itertools.pairwise(edges)]
 
 

@@ -201,10 +201,10 @@ def test_the_deadline_of_a_round_is_what_the_node_says() -> None:
     with FakeNodeSwarm(script, local_steps=2, outer="mean") as swarm:
         peer = swarm.session
         peer.prepare(model, optimizer)
-        found.append(peer._exchange.deadline_s)
+        found.append(peer._run.exchange.deadline_s)
         step(model, optimizer, 0)
         step(model, optimizer, 1)
-        found.append(peer._exchange.deadline_s)
+        found.append(peer._run.exchange.deadline_s)
     assert found == [0.0015, 0.0]
 
 
@@ -234,7 +234,7 @@ def test_a_peer_is_late_for_a_round_that_began_before_it_was_done_with_an_earlie
         peer = swarm.session
         peer.prepare(model, optimizer)
         for round_id in range(3):
-            late.append(peer._exchange.late_s(time.monotonic()) > 0.0)
+            late.append(peer._run.exchange.late_s(time.monotonic()) > 0.0)
             for at in range(2 if round_id < 2 else 0):
                 step(model, optimizer, at)
     assert late == [True, False, True], "the first has just begun with what it trains"

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
-from gossip.config import PipelineConfig, RunConfig
+from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.run import Cut
-from gossip.training import Step, Steps
+from gossip.training import Steps
 from gossip_pipelines.planning import (
     LayerMaker,
     check_same,
@@ -21,7 +19,7 @@ from gossip_pipelines.planning import (
 )
 
 from .executor import Loss, StageExecutor
-from .passes import Around, StageWork, boundaries, rows_of
+from .passes import Around, StageWork, boundaries
 from .rebuilding import MakeOptimizer, StageModel
 
 
@@ -79,39 +77,3 @@ def work_of(stage: StageModel, around: Around, loss: Loss, seed: int, steps: Ste
             "edit the plan, so that the stage has a layer with parameters",
         )
     return StageWork(executor, parameter.device, *around, steps)
-
-
-def stepping_in_stage(
-    stage: StageModel, plan: PipelineConfig, work: StageWork, run: Callable[[], None]
-) -> Step:
-    """Return the step function of this stage. ``run``: computes its passes."""
-
-    def step(x: Any, y: Any) -> float | None:
-        work.inputs = rows_of(x, plan, "inputs") if stage.stage == 0 else ()
-        work.targets = rows_of(y, plan, "targets") if stage.is_last else ()
-        work.loss = None
-        run()
-        return work.loss
-
-    return step
-
-
-def stepping_alone(
-    work: StageWork, optimizer: torch.optim.Optimizer, number: Callable[[], int]
-) -> Step:
-    """Return the step function of a peer with all layers, which needs no rounds. ``number``: number
-    of the step."""
-
-    def step(x: Any, y: Any) -> float | None:
-        executor = work.executor
-        executor.reset()
-        executor.forward(number(), 0, x.to(work.device), y.to(work.device))
-        executor.backward(0)
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad /= executor.samples
-        optimizer.step()
-        return executor.loss
-
-    return step

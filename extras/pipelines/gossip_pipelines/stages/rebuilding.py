@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +15,8 @@ from gossip.training import (
     ANSWERS,
     NORMS,
     TRAINING_FILE,
-    MadeState,
     PeerRun,
     StateMismatch,
-    is_norm,
     load_checkpoint,
     load_optimizer,
     read_state_file,
@@ -26,6 +24,7 @@ from gossip.training import (
 )
 
 from .neighbours import TrainedLayer, between, counterparts
+from .norms import is_norm
 
 MakeOptimizer: TypeAlias = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
 
@@ -80,6 +79,21 @@ class StageModel:
         names = {id(parameter): name for name, parameter in model.named_parameters()}
         groups = self.make_optimizer(model.parameters()).param_groups
         return [names[id(each)] for group in groups for each in group["params"]]
+
+
+@dataclass(frozen=True, slots=True)
+class MadeState:
+    """Outcome of a rebuild, with the fields of ``StateRebuilt``.
+
+    Attributes:
+        extra: State of the parameters beside the optimizer, if there is any.
+    """
+
+    source: Literal["", "checkpoint", "neighbours", "fresh"]
+    step: int = 0
+    fresh: int = 0
+    needs: tuple[tuple[int, int], ...] = ()
+    extra: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ class Searching:
                 "value": own[0],
                 "took_s": took_s(),
                 "waited_s": waited_s,
-                "alive": self._peer.run.roster.alive,
+                "alive": self._peer.run.view.alive,
             }
 
         found: dict[int, Any] = {}

@@ -1,0 +1,188 @@
+"""Steps of a peer's stage: it computes the passes that the node requests in a round, and rebuilds
+the state of a lost stage."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, assert_never
+
+import torch
+from torch import Tensor
+
+from gossip.core import events
+from gossip.ipc import map_received, messages as control
+from gossip.run import SavedStage
+from gossip.training import MakeStep, PeerRun
+
+from .norms import GradientNorms
+from .passes import StageWork, rows_of
+from .rebuilding import StageModel, StageRebuilder
+from .recutting import Recut, load_recut
+
+
+class StageStep:
+    """This peer's stage in the rounds of the run (``gossip.training.OwnStage``).
+
+    Attributes:
+        stage: Number of the stage, from 0.
+        stages: Number of stages.
+        model: Layers of the stage, under their numbers.
+        optimizer: Optimizer of their parameters.
+        norms: Norms of their gradients.
+    """
+
+    def __init__(
+        self,
+        run: PeerRun,
+        placed: StageModel,
+        work: StageWork,
+        optimizer: torch.optim.Optimizer,
+    ) -> None:
+        self.stage, self.stages = placed.stage, len(placed.cut)
+        self.model, self.optimizer = placed.model, optimizer
+        self.norms = GradientNorms(placed.model)
+        self._run, self._placed, self._work = run, placed, work
+        self._rebuilder = StageRebuilder(placed, optimizer, run)
+        self._commands: deque[tuple[control.StageCommand, memoryview | None]] = deque()
+        self._beside: dict[int, memoryview] = {}  # states of other stages, for a rebuild
+
+    @property
+    def activation_bytes(self) -> tuple[int, int]:
+        return self._work.activation_bytes
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def step(self, x: Any, y: Any, make_step: MakeStep) -> float | None:
+        plan, work = self._run.config.pipeline, self._work
+        if plan is None:
+            return self._step_alone(x, y)
+        work.inputs = rows_of(x, plan, "inputs") if self.stage == 0 else ()
+        work.targets = rows_of(y, plan, "targets") if self._placed.is_last else ()
+        work.loss = None
+        make_step(self._run_round)
+        return work.loss
+
+    def _step_alone(self, x: Tensor, y: Tensor) -> float | None:
+        """Make the step of a peer with all layers, which needs no round."""
+        executor, device = self._work.executor, self._work.device
+        executor.reset()
+        executor.forward(self._run.step, 0, x.to(device), y.to(device))
+        executor.backward(0)
+        for group in self.optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad /= executor.samples
+        self.optimizer.step()
+        return executor.loss
+
+    def _run_round(self) -> None:
+        """Compute the passes that the node requests, until the round is applied and another may be
+        computed."""
+        node = self._run.node
+        round_id = self._run.exchange.wait_go().round_id
+        with node.applied.stepping():
+            # A restarted node has no record of computed passes, so the round begins again.
+            while node.claim_go(round_id):
+                self._work.begin()
+                self._run_passes(round_id)
+        if node.halted is None:
+            node.serve_until_go()
+
+    def _run_passes(self, round_id: int) -> None:
+        """Run passes until the round is applied, or until another round, or this one again, may be
+        computed."""
+        node = self._run.node
+
+        def is_over() -> bool:
+            return node.applied.round_id > round_id or node.may_go
+
+        while True:
+            node.serve(lambda: bool(self._commands) or is_over())
+            if is_over():
+                return
+            self._follow(*self._commands.popleft())
+            node.applied.note_progress()
+            node.link.flush()
+
+    def _follow(self, command: control.StageCommand, memory: memoryview | None) -> None:
+        match command:
+            case control.PassCommand():
+                self._run.node.link.queue(*self._work.run(command, memory))
+            case events.DropForward():
+                self._work.executor.drop(command.micro_batch)
+            case events.ResetSum():
+                self._work.executor.reset()
+            case control.CollectCommand():
+                self._collect(command)
+            case _ as never:
+                assert_never(never)
+
+    def _collect(self, command: control.CollectCommand) -> None:
+        executor, model = self._work.executor, self._run.model
+        assert executor.done == tuple(sorted(command.micro_batches)), (
+            f"asked for the update of {command.micro_batches}, and has that of {executor.done}"
+        )
+        if executor.samples:
+            update, layout = model.updates[command.slot], model.trained.layout
+            layout.flatten_gradients(update)
+            update[: layout.trained] /= executor.samples
+        loss = executor.loss
+        self._run.node.link.queue(
+            control.Contribute(
+                command.round_id,
+                command.slot,
+                executor.samples,
+                loss if loss is not None and math.isfinite(loss) else None,
+                rates=model.rates if executor.samples else (),
+                micro_batches=command.micro_batches,
+            )
+        )
+
+    # --- messages of the node ---------------------------------------------------------------------
+
+    def handle(self, message: control.StageMessage, fds: deque[int]) -> None:
+        match message:
+            case control.BesideCommand():
+                self._beside[message.stage] = map_received(fds.popleft(), message.nbytes)
+            case control.RebuildCommand():
+                self._rebuild(message)
+            case control.PassCommand(nbytes=nbytes) if nbytes:
+                self._commands.append((message, map_received(fds.popleft(), nbytes)))
+            case _:
+                self._commands.append((message, None))
+
+    def drop_commands(self, round_id: int) -> None:
+        stale = [each for each, _ in self._commands if each.round_id < round_id]
+        for command in stale:
+            # A pass still gets a reply, because the node sends the next pass after that.
+            if isinstance(command, control.PassCommand):
+                about = command.round_id, command.micro_batch, command.attempt, command.backward
+                reply = control.PassReply(*about, 0, audit=command.audit)
+                self._run.node.link.queue(reply)
+        self._commands = deque(each for each in self._commands if each[0].round_id >= round_id)
+
+    def forget_commands(self) -> None:
+        self._commands.clear()
+
+    # --- states -----------------------------------------------------------------------------------
+
+    def _rebuild(self, message: control.RebuildCommand) -> None:
+        beside, self._beside = self._beside, {}
+        node, model = self._run.node, self._run.model
+        made = self._rebuilder.make(message.round_id, beside, message.is_last)
+        if made.extra is not None:
+            model.extra.load(dict(made.extra))
+        about = message.round_id, made.source, made.step
+        if not made.source:
+            node.link.queue(events.StateRebuilt(*about, needs=made.needs))
+            return
+        # Kept objects of the script, such as a scheduler, belong to that round.
+        restored_at = made.step if made.source == "checkpoint" else message.round_id
+        node.note_loaded(message.round_id, restored_at)
+        digest = model.plan_state().digest()
+        node.link.queue(events.StateRebuilt(*about, digest, made.fresh))
+
+    def recut(self, parts: Sequence[SavedStage]) -> Recut:
+        return load_recut(self._placed, self.optimizer, parts, self._run.model.extra.check)

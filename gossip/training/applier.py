@@ -1,0 +1,193 @@
+"""Application of the node's results and states to the model, and the count of its rounds."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from gossip.core import events, is_further
+from gossip.errors import GossipError
+from gossip.ipc import clip, messages as control
+
+from .local_model import LocalModel
+from .node_link import NodeLink
+from .optimizer import in_train_mode
+from .replicas import ReplicaCheck
+
+logger = logging.getLogger(__name__)
+
+
+class Applier:
+    """Applies results of rounds and states of other peers to the model, and replies to the node.
+
+    Attributes:
+        model: The model, and the operations that change it.
+        replicas: Compares replicas; None: they are not compared.
+        on_step: Called after each round that is a step of the run, or a further one, once it is
+            applied.
+        on_collected: Called with the data of peers in a collective operation, once per round.
+        round_id: The next round to run on the present parameters.
+        collectives: Number of earlier rounds that were no steps.
+        lost: Rounds that were to step the optimizer and did not.
+        restores: Number of times that a state of other peers replaced this peer's.
+        restored_at: Round of the last restored state; -1: none.
+        answered: Last round that answered a step of the kind under way.
+        offered_at: Time of the last offer; infinite: none since the parameters were replaced.
+        snapshots_due: Copies of the state that the node has requested. While a round can be
+            computed, they wait.
+    """
+
+    replicas: ReplicaCheck | None = None
+
+    def __init__(self, model: LocalModel, link: NodeLink) -> None:
+        self.model, self._link = model, link
+        self.on_step: Callable[[control.ApplyCommand], None] = lambda applied: None
+        self.on_collected: Callable[[Sequence[tuple[int, bytes]]], None] = lambda given: None
+        self.round_id = self.collectives = self.lost = self.restores = self.snapshots_due = 0
+        self.restored_at = self.answered = -1
+        self.offered_at = math.inf
+        self._offered = -1  # round of the last offer
+        self._kind = 0  # of the present or last step; 0: any kind
+        self._in_step = False
+        self._ended_at, self._digest = -1, b""  # of the replica as training ended: its changes
+
+    @property
+    def step(self) -> int:
+        """Number of steps in the parameters: all rounds except collective operations and further
+        steps of other optimizers."""
+        return self.round_id - self.collectives
+
+    @property
+    def state_step(self) -> int:
+        """Next step of the last restored state; 0 without any."""
+        return max(0, self.restored_at - self.collectives)
+
+    # --- position ---------------------------------------------------------------------------------
+
+    def start_at(self, step: int, round_id: int) -> None:
+        """Record that the model was loaded from the checkpoint of ``step``, before ``round_id``."""
+        self.round_id = self.restored_at = round_id
+        self.collectives = round_id - step
+
+    def begin_round(self, round_id: int, collectives: int) -> None:
+        """Record the round to compute."""
+        if round_id > self.round_id:  # this peer took no part in the rounds between
+            self.answered = round_id - 1
+        self.round_id, self.collectives = round_id, collectives
+
+    def begin_step(self, kind: int) -> None:
+        """Record that a step of this kind is under way."""
+        self._kind = kind
+        self.model.has_kinds = self.model.has_kinds or kind > 0
+
+    def note_offer(self, round_id: int, kind: int) -> None:
+        """Record that this peer takes part in a round."""
+        self._offered, self._kind, self.offered_at = round_id, kind, time.monotonic()
+        self.note_progress()
+
+    @contextmanager
+    def stepping(self, has_update: bool = True) -> Iterator[None]:
+        """Return a context of a step. With an update the script no longer needs its gradients."""
+        self._in_step = has_update
+        try:
+            yield
+        finally:
+            self._in_step = False
+
+    def note_progress(self) -> None:
+        """Record in the arena that the trainer is making progress."""
+        self.model.arena.note_progress(self.round_id)
+
+    # --- results ----------------------------------------------------------------------------------
+
+    def apply(self, message: control.ApplyCommand) -> None:
+        """Apply the result of a round."""
+        self.queue_snapshots()
+        # A restarted node may repeat messages of its predecessor.
+        is_new = message.round_id >= self.round_id
+        if message.slot >= 0 and is_new:
+            self.model.apply(message, message.kind == self._kind, self._in_step)
+        if is_new:
+            self.collectives += not message.is_step
+            self.lost += message.is_step and message.slot < 0
+        if is_operation(message):
+            self.on_collected(message.collected)
+        elif self.model.encoder is not None:
+            self.model.encoder.settle(message.round_id, message.taken)
+        self.round_id = max(self.round_id, message.round_id + 1)
+        if is_new and not is_operation(message):
+            self._note_step(message)
+        if message.replica and self.replicas is not None and self._offered == message.round_id:
+            self.replicas.note_difference(message.round_id, message.replica)
+        self.note_progress()
+        self._link.queue(control.AppliedReply(message.round_id, message.slot))
+
+    def _note_step(self, message: control.ApplyCommand) -> None:
+        # A lost round counts, too: otherwise two kinds of steps, each with too few peers, would
+        # block each other forever. A round of kind 0 counts for every kind.
+        kind = self._kind
+        same = message.kind == 0 or message.kind >> 1 == kind >> 1  # first or further
+        if same if kind else message.is_step:
+            self.answered = message.round_id
+        self.on_step(message)
+        if self.replicas is not None:
+            is_own = message.round_id == self._offered == self.answered
+            self.replicas.follow_step(self.step, is_own)
+
+    # --- states -----------------------------------------------------------------------------------
+
+    def queue_snapshots(self) -> None:
+        """Copy the state for the node, once per request. The parameters are those that all peers
+        share."""
+        while self.snapshots_due:
+            self.snapshots_due -= 1
+            with in_train_mode(self.model.trained.optimizer):
+                copied = self.model.copy_state(self.round_id)
+            self._link.queue(*copied)
+
+    def restore(self, message: control.RestoreCommand, fd: int) -> bool:
+        """Load the state of other peers. Return whether it fits."""
+        error = ""
+        try:
+            self.model.restore(message, fd)
+        except GossipError as failure:
+            error = clip(str(failure))
+            logger.warning("cannot take over the swarm's state: %s", failure)
+        else:
+            self.note_loaded(message.round_id, message.round_id)
+        self._link.queue(events.Restored(message.round_id, error))
+        return not error
+
+    def note_loaded(self, round_id: int, restored_at: int) -> None:
+        """Record that the state before ``round_id`` was loaded; its kept objects belong to the
+        round ``restored_at``."""
+        self.model.note_replaced()
+        self.restores += 1
+        if self.replicas is not None:
+            self.replicas.note_replaced()
+        self.offered_at = math.inf
+        self.round_id, self.restored_at = round_id, restored_at
+        self.answered = max(self.answered, round_id - 1)
+        self.note_progress()
+
+    def note_end(self) -> None:
+        """Record the replica at the end of the training. Later changes by the script, such as to
+        restore the best weights on one peer, are no divergence of replicas."""
+        self._ended_at, check = self.model.changes, self.replicas
+        layout = self.model.trained.layout
+        with in_train_mode(self.model.trained.optimizer):
+            self._digest = layout.digest_parameters() if check is None else check.digest()
+
+    def final_digest(self) -> bytes:
+        """Return the digest of the replica at the end of the training."""
+        if self._ended_at != self.model.changes:
+            self.note_end()
+        return self._digest
+
+
+def is_operation(applied: control.ApplyCommand) -> bool:
+    """Whether the round was a collective operation."""
+    return not (applied.is_step or is_further(applied.kind))

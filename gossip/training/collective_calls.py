@@ -1,0 +1,132 @@
+"""Collective operations of a script, which all peers call at the same place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from gossip.errors import ConfigError
+
+from .collectives import Collectives, Means, write_whole
+from .peer_run import PeerRun
+from .script_steps import ScriptSteps
+
+
+class CollectiveCalls:
+    """Collective operations of a ``Session``."""
+
+    _run: PeerRun
+    _steps: ScriptSteps
+    _collectives: Collectives
+
+    def mean(self, **numbers: Any) -> Means:
+        """Return the mean of numbers over the living peers, for metrics: the all-reduce of DDP
+        scripts. All peers call it with the same names, and get the same result.
+
+        With ``f`` > 0 it is the trimmed mean, without the ``f`` largest and ``f`` smallest numbers
+        of each name, so ``f`` Byzantine peers cannot move it beyond the range of honest numbers. A
+        Byzantine server of the round can still forge the numbers of other peers (``docs/data.md``).
+
+        Args:
+            numbers: Numbers, or tensors with one element.
+        Returns: name -> mean; its ``peers`` are the peers with numbers in it.
+        Raises: ConfigError: A value is not a number, or the run is not rolling.
+        """
+        return self._collective("mean").mean(numbers)
+
+    def gather(self, value: Any) -> dict[int, Any]:
+        """Collect a value from each living peer, the same for all. All peers call it.
+
+        Args:
+            value: None, bool, int, float, str, bytes, or lists and dicts of them; in all peers
+                together at most 24 KiB.
+        Returns: peer -> value, with tuples as lists.
+        Raises: ConfigError: The value has another type or is too large, or the run is not rolling.
+        """
+        return self._collective("gather").gather(value)
+
+    def broadcast(self, value: Any = None) -> Any:
+        """Return the value of one living peer, the same for all: the lowest peer with a value other
+        than None. All peers call it. That peer may be Byzantine.
+
+        Args:
+            value: As for ``gather``, at most 12 KiB.
+        Returns: that value, or None if all gave None.
+        Raises: ConfigError: As ``gather``.
+        """
+        return self._collective("broadcast").broadcast(value)
+
+    def any(self, flag: bool) -> bool:
+        """Whether more than ``f`` living peers have given True, the same for all: so ``f``
+        Byzantine peers cannot stop a training. All peers call it.
+
+        Raises: ConfigError: The run is not rolling.
+        """
+        return self._collective("any").any(flag)
+
+    def barrier(self) -> tuple[int, ...]:
+        """Wait until all living peers have called it, for ``round_timeout_s`` at most.
+
+        Returns: the peers that have called it.
+        Raises: ConfigError: The run is not rolling.
+        """
+        self._collective("barrier").collect("barrier", b"")
+        return self.answered
+
+    def save(self, path: str | Path, content: bytes | str | dict[str, Tensor]) -> bool:
+        """Write a file once, whole and durable, on one living peer; on another if that one dies.
+        All peers call it.
+
+        Args:
+            path: Path of the file, on the host of the writing peer.
+            content: Bytes, a text, or tensors by name, which become a safetensors file.
+        Returns: whether the file is written. If not, a message has the reason, and training
+            continues.
+        Raises: ConfigError: ``content`` has another type, or the run is not rolling.
+        """
+        operations = self._collective("save")
+        place, data = Path(path).absolute(), _content_of(content)
+        why = operations.once(lambda: write_whole(place, data()))
+        if why:
+            self._run.notify(f"cannot save {place}: {why}")
+        return not why
+
+    @property
+    def answered(self) -> tuple[int, ...]:
+        """Peers with answers in the last collective operation, ascending."""
+        return self._collectives.answered
+
+    def _collective(self, operation: str) -> Collectives:
+        """Return the operations. Raises ConfigError: ``operation`` cannot be called."""
+        self._run.check_no_pipeline(operation)
+        self._steps.check_prepared(operation)
+        if not self._run.config.is_rolling:
+            raise ConfigError(
+                f"{operation} needs rolling rounds: gossip rounds have no commit that decides",
+                "gossip run --topology rolling",
+            )
+        return self._collectives
+
+
+def _content_of(content: object) -> Callable[[], bytes]:
+    """Return a function that makes the bytes of a file, for the writing peer. Raises ConfigError:
+    ``content`` has another type."""
+    match content:
+        case bytes():
+            return lambda: content
+        case str():
+            return lambda: content.encode()
+        case dict() if all(
+            isinstance(name, str) and isinstance(each, Tensor) for name, each in content.items()
+        ):
+            return lambda: safetensors.torch.save(
+                {name: tensor.detach().clone().contiguous() for name, tensor in content.items()}
+            )
+    raise ConfigError(
+        f"save was given a {type(content).__name__}",
+        "give it bytes, a text, or a dict of tensors such as model.state_dict()",
+    )

@@ -1,0 +1,159 @@
+"""Loops of a script over the steps or epochs of the run, and their checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+from gossip.errors import ConfigError
+
+from .checkpointing import RunCheckpoints
+from .loader import ShardedLoader
+from .loops import TrainingLoop
+from .peer_run import PeerRun
+from .resuming import load_newest
+from .script_steps import ScriptSteps
+from .streaming import ShardedStream
+
+
+class LoopCalls:
+    """Loops of a ``Session``."""
+
+    _run: PeerRun
+    _steps: ScriptSteps
+    _checkpoints: RunCheckpoints
+    _loop: TrainingLoop
+    _loader: ShardedLoader | ShardedStream | None
+
+    def save_every(self, folder: str | Path, every: int | None = None, keep: int = 3) -> None:
+        """Save checkpoints of the run: one every ``every`` steps, at the end, at Ctrl-C and at
+        SIGTERM. Call it after ``prepare`` and ``keep``, before the first step.
+
+        A checkpoint has the model, the optimizer, the objects of ``keep``, the position in the data
+        and the history of the run. One of the living peers writes it, while training continues. Its
+        ``model.safetensors`` is a plain file; parameters that are not trained are in
+        ``base.safetensors`` beside it. With ``gossip run --resume auto`` the run resumes from the
+        newest one in ``folder`` (``docs/checkpoints.md``).
+
+        Args:
+            folder: Folder of the checkpoints, relative to the working folder.
+            every: Steps between two checkpoints; None: only at the end.
+            keep: Number of checkpoints to keep, the newest ones.
+        Raises:
+            ConfigError: ``prepare`` was not called, a number is wrong, it was called twice, or the
+                checkpoint to resume from does not fit the model.
+        """
+        self._run.check_open()
+        is_prepared = self._run.is_prepared
+        if not is_prepared or self._checkpoints.saver is not None:
+            when = "twice" if is_prepared else "before prepare"
+            raise ConfigError(
+                f"save_every was called {when}",
+                "call it once, after peer.prepare and peer.keep",
+            )
+        place = Path(folder).absolute()
+        self._checkpoints.open(place, every, keep)
+        self._loop.report_plan()
+        if not self._run.node.is_prepared:
+            load_newest(self._run, place)
+            self._steps.join()
+
+    def steps(
+        self,
+        total: int,
+        *,
+        save: str | Path | None = None,
+        every: int | None = None,
+        keep: int = 3,
+    ) -> Iterator[int]:
+        """Yield the numbers of the steps that remain, from 0 to ``total`` - 1: those of the run,
+        the same on every peer.
+
+        A peer that joined late, returned, or resumed from a checkpoint begins at the present step
+        of the run. All peers leave the loop after the same step. If a body makes no
+        ``optimizer.step()``, this peer takes part in the round without an update.
+
+        Args:
+            total: Steps of the whole run; a multiple of those of a round, ``local_steps`` by
+                ``fragments``.
+            save, every, keep: As for ``save_every``; without ``save`` nothing is saved.
+        Raises: ConfigError: As ``save_every``, or ``total`` is not a number of steps.
+        """
+        self._check_total("steps", total)
+        of_round = self._run.config.steps_per_round
+        if total % of_round:
+            below = total - total % of_round
+            raise ConfigError(
+                f"steps({total}) is no multiple of {of_round}, the steps of a round (local_steps / "
+                "fragments): the last round would not come to its end",
+                f"take {below or of_round} or {below + of_round}",
+            )
+        self._save_in_loop(save, every, keep)
+        return self._loop.run_steps(total)
+
+    @staticmethod
+    def _check_total(what: str, total: object) -> None:
+        if not isinstance(total, int) or total < 0:
+            raise ConfigError(f"{what}({total!r}) is not a number of {what}")
+
+    def _save_in_loop(self, save: str | Path | None, every: int | None, keep: int) -> None:
+        if save is not None:
+            self.save_every(save, every, keep)
+        elif every is not None:
+            raise ConfigError(
+                "every without save", "name a folder: peer.steps(N, save='checkpoints')"
+            )
+
+    def epochs(
+        self,
+        total: int,
+        *,
+        remainder: Literal["leave", "extend"] = "leave",
+        save: str | Path | None = None,
+        every: int | None = None,
+        keep: int = 3,
+    ) -> Iterator[int]:
+        """Yield the numbers of the epochs that remain, from 0 to ``total`` - 1: those of the run,
+        the same on every peer.
+
+        An epoch has ``len(loader)`` batches of the sharded loader, even if peers fail. A peer that
+        joined late, returned, or resumed from a checkpoint begins at the present epoch of the run,
+        also in the middle of an epoch. All peers leave the loop after the same step. If a body
+        leaves its epoch early, other peers read the rest. Over a stream, or without a loader, each
+        peer counts its own epochs.
+
+        Args:
+            total: Epochs of the whole run.
+            remainder: Treatment of samples that failures have left unread at the end of the last
+                epoch. ``leave``: the summary of the run has their number. ``extend``: the last
+                epoch has further steps that read them. Samples that no step can use are given up
+                after a bounded number of rounds (``loader.given_up``).
+            save, every, keep: As for ``save_every``; ``every`` counts steps. Without ``save``
+                nothing is saved.
+        Raises: ConfigError: As ``save_every``, ``total`` is not a number of epochs, or the data
+            have no readable remainder.
+        """
+        self._check_total("epochs", total)
+        if remainder not in ("leave", "extend"):
+            raise ConfigError(f"remainder is {remainder!r}", "'leave' or 'extend'")
+        if remainder == "extend":
+            self._extend(total)
+        self._save_in_loop(save, every, keep)
+        loader = self._loader
+        if isinstance(loader, ShardedLoader):
+            return self._loop.run_epochs(total, loader.steps, lambda: loader.given_up)
+        return self._loop.run_own_epochs(total, loader is not None)
+
+    def _extend(self, epochs: int) -> None:
+        """Request that the remainder of ``epochs`` epochs is read in further rounds of the last
+        one."""
+        sharded = self._loader
+        if not isinstance(sharded, ShardedLoader) or not self._run.config.is_rolling:
+            raise ConfigError(
+                "remainder='extend' needs rolling rounds, and a data set with an index that "
+                "peer.shard was given before",
+                "for streams, and in gossip rounds, the unread samples are unknown",
+            )
+        if epochs:
+            self._run.node.shard(*sharded.plan, extended=epochs)

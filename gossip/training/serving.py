@@ -1,0 +1,421 @@
+"""Service of this peer's node: it handles the node's messages, and restarts a dead node.
+
+Only the training thread calls this module, and the model changes only within these calls. Between
+the calls the node's messages wait in the channel.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, assert_never
+
+from gossip.aggregators import Sender
+from gossip.core import QUORUM_LOST, events, squeeze, stretch
+from gossip.errors import LocalError
+from gossip.ipc import PATH_MAX, Channel, ChannelClosed, clip, messages as control
+
+from .applier import Applier
+from .judging import JudgeService
+from .local_model import LocalModel
+from .node_link import NodeLink
+from .node_start import NodeHandle, PeerPlace, StartNode
+from .stage import OwnStage
+
+logger = logging.getLogger(__name__)
+
+WAKE_S = 0.5  # longest wait for the node between two checks for signals
+POLL_S = 0.05  # longest wait for the node between two checks of a shorter wait
+HURRIED_S = 2.0  # for a node to leave that helps no other peer
+CONFIRM_S = 45.0  # for a majority to confirm the last round, or for another state
+
+
+class NodeService:
+    """Serves the node of this peer.
+
+    Attributes:
+        link: The channel to the node.
+        applied: Applies results and states, and counts the rounds in the parameters.
+        model: The model that they are applied to.
+        stage: This peer's stage of a pipeline; None: there is no pipeline.
+        go: Command of the round to compute; None until it comes.
+        view: Last command of a round, which describes the other peers; before the first, this peer
+            alone.
+        has_begun: Whether any command of a round has come.
+        interrupt: Called about twice a second in every wait, and may raise.
+        leave_state: Writes the state to disk when the run has lost its quorum. Takes the reason,
+            and returns a line about the place.
+        is_prepared: Whether the node has the model.
+        halted: The node's message that it ends; None before.
+    """
+
+    def __init__(
+        self,
+        start: StartNode,
+        connection: tuple[Channel, NodeHandle],
+        place: PeerPlace,
+        sender: Sender | None = None,
+    ) -> None:
+        """
+        Args:
+            start: Starts the next node if that of ``connection`` dies; its incarnation is one
+                higher.
+            sender: Transforms an update before it is sent.
+        """
+        self.link = NodeLink(start, connection, place)
+        self.model = LocalModel(place.config, sender)
+        self.applied = Applier(self.model, self.link)
+        self.stage: OwnStage | None = None
+        self.interrupt: Callable[[], None] = lambda: None
+        self.leave_state: Callable[[str], str] = lambda reason: ""
+        self.go: control.StartRoundCommand | None = None
+        self.view = control.StartRoundCommand(0, 0, False, 0, (), False, 1, 1, roster=(place.peer,))
+        self.has_begun = self.is_prepared = self._puts_off_rounds = False
+        self.halted: events.Halt | None = None
+        self._judging = JudgeService()
+        self._overlap = place.config.overlap
+        self._shard: events.DataConfigured | None = None
+        # step and round of the last request for confirmation, and its answer
+        self._asked_about: tuple[int, int] | None = None
+        self._confirmation: events.StateConfirmed | None = None
+        self._loaded = b""  # ledger of a loaded checkpoint, until the first round
+        self._ledger: events.LedgerReply | None = None  # reply to the last request
+
+    # --- the model --------------------------------------------------------------------------------
+
+    def prepare(self, judging: JudgeService) -> None:
+        """Describe the attached model to the node, and wait until the swarm has begun.
+
+        Rounds that other peers have run without this one are applied by the next call that waits.
+        Until then the script can define what belongs to a step.
+
+        Args:
+            judging: Answers the node's requests for the loss.
+        """
+        self._judging = judging
+        self.model.open_arena()
+        self.is_prepared = True
+        self._introduce()
+        self._puts_off_rounds = True
+        self.serve(lambda: self.go is not None or bool(self.link.put_off))
+        self._puts_off_rounds = False
+
+    def _introduce(self) -> None:
+        trained, state = self.model.trained, self.model.plan_state()
+        part = trained.parts[0]
+        about = control.Prepare(
+            part.elements,
+            trained.layout.digest,
+            state.digest(),
+            state.nbytes,
+            self.applied.round_id,
+            self._loaded,
+            self.applied.collectives,
+            part.marks,
+            trained.wire.packed_shapes,
+            (0, 0) if self.stage is None else self.stage.activation_bytes,
+        )
+        self.link.queue(about, os.dup(self.model.arena.fd))
+        if self._shard is not None:
+            self.link.send(self._shard)
+
+    def shard(self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0) -> None:
+        """Request rounds with samples from now on, and predictions of the samples of the next
+        ``ahead`` rounds. May be called before ``prepare``. ``extended``: number of epochs with a
+        remainder that is read in further rounds."""
+        ahead += self._overlap  # with overlap one more round is read in advance
+        self._shard = events.DataConfigured(samples_total, batch, ahead, extended)
+        self.go = None
+        if self.is_prepared:
+            self.link.send(self._shard)
+
+    def load(self, step: int, round_id: int, ledger: bytes) -> None:
+        """Record that the model was loaded from the checkpoint of ``step`` and continues with round
+        ``round_id``. Called before ``prepare``."""
+        self.applied.start_at(step, round_id)
+        self._loaded = squeeze(ledger)
+
+    def ledger(self, expired: Callable[[], bool]) -> bytes:
+        """Return the node's part of a checkpoint of the present state; empty if there is none. Wait
+        for it until ``expired``, polled about twice a second."""
+        self._ledger = None
+        self.link.send(events.LedgerRequest())
+        self.serve(lambda: self._ledger is not None or self.halted is not None or expired())
+        said = self._ledger
+        if said is None or said.round_id != self.applied.round_id or not said.ledger:
+            return b""
+        return stretch(said.ledger)
+
+    def note_loaded(self, round_id: int, restored_at: int) -> None:
+        """Record that another state was loaded (``Applier.note_loaded``)."""
+        self.applied.note_loaded(round_id, restored_at)
+        self.go = None
+
+    # --- the loop ---------------------------------------------------------------------------------
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether rounds have samples."""
+        return self._shard is not None
+
+    @property
+    def may_go(self) -> bool:
+        """Whether a round can be computed."""
+        # A StartRoundCommand without samples was sent before the node received DataConfigured:
+        # another with samples follows.
+        return self.go is not None and (self.go.sharded or not self.is_sharded)
+
+    def claim_go(self, round_id: int) -> bool:
+        """Whether the round can be computed. Its command is then used."""
+        is_due = self.go is not None and self.go.round_id == round_id
+        if is_due:
+            self.go = None
+        return is_due
+
+    def serve(self, done: Callable[[], bool], brief: bool = False) -> None:
+        """Serve the node's requests until ``done``. If the node dies, start another. ``brief``: the
+        next update follows soon."""
+        while not done():
+            self.interrupt()
+            if self.halted is not None:
+                raise self._error_of(self.halted)
+            if self.is_prepared:
+                # A peer that waits for the swarm is not stalled. Otherwise, in a slow round, all
+                # peers would skip each other.
+                self.applied.note_progress()
+                self._queue_snapshots_at_leisure()
+            self.link.flush()
+            try:
+                messages, fds = self.link.receive(WAKE_S)
+            except ChannelClosed:
+                self._start_node_again()
+                continue
+            if self._puts_off_rounds and any(isinstance(m, control.ApplyCommand) for m in messages):
+                self.link.put_off.append((messages, fds))
+            else:
+                self._process_packet(messages, fds)
+        # If the next round may be computed already, the receipt of this one may travel with the
+        # next update. It only frees a result slot, and the delay saves a packet and a wake-up of
+        # the node.
+        current = (
+            brief
+            and self.go is not None
+            and self.may_go
+            and self.go.round_id >= self.applied.round_id
+        )
+        if not self.link.may_wait(1 if current else 0):
+            self.link.flush()
+
+    def serve_until_go(self, brief: bool = False) -> None:
+        """Serve until a round may be computed, or the run has ended."""
+        self.serve(lambda: self.may_go or self.halted is not None, brief)
+
+    def serve_while(self, busy: Callable[[], bool]) -> None:
+        """Serve the node while it lives and ``busy``, polled at least about twice a second, is
+        true. Every round that is applied shows in ``applied.round_id``."""
+        while busy() and self.halted is None:
+            self.send_snapshot()
+            try:
+                self._process_packet(*self.link.receive(POLL_S))
+            except ChannelClosed:
+                return
+
+    def send_snapshot(self) -> None:
+        """Send the requested copies of the state to the node."""
+        self.applied.queue_snapshots()
+        self.link.flush()
+
+    def _queue_snapshots_at_leisure(self) -> None:
+        if not self.may_go:
+            self.applied.queue_snapshots()
+
+    def _error_of(self, halted: events.Halt) -> BaseException:
+        """Return the error of a run that has ended, and leave the state on disk: this peer may be
+        the last that holds it."""
+        if halted.exit_code == QUORUM_LOST and (left := self.leave_state(halted.reason)):
+            return control.error_of(replace(halted, reason=f"{halted.reason}; {left}"))
+        return control.error_of(halted)
+
+    def _start_node_again(self) -> None:
+        """Start another node, and introduce the model at its present round.
+
+        Raises: NodeLost: The node has died too often.
+        """
+        self.go = None
+        self._ledger = events.LedgerReply(-1, b"")  # the dead node sends no reply
+        self._judging.forget()
+        if self.stage is not None:
+            self.stage.forget_commands()
+        self.link.revive(self.applied.round_id)
+        if self.is_prepared:
+            self.model.renew_arena()
+            self._introduce()
+
+    # --- messages of the node ---------------------------------------------------------------------
+
+    def _process_packet(self, messages: list[Any], descriptors: list[int]) -> None:
+        fds = deque(descriptors)
+        try:
+            for message in messages:
+                self._handle_message(message, fds)
+        finally:
+            for fd in fds:
+                os.close(fd)
+
+    def _handle_message(self, message: control.FromNode, fds: deque[int]) -> None:
+        match message:
+            case control.ApplyCommand():
+                self.applied.apply(message)
+            case control.StartRoundCommand():
+                self._begin_round(message)
+            case control.JudgeCommand():
+                self.link.queue(self._judging.answer(message, fds, self.model.learning_rate))
+            case events.TakeSnapshot():
+                self.applied.snapshots_due += 1
+                self._queue_snapshots_at_leisure()
+            case control.RestoreCommand():
+                self._restore(message, fds.popleft())
+            case events.StateConfirmed():
+                self._confirmation = message
+            case events.LedgerReply():
+                self._ledger = message
+            case events.Halt():
+                self.halted = message
+            case (
+                control.PassCommand()
+                | events.DropForward()
+                | events.ResetSum()
+                | control.CollectCommand()
+                | control.BesideCommand()
+                | control.RebuildCommand()
+            ):
+                assert self.stage is not None, "only a stage of a pipeline gets these"
+                self.stage.handle(message, fds)
+            case _ as never:
+                assert_never(never)
+
+    def _restore(self, message: control.RestoreCommand, fd: int) -> None:
+        if self.applied.restore(message, fd):
+            self.go = None
+
+    def _begin_round(self, go: control.StartRoundCommand) -> None:
+        self.applied.begin_round(go.round_id, go.collectives)
+        self.go = self.view = go
+        self.has_begun, self._loaded = True, b""
+        if self.stage is not None:
+            self.stage.drop_commands(go.round_id)
+
+    # --- sending ----------------------------------------------------------------------------------
+
+    def log(self, metrics: str) -> None:
+        """Queue a line for metrics.jsonl. It is sent with the next packet, or at once if the queued
+        lines are due."""
+        self.link.queue(control.Log(metrics))
+        if self.link.log_is_due:
+            self.link.flush()
+
+    def log_skipped(self, why: str) -> None:
+        """Log that this peer has no update for the round."""
+        self.log(json.dumps({"round": self.applied.round_id, "skipped": why}))
+
+    def plan(self, steps: int | None, folder: str, every: int | None) -> None:
+        """Queue the script's plan: number of steps, folder and interval of checkpoints. It is sent
+        with the next packet."""
+        self.link.queue(control.ScriptPlan(steps, clip(folder, PATH_MAX), every))
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def confirm(self, expired: Callable[[], object] | None = None) -> None:
+        """Wait, after the last round of the script, until enough other peers hold the same
+        parameters; restore theirs if this peer received another result of the last round. The wait
+        takes ``CONFIRM_S`` at most, and is not repeated after a confirmation.
+
+        Args:
+            expired: Polled about twice a second, and may raise; once it is true, the wait ends.
+                None: ``interrupt``, as in every other wait.
+        """
+        expired, position = expired or self.interrupt, self.applied
+        until = time.monotonic() + CONFIRM_S
+        known = self._confirmation == events.StateConfirmed(position.round_id, True)
+        if not self.is_prepared or self.halted is not None or known:
+            return
+        self._confirmation, self._asked_about = None, (position.step, position.round_id)
+        self.link.queue(events.ConfirmState(position.round_id))
+
+        def waits() -> bool:
+            position.note_progress()
+            return self._confirmation is None and time.monotonic() < until and not expired()
+
+        self.serve_while(waits)
+        self.link.flush()
+
+    @property
+    def confirmed(self) -> bool | None:
+        """Whether enough other peers hold the parameters of this step; None: not requested."""
+        if self._asked_about is None:
+            return None
+        step, round_id = self._asked_about
+        said = self._confirmation == events.StateConfirmed(round_id, True)
+        return said and step == self.applied.step
+
+    def note_end(self) -> None:
+        """Record the replica at the end of the training (``Applier.note_end``)."""
+        if self.is_prepared:
+            self.applied.note_end()
+
+    def close(
+        self,
+        reason: str,
+        within_s: float,
+        hurry: Callable[[], bool] = lambda: False,
+        not_saved: str = "",
+    ) -> None:
+        """Leave the run: the node has ``within_s`` to serve peers that are behind, and then ends in
+        any case.
+
+        Args:
+            hurry: Polled about twice a second; once it is true, no peer is served any more.
+            not_saved: Reason why the last checkpoint is missing, for the records.
+        """
+        until = time.monotonic() + within_s
+        try:
+            ended = reason == "finished" and self.is_prepared
+            digest = self.applied.final_digest() if ended else b""
+            goodbye = control.Close(reason, self.applied.round_id, digest, clip(not_saved))
+            hurried = False
+            self.link.send(goodbye)
+            while self.halted is None and time.monotonic() < until:
+                messages, fds = self.link.receive(max(0.0, min(WAKE_S, until - time.monotonic())))
+                if not hurried and hurry():
+                    hurried, until = True, min(until, time.monotonic() + HURRIED_S)
+                    self.link.queue(goodbye)  # a second goodbye requests an immediate end
+                self._process_closing_packet(messages, fds)
+        except (ChannelClosed, LocalError) as error:
+            logger.debug("the node was gone before we were: %s", error)
+        self.link.close(max(2.0, until - time.monotonic()) if self.halted is not None else 0.5)
+        if self.is_prepared:
+            self.model.close()
+        self._judging.forget()
+
+    def _process_closing_packet(self, messages: list[Any], fds: list[int]) -> None:
+        """Send the state if it is requested. Apply no rounds: the model belongs to the user now."""
+        for fd in fds:
+            os.close(fd)
+        for message in messages:
+            match message:
+                case events.TakeSnapshot():
+                    self.applied.snapshots_due += 1
+                case control.JudgeCommand():
+                    self.link.queue(
+                        control.JudgeReply(message.ticket, (), (), "this peer is leaving")
+                    )
+                case control.RestoreCommand():
+                    self.link.queue(events.Restored(message.round_id, "this peer is leaving"))
+                case events.Halt():
+                    self.halted = message
+        self.send_snapshot()
