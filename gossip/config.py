@@ -12,10 +12,10 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from hashlib import blake2b
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     BaseModel,
@@ -76,6 +76,9 @@ NOT_OPTIONS = (
 )
 """Names of GOSSIP_* variables that are no options of a run."""
 
+Settings = TypeVar(
+    "Settings", CoreSettings, GossipSettings, MembershipSettings, RoundSettings, TrustSettings
+)
 Seconds = Annotated[float, Field(gt=0, le=86400 * 30)]
 
 
@@ -429,27 +432,19 @@ class RunConfig(BaseModel):
             raise ValueError("insecure means without keys: leave out one of both")
         return value
 
-    @field_validator("sender")
+    @field_validator("sender", "encoding", "outer", "server_weights")
     @classmethod
-    def _known_sender(cls, value: str) -> str:
-        senders.load(value)
+    def _known(cls, value: str, info: ValidationInfo) -> str:
+        match info.field_name:
+            case "sender":
+                senders.load(value)
+            case "encoding":
+                load_encoding(value)
+            case "outer" if value:
+                return outer.load(value).spec
+            case "server_weights":
+                return write_weights(read_weights(value))
         return value
-
-    @field_validator("encoding")
-    @classmethod
-    def _known_encoding(cls, value: str) -> str:
-        load_encoding(value)
-        return value
-
-    @field_validator("outer")
-    @classmethod
-    def _known_outer(cls, value: str) -> str:
-        return outer.load(value).spec if value else ""
-
-    @field_validator("server_weights")
-    @classmethod
-    def _known_weights(cls, value: str) -> str:
-        return write_weights(read_weights(value))
 
     @field_validator("faults", mode="before")
     @classmethod
@@ -551,46 +546,32 @@ class RunConfig(BaseModel):
         """Return the settings of the core. The config must be resolved."""
         assert self.run, "a config has its run id once it is resolved"
         assert self.f is not None, "a config has its f once it is resolved"
-        trust = TrustSettings(
-            suspect_below=self.suspect_below,
-            quarantine_below=self.quarantine_below if self.trust else NEVER,
-        )
-        return CoreSettings(
+        patient = {"grace_floor_s": self.round_timeout_s}  # no live peer is left out for being late
+        rounds = patient if self.deterministic else {}
+        trust = {} if self.trust else {"quarantine_below": NEVER}
+        plan = self.pipeline
+        return self._fill(
+            CoreSettings,
             run=self.run_id,
             lineage=self.lineage,
-            seed=self.seed,
             peers=tuple(range(self.peers)),
             room=self.room if self.room > self.peers else 0,
-            f=self.f,
-            membership=MembershipSettings(
-                probe_interval_s=self.probe_interval_s, probe_timeout_s=self.probe_timeout_s
-            ),
-            batch_policy=self.batch_policy,
             slices=self.effective_slices,
             local_steps=self.has_local_steps,
-            begin_anew=self.begin_anew,
-            rounds=RoundSettings(
-                quorum=self.quorum,
-                on_minority=self.on_minority,
-                on_divergence=self.on_divergence,
-                round_timeout_s=self.round_timeout_s,
-                start_timeout_s=self.start_timeout_s,
-                min_peers=self.min_peers or 0,
-                patience_s=self.patience_s,
-                quorum_timeout_s=self.quorum_timeout_s,
-                # No live peer is left out of a round for being late.
-                grace_floor_s=self.round_timeout_s
-                if self.deterministic
-                else RoundSettings().grace_floor_s,
-            ),
-            gossip=GossipSettings(
-                mix_every=self.mix_every, mixing=self.mixing, staleness_max=self.staleness_max
-            ),
-            trust=trust,
-            pipeline=None
-            if self.pipeline is None
-            else _pipeline_settings(self.pipeline, self.audit, self.lost_stage),
+            membership=self._fill(MembershipSettings),
+            rounds=self._fill(RoundSettings, min_peers=self.min_peers or 0, **rounds),
+            gossip=self._fill(GossipSettings),
+            trust=self._fill(TrustSettings, **trust),
+            pipeline=plan and _pipeline_settings(plan, self.audit, self.lost_stage),
         )
+
+    def _fill(self, kind: type[Settings], **others: Any) -> Settings:
+        """Return settings of the core: fields that are options of the run have their values, except
+        for ``others``."""
+        known = {
+            each.name: getattr(self, each.name) for each in fields(kind) if each.name in OPTIONS
+        }
+        return kind(**(known | others))
 
     def dump(self, path: Path | str) -> None:
         """Write the JSON file that peers read, completely or not at all."""
