@@ -511,6 +511,12 @@ class RunConfig(BaseModel):
         return outer.load(self.outer or outer.NESTEROV).spec
 
     @property
+    def kind_of_rounds(self) -> dict[str, int | str]:
+        """Options that a run has in common with the checkpoint that it resumes from."""
+        after = self.outer_step if self.has_local_steps else ""
+        return {"local_steps": self.local_steps, "fragments": self.fragments, "outer": after}
+
+    @property
     def needed_to_start(self) -> int:
         """Number of peers that the training needs to begin."""
         quorum = 1 if self.quorum == "available" else self.peers // 2 + 1

@@ -172,12 +172,8 @@ def of_layers(folder: Path, step: int, layers: tuple[int, int], model: str) -> l
         another model.
     """
     here = [part for part in parts_in(folder) if part.step == step]
-    if here and all(part.model != model for part in here):
-        raise ConfigError(
-            f"{shown(folder)} has checkpoints of the model {here[0].model}, and the plan is for "
-            f"{model}",
-            "use a plan for the saved model, or save to another folder",
-        )
+    if all(part.model != model for part in here):
+        check_model(here, model, shown(folder))
     for cut in dict.fromkeys(part.cut for part in here if part.model == model):
         if wanted := covering([part for part in here if part.cut == cut], layers):
             return wanted

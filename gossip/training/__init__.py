@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .seeding import drawing_from, seed_generators
     from .session import Session
     from .spawning import spawn
-    from .stage import NORMS, MakeStep
+    from .stage import NORMS, GradientNorms, OwnStage, is_norm
     from .start import init
     from .state import (
         TRAINING_FILE,

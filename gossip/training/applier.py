@@ -139,6 +139,10 @@ class Applier:
 
     # --- states -----------------------------------------------------------------------------------
 
+    def request_snapshots(self, number: int = 1) -> None:
+        """Record that the node requests copies of the state."""
+        self.snapshots_due += number
+
     def queue_snapshots(self) -> None:
         """Copy the state for the node, once per request. The parameters are those that all peers
         share."""

@@ -73,9 +73,7 @@ class RunCheckpoints:
             "seed": config.seed,
             "peers": config.peers,
             "aggregator": config.aggregator,
-            "local_steps": config.local_steps,
-            "fragments": config.fragments,
-            "outer": config.outer_step if config.has_local_steps else "",
+            **config.kind_of_rounds,
             "torch": torch.__version__,
         }
 

@@ -302,7 +302,7 @@ class Exchange:
         messages, fds = self._node.link.poll()
         asks = all(isinstance(message, events.TakeSnapshot) for message in messages)
         if asks and not self._node.link.put_off:
-            self._applied.snapshots_due += len(messages)
+            self._applied.request_snapshots(len(messages))
         elif messages:
             self._node.link.put_off.append((messages, fds))
 

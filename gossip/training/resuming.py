@@ -148,13 +148,8 @@ def _begins_without_own(run: PeerRun, writer: str, owes: bool) -> str:
 def check_rounds(checkpoint: checkpoints.Checkpoint, config: RunConfig) -> None:
     """Raise ConfigError if the rounds of the checkpoint had other local steps, fragments or outer
     steps than this run."""
-    after = config.outer_step if config.has_local_steps else ""
-    for name, default, own in (
-        ("local_steps", 1, config.local_steps),
-        ("fragments", 1, config.fragments),
-        ("outer", "", after),
-    ):
-        saved = checkpoint.manifest.get(name, default)
+    for name, own in config.kind_of_rounds.items():
+        saved = checkpoint.manifest.get(name, "" if name == "outer" else 1)
         if saved != own:
             raise ConfigError(
                 f"{checkpoint.path} was saved with {name} = {saved or 'none'}, and this run has "

@@ -61,6 +61,56 @@ class SavePlan(NamedTuple):
     streams: bool = False
 
 
+class JobThread:
+    """Runs one job at a time beside the training."""
+
+    def __init__(self, fails: Callable[[str], None]) -> None:
+        """``fails``: called with an unexpected error of a job."""
+        self._fails = fails
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, job: Callable[[], None]) -> None:
+        self._idle.clear()
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="gossip-checkpoint", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # Python 3.12 starts no thread at exit; nothing trains then
+                self._do(job)
+                self._idle.set()
+                return
+            self._thread = thread
+        self._jobs.put(job)
+
+    def wait_idle(self, timeout_s: float) -> bool:
+        """Wait until no job runs. Return whether none runs."""
+        return self._idle.wait(timeout_s)
+
+    def close(self) -> None:
+        """End the thread after its job."""
+        if self._thread is not None:
+            self._jobs.put(None)
+            if self.wait_idle(0.0):
+                self._thread.join()
+            self._thread = None
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            self._do(job)
+            del job  # it refers to the memory that it wrote from
+            self._idle.set()
+
+    def _do(self, job: Callable[[], None]) -> None:
+        try:
+            job()
+        except Exception as error:  # otherwise a wait for it would never end
+            logger.exception("a checkpoint was not written")
+            self._fails(f"{type(error).__name__}: {error}")
+
+
 class CheckpointSaver:
     """Saves into one folder. Among the peers that reach the folder, the holder of its lock writes;
     the system frees the lock when that process dies.
@@ -95,11 +145,8 @@ class CheckpointSaver:
         self._memory: dict[str, bytearray] = {}
         self._links = 0  # number of links to one file of a base
         self._written: Path | None = None  # the last checkpoint that this process has written
-        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._idle = threading.Event()
-        self._idle.set()
         self._disk_is_slow = False  # the previous checkpoint was not written in time
-        self._thread: threading.Thread | None = None
+        self._beside = JobThread(self._fails)
 
     def is_due(self, step: int) -> bool:
         """Whether a checkpoint of ``step`` is due."""
@@ -168,7 +215,7 @@ class CheckpointSaver:
     def is_in_time(self, step: int) -> bool:
         """Whether the checkpoint before that of ``step`` is written, after a short wait. Training
         does not wait longer for a slow disk."""
-        if self._idle.wait(0.0 if self._disk_is_slow else SLOW_DISK_S):
+        if self._beside.wait_idle(0.0 if self._disk_is_slow else SLOW_DISK_S):
             self._disk_is_slow = False
             return True
         if not self._disk_is_slow:
@@ -214,8 +261,7 @@ class CheckpointSaver:
                 for name, file in files.items()
             }
             conclude = partial(self._write_copies, step, {LEDGER_FILE: ledger, **data}, told)
-        self._idle.clear()
-        self._submit(lambda: self._write(step, of_own, conclude, outgoing))
+        self._beside.submit(lambda: self._write(step, of_own, conclude, outgoing))
 
     def _find_same_base(self, about: Mapping[str, Any]) -> checkpoints.Checkpoint | None:
         """Return the last checkpoint of this process if its base is that of ``about``. The number
@@ -285,7 +331,7 @@ class CheckpointSaver:
 
         serve(waits)
         while waits():
-            self._idle.wait(LOOK_AT_DISK_S)
+            self._beside.wait_idle(LOOK_AT_DISK_S)
         if not self.is_idle:
             self._fails("the disk did not finish a checkpoint in time")
         return self.is_idle
@@ -293,15 +339,11 @@ class CheckpointSaver:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is being written."""
-        return self._idle.is_set()
+        return self._beside.wait_idle(0.0)
 
     def close(self) -> None:
         """Release the lock for another peer. An unfinished save continues in its thread."""
-        if self._thread is not None:
-            self._jobs.put(None)
-            if self.is_idle:
-                self._thread.join()
-            self._thread = None
+        self._beside.close()
         self.release()
 
     def release(self) -> None:
@@ -309,31 +351,6 @@ class CheckpointSaver:
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
-
-    def _submit(self, job: Callable[[], None]) -> None:
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="gossip-checkpoint", daemon=True)
-            try:
-                thread.start()
-            except RuntimeError:  # Python 3.12 starts no thread at exit; nothing trains then
-                self._do(job)
-                self._idle.set()
-                return
-            self._thread = thread
-        self._jobs.put(job)
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            self._do(job)
-            del job  # it refers to the memory that it wrote from
-            self._idle.set()
-
-    def _do(self, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except Exception as error:  # otherwise a wait for it would never end
-            logger.exception("a checkpoint was not written")
-            self._fails(f"{type(error).__name__}: {error}")
 
     def _write(
         self,

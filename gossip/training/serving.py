@@ -276,7 +276,7 @@ class NodeService:
             case control.JudgeCommand():
                 self.link.queue(self._judging.answer(message, fds, self.model.learning_rate))
             case events.TakeSnapshot():
-                self.applied.snapshots_due += 1
+                self.applied.request_snapshots()
                 self._queue_snapshots_at_leisure()
             case control.RestoreCommand():
                 self._restore(message, fds.popleft())
@@ -409,7 +409,7 @@ class NodeService:
         for message in messages:
             match message:
                 case events.TakeSnapshot():
-                    self.applied.snapshots_due += 1
+                    self.applied.request_snapshots()
                 case control.JudgeCommand():
                     self.link.queue(
                         control.JudgeReply(message.ticket, (), (), "this peer is leaving")

@@ -260,12 +260,13 @@ class Session(PeerStatus, LoopCalls, CollectiveCalls):
                 "gossip run --plan plan.toml SCRIPT, or gossip hosts --plan; gossip plan makes one",
             )
         make_stage = find_function("make_stage", "peer.pipeline")
-        stage: OwnStage = make_stage(self._run, layers, samples, loss, optimizer)
+        given = (layers, samples), loss, optimizer
+        stage: OwnStage = make_stage(self._run, *given, self._steps.step_with)
         if plan is not None:
             self._node.stage = stage
             self._run.model.measure_gradients = stage.norms.measure
         self.prepare(stage.model, stage.optimizer)
-        return Pipeline(stage, self._steps.step_with)
+        return stage
 
     # --- optional ---------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,60 +14,44 @@ from gossip.ipc import messages as control
 from gossip.run import SavedStage
 
 NORMS = "gossip.gradient_norms"  # key in the state beside the model
-MakeStep: TypeAlias = Callable[[Callable[[], None]], None]
-"""Function that makes a step of the script, with a function that takes part in its round."""
 
 
-class StageNorms(Protocol):
-    """Norms of the gradients of the last round, which are part of the state beside the model."""
+class GradientNorms:
+    """Euclidean norms of the gradients of the last round, by the number of the layer, before
+    anything clips them.
+
+    Args:
+        model: The layers of a stage, under their numbers.
+    """
+
+    def __init__(self, model: nn.ModuleDict) -> None:
+        self._model = model
+        self._norms: dict[str, float] = {}
 
     def measure(self) -> None:
-        """Measure the norms, once the layers have their gradients."""
+        """Measure the norms. Call it once the layers have their gradients."""
+        for number, layer in self._model.items():
+            gradients = [each.grad for each in layer.parameters() if each.grad is not None]
+            norms = [torch.linalg.vector_norm(each.float()) for each in gradients]
+            whole = torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros(())
+            self._norms[number] = float(whole)
 
-    def state(self) -> dict[str, float]: ...
+    def state(self) -> dict[str, float]:
+        return dict(self._norms)
 
     def adopt(self, state: object) -> None:
         """Restore the norms from a packed state. Entries that are not norms are skipped."""
+        known = state.items() if isinstance(state, dict) else ()
+        self._norms = {
+            number: value for number, value in known if number in self._model and is_norm(value)
+        }
 
 
-class OwnStage(Protocol):
-    """This peer's stage of a pipeline.
-
-    Attributes:
-        stage: Number of the stage, from 0.
-        stages: Number of stages.
-        model: Layers of the stage, under their numbers.
-        optimizer: Optimizer of their parameters.
-    """
-
-    stage: int
-    stages: int
-    model: nn.ModuleDict
-    optimizer: torch.optim.Optimizer
-    norms: StageNorms
-
-    @property
-    def activation_bytes(self) -> tuple[int, int]:
-        """Bytes of a micro-batch: received from the stage before, and sent to the next."""
-
-    def step(self, x: Any, y: Any, make_step: MakeStep) -> float | None:
-        """Train a step (``Pipeline.step``)."""
-
-    def handle(self, message: control.StageMessage, fds: deque[int]) -> None:
-        """Take a message of the node, and its descriptors from the front of ``fds``."""
-
-    def drop_commands(self, round_id: int) -> None:
-        """Drop the commands of rounds before ``round_id``."""
-
-    def forget_commands(self) -> None:
-        """Drop all commands: their node is dead."""
-
-    def recut(self, parts: Sequence[SavedStage]) -> tuple[int, bytes, dict[str, Any]]:
-        """Load the layers from checkpoints of other stages. Return the next round, its ledger, and
-        the state beside the model."""
+def is_norm(value: object) -> bool:
+    return isinstance(value, float) and value >= 0.0
 
 
-class Pipeline:
+class Pipeline(ABC):
     """This peer's stage of a pipeline. Created by ``peer.pipeline``.
 
     Attributes:
@@ -77,11 +62,10 @@ class Pipeline:
         optimizer: Optimizer of the stage's parameters. ``step`` steps it.
     """
 
-    def __init__(self, stage: OwnStage, make_step: MakeStep) -> None:
-        """Use ``peer.pipeline``."""
-        self.stage, self.stages = stage.stage, stage.stages
-        self.model, self.optimizer = stage.model, stage.optimizer
-        self._own, self._make_step = stage, make_step
+    stage: int
+    stages: int
+    model: nn.ModuleDict
+    optimizer: torch.optim.Optimizer
 
     @property
     def is_first(self) -> bool:
@@ -93,6 +77,7 @@ class Pipeline:
         """Whether this stage reads the targets of a step, and computes the loss."""
         return self.stage == self.stages - 1
 
+    @abstractmethod
     def step(self, x: Any, y: Any) -> float | None:
         """Train one step: all micro-batches forward and backward through all stages, then the
         optimizer. All peers call it.
@@ -105,4 +90,35 @@ class Pipeline:
             there are none.
         Raises: ConfigError: The number of samples is not that of the plan's micro-batches together.
         """
-        return self._own.step(x, y, self._make_step)
+
+
+class OwnStage(Pipeline):
+    """This peer's stage, as its session and the service of its node use it.
+
+    Attributes:
+        norms: Norms of the layers' gradients, a part of the state beside the model.
+    """
+
+    norms: GradientNorms
+
+    @property
+    @abstractmethod
+    def activation_bytes(self) -> tuple[int, int]:
+        """Bytes of a micro-batch: received from the stage before, and sent to the next."""
+
+    @abstractmethod
+    def handle(self, message: control.StageMessage, fds: deque[int]) -> None:
+        """Take a message of the node, and its descriptors from the front of ``fds``."""
+
+    @abstractmethod
+    def drop_commands(self, round_id: int) -> None:
+        """Drop the commands of rounds before ``round_id``."""
+
+    @abstractmethod
+    def forget_commands(self) -> None:
+        """Drop all commands: their node is dead."""
+
+    @abstractmethod
+    def recut(self, parts: Sequence[SavedStage]) -> tuple[int, bytes, dict[str, Any]]:
+        """Load the layers from checkpoints of other stages. Return the next round, its ledger, and
+        the state beside the model."""

@@ -16,11 +16,10 @@ from trainer_fakes import pack_state
 
 from gossip.config import LostStage, PipelineConfig, RunConfig
 from gossip.run import checkpoints
-from gossip.training import NORMS
+from gossip.training import NORMS, GradientNorms
 from gossip.training.state import plan_checkpoint
 from gossip_pipelines.planning import model_of, walk_without_data
 from gossip_pipelines.stages import TrainedLayer, between, counterparts
-from gossip_pipelines.stages.norms import GradientNorms
 from gossip_pipelines.stages.place import place_stage
 from gossip_pipelines.stages.rebuilding import MadeState, StageRebuilder
 

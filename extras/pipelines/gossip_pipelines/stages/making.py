@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor, nn
 
@@ -17,17 +17,20 @@ from .stage_step import StageStep
 
 def make_stage(
     run: PeerRun,
-    layers: Sequence[nn.Module | LayerMaker],
-    samples: Tensor,
+    given: tuple[Sequence[nn.Module | LayerMaker], Tensor],
     loss: Loss,
     make_optimizer: MakeOptimizer,
+    make_step: Callable[[Callable[[], None]], None],
 ) -> StageStep:
     """Make this peer's stage of a model (``Session.pipeline``).
 
+    Args:
+        given: All layers, and some samples.
+        make_step: Makes a step of the script, with a function that takes part in its round.
     Raises: UnsupportedModel, ConfigError: As ``Session.pipeline``.
     """
     config = run.config
-    layers, samples = layers_of((layers, samples), "peer.pipeline")
+    layers, samples = layers_of(given, "peer.pipeline")
     stage, around = place_stage(config, run.peer, layers, samples, make_optimizer)
     work = work_of(stage, around, loss, config.seed, run.hooks)
-    return StageStep(run, stage, work, make_optimizer(stage.model.parameters()))
+    return StageStep(run, stage, work, make_optimizer(stage.model.parameters()), make_step)

@@ -17,6 +17,7 @@ from gossip.training import (
     TRAINING_FILE,
     PeerRun,
     StateMismatch,
+    is_norm,
     load_checkpoint,
     load_optimizer,
     read_state_file,
@@ -24,7 +25,6 @@ from gossip.training import (
 )
 
 from .neighbours import TrainedLayer, between, counterparts
-from .norms import is_norm
 
 MakeOptimizer: TypeAlias = Callable[[Iterator[nn.Parameter]], torch.optim.Optimizer]
 

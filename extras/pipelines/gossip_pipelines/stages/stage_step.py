@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, assert_never
 
 import torch
@@ -14,24 +14,15 @@ from torch import Tensor
 from gossip.core import events
 from gossip.ipc import map_received, messages as control
 from gossip.run import SavedStage
-from gossip.training import MakeStep, PeerRun
+from gossip.training import GradientNorms, OwnStage, PeerRun
 
-from .norms import GradientNorms
 from .passes import StageWork, rows_of
 from .rebuilding import StageModel, StageRebuilder
 from .recutting import Recut, load_recut
 
 
-class StageStep:
-    """This peer's stage in the rounds of the run (``gossip.training.OwnStage``).
-
-    Attributes:
-        stage: Number of the stage, from 0.
-        stages: Number of stages.
-        model: Layers of the stage, under their numbers.
-        optimizer: Optimizer of their parameters.
-        norms: Norms of their gradients.
-    """
+class StageStep(OwnStage):
+    """This peer's stage in the rounds of the run."""
 
     def __init__(
         self,
@@ -39,11 +30,14 @@ class StageStep:
         placed: StageModel,
         work: StageWork,
         optimizer: torch.optim.Optimizer,
+        make_step: Callable[[Callable[[], None]], None],
     ) -> None:
+        """``make_step``: makes a step of the script, with a function that takes part in its
+        round."""
         self.stage, self.stages = placed.stage, len(placed.cut)
         self.model, self.optimizer = placed.model, optimizer
         self.norms = GradientNorms(placed.model)
-        self._run, self._placed, self._work = run, placed, work
+        self._run, self._placed, self._work, self._make_step = run, placed, work, make_step
         self._rebuilder = StageRebuilder(placed, optimizer, run)
         self._commands: deque[tuple[control.StageCommand, memoryview | None]] = deque()
         self._beside: dict[int, memoryview] = {}  # states of other stages, for a rebuild
@@ -54,14 +48,14 @@ class StageStep:
 
     # --- steps ------------------------------------------------------------------------------------
 
-    def step(self, x: Any, y: Any, make_step: MakeStep) -> float | None:
+    def step(self, x: Any, y: Any) -> float | None:
         plan, work = self._run.config.pipeline, self._work
         if plan is None:
             return self._step_alone(x, y)
         work.inputs = rows_of(x, plan, "inputs") if self.stage == 0 else ()
         work.targets = rows_of(y, plan, "targets") if self._placed.is_last else ()
         work.loss = None
-        make_step(self._run_round)
+        self._make_step(self._run_round)
         return work.loss
 
     def _step_alone(self, x: Tensor, y: Tensor) -> float | None:
