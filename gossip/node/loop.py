@@ -306,7 +306,10 @@ class Node:
 
     def _die(self, error: Exception) -> int:
         """Record a fatal error, and return the exit code."""
-        write_error(self._folder, self.spec.peer, self.spec.incarnation, error)
+        if self._folder is not None:
+            about = {"peer": self.spec.peer, "incarnation": self.spec.incarnation}
+            trace = traceback.format_exception(error)
+            write_error(self._folder / "node_error.json", error, **about, traceback=trace)
         message, hint = f"{type(error).__name__}: {error}", getattr(error, "hint", None)
         traceback.print_exception(error)
         self._journal.event("error", message=message, hint=hint, part="node", round=self._round)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         tolerance,
     )
     from .completion import RunProgress, nobody_left, over
-    from .journal import Journal, write_error
+    from .journal import Journal
     from .keyring import Keyring, allow_list, listed_pair
     from .keys import (
         SWARM_KEY,
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
         read_lines,
         to_json,
         unpacked,
+        write_error,
         write_json,
     )
     from .trackers import (

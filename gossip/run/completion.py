@@ -9,7 +9,7 @@ from pathlib import Path
 from gossip.errors import ConfigError
 from gossip.observe import Event, events
 
-from .rendezvous import answers, peers_in, read_seed
+from .rendezvous import answers, peers_in, read_seed, seeds_in
 from .untrusted import last_events, open_file
 
 BEGUN = "begun"
@@ -29,13 +29,7 @@ def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
     if not finished:
         # Other peers have yet to start, or were killed and may restart: the folder is ambiguous.
         return ()
-    seeds = folder / "seeds"
-    others = [
-        seed
-        for peer in peers_in(seeds)
-        if peer not in but and (seed := read_seed(seeds, peer)) is not None
-    ]
-    if any(answers(seed) for seed in others if not seed.ended):
+    if any(answers(seed) for seed in seeds_in(folder / "seeds", but) if not seed.ended):
         return ()
     return tuple(finished)
 

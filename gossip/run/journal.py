@@ -4,22 +4,19 @@
 from __future__ import annotations
 
 import json
-import math
 import socket
-import sys
 import time
-import traceback
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gossip.core import Accusation, AuditVote, Committed, Rejection, is_further
+from gossip.core import Accusation, AuditVote, Committed, Contribution, Rejection, is_further
 
 from .event_rates import EventRateLimiter
 from .records import Appender, WriteFailures
 from .rotation import ROTATE_BYTES
-from .telemetry import header
+from .telemetry import header, json_line
 
 THROTTLE_S = 0.1
 FLUSH_S = 0.1
@@ -97,21 +94,14 @@ class Journal:
         self.troubles = WriteFailures(self._report_write_failure)
         self._backlog = bytearray()
         self._unsent_lines = 0
-        self._events: Appender | None = None
-        self._commits: Appender | None = None
-        self._metrics: Appender | None = None
+        self._files: dict[str, Appender] = {}
         if folder is not None:
             self.troubles.try_to(folder, lambda: folder.mkdir(parents=True, exist_ok=True))
-            self._events, self._commits, self._metrics = [
-                Appender(
-                    folder / f"{kind}.jsonl",
-                    self.troubles,
-                    header(kind),
-                    gather=True,
-                    rotate_bytes=ROTATE_BYTES,
-                )
+            how: Any = {"gather": True, "rotate_bytes": ROTATE_BYTES}
+            self._files = {
+                kind: Appender(folder / f"{kind}.jsonl", self.troubles, header(kind), **how)
                 for kind in ("events", "commits", "metrics")
-            ]
+            }
         self._to_write: list[_Dated] = []
         # commits of other servers, which write these themselves
         self._others: deque[_Dated] = deque(maxlen=OTHERS_KEPT)
@@ -176,16 +166,17 @@ class Journal:
         self, name: str, fields: dict[str, Any], now: float, wall: float | None = None
     ) -> None:
         wall = time.time() if wall is None else wall
-        line = dump({"t": now, "wall": wall, "peer": self._peer, "event": name, **fields})
-        _append(self._events, line)
+        line = json_line({"t": now, "wall": wall, "peer": self._peer, "event": name, **fields})
+        self._append("events", line)
         self._send_status(line)
 
     def _report_write_failure(self, path: str, why: str) -> None:
         """Report to the launcher only: the file may be the one that cannot be written."""
-        self._send_status(dump({**self._now(), "event": "cannot_write", "path": path, "why": why}))
+        self._send_status(self._line("cannot_write", path=path, why=why))
 
-    def _now(self) -> dict[str, Any]:
-        return {"t": time.monotonic(), "wall": time.time(), "peer": self._peer}
+    def _line(self, name: str, **fields: Any) -> bytes:
+        about = {"t": time.monotonic(), "wall": time.time(), "peer": self._peer, "event": name}
+        return json_line(about | fields)
 
     def _write_held(self, all_of_them: bool = False) -> None:
         now = time.monotonic()
@@ -203,7 +194,7 @@ class Journal:
         Args:
             rule_s: Duration of the rule in seconds; None: another peer made the commit.
         """
-        if self._commits is None:
+        if not self._files:
             return
         dated = (time.monotonic(), time.time(), committed, rule_s)
         if committed.made or committed.commit.server in self._away:
@@ -222,51 +213,26 @@ class Journal:
     def _write_commit(self, dated: _Dated) -> None:
         t, wall, committed, rule_s = dated
         commit = committed.commit
+        # A further step uses samples that were assigned before.
+        further = is_further(commit.kind)
         line = {
             "t": t,
             "wall": wall,
-            "lineage": commit.lineage.hex(),
+            **_fields(commit, "lineage", "shard", "attempt", "made_at", "server"),
             "round": commit.round_id,
-            "shard": commit.shard,
-            "attempt": commit.attempt,
-            "made_at": commit.made_at,
             **({} if self._stage is None else {"stage": self._stage}),
-            "server": commit.server,
-            "parent": commit.parent.hex(),
-            "digest": commit.digest.hex(),
-            "chain": committed.chain.hex(),
-            "contributors": [
-                {
-                    "peer": c.peer,
-                    "samples": c.samples,
-                    "weight": c.weight,
-                    "outlyingness": c.outlyingness,
-                    "took_us": c.took_us,
-                    **(
-                        {"micro_batches": c.micro_batches, "pass_us": c.pass_us}
-                        if c.micro_batches
-                        else {}
-                    ),
-                }
-                for c in commit.contributors
-            ],
+            **_fields(commit, "parent", "digest", "roster", "loss", "rates", "reason", "kind"),
+            "chain": committed.chain,
+            "contributors": [_contributor(each) for each in commit.contributors],
             "rejected": [_rejection(rejection) for rejection in commit.rejected],
             "accusations": [_accusation(accusation) for accusation in commit.accusations],
-            "roster": commit.roster,
-            "loss": commit.loss,
-            "rates": commit.rates,
-            "reason": commit.reason,
-            "trust": committed.trust,
-            # A further step uses samples that were assigned before.
-            "epoch": None if is_further(commit.kind) else committed.epoch,
-            "slices": {} if is_further(commit.kind) else committed.slices,
-            "kind": commit.kind,
-            "samples_total": committed.samples_total,
-            "steps_per_epoch": committed.steps_per_epoch,
+            **_fields(committed, "trust", "samples_total", "steps_per_epoch"),
+            "epoch": None if further else committed.epoch,
+            "slices": {} if further else committed.slices,
             **({"audits": [_vote(vote) for vote in commit.audits]} if commit.audits else {}),
             **({} if rule_s is None else {"rule_ms": round(rule_s * 1000, 3)}),
         }
-        _append(self._commits, dump(line))
+        self._append("commits", json_line(line))
 
     def metrics(self, text: str, round_id: int) -> None:
         """Write metrics that the user's script logged: a JSON object. Every line goes to the file.
@@ -283,12 +249,12 @@ class Journal:
         now = time.monotonic()
         logged = {"round": round_id, **logged}
         own: dict[str, Any] = {"t": now, "wall": time.time(), "peer": self._peer}
-        line = dump({**own, **logged, **own})
-        _append(self._metrics, line)
+        line = json_line({**own, **logged, **own})
+        self._append("metrics", line)
         if self._rested(tuple(sorted(logged)), now):
             own["event"] = "metrics"
-            line = dump({**own, **logged, **own})
-            _append(self._events, line)
+            line = json_line({**own, **logged, **own})
+            self._append("events", line)
             self._send_status(line)
 
     def _rested(self, kind: object, now: float) -> bool:
@@ -313,26 +279,26 @@ class Journal:
         due, self._to_write = self._to_write, []
         for dated in due:
             self._write_commit(dated)
-        for file in (self._events, self._commits, self._metrics):
-            if file is not None:
-                file.flush()
+        for file in self._files.values():
+            file.flush()
         if self._backlog:
             self._push(wait_s)
 
     def close(self, wait_s: float = 0.5) -> None:
         self._write_held(all_of_them=True)
         self.flush()
-        for file in (self._events, self._commits, self._metrics):
-            if file is not None:
-                file.close()
+        for file in self._files.values():
+            file.close()
         if self.troubles.lacking:
-            self._send_status(
-                dump({**self._now(), "event": "record_incomplete", "files": self.troubles.lacking})
-            )
+            self._send_status(self._line("record_incomplete", files=self.troubles.lacking))
         self._push(wait_s)
         if self._status is not None:
             self._status.close()
             self._status = None
+
+    def _append(self, kind: str, line: bytes) -> None:
+        if self._files:
+            self._files[kind].append(line)
 
     def _send_status(self, line: bytes) -> None:
         if self._status is None:
@@ -347,7 +313,7 @@ class Journal:
                 "events.jsonl has them"
             )
             self._unsent_lines = 0
-            self._backlog += dump({**self._now(), "event": "error", "message": message})
+            self._backlog += self._line("error", message=message)
         self._backlog += line
         self._push()
 
@@ -368,63 +334,14 @@ class Journal:
                 self._status, self._backlog = None, bytearray()
 
 
-def _append(file: Appender | None, line: bytes) -> None:
-    if file is not None:
-        file.append(line)
+def _fields(record: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
 
 
-def dump(fields: dict[str, Any]) -> bytes:
-    """Return one JSON line. Bytes become hex, and numbers that JSON cannot express become null."""
-    try:
-        text = json.dumps(fields, allow_nan=False, separators=(",", ":"), default=_plain)
-    except ValueError:
-        text = json.dumps(_without_nan(fields), separators=(",", ":"), default=_plain)
-    return text.encode() + b"\n"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (bytes, bytearray)):
-        return value.hex()
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    if hasattr(value, "item"):
-        return value.item()
-    return str(value)
-
-
-def _without_nan(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _without_nan(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_without_nan(inner) for inner in value]
-    return value
-
-
-def write_error(folder: Path | None, peer: int, incarnation: int, error: BaseException) -> None:
-    """Write ``node_error.json``, the error that ended a node; print it to stderr if it cannot be
-    written."""
-    if folder is None:
-        return
-    fields = {
-        "wall": time.time(),
-        "peer": peer,
-        "incarnation": incarnation,
-        "type": type(error).__name__,
-        "message": str(error),
-        "hint": getattr(error, "hint", None),
-        "traceback": traceback.format_exception(error),
-    }
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "node_error.json").write_text(json.dumps(fields, indent=2, default=str))
-    except OSError as failure:
-        print(
-            f"node of peer {peer}: {fields['type']}: {error} (not written down: {failure})",
-            file=sys.stderr,
-            flush=True,
-        )
+def _contributor(contributor: Contribution) -> dict[str, Any]:
+    of_stage = ("micro_batches", "pass_us") if contributor.micro_batches else ()
+    names = "peer", "samples", "weight", "outlyingness", "took_us"
+    return _fields(contributor, *names, *of_stage)
 
 
 def _rejection(rejection: Rejection) -> dict[str, Any]:
@@ -446,5 +363,5 @@ def _accusation(accusation: Accusation) -> dict[str, Any]:
     """Return the fields of an accusation, without those that only other kinds of accusation use."""
     fields: dict[str, Any] = {"peer": accusation.peer, "round": accusation.round_id}
     if accusation.turn:
-        return {**fields, "turn": accusation.turn.hex(), "content": accusation.content.hex()}
+        return {**fields, "turn": accusation.turn, "content": accusation.content}
     return {**fields, "silent": True} if accusation.silent else fields

@@ -4,10 +4,9 @@ all read it."""
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 from gossip.errors import ConfigError
 
 from .records import WriteFailures
+from .telemetry import write_json
 from .untrusted import open_in, parse_json, read_at_most
 
 SEARCH_S = 0.1  # while a peer is missing
@@ -112,18 +112,14 @@ class SeedFolder:
         self._untold += [
             seed for peer in others if (seed := self._read_if_changed(peer)) is not None
         ]
-        self._untold += self._claimed(others)
+        self._untold += self._claimed()
 
-    def _claimed(self, others: list[int]) -> list[Seed]:
+    def _claimed(self) -> list[Seed]:
         """Return the peers that are about to start: the next life of each is claimed, and has no
         other record yet."""
         new = claims_in(self._folder) - self._claims
         self._claims |= new
-        lives = {
-            peer: seed.incarnation
-            for peer in others
-            if (seed := read_seed(self._folder, peer)) is not None
-        }
+        lives = {seed.peer: seed.incarnation for seed in seeds_in(self._folder)}
         coming = [
             (peer, life) for peer, life in sorted(new) if peer < self._ids and peer != self._local
         ]
@@ -254,6 +250,12 @@ def read_seed(folder: Path, peer: int) -> Seed | None:
         return None
 
 
+def seeds_in(folder: Path, but: Container[int] = ()) -> list[Seed]:
+    """Return the entries of the peers in ``folder``, except those of ``but``."""
+    found = [read_seed(folder, peer) for peer in peers_in(folder) if peer not in but]
+    return [seed for seed in found if seed is not None]
+
+
 def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
     """Claim an id for a newcomer: one of ``first`` .. ``ids`` - 1 that no peer has had, otherwise
     the id of a peer that has ended.
@@ -267,15 +269,10 @@ def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
     for peer in range(first, ids):
         if peer not in known and create_claim(folder, peer, 0):
             return peer, 0
-    for peer in peers_in(folder):
-        seed = read_seed(folder, peer)
-        if (
-            seed is not None
-            and seed.ended
-            and peer < ids
-            and create_claim(folder, peer, seed.incarnation + 1)
-        ):
-            return peer, seed.incarnation + 1
+    for seed in seeds_in(folder):
+        life = seed.incarnation + 1
+        if seed.ended and seed.peer < ids and create_claim(folder, seed.peer, life):
+            return seed.peer, life
     return None
 
 
@@ -314,11 +311,7 @@ def answers(seed: Seed) -> bool:
 def is_answered(folder: Path, but: int) -> bool:
     """Whether one of the peers in ``folder`` other than ``but`` answers. Also True if none has an
     entry yet: they may still start."""
-    seeds = [
-        seed
-        for peer in peers_in(folder)
-        if peer != but and (seed := read_seed(folder, peer)) is not None
-    ]
+    seeds = seeds_in(folder, (but,))
     return not seeds or any(answers(seed) for seed in seeds if not seed.ended)
 
 
@@ -359,16 +352,8 @@ def claims_in(folder: Path) -> set[tuple[int, int]]:
 
 
 def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
-    """Replace a file atomically: a reader gets the old file or the new one. On a full disk no
-    partial file is left."""
-    new = folder / f".{peer}.{os.getpid()}.new"
-    try:
-        new.write_text(json.dumps(fields), "utf-8")
-        new.replace(folder / f"{peer}.addr")
-    except OSError:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise
+    """Replace the file of a peer: a reader gets the old file or the new one."""
+    write_json(folder / f"{peer}.addr", fields)
 
 
 def parse_seed(peer: int, data: bytes) -> Seed | None:

@@ -71,7 +71,7 @@ class JsonLines:
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Write one line, flushed. Numbers that JSON cannot express become ``null``."""
-        self._file.append((to_json(row) + "\n").encode())
+        self._file.append(json_line(row))
 
     def close(self) -> None:
         self._file.close()
@@ -80,30 +80,43 @@ class JsonLines:
 def header(schema: str) -> bytes:
     """Return the beginning of a new file of lines. Files of metrics have only rows, so that pandas
     and similar tools read them as a table."""
-    if schema == "metrics":
-        return b""
-    return (to_json({"schema": SCHEMAS[schema]}) + "\n").encode()
+    return b"" if schema == "metrics" else json_line({"schema": SCHEMAS[schema]})
 
 
-def to_json(value: Any) -> str:
-    """Return one line of strict JSON: NaN and infinities become null, bytes hex."""
-    return json.dumps(_plain(value), separators=(",", ":"), allow_nan=False)
+def json_line(row: Mapping[str, Any]) -> bytes:
+    """Return one line of ``to_json``."""
+    return (to_json(row) + "\n").encode()
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Return strict JSON, one line without ``indent``: NaN and infinities become null, bytes
+    hex."""
+    separators = (",", ":") if indent is None else None
+    how: Any = {"separators": separators, "indent": indent, "default": _plain}
+    try:
+        return json.dumps(value, allow_nan=False, **how)
+    except ValueError:
+        return json.dumps(_without_nan(value), **how)
 
 
 def _plain(value: Any) -> Any:
-    match value:
-        case bool() | int() | str() | None:
-            return value
-        case float():
-            return value if math.isfinite(value) else None
-        case bytes():
-            return value.hex()
-        case Mapping():
-            return {str(key): _plain(item) for key, item in value.items()}
-        case list() | tuple() | set() | frozenset():
-            return [_plain(item) for item in value]
-        case _:
-            raise TypeError(f"a {type(value).__name__} has no place in a line of JSON")
+    if isinstance(value, bytes | bytearray):
+        return value.hex()
+    if isinstance(value, set | frozenset):
+        return sorted(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _without_nan(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nan(inner) for inner in value]
+    return value
 
 
 def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
@@ -151,10 +164,28 @@ def unpacked(file: BinaryIO, name: str) -> IO[bytes]:
 
 
 def write_json(path: Path | str, value: Mapping[str, Any]) -> None:
-    """Write a JSON file, completely or not at all."""
-    scratch = Path(f"{path}.new")
-    scratch.write_text(json.dumps(_plain(value), indent=1, allow_nan=False) + "\n", "utf-8")
-    scratch.replace(path)
+    """Write a JSON file, completely or not at all. Raises OSError."""
+    scratch = Path(f"{path}.{os.getpid()}.new")
+    try:
+        scratch.write_text(to_json(value, indent=1) + "\n", "utf-8")
+        scratch.replace(path)
+    except OSError:
+        with suppress(OSError):
+            scratch.unlink()
+        raise
+
+
+def write_error(path: Path, error: BaseException, **fields: Any) -> None:
+    """Write the error that ended this process, for the launcher and the report; print it to stderr
+    if it cannot be written."""
+    kind = type(error).__name__
+    about = {"wall": time.time(), "type": kind, "message": str(error)}
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {**fields, **about, "hint": getattr(error, "hint", None)})
+    except OSError as failure:
+        text = f"{kind}: {error} (cannot write {path}: {failure})"
+        print(f"gossip: {text}", file=sys.stderr, flush=True)
 
 
 def read_json(path: Path | str) -> dict[str, Any] | None:

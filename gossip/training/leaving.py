@@ -11,10 +11,11 @@ from typing import NoReturn
 
 from gossip.errors import GossipError
 from gossip.ipc import EXIT_SIGTERM
+from gossip.run import write_error
 
 from .loops import TrainingLoop
 from .peer_run import PeerRun
-from .watch import HURRIED_S, ExceptHook, watch_launcher, write_error
+from .watch import HURRIED_S, ExceptHook, user_frames, watch_launcher
 
 CLOSE_S = 45.0
 """Timeout of ``close``. It exceeds ``linger_s`` and ``drain_timeout_s``, which a node waits for
@@ -106,8 +107,14 @@ class Leaving:
             self.close("stopped")  # KeyboardInterrupt and its like
             return
         if run.run_dir is not None:
-            about = {"peer": run.peer, "round": run.applied.round_id}
-            write_error(run.run_dir / f"peer-{run.peer}", about, error)
+            write_error(
+                run.run_dir / f"peer-{run.peer}" / "error.json",
+                error,
+                peer=run.peer,
+                round=run.applied.round_id,
+                exit_code=getattr(error, "exit_code", 1),
+                frames=user_frames(error.__traceback__),
+            )
         self.close("raised")
 
     def _launcher_gone(self) -> None:

@@ -22,6 +22,7 @@ from gossip.config import RunConfig
 from gossip.errors import ConfigError
 from gossip.interpreter import python_command
 from gossip.ipc import Channel
+from gossip.run import number
 
 KILLED_S = 5.0  # for a killed process to end
 
@@ -278,11 +279,11 @@ def from_environment() -> PeerPlace | None:
     path = os.environ.get("GOSSIP_CONFIG")
     if path is None:
         return None
-    run_dir, status_fd = os.environ.get("GOSSIP_RUN_DIR"), _number("GOSSIP_STATUS_FD", None)
+    run_dir, status_fd = os.environ.get("GOSSIP_RUN_DIR"), _number("GOSSIP_STATUS_FD")
     place = PeerPlace(
         config=RunConfig.load(path),
-        peer=_number("GOSSIP_PEER", 0) or 0,
-        incarnation=_number("GOSSIP_INCARNATION", 0) or 0,
+        peer=_number("GOSSIP_PEER") or 0,
+        incarnation=_number("GOSSIP_INCARNATION") or 0,
         run_dir=Path(run_dir) if run_dir else None,
         status_fd=status_fd,
         config_path=path,
@@ -294,12 +295,5 @@ def from_environment() -> PeerPlace | None:
     return place
 
 
-def _number(name: str, default: int | None) -> int | None:
-    text = os.environ.get(name)
-    if not text:
-        return default
-    if not text.isascii() or not text.isdigit():
-        raise ConfigError(
-            f"{name} = {text!r} is not a number", "it is set by the launcher: unset it to run alone"
-        )
-    return int(text)
+def _number(name: str) -> int | None:
+    return number(os.environ, name) if os.environ.get(name) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
@@ -105,29 +104,6 @@ def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
                 return  # Closed by ourselves.
 
     threading.Thread(target=wait, name="gossip-launcher-watch", daemon=True).start()
-
-
-def write_error(folder: Path, fields: dict[str, Any], error: BaseException) -> None:
-    """Write ``error.json``, the error of the user's script, for the launcher and the report; whole
-    or not at all."""
-    document = {
-        **fields,
-        "wall": time.time(),
-        "type": type(error).__name__,
-        "message": str(error),
-        "hint": getattr(error, "hint", None),
-        "exit_code": getattr(error, "exit_code", 1),
-        "frames": user_frames(error.__traceback__),
-    }
-    scratch = folder / f".error.{os.getpid()}.new"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        scratch.write_text(json.dumps(document, indent=1, default=str) + "\n", "utf-8")
-        scratch.replace(folder / "error.json")
-    except OSError as failure:  # the traceback is on stderr anyway
-        print(
-            f"gossip: cannot write {folder / 'error.json'}: {failure}", file=sys.stderr, flush=True
-        )
 
 
 def user_frames(trace: TracebackType | None) -> list[dict[str, Any]]:
