@@ -50,8 +50,7 @@ def averaging(twin: nn.Module, rounds: int, sent: list[tuple[float, ...]]) -> Ca
             for other in (1, 2):
                 found = gradients(twin, 10 * round_id + other)
                 mean += torch.cat([g.reshape(-1) for g in found]).numpy()
-            n.apply(round_id, round_id % 4, mean / np.float32(3))
-            n.expect(control.AppliedReply)
+            n.applied(round_id, round_id % 4, mean / np.float32(3))
             n.go(round_id + 1)
         n.halt()
 
@@ -100,8 +99,7 @@ def test_all_peers_clip_to_the_norm_that_they_agree_on() -> None:
         n.put(1, np.full(66, 10.0, np.float32))
         n.send(control.ApplyCommand(1, 1, 0.0, rates=own))
         n.expect(control.AppliedReply)
-        n.go(2)
-        n.halt()
+        n.end(2)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer, clip_norm=0.5)

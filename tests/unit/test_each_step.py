@@ -10,11 +10,11 @@ import torch
 from trainer_fakes import (
     FakeNode,
     FakeNodeSwarm,
-    backward,
     echo,
     pack_state,
     same_bits,
     small_model,
+    step,
 )
 
 from gossip.core import events
@@ -53,9 +53,7 @@ def halt(n: FakeNode) -> None:
 def late(n: FakeNode) -> None:
     """Rounds 1 and 2 are decided without this peer; round 3 is lost, round 4 is a collective
     operation, and round 1 comes twice."""
-    n.prepared()
-    n.go(0)
-    n.expect(control.Contribute)
+    n.first_update()
     n.apply(0, 0, ONES)
     n.apply(1, 1, ONES)
     n.apply(2, 2, ONES)
@@ -87,8 +85,7 @@ def test_a_function_is_called_once_for_each_step_of_the_run_with_the_weights_of_
 
         stepped = []
         for seed in range(2):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             stepped.append(peer.stepped)
     for at in range(5):
         if at != 3:  # in that one nobody had an update
@@ -103,10 +100,9 @@ def test_a_function_is_called_once_for_each_step_of_the_run_with_the_weights_of_
 
 
 def test_a_weight_that_is_clamped_each_step_is_clamped_in_steps_that_were_missed():
-    model, optimizer = small_model()
     largest = []
     with FakeNodeSwarm(late) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
 
         def clamp() -> None:
             for parameter in model.parameters():
@@ -115,8 +111,7 @@ def test_a_weight_that_is_clamped_each_step_is_clamped_in_steps_that_were_missed
 
         swarm.session.each_step(clamp)
         for seed in range(2):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
     assert len(largest) == 5
     assert max(largest) == pytest.approx(0.05)
 
@@ -127,15 +122,13 @@ def test_a_peer_that_was_given_a_state_goes_on_from_the_average_in_it(kept_befor
     other, other_optimizer = small_model(seed=3)
     theirs = Average(other)
     for seed in range(4):
-        backward(other, seed)
-        other_optimizer.step()
+        step(other, other_optimizer, seed)
         theirs.update()
     state = pack_state(other, other_optimizer, {"average": theirs.state_dict()})
 
     def node(n: FakeNode) -> None:
         n.prepared()
-        n.restore(4, state)
-        n.expect(events.Restored)
+        n.restored(4, state)
         n.apply(4, 0, ONES)
         n.apply(5, 1, ONES)
         n.go(6)
@@ -157,8 +150,7 @@ def test_a_peer_that_was_given_a_state_goes_on_from_the_average_in_it(kept_befor
         peer.each_step(average.update)
         assert peer.step == 4, "the rounds since then are yet to be applied"
         assert average.updates == 4
-        backward(model, 9)
-        optimizer.step()
+        step(model, optimizer, 9)
         for _ in range(3):
             for parameter in other.parameters():
                 parameter.grad = torch.full_like(parameter, 0.5)
@@ -172,29 +164,23 @@ def test_a_peer_that_was_given_a_state_goes_on_from_the_average_in_it(kept_befor
 def test_a_state_that_comes_within_a_step_is_loaded_before_what_follows_its_next_step():
     other, other_optimizer = small_model(seed=3)
     theirs = Average(other)
-    backward(other, 0)
-    other_optimizer.step()
+    step(other, other_optimizer, 0)
     theirs.update()
     state = pack_state(other, other_optimizer, {"average": theirs.state_dict()})
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.restore(9, state)
-        n.expect(events.Restored)
+        n.first_update()
+        n.restored(9, state)
         n.apply(9, 0, ONES)
         n.go(10)
         halt(n)
 
-    model, optimizer = small_model()
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         average = Average(model)
         swarm.session.keep(average=average)
         swarm.session.each_step(average.update)
-        backward(model, 1)
-        optimizer.step()
+        step(model, optimizer, 1)
         for parameter in other.parameters():
             parameter.grad = torch.full_like(parameter, 0.5)
         other_optimizer.step()
@@ -212,8 +198,7 @@ def test_draws_in_it_are_the_same_on_all_peers_and_leave_those_of_the_script_alo
             drawn: list[float] = []
             swarm.session.each_step(lambda drawn=drawn: drawn.append(torch.rand(()).item()))
             for seed in range(3):
-                backward(model, seed)
-                optimizer.step()
+                step(model, optimizer, seed)
             found.append((drawn, torch.rand(()).item()))
     (one, mine), (other, theirs) = found
     assert one == other
@@ -237,16 +222,14 @@ def test_an_optimizer_that_draws_steps_alike_on_all_peers():
         with FakeNodeSwarm(echo, peer=peer, peers=2, seed=7) as swarm:
             swarm.session.prepare(model, optimizer)
             for seed in range(3):
-                backward(model, seed)
-                optimizer.step()
+                step(model, optimizer, seed)
         models.append(model)
     assert same_bits(*models)
 
 
 def test_with_local_steps_it_is_refused():
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, local_steps=2) as swarm:
-        swarm.session.prepare(model, optimizer)
+        swarm.prepare()
         with pytest.raises(ConfigError):
             swarm.session.each_step(lambda: None)
 
@@ -260,10 +243,9 @@ def test_rounds_that_pass_before_it_is_registered_are_applied_after_that_or_it_i
         n.go(2)
         halt(n)
 
-    model, optimizer = small_model()
     steps: list[int] = []
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        swarm.prepare()
         swarm.session.each_step(lambda: steps.append(swarm.session.step))
         assert swarm.session.alive_peers == 1
         with pytest.raises(ConfigError):

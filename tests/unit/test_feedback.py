@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, step
 
 from gossip.ipc import messages as control
 from gossip.ipc.arena import Arena
@@ -152,42 +152,36 @@ def attached(node: FakeNode) -> WireFormat:
 
 
 def test_a_late_update_and_a_node_that_died_leave_what_is_owed_as_it_was() -> None:
-    model, optimizer = small_model()
     owed: list[np.ndarray | None] = []
     seen: list[np.ndarray] = []
 
     def first(n: FakeNode) -> None:
         wire = attached(n)
         for round_id, taken in enumerate(((True,), (False,))):
-            n.go(round_id, slot=round_id)
-            n.expect(control.Contribute)
+            n.offered(round_id, slot=round_id)
             assert n.arena is not None
             decoded = wire.decode(n.arena.encoded[round_id].copy(), "update", round_id, 0)
             assert np.array_equal(decoded, n.arena.updates[round_id])
             n.put(0, np.zeros(4, np.float32))
             n.send(control.ApplyCommand(round_id, 0, 0.0, taken=taken))
             n.expect(control.AppliedReply)
-        n.go(2, slot=2)
-        n.expect(control.Contribute)
+        n.offered(2, slot=2)
         seen.append(n.arena.encoded[2].copy())  # type: ignore[union-attr]
 
     def second(n: FakeNode) -> None:
         attached(n)
-        n.go(2, slot=3)
-        n.expect(control.Contribute)
+        n.offered(2, slot=3)
         assert n.arena is not None
         seen.append(n.arena.encoded[3].copy())
         n.put(1, np.zeros(4, np.float32))
         n.send(control.ApplyCommand(2, 1, 0.0, taken=(True,)))
         n.expect(control.AppliedReply)
-        n.go(3)
-        n.halt()
+        n.end(3)
 
     with FakeNodeSwarm(first, second, encoding="topk:0.1") as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for seed in range(3):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             encoder = swarm.session._run.model.encoder
             assert encoder is not None
             owed.append(None if encoder.residual is None else encoder.residual.copy())

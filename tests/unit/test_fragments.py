@@ -257,18 +257,14 @@ def test_with_overlap_a_result_comes_a_round_later_and_is_mixed_in_as_by_hand(
 def test_with_overlap_a_collective_operation_mixes_in_what_was_in_flight() -> None:
     def script(n: FakeNode) -> None:
         n.prepared()
-        n.go(0, slot=0)
-        n.expect(control.Contribute)
+        n.offered(0, slot=0)
         assert n.arena is not None
-        n.apply(0, 1, n.arena.updates[0])
-        n.expect(control.AppliedReply)
-        n.go(1, slot=1)
-        said = n.expect(control.Contribute)
+        n.applied(0, 1, n.arena.updates[0])
+        said = n.offered(1, slot=1)
         collected = ((0, said.collective),)
         n.send(control.ApplyCommand(1, -1, 0.0, collected=collected, is_step=False))
         n.expect(control.AppliedReply)
-        n.go(2)
-        n.halt()
+        n.end(2)
 
     model, optimizer = deep_model()
     twin = ByHand(*deep_model(), 2, mixing=0.5, late=True)
@@ -289,9 +285,7 @@ def test_with_overlap_steps_that_are_dropped_leave_those_before_them() -> None:
     before them stays, but for the fragments of the rounds."""
 
     def hurries(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         # a round that it offered to, and one that it did not
         n.send(control.ApplyCommand(0, -1, 0.0), control.ApplyCommand(1, -1, 0.0))
         n.go(2)
@@ -327,14 +321,12 @@ def test_a_round_is_sent_with_its_fragment_and_leaves_the_others_where_they_were
         said = n.prepared()
         assert (said.elements, said.marks) == (44, 2)
         for round_id in range(2):
-            n.go(round_id, slot=1)
-            n.expect(control.Contribute)
+            n.offered(round_id, slot=1)
             sent.append(n.arena.updates[1].copy())  # type: ignore[union-attr]
             n.put(1, 0.0 * sent[-1][:42])
             n.send(control.ApplyCommand(round_id, 1, 0.0))
             n.expect(control.AppliedReply)
-        n.go(2)
-        n.halt()
+        n.end(2)
 
     with FakeNodeSwarm(script, **EACH_STEP) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -355,13 +347,9 @@ def test_a_lost_round_costs_the_steps_of_its_fragment_alone() -> None:
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
 
     def script(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.send(control.ApplyCommand(0, -1, 0.0))
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.first_update()
+        n.lost(0)
+        n.end(1)
 
     with FakeNodeSwarm(script, **EACH_STEP) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -383,8 +371,7 @@ def test_a_result_is_of_the_fragment_that_its_round_says_and_not_of_the_one_in_t
         n.send(control.ApplyCommand(2, 2, 0.0, collectives=1))
         for _ in range(2):
             n.expect(control.AppliedReply)
-        n.go(3)
-        n.halt()
+        n.end(3)
 
     before = {name: value.detach().clone() for name, value in model.named_parameters()}
     with FakeNodeSwarm(script, **EACH_STEP) as swarm:
@@ -401,19 +388,14 @@ def test_shared_parameters_are_what_a_joining_peer_is_given() -> None:
 
     def script(n: FakeNode) -> None:
         n.prepared()
-        n.go(0, slot=1)
-        n.expect(control.Contribute)
-        n.apply(0, 1, np.zeros(42, np.float32))
-        n.expect(control.AppliedReply)
-        n.go(1, slot=1)
-        n.expect(control.Contribute)
+        n.offered(0, slot=1)
+        n.applied(0, 1, np.zeros(42, np.float32))
+        n.offered(1, slot=1)
         n.send(events.TakeSnapshot())
         said = n.expect(control.Snapshot)
         states.append((said.round_id, n.arena is not None and flat_parameters(model)))
-        n.apply(1, 1, np.zeros(42, np.float32))
-        n.expect(control.AppliedReply)
-        n.go(2)
-        n.halt()
+        n.applied(1, 1, np.zeros(42, np.float32))
+        n.end(2)
 
     with FakeNodeSwarm(script, **EACH_STEP) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -431,13 +413,9 @@ def test_who_takes_over_a_state_has_none_of_its_own_steps_on_it() -> None:
     state = state_of_others(other, other_optimizer, 8)
 
     def script(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.restore(8, state)
-        n.expect(events.Restored)
-        n.go(8)
-        n.halt()
+        n.first_update()
+        n.restored(8, state)
+        n.end(8)
 
     with FakeNodeSwarm(script, **EACH_STEP) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -447,23 +425,19 @@ def test_who_takes_over_a_state_has_none_of_its_own_steps_on_it() -> None:
 
 def test_the_memory_of_a_sender_is_of_one_fragment() -> None:
     """Momentum 0.5 from zeros: the first update of each fragment is half of its difference."""
-    model, optimizer = small_model()
     sent = []
 
     def script(n: FakeNode) -> None:
         n.prepared()
         for round_id in range(3):
-            n.go(round_id, slot=1)
-            n.expect(control.Contribute)
+            n.offered(round_id, slot=1)
             sent.append(n.arena.updates[1].copy())  # type: ignore[union-attr]
-            n.apply(round_id, 1, np.zeros(42, np.float32))
-            n.expect(control.AppliedReply)
-        n.go(3)
-        n.halt()
+            n.applied(round_id, 1, np.zeros(42, np.float32))
+        n.end(3)
 
     options = {**EACH_STEP, "sender": "momentum:0.5"}
     with FakeNodeSwarm(script, **options) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         differences = []
         for seed in range(3):
             step(model, optimizer, seed)

@@ -119,17 +119,11 @@ def test_a_state_of_others_that_comes_while_a_round_is_waited_for_ends_what_was_
     state = state_of_others(other, their_optimizer, 8)
 
     def script(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.restore(8, state)
-        n.expect(events.Restored)
-        n.go(8, slot=1)
-        n.expect(control.Contribute)
-        n.send(control.ApplyCommand(8, -1, 0.0))
-        n.expect(control.AppliedReply)
-        n.go(9)
-        n.halt()
+        n.first_update()
+        n.restored(8, state)
+        n.offered(8, slot=1)
+        n.lost(8)
+        n.end(9)
 
     with FakeNodeSwarm(script, **IN_FLIGHT) as swarm:
         swarm.session.prepare(model, optimizer)

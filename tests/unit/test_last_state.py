@@ -11,7 +11,6 @@ from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
 
 from gossip.core import QUORUM_LOST, events
 from gossip.errors import ConfigError, SwarmError
-from gossip.ipc import messages as control
 from gossip.launch.local import lost_state
 from gossip.run import checkpoints
 
@@ -22,16 +21,13 @@ def give_up(folder: Path, peer: int = 0, rounds: int = 3) -> str:
     def node(n: FakeNode) -> None:
         n.prepared()
         for round_id in range(rounds):
-            n.go(round_id)
-            n.expect(control.Contribute)
-            n.send(control.ApplyCommand(round_id, -1, 0.0))
-            n.expect(control.AppliedReply)
+            n.offered(round_id)
+            n.lost(round_id)
         n.send(events.Halt("too few peers", QUORUM_LOST))
 
-    model, optimizer = small_model()
     options = {"peers": 4, "peer": peer, "run_dir_path": folder}
     with FakeNodeSwarm(node, **options) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for step in range(rounds - 1):
             backward(model, step)
             optimizer.step()

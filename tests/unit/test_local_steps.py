@@ -238,18 +238,15 @@ def test_zeno_judges_a_step_of_the_outer_optimizer_from_the_shared_parameters() 
 
     def node(n: FakeNode) -> None:
         elements = n.prepared().elements
-        n.go(0)
-        n.expect(control.Contribute)
+        n.offered(0)
         fd = allocate(4 * 4 * elements)
         rows = map_rows(fd, 4, elements)
         sent.append(torch.from_numpy(n.arena.updates[0].copy()))  # type: ignore[union-attr]
         rows[:3] = sent[0]
         n.send(control.JudgeCommand(1, 0, 3, 4, 1, -1, False), fds=[fd])
         assert n.expect(control.JudgeReply).reason == ""
-        n.send(control.ApplyCommand(0, -1, 0.0))
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.lost(0)
+        n.end(1)
 
     given = {"aggregator": "zeno", "local_steps": 2, "outer": "heavy_ball:lr=0.25,momentum=0"}
     with FakeNodeSwarm(node, peers=4, **given) as swarm:
@@ -287,13 +284,10 @@ def test_a_round_of_local_steps_is_sent_once_and_stepped_by_the_outer_optimizer(
     def script(n: FakeNode) -> None:
         n.prepared()
         for round_id in range(2):
-            n.go(round_id, slot=1)
-            n.expect(control.Contribute)
+            n.offered(round_id, slot=1)
             sent.append(n.arena.updates[1].copy())  # type: ignore[union-attr]
-            n.apply(round_id, 1, 0.5 * sent[-1][: -len(list(model.parameters()))])
-            n.expect(control.AppliedReply)
-        n.go(2)
-        n.halt()
+            n.applied(round_id, 1, 0.5 * sent[-1][: -len(list(model.parameters()))])
+        n.end(2)
 
     with FakeNodeSwarm(script, local_steps=3, outer=NESTEROV) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -318,9 +312,8 @@ def test_a_round_of_local_steps_is_sent_once_and_stepped_by_the_outer_optimizer(
 def test_a_session_that_ends_within_a_round_ends_at_the_anchor_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for seed in range(3):
             step(model, optimizer, seed)
         shared = flat_parameters(model)
@@ -360,8 +353,7 @@ def test_a_state_that_was_taken_over_brings_the_settings_of_the_users_optimizer(
         n.prepared()
         n.restore(4, state)
         assert n.expect(events.Restored).error == ""
-        n.go(4)
-        n.halt()
+        n.end(4)
 
     with FakeNodeSwarm(script, local_steps=2) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -383,9 +375,8 @@ def test_a_state_of_local_steps_fits_the_outer_optimizer_and_no_other() -> None:
 
 
 def test_a_loop_that_would_end_within_a_round_is_refused_before_it_begins() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, local_steps=30) as swarm:
-        swarm.session.prepare(model, optimizer)
+        swarm.prepare()
         with pytest.raises(ConfigError, match=r"steps\(100\) is no multiple.*30") as raised:
             swarm.session.steps(100)
         assert raised.value.hint == "take 90 or 120"
@@ -460,9 +451,8 @@ def test_steps_that_are_undone_while_the_shared_parameters_are_there_stay_undone
 def test_every_local_step_is_a_place_of_its_own_for_collective_operations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         places: list[int] = []
         answers = swarm.session._collectives.answers
         monkeypatch.setattr(answers, "reached", places.append)

@@ -27,9 +27,7 @@ from gossip.training.state import unpack_state
 
 def play_first_round(n: FakeNode) -> None:
     """Up to the Go of the second."""
-    n.prepared()
-    n.go(0)
-    n.expect(control.Contribute)
+    n.first_update()
     n.apply(0, 0, n.arena.updates[0])  # type: ignore[union-attr]
     n.expect(control.AppliedReply)
     n.go(1, 1)
@@ -143,9 +141,8 @@ def test_a_collective_operation_of_others_ends_no_local_steps() -> None:
                 n.go(3, 3)
         n.send(events.Halt(heard.reason, 0))
 
-    model, optimizer = small_model()
     with FakeNodeSwarm(node, local_steps=4, outer=NESTEROV) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for at in range(8):
             step(model, optimizer, at)
             if at == 4:

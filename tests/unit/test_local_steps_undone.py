@@ -67,10 +67,9 @@ def test_a_scheduler_goes_back_with_the_steps_of_a_round_that_was_left() -> None
 
 
 def test_a_batch_that_is_skipped_at_the_end_of_a_round_undoes_none_of_its_steps() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, local_steps=4, outer="mean") as swarm:
         peer = swarm.session
-        peer.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for _ in range(3):
             step(model, optimizer, 0)
         peer._steps.pass_round(skipped=True)  # as the loader does behind the fourth batch
@@ -82,9 +81,8 @@ def test_a_batch_that_is_skipped_at_the_end_of_a_round_undoes_none_of_its_steps(
 
 
 def test_a_rate_that_the_script_has_set_goes_back_with_the_steps_of_a_round_that_was_left() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         step(model, optimizer, 0)
         optimizer.param_groups[0]["lr"] = 0.0625
     assert optimizer.param_groups[0]["lr"] == 0.1
@@ -94,10 +92,9 @@ def test_rates_of_a_resumed_peer_are_those_of_the_checkpoint_and_not_of_its_own_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its own part may be of a life that was stopped within a round."""
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:
         peer = swarm.session
-        peer.prepare(model, optimizer)
+        _, optimizer = swarm.prepare()
         settings = settings_of(optimizer, 6)
         settings["groups"][0]["lr"] = 0.025
         peer._run.model.extra.load({STATE: settings})
@@ -130,10 +127,9 @@ def test_a_state_at_the_end_has_what_was_kept_as_it_was_behind_the_last_round(
 
 
 def test_a_state_has_the_answers_of_now_whatever_else_is_of_the_begin_of_the_round() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, local_steps=3, outer="mean") as swarm:
         peer = swarm.session
-        peer.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         step(model, optimizer, 0)
         place = (1, 0, "mean")
         peer._collectives.answers._answers[place] = {0: b"answer"}
@@ -172,8 +168,7 @@ def test_a_state_with_the_settings_of_another_optimizer_changes_nothing() -> Non
         n.prepared()
         n.restore(4, state)
         answered.append(n.expect(events.Restored))
-        n.go(0)
-        n.halt()
+        n.end(0)
 
     with FakeNodeSwarm(script, local_steps=2) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -210,9 +205,7 @@ def test_the_batches_of_a_skipped_step_come_again_and_do_not_count_as_used(
     told: list[int] = []
 
     def script(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(events.DataConfigured)
+        n.sharded()
         n.go(0, ranges=[(0, 6)])
         told.append(n.expect(control.Contribute).samples)
         if samples:
@@ -220,8 +213,7 @@ def test_the_batches_of_a_skipped_step_come_again_and_do_not_count_as_used(
         else:
             n.send(control.ApplyCommand(0, -1, 0.0))
         n.expect(control.AppliedReply)
-        n.go(1, ranges=[(6, 12)], epoch=1)
-        n.halt()
+        n.end(1, ranges=[(6, 12)], epoch=1)
 
     seen: list[int] = []
     with FakeNodeSwarm(script, local_steps=3, outer="mean") as swarm:

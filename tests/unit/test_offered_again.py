@@ -150,11 +150,10 @@ def test_a_single_step_is_offered_again_and_not_made_again() -> None:
 
 
 def test_a_round_that_is_passed_is_passed_where_it_is_a_step() -> None:
-    model, optimizer = small_model()
     told: Told = []
     seen = []
     with FakeNodeSwarm(interrupted(1, told=told, steps=3)) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for at in swarm.session.steps(3):
             seen.append(at)
             if at != 1:
@@ -177,18 +176,14 @@ def test_of_samples_that_others_have_now_no_update_is_offered_again(
     told: list[control.Contribute] = []
 
     def script(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(events.DataConfigured)
+        n.sharded()
         n.go(0, ranges=[(0, 4)])
         told.append(n.expect(control.Contribute))
         is_over(n, 0)
         n.go(1, 1, ranges=ranges, collectives=1)
         told.append(n.expect(control.Contribute))
-        n.send(control.ApplyCommand(1, -1, 0.0))
-        n.expect(control.AppliedReply)
-        n.go(2, ranges=[(16, 20)], epoch=1, collectives=1)
-        n.halt()
+        n.lost(1)
+        n.end(2, ranges=[(16, 20)], epoch=1, collectives=1)
 
     with FakeNodeSwarm(script, local_steps=2, outer="mean") as swarm:
         peer = swarm.session
@@ -229,8 +224,7 @@ def test_who_is_late_for_the_operation_and_for_the_round_behind_it_has_one_round
         rounds.append(n.expect(control.Contribute).round_id)
         n.send(control.ApplyCommand(2, -1, 0.0, collectives=1))
         n.expect(control.AppliedReply)
-        n.go(3, 2, collectives=1)
-        n.halt()
+        n.end(3, 2, collectives=1)
 
     with FakeNodeSwarm(script, local_steps=3, outer="mean") as swarm:
         peer = swarm.session
@@ -245,30 +239,25 @@ def test_who_is_late_for_the_operation_and_for_the_round_behind_it_has_one_round
 
 
 def test_a_node_that_dies_behind_the_operation_has_a_successor_that_gets_the_update() -> None:
-    model, optimizer = small_model()
     seen: list[np.ndarray] = []
 
     def dies(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        said = n.expect(control.Contribute)
+        said = n.first_update()
         seen.append(n.arena.updates[said.slot].copy())  # type: ignore[union-attr]
         is_over(n, 0)
 
     def succeeds(n: FakeNode) -> None:
         told = n.prepared()
         assert (told.round_id, told.collectives) == (1, 1)
-        n.go(1, 2, collectives=1)
-        said = n.expect(control.Contribute)
+        said = n.offered(1, 2, collectives=1)
         assert said.steps == (2, 2)
         seen.append(n.arena.updates[said.slot].copy())  # type: ignore[union-attr]
         n.apply(1, 1, n.arena.updates[said.slot])  # type: ignore[union-attr]
         n.expect(control.AppliedReply)
-        n.go(2, collectives=1)
-        n.halt()
+        n.end(2, collectives=1)
 
     with FakeNodeSwarm(dies, succeeds, local_steps=2, outer="mean") as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for at in range(2):
             step(model, optimizer, at)
         assert swarm.session.step == 2
@@ -288,15 +277,11 @@ def test_a_state_of_others_behind_the_operation_ends_what_was_offered(round_id: 
     state = state_of_others(theirs, their_optimizer, following)
 
     def script(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        said = n.expect(control.Contribute)
+        said = n.first_update()
         told.append((said, n.arena.updates[0].copy()))  # type: ignore[union-attr]
         is_over(n, 0)
-        n.restore(round_id, state)
-        n.expect(events.Restored)
-        n.go(round_id, 1, collectives=1)
-        n.halt()
+        n.restored(round_id, state)
+        n.end(round_id, 1, collectives=1)
 
     with FakeNodeSwarm(script, local_steps=2, outer="mean") as swarm:
         swarm.session.prepare(model, optimizer)
@@ -356,17 +341,14 @@ def test_an_update_is_written_anew_for_the_round_that_it_is_offered_to(spec: str
 
 
 def test_what_others_decode_of_an_update_that_is_offered_again_is_of_its_round() -> None:
-    model, optimizer = small_model()
     encoding = load_encoding("randomk:0.2")
     found: list[np.ndarray] = []
 
     def script(n: FakeNode) -> None:
         attached(n)
-        n.go(0)
-        n.expect(control.Contribute)
+        n.offered(0)
         is_over(n, 0)
-        n.go(1, 2, collectives=1)
-        assert n.expect(control.Contribute).slot == 2
+        assert n.offered(1, 2, collectives=1).slot == 2
         assert n.arena is not None
         update = n.arena.updates[2].copy()
         wire = WireFormat(encoding, 0, (len(update),), len(update) - 4, 1)
@@ -375,11 +357,10 @@ def test_what_others_decode_of_an_update_that_is_offered_again_is_of_its_round()
         n.put(0, np.zeros(4, np.float32))
         n.send(control.ApplyCommand(1, 0, 0.0, taken=(True,), collectives=1))
         n.expect(control.AppliedReply)
-        n.go(2, collectives=1)
-        n.halt()
+        n.end(2, collectives=1)
 
     with FakeNodeSwarm(script, encoding="randomk:0.2") as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         backward(model, 0)
         gradient = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
         optimizer.step()
@@ -430,19 +411,15 @@ def test_a_state_that_is_copied_while_an_update_is_offered_again_is_that_before_
     scheduler = halving(optimizer)
 
     def script(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         is_over(n, 0)
-        n.go(1, 1, collectives=1)
-        n.expect(control.Contribute)
+        n.offered(1, 1, collectives=1)
         n.send(events.TakeSnapshot())
         said = n.expect(control.Snapshot)
         assert said.round_id == 1
         n.apply(1, 1, n.arena.updates[1])  # type: ignore[union-attr]
         n.expect(control.AppliedReply)
-        n.go(2, 2, collectives=1)
-        n.halt()
+        n.end(2, 2, collectives=1)
 
     with FakeNodeSwarm(script, overlap=1, local_steps=2, outer="mean") as swarm:
         peer = swarm.session
@@ -466,22 +443,16 @@ def test_fragments_whose_samples_others_have_now_keep_their_steps_for_the_next_e
     twin, twin_optimizer = deep_model(momentum=0.0)
 
     def script(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(events.DataConfigured)
-        n.go(0, ranges=[(0, 2)])
-        n.expect(control.Contribute)
+        n.sharded()
+        n.offered(0, ranges=[(0, 2)])
         is_over(n, 0)
-        n.go(1, 1, ranges=[(4, 6)], collectives=1)
-        assert n.expect(control.Contribute).samples == 0
+        assert n.offered(1, 1, ranges=[(4, 6)], collectives=1).samples == 0
         n.send(control.ApplyCommand(1, -1, 0.0, collectives=1))
         n.expect(control.AppliedReply)
-        n.go(2, 2, ranges=[(16, 18)], collectives=1)
-        assert n.expect(control.Contribute).samples == 2
+        assert n.offered(2, 2, ranges=[(16, 18)], collectives=1).samples == 2
         n.send(control.ApplyCommand(2, -1, 0.0, collectives=1))
         n.expect(control.AppliedReply)
-        n.go(3, 3, ranges=[(20, 22)], epoch=1, collectives=1)
-        n.halt()
+        n.end(3, 3, ranges=[(20, 22)], epoch=1, collectives=1)
 
     own = []
     with FakeNodeSwarm(script, **options) as swarm:
@@ -504,12 +475,8 @@ def test_fragments_whose_samples_others_have_now_keep_their_steps_for_the_next_e
 
 
 def test_a_value_is_given_to_one_round_and_its_answer_is_there_though_the_run_ends_then() -> None:
-    model, optimizer = small_model()
-
     def script(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        said = n.expect(control.Contribute)
+        said = n.first_update()
         theirs = packed((-1, 0, "mean"), pack_object({"a": 3.0}), 4096)
         collected = ((0, said.collective), (1, theirs))
         n.send(control.ApplyCommand(0, -1, 0.0, collected=collected, is_step=False))
@@ -518,7 +485,7 @@ def test_a_value_is_given_to_one_round_and_its_answer_is_there_though_the_run_en
         n.expect(control.Close)
 
     with FakeNodeSwarm(script) as swarm:
-        swarm.session.prepare(model, optimizer)
+        swarm.prepare()
         assert swarm.session.mean(a=1.0)["a"] == 2.0
 
 
@@ -529,12 +496,9 @@ def test_an_update_of_parameters_that_a_state_has_replaced_is_not_offered_again(
     said: list[object] = []
 
     def script(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         is_over(n, 0)
-        n.restore(1, state_of_others(theirs, their_optimizer, 0))
-        n.expect(events.Restored)
+        n.restored(1, state_of_others(theirs, their_optimizer, 0))
         n.go(1, 1, collectives=1)
         said.append(n.next())
         n.send(events.Halt("finished", 0))

@@ -17,6 +17,7 @@ from trainer_fakes import (
     pack_state,
     same_bits,
     small_model,
+    step,
 )
 
 from gossip.config import resolve
@@ -51,12 +52,10 @@ def delayed_steps(steps: int) -> torch.nn.Module:
 
 
 def test_a_result_is_applied_behind_the_next_backward_pass() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, overlap=1) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for seed in range(STEPS):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             assert swarm.session.step == seed + 1
             assert swarm.session.round == seed, "the last round is in flight"
         swarm.session.close()
@@ -65,11 +64,9 @@ def test_a_result_is_applied_behind_the_next_backward_pass() -> None:
 
 
 def test_the_gradients_of_a_step_stay_the_scripts_own() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, overlap=1) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
         backward(model, 1)
         own = [parameter.grad.clone() for parameter in model.parameters()]
         optimizer.step()
@@ -78,9 +75,8 @@ def test_the_gradients_of_a_step_stay_the_scripts_own() -> None:
 
 
 def test_the_loop_of_steps_ends_with_every_round_applied() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, overlap=1) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         seen = []
         for step in swarm.session.steps(STEPS):
             backward(model, step)
@@ -92,9 +88,8 @@ def test_the_loop_of_steps_ends_with_every_round_applied() -> None:
 
 
 def test_nothing_is_in_flight_where_a_checkpoint_is_due(tmp_path: Any) -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, overlap=1) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         behind = []
         for step in swarm.session.steps(6, save=tmp_path / "saved", every=3):
             backward(model, step)
@@ -104,12 +99,10 @@ def test_nothing_is_in_flight_where_a_checkpoint_is_due(tmp_path: Any) -> None:
 
 
 def test_behind_epochs_without_a_loader_every_round_is_applied() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, overlap=1) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for epoch in swarm.session.epochs(2):
-            backward(model, epoch)
-            optimizer.step()
+            step(model, optimizer, epoch)
         assert swarm.session.round == 2
         assert same_bits(model, delayed_steps(2))
 
@@ -132,13 +125,11 @@ def test_what_was_computed_beside_several_rounds_is_dropped() -> None:
         node.go(4)
         node.halt()
 
-    model, optimizer = small_model()
     with FakeNodeSwarm(hurries, overlap=1) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         steps = []
         for seed in range(3):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             steps.append(swarm.session.step)
     assert steps == [1, 3, 4]
     assert any('"skipped": "overlap"' in line for line in swarm.nodes[0].logs)
@@ -150,12 +141,10 @@ def test_a_node_that_dies_with_an_update_in_flight_has_a_successor_that_gets_it(
         node.go(0)
         node.expect(control.Contribute)
 
-    model, optimizer = small_model()
     with FakeNodeSwarm(dies, echo, overlap=1) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for seed in range(STEPS):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
     assert same_bits(model, delayed_steps(STEPS))
 
 
@@ -177,16 +166,13 @@ def test_what_was_computed_beside_a_round_is_dropped_where_a_state_of_others_com
         node.go(5)
         node.halt()
 
-    model, optimizer = small_model()
     with FakeNodeSwarm(replaces, overlap=1) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for seed in range(2):  # the second is of parameters that are gone
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
         assert swarm.session.step == 4
         assert same_bits(model, other)
-        backward(model, 2)
-        optimizer.step()
+        step(model, optimizer, 2)
         assert swarm.session.step == 5
 
 
@@ -214,10 +200,8 @@ def deals(*rounds: tuple[Slice, Slice | None]) -> Callable[[FakeNode], None]:
             go(n, at)
             said = n.expect(control.Contribute)
             assert n.arena is not None
-            n.apply(at, at % 4, n.arena.updates[said.slot])
-            n.expect(control.AppliedReply)
-        n.go(len(rounds), ranges=[(0, 1)], epoch=1)
-        n.halt()
+            n.applied(at, at % 4, n.arena.updates[said.slot])
+        n.end(len(rounds), ranges=[(0, 1)], epoch=1)
 
     return node
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, same_bits, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, same_bits, small_model, step
 
 from gossip.core import RATES_MAX
 from gossip.core.ledger.rates import agree, are_sound
@@ -115,22 +115,19 @@ def test_a_peer_whose_scheduler_lags_steps_as_the_others_do_and_its_scheduler_go
 
     def node(n: FakeNode) -> None:
         n.prepared()
-        n.go(0)
-        assert n.expect(control.Contribute).rates[:2] == (0.1, 0.9)
+        assert n.offered(0).rates[:2] == (0.1, 0.9)
         n.put(1, result)
         n.put(2, result)
         n.send(control.ApplyCommand(0, 1, 0.0, (0.025, 0.5)))
         n.send(control.ApplyCommand(1, 2, 0.0))  # of a swarm in which nobody told
         n.expect(control.AppliedReply)
         n.expect(control.AppliedReply)
-        n.go(2)
-        n.halt()
+        n.end(2)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         scheduler.step()
         assert optimizer.param_groups[0]["lr"] == 0.05
     for lr, momentum in ((0.025, 0.5), (0.1, 0.9)):
@@ -143,20 +140,17 @@ def test_a_peer_whose_scheduler_lags_steps_as_the_others_do_and_its_scheduler_go
 
 
 def test_who_contributes_nothing_tells_no_rates() -> None:
-    model, optimizer = small_model()
     said = []
 
     def node(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
         said.append(n.expect(control.Contribute))
-        n.send(control.ApplyCommand(0, -1, 0.0))
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.lost(0)
+        n.end(1)
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        swarm.prepare()
         swarm.session._steps.pass_round()
     assert said[0].rates == ()
 

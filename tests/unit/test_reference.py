@@ -136,18 +136,15 @@ def test_with_sharded_data_nothing_more_has_to_be_said() -> None:
         map_rows(fd, 4, elements)[:3] = 1.0
         n.go(0)
         n.expect(events.DataConfigured)
-        n.go(0, ranges=[(0, 4)])
-        n.expect(control.Contribute)
+        n.offered(0, ranges=[(0, 4)])
         for round_id, capacity in ((0, 4), (5, 0), (0, 0)):
             n.send(
                 control.JudgeCommand(1, round_id, 3, capacity, 1, -1, False),
                 fds=[fd] if capacity else [],
             )
             assert n.expect(control.JudgeReply).reason == ""
-        n.send(control.ApplyCommand(0, -1, 0.0))
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.lost(0)
+        n.end(1)
 
     def judge(x: Tensor) -> Tensor:
         judged_by.append([int(value) for value in x[:, 0]])
@@ -171,9 +168,7 @@ def test_a_reference_that_was_given_comes_before_the_sharded_data() -> None:
     model, optimizer = small_model()
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(events.DataConfigured)
+        n.sharded()
         n.halt()
 
     with FakeNodeSwarm(node, aggregator="judged_clipping", peers=4, reference=Numbers(3)) as swarm:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from test_each_step import ONES, Average
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, pack_state, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, echo, pack_state, small_model, step
 
 from gossip.core import events
 from gossip.core.ledger.replicas import UNDECIDED, DivergenceWatch, compare
@@ -138,8 +138,7 @@ def trained() -> tuple[torch.nn.Module, torch.optim.Optimizer, Average]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     average = Average(model)
     for seed in range(2):
-        backward(model, seed)
-        optimizer.step()
+        step(model, optimizer, seed)
         average.update()
     return model, optimizer, average
 
@@ -216,16 +215,16 @@ def test_the_period_is_a_power_of_two_that_keeps_the_cost_small(monkeypatch) -> 
 
     monkeypatch.setattr(replicas, "_digest_of", digest)
     sent, spent = [], 0.0
-    for step in range(2000):
+    for number in range(2000):
         now[0] += 0.01
         before = now[0]
-        if check.compare(step, wanted=False):
-            sent.append(step)
+        if check.compare(number, wanted=False):
+            sent.append(number)
         spent += now[0] - before
     assert spent < 0.01 * (now[0] - 100.0)
-    later = [step for step in sent if step > 100]
+    later = [each for each in sent if each > 100]
     assert len(later) > 5, "it goes on"
-    assert all(step % check.period == 0 for step in later)
+    assert all(each % check.period == 0 for each in later)
     assert check.period & (check.period - 1) == 0
 
 
@@ -247,8 +246,7 @@ def test_what_a_script_does_behind_its_training_is_no_difference_of_replicas(loo
             peer = swarm.session
             peer.prepare(model, optimizer)
             for seed in getattr(peer, loop)(2):
-                backward(model, seed)
-                optimizer.step()
+                step(model, optimizer, seed)
             if restores:
                 model.load_state_dict(small_model()[0].state_dict())
         (goodbye,) = [said for said in swarm.nodes[0].heard if isinstance(said, control.Close)]
@@ -265,15 +263,13 @@ def reports(swarm: FakeNodeSwarm) -> list[control.DivergenceReport]:
 
 @pytest.mark.parametrize("changes", [True, False])
 def test_weights_that_change_between_steps_are_named_before_anything_differs(changes: bool) -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, peers=2) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         clamp = lambda: [p.data.clamp_(-0.1, 0.1) for p in model[0].parameters()]  # noqa: E731
         if not changes:
             swarm.session.each_step(clamp)
         for seed in range(4):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             if changes:
                 clamp()
     found = reports(swarm)
@@ -320,14 +316,12 @@ def test_a_replica_that_differs_is_replaced_and_tensor_size_and_cause_are_report
 ) -> None:
     model, optimizer = small_model()
     other, other_optimizer = small_model()
-    backward(other, 0)
-    other_optimizer.step()
+    step(other, other_optimizer, 0)
     state = pack_state(other, other_optimizer, {})
     with FakeNodeSwarm(lambda n: diverging(n, state, missed), peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(3):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             if missed and seed < 2:
                 with torch.no_grad():
                     model[0].bias.mul_(0.5)

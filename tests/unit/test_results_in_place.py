@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, same_bits, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, same_bits, small_model, step
 
 from gossip.ipc import arena, messages as control
 from gossip.training import layout
@@ -69,14 +69,11 @@ def giving(vectors: list[np.ndarray], left: list[np.ndarray]):
         n.prepared()
         Lender(n.arena.fd, n.arena.memory)
         for round_id, vector in enumerate(vectors):
-            n.go(round_id)
-            n.expect(control.Contribute)
+            n.offered(round_id)
             slot = 2 + round_id % 2  # a slot is free when the next result was applied
-            n.apply(round_id, slot, vector)
-            n.expect(control.AppliedReply)
+            n.applied(round_id, slot, vector)
             left.append(n.arena.results[slot][:ELEMENTS].copy())
-        n.go(len(vectors))
-        n.halt()
+        n.end(len(vectors))
 
     return node
 
@@ -109,8 +106,7 @@ def test_a_step_reads_the_result_where_it_lies_and_leaves_it_as_it_is(name, poin
     with FakeNodeSwarm(giving(vectors, left), peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed, vector in enumerate(vectors):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             alone(twin, twin_optimizer, vector)
             assert same_bits(model, twin)
             assert np.array_equal(gradients(model), vector)
@@ -125,8 +121,7 @@ def test_only_a_result_that_is_clipped_is_copied(pointed):
     with FakeNodeSwarm(giving(vectors, left), peers=2) as swarm:
         swarm.session.prepare(model, optimizer, clip_norm=longest + 1)
         for seed, vector in enumerate(vectors):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             norm = float(np.linalg.norm(vector.astype(np.float64)))
             alone(twin, twin_optimizer, vector * np.float32(min(1, (longest + 1) / (norm + 1e-6))))
             assert same_bits(model, twin)
@@ -141,8 +136,7 @@ def test_what_a_script_writes_to_its_gradients_is_seen_by_nobody_and_gone_with_t
         swarm.session.prepare(model, optimizer)
         results_in = swarm.session._run.model.arena.results
         for seed, vector in enumerate(vectors):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             alone(twin, twin_optimizer, vector)
             assert same_bits(model, twin)
             assert np.array_equal(gradients(model), vector)
@@ -159,8 +153,7 @@ def test_an_optimizer_that_writes_to_its_gradients_has_a_copy(pointed):
     with FakeNodeSwarm(giving(vectors, left), peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed, vector in enumerate(vectors):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             alone(twin, twin_optimizer, vector)
             assert same_bits(model, twin)
     assert pointed == []
@@ -222,13 +215,9 @@ def test_a_parameter_in_another_order_of_memory_has_a_copy(pointed):
     vector = np.arange(108, dtype=np.float32)
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.apply(0, 1, vector)
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.first_update()
+        n.applied(0, 1, vector)
+        n.end(1)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -245,20 +234,16 @@ def test_a_parameter_without_a_gradient_anywhere_has_none(pointed):
     kept = model[2].bias.detach().clone()
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         n.put(1, np.ones(ELEMENTS, np.float32))
         n.arena.results[1][-1] = 0.0
         n.send(control.ApplyCommand(0, 1, 0.0))
         n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.end(1)
 
     with FakeNodeSwarm(node, peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
     assert pointed
     assert model[2].bias.grad is None
     assert torch.equal(model[2].bias, kept)
@@ -321,8 +306,7 @@ def test_a_lent_gradient_that_the_script_has_kept_stays_as_it_was():
     with FakeNodeSwarm(giving(vectors, []), peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(4):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             kept.append([parameter.grad for parameter in model.parameters()])
         found = [torch.cat([g.reshape(-1) for g in each]).numpy() for each in kept]
     assert [each.tobytes() for each in found] == [each.tobytes() for each in vectors]
@@ -333,8 +317,7 @@ def test_a_peer_without_others_lends_nothing(pointed):
     with FakeNodeSwarm(giving(results(2), [])) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(2):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
     assert pointed == []
 
 
@@ -344,11 +327,9 @@ def test_an_alias_of_a_lent_gradient_keeps_its_values(alias):
     vectors = results(6)
     with FakeNodeSwarm(giving(vectors, []), peers=2) as swarm:
         swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         first = next(model.parameters()).grad
         kept, before = alias(first), first.clone().reshape(-1)
         for seed in range(1, 6):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             assert torch.equal(kept.reshape(-1), before)

@@ -21,6 +21,7 @@ from trainer_fakes import (
     part_sizes,
     same_bits,
     small_model,
+    step,
 )
 
 from gossip.core import events
@@ -58,33 +59,28 @@ def test_training_through_a_swarm_of_one_is_bit_identical_to_training_without():
         assert same_model is model
         assert same_optimizer is optimizer
         for seed in range(10):
-            backward(model, seed)
-            optimizer.step()
-            backward(twin, seed)
-            twin_optimizer.step()
+            step(model, optimizer, seed)
+            step(twin, twin_optimizer, seed)
             assert same_bits(model, twin)
         assert swarm.session.round == 10
 
 
 def test_the_first_update_that_the_node_sees_is_the_first_gradient():
-    model, optimizer = small_model()
     seen = []
 
     def node(n: FakeNode) -> None:
         said = n.prepared()
         # 4 parameters
         assert (said.elements, said.round_id) == (ELEMENTS + 4, 0)
-        n.go(0, slot=2)
-        contribution = n.expect(control.Contribute)
+        contribution = n.offered(0, slot=2)
         assert contribution.slot == 2
         seen.append(n.arena.updates[2].copy())
         n.apply(0, 1, vector(1))
         assert n.expect(control.AppliedReply) == control.AppliedReply(0, 1)
-        n.go(1)
-        n.halt()
+        n.end(1)
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         backward(model, 3)
         expected = torch.cat([p.grad.reshape(-1) for p in model.parameters()]).numpy().copy()
         optimizer.step()
@@ -100,9 +96,7 @@ def test_rounds_committed_without_us_are_applied_in_order_before_step_returns():
     twin, twin_optimizer = small_model()
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         for round_id in range(4):
             n.put(round_id, vector(round_id))
         n.send(*[control.ApplyCommand(round_id, round_id, 0.0) for round_id in range(3)])
@@ -111,13 +105,11 @@ def test_rounds_committed_without_us_are_applied_in_order_before_step_returns():
             *[control.AppliedReply(r, r) for r in range(4)],
             control.AppliedReply(4, -1),
         ]
-        n.go(5)
-        n.halt()
+        n.end(5)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         assert swarm.session.round == 5
         for seed in range(4):
             step_with(twin, twin_optimizer, vector(seed))
@@ -139,8 +131,7 @@ def test_what_the_swarm_did_before_our_gradient_came_is_applied_too():
         assert n.expect(control.Contribute).round_id == 0
         assert n.expect(control.AppliedReply).round_id == 0
         assert n.expect(control.AppliedReply).round_id == 1
-        n.go(2)
-        n.halt()
+        n.end(2)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -159,21 +150,18 @@ def test_a_parameter_difference_is_added_before_the_step():
 
     def node(n: FakeNode) -> None:
         n.prepared()
-        n.go(0, slot=1, want_parameters=True)
-        said = n.expect(control.Contribute)
+        said = n.offered(0, slot=1, want_parameters=True)
         assert said.parameters
         assert np.array_equal(n.arena.parameters[1], [*flat_parameters(twin).numpy(), 0, 0, 0, 0])
         n.put(2, vector(1))
         n.arena.mixes[2][:ELEMENTS] = vector(2)
         n.send(control.ApplyCommand(0, 2, 0.25))
         n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.end(1)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
     flat = torch.from_numpy(vector(2))
     with torch.no_grad():
         for parameter, piece in zip(
@@ -189,32 +177,26 @@ def test_a_lost_round_changes_nothing_and_the_next_follows():
     before = flat_parameters(model)
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         n.send(control.ApplyCommand(0, -1, 0.0))
         assert n.expect(control.AppliedReply) == control.AppliedReply(0, -1)
-        n.go(1)
-        n.halt()
+        n.end(1)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         assert swarm.session.round == 1
     assert torch.equal(flat_parameters(model), before)
 
 
 def test_the_loss_travels_with_the_update():
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         backward(model, 0)
         swarm.session.log(loss=torch.tensor(0.75), note="first")
         optimizer.param_groups[0]["lr"] = 0.05
         optimizer.step()
-        backward(model, 1)
-        optimizer.step()
+        step(model, optimizer, 1)
         backward(model, 2)
         swarm.session.log(loss=float("nan"))
         optimizer.step()
@@ -227,11 +209,9 @@ def test_the_loss_travels_with_the_update():
 
 
 def test_the_update_says_whether_it_is_finite():
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
         backward(model, 1)
         next(model.parameters()).grad.view(-1)[0] = float("nan")
         optimizer.step()
@@ -242,9 +222,8 @@ def test_the_update_says_whether_it_is_finite():
 
 
 def test_a_closure_is_evaluated_once_and_its_loss_returned():
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         calls = []
 
         def closure():
@@ -266,26 +245,20 @@ def test_a_trainer_that_waits_for_a_slow_round_is_not_stalled(monkeypatch):
     from gossip.training import serving
 
     monkeypatch.setattr(serving, "WAKE_S", 0.001)
-    model, optimizer = small_model()
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         before = n.arena._words[3]
         while n.arena._words[3] == before:  # it shows that it is there, though nothing happens
             time.sleep(0.001)
         assert n.arena.progress()[0] == 0
-        n.apply(0, 0, vector(0))
-        n.expect(control.AppliedReply)
+        n.applied(0, 0, vector(0))
         assert n.arena.progress()[0] == 1
-        n.go(1)
-        n.halt()
+        n.end(1)
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
 
 
 # --- it stays an optimizer ------------------------------------------------------------------------
@@ -305,8 +278,7 @@ def test_schedulers_made_before_and_after_prepare_work_without_a_warning(first, 
         twin_scheduler = torch.optim.lr_scheduler.StepLR(twin_optimizer, 2, gamma=0.5)
         for seed in range(6):
             for m, o, s in ((model, optimizer, scheduler), (twin, twin_optimizer, twin_scheduler)):
-                backward(m, seed)
-                o.step()
+                step(m, o, seed)
                 s.step()
         assert optimizer.param_groups[0]["lr"] == twin_optimizer.param_groups[0]["lr"] == 0.0125
         assert same_bits(model, twin)
@@ -338,9 +310,8 @@ def test_what_cannot_be_exchanged_is_refused_before_anything_is_sent():
 
 
 def test_parameters_are_fixed_once_they_are_exchanged():
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         with pytest.raises(UnsupportedModel, match="add_param_group"):
             optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]})
         with pytest.raises(ConfigError, match="prepare was called twice"):
@@ -353,13 +324,11 @@ def test_parameters_are_fixed_once_they_are_exchanged():
 def other_state(seed: int = 9) -> tuple[torch.nn.Module, torch.optim.Optimizer, bytes]:
     model, optimizer = small_model(seed)
     for at in range(3):
-        backward(model, at)
-        optimizer.step()
+        step(model, optimizer, at)
     return model, optimizer, pack_state(model, optimizer, {})
 
 
 def test_a_swarm_that_is_ahead_hands_its_state_over_before_the_first_step():
-    model, optimizer = small_model()
     theirs, their_optimizer, state = other_state()
 
     def node(n: FakeNode) -> None:
@@ -367,34 +336,28 @@ def test_a_swarm_that_is_ahead_hands_its_state_over_before_the_first_step():
         assert said.state != state_digest(state)
         n.restore(40, state)
         assert n.expect(events.Restored) == events.Restored(40, "")
-        n.go(40)
-        n.halt()
+        n.end(40)
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         assert swarm.session.round == 40
     assert pack_state(model, optimizer, {}) == pack_state(theirs, their_optimizer, {})
 
 
 def test_a_state_that_comes_in_the_middle_of_a_step_replaces_the_round():
-    model, optimizer = small_model()
     theirs, their_optimizer, state = other_state()
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         n.restore(70, state)
         n.apply(70, 0, vector(5))  # made meanwhile, without us
         assert n.expect(events.Restored) == events.Restored(70, "")
         assert n.expect(control.AppliedReply) == control.AppliedReply(70, 0)
-        n.go(71)
-        n.halt()
+        n.end(71)
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
         assert swarm.session.round == 71
     step_with(theirs, their_optimizer, vector(5))
     assert pack_state(model, optimizer, {}) == pack_state(theirs, their_optimizer, {})
@@ -418,26 +381,21 @@ def test_a_state_that_does_not_fit_is_refused_and_told():
 
 
 def test_a_snapshot_is_the_state_of_its_round():
-    model, optimizer = small_model()
     snapshots = []
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         n.put(0, vector(0))
         n.send(control.ApplyCommand(0, 0, 0.0), events.TakeSnapshot())
         n.expect(control.AppliedReply)
         said = n.expect(control.Snapshot)
         assert said.round_id == 1
         snapshots.append(os.pread(n.fds.pop(0), said.nbytes, 0))
-        n.go(1)
-        n.halt()
+        n.end(1)
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
         assert snapshots == [pack_state(model, optimizer, {})]
 
 
@@ -449,9 +407,7 @@ def test_a_snapshot_asked_for_while_a_round_can_be_computed_is_made_when_that_is
     wanted = []
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         n.put(0, vector(0))
         n.send(
             control.ApplyCommand(0, 0, 0.0),
@@ -461,10 +417,8 @@ def test_a_snapshot_asked_for_while_a_round_can_be_computed_is_made_when_that_is
         while not told or type(told[-1]) is not control.Snapshot:
             told.append(n.next())
         told.append(os.pread(n.fds.pop(0), told[-1].nbytes, 0))
-        n.apply(1, 1, vector(1))
-        n.expect(control.AppliedReply)
-        n.go(2)
-        n.halt()
+        n.applied(1, 1, vector(1))
+        n.end(2)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -499,8 +453,7 @@ def test_a_snapshot_comes_before_a_round_that_is_applied_behind_it():
         assert said.round_id == 0
         data.append(os.pread(n.fds.pop(0), said.nbytes, 0))
         n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.end(1)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -529,17 +482,14 @@ def test_kept_schedulers_are_part_of_the_state(kind):
         their_optimizer.step()
         their_scheduler.step()
     state = pack_state(theirs, their_optimizer, {"scheduler": their_scheduler.state_dict()})
-    model, optimizer = small_model()
 
     def node(n: FakeNode) -> None:
         n.prepared()
-        n.restore(3, state)
-        n.expect(events.Restored)
-        n.go(3)
-        n.halt()
+        n.restored(3, state)
+        n.end(3)
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         scheduler = schedule(optimizer)
         swarm.session.keep(scheduler=scheduler)
         for _ in range(4):
@@ -562,31 +512,22 @@ def test_a_scheduler_is_where_the_run_is_when_a_state_came_within_a_step(rounds)
         their_scheduler.step()
     kept = {"scheduler": their_scheduler.state_dict()}
     state = pack_state(theirs, their_optimizer, kept)
-    model, optimizer = small_model()
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.restore(5, state)
-        n.expect(events.Restored)
+        n.first_update()
+        n.restored(5, state)
         if rounds:
-            n.apply(5, 0, vector(5))
-            n.expect(control.AppliedReply)
-        n.go(5 + rounds)
-        n.expect(control.Contribute)
-        n.apply(5 + rounds, 0, vector(5))
-        n.expect(control.AppliedReply)
-        n.go(6 + rounds)
-        n.halt()
+            n.applied(5, 0, vector(5))
+        n.offered(5 + rounds)
+        n.applied(5 + rounds, 0, vector(5))
+        n.end(6 + rounds)
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         scheduler = SCHEDULERS["cosine"](optimizer)
         swarm.session.keep(scheduler=scheduler)
         for at in range(2):
-            backward(model, at)
-            optimizer.step()
+            step(model, optimizer, at)
             assert swarm.session.round == 5 + rounds + at
             scheduler.step()
         assert scheduler.last_epoch == swarm.session.round
@@ -596,21 +537,17 @@ def test_a_scheduler_is_where_the_run_is_when_a_state_came_within_a_step(rounds)
 @pytest.mark.parametrize("late", [1, 2, 5])
 def test_a_scheduler_is_where_the_run_is_when_several_rounds_came_within_a_step(late):
     """A peer that hung gets the rounds that it missed in one ``optimizer.step()``."""
-    model, optimizer = small_model()
 
     def node(n: FakeNode) -> None:
         n.prepared()
         for first, rounds in ((0, 1), (1, late), (1 + late, 1)):
-            n.go(first)
-            n.expect(control.Contribute)
+            n.offered(first)
             for at in range(first, first + rounds):
-                n.apply(at, 0, vector(at))
-                n.expect(control.AppliedReply)
-        n.go(2 + late)
-        n.halt()
+                n.applied(at, 0, vector(at))
+        n.end(2 + late)
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         scheduler = SCHEDULERS["cosine"](optimizer)
         swarm.session.keep(scheduler=scheduler)
         seen = []
@@ -634,13 +571,9 @@ def test_a_node_that_dies_mid_round_is_started_again_and_gets_the_same_update():
     first_update = []
 
     def dies(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.apply(0, 0, vector(0))
-        n.expect(control.AppliedReply)
-        n.go(1, slot=1)
-        n.expect(control.Contribute)
+        n.first_update()
+        n.applied(0, 0, vector(0))
+        n.offered(1, slot=1)
         first_update.append(n.arena.updates[1].copy())
 
     def lives(n: FakeNode) -> None:
@@ -648,47 +581,35 @@ def test_a_node_that_dies_mid_round_is_started_again_and_gets_the_same_update():
         assert n.incarnation == 1
         assert said.round_id == 1
         assert said.state != b""
-        n.go(1, slot=3)
-        again = n.expect(control.Contribute)
+        again = n.offered(1, slot=3)
         assert (again.round_id, again.slot, again.samples) == (1, 3, 1)
         assert np.array_equal(n.arena.updates[3], first_update[0])
-        n.apply(1, 0, vector(1))
-        n.expect(control.AppliedReply)
-        n.go(2)
-        n.halt()
+        n.applied(1, 0, vector(1))
+        n.end(2)
 
     with FakeNodeSwarm(dies, lives) as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(2):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             step_with(twin, twin_optimizer, vector(seed))
         assert same_bits(model, twin)
         assert swarm.session.round == 2
 
 
 def test_another_node_gets_memory_that_it_can_write_to_though_the_former_was_shared():
-    model, optimizer = small_model()
-
     def dies(n: FakeNode) -> None:
         n.prepared()
         Lender(n.arena.fd, n.arena.memory)  # nobody can map it to write to it any more
-        n.go(0)
-        n.expect(control.Contribute)
+        n.offered(0)
 
     def lives(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.apply(0, 0, vector(0))
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.first_update()
+        n.applied(0, 0, vector(0))
+        n.end(1)
 
     with FakeNodeSwarm(dies, lives) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
         assert swarm.session.round == 1
 
 
@@ -697,25 +618,19 @@ def test_a_node_that_was_started_again_cannot_make_us_apply_a_round_twice():
     twin, twin_optimizer = small_model()
 
     def dies(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.apply(0, 0, vector(0))
-        n.expect(control.AppliedReply)
+        n.first_update()
+        n.applied(0, 0, vector(0))
 
     def repeats(n: FakeNode) -> None:
         assert n.prepared().round_id == 1
         n.apply(0, 0, vector(0))
         assert n.expect(control.AppliedReply) == control.AppliedReply(0, 0)
-        n.apply(1, 1, vector(1))
-        n.expect(control.AppliedReply)
-        n.go(2)
-        n.halt()
+        n.applied(1, 1, vector(1))
+        n.end(2)
 
     with FakeNodeSwarm(dies, repeats) as swarm:
         swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         step_with(twin, twin_optimizer, vector(0))
         step_with(twin, twin_optimizer, vector(1))
         assert same_bits(model, twin)
@@ -723,43 +638,33 @@ def test_a_node_that_was_started_again_cannot_make_us_apply_a_round_twice():
 
 @pytest.mark.parametrize("round_id", [0, 50])
 def test_an_update_that_another_state_has_overtaken_is_not_sent_again(round_id):
-    model, optimizer = small_model()
     _, _, state = other_state()
 
     def dies(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
 
     def restores(n: FakeNode) -> None:
         n.prepared()
-        n.restore(round_id, state)
-        n.expect(events.Restored)
-        n.go(round_id)
-        n.halt()
+        n.restored(round_id, state)
+        n.end(round_id)
 
     with FakeNodeSwarm(dies, restores) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
         assert swarm.session.round == round_id
 
 
 def test_a_node_that_dies_while_the_trainer_computes_is_noticed_at_the_next_step():
-    model, optimizer = small_model()
-
     def dies(n: FakeNode) -> None:
         n.prepared()
         n.go(0)
 
     with FakeNodeSwarm(dies, echo) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         swarm.nodes[0].result()
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         assert swarm.session.round == 1
-        backward(model, 1)
-        optimizer.step()
+        step(model, optimizer, 1)
         assert swarm.session.round == 2
 
 
@@ -784,21 +689,16 @@ def test_a_node_that_keeps_dying_is_given_up_with_its_last_words():
 
 
 def test_the_shard_is_told_to_the_next_node_too():
-    model, optimizer = small_model()
-
     def dies(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(events.DataConfigured)
+        n.sharded()
 
     def lives(n: FakeNode) -> None:
         n.prepared()
         assert n.expect(events.DataConfigured) == events.DataConfigured(20, 5)
-        n.go(0, ranges=[(0, 5)])
-        n.halt()
+        n.end(0, ranges=[(0, 5)])
 
     with FakeNodeSwarm(dies, lives) as swarm:
-        swarm.session.prepare(model, optimizer)
+        swarm.prepare()
         loader = swarm.session.shard(
             DataLoader(TensorDataset(torch.randn(20, 5)), batch_size=5, shuffle=True)
         )
@@ -816,9 +716,7 @@ def shard_node(epochs: int = 1, empty: tuple[int, ...] = ()):
     """Deals out 20 samples in 4 rounds an epoch; in round ``empty`` there are none for us."""
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(events.DataConfigured)
+        n.sharded()
         for round_id in range(4 * epochs):
             start = 5 * round_id
             n.go(
@@ -830,10 +728,8 @@ def shard_node(epochs: int = 1, empty: tuple[int, ...] = ()):
             said = n.expect(control.Contribute)
             assert said.round_id == round_id
             assert said.samples == (0 if round_id in empty else 5)
-            n.apply(round_id, round_id % 4, vector(round_id))
-            n.expect(control.AppliedReply)
-        n.go(4 * epochs, ranges=[(20 * epochs, 20 * epochs + 5)], epoch=epochs)
-        n.halt()
+            n.applied(round_id, round_id % 4, vector(round_id))
+        n.end(4 * epochs, ranges=[(20 * epochs, 20 * epochs + 5)], epoch=epochs)
 
     return node
 
@@ -861,7 +757,6 @@ def test_an_epoch_of_the_sharded_loader_is_what_the_rounds_say():
 
 @pytest.mark.parametrize(("workers", "each", "ahead"), [(0, None, 0), (2, 3, 6), (2, 30, 32)])
 def test_the_node_is_asked_what_workers_may_fetch_beforehand(workers, each, ahead):
-    model, optimizer = small_model()
     asked = []
 
     def node(n: FakeNode) -> None:
@@ -871,7 +766,7 @@ def test_the_node_is_asked_what_workers_may_fetch_beforehand(workers, each, ahea
         n.halt()
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        swarm.prepare()
         data = TensorDataset(torch.randn(20, 5))
         swarm.session.shard(data, batch_size=5, num_workers=workers, prefetch_factor=each)
     assert asked == [events.DataConfigured(20, 5, ahead)]
@@ -908,9 +803,8 @@ def test_a_stream_needs_no_samples_of_the_node():
         def __iter__(self):
             return iter([(torch.ones(5), at) for at in range(3)])
 
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         loader = swarm.session.shard(Three(), batch_size=2)
         for epoch in swarm.session.epochs(2):
             for x, _ in loader:
@@ -925,13 +819,11 @@ def test_a_stream_needs_no_samples_of_the_node():
 
 
 def test_a_round_that_passes_without_us_does_not_touch_the_users_gradients():
-    model, optimizer = small_model()
     with FakeNodeSwarm(shard_node(empty=(1, 2))) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         batches = iter(swarm.session.shard(data()))
         next(batches)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         kept = [p.grad for p in model.parameters()]
         values = [g.clone() for g in kept]
         for _ in range(3):  # rounds 1 and 2 go by
@@ -939,73 +831,57 @@ def test_a_round_that_passes_without_us_does_not_touch_the_users_gradients():
         assert swarm.session.round == 3
         assert all(p.grad is g for p, g in zip(model.parameters(), kept, strict=True))
         assert all(torch.equal(g, v) for g, v in zip(kept, values, strict=True))
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         assert next(batches, None) is None
 
 
 def test_a_step_without_a_fresh_batch_is_refused():
-    model, optimizer = small_model()
     with FakeNodeSwarm(shard_node()) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         loader = swarm.session.shard(data())
         for _ in loader:
-            backward(model, 0)
-            optimizer.step()
+            step(model, optimizer, 0)
             with pytest.raises(ConfigError, match="without a fresh batch"):
                 optimizer.step()
 
 
 def test_a_peer_that_returned_runs_the_epochs_that_remain():
-    model, optimizer = small_model()
     _, _, state = other_state()
 
     def node(n: FakeNode) -> None:
         n.prepared()
-        n.restore(12, state)
-        n.expect(events.Restored)
+        n.restored(12, state)
         n.go(12)
         n.expect(events.DataConfigured)
         for round_id, epoch in ((12, 3), (13, 4)):
-            n.go(round_id, ranges=[(0, 5)], epoch=epoch)
-            assert n.expect(control.Contribute).round_id == round_id
-            n.apply(round_id, 0, vector(0))
-            n.expect(control.AppliedReply)
-        n.go(14, ranges=[(0, 5)], epoch=5)
-        n.halt()
+            assert n.offered(round_id, ranges=[(0, 5)], epoch=epoch).round_id == round_id
+            n.applied(round_id, 0, vector(0))
+        n.end(14, ranges=[(0, 5)], epoch=5)
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         loader = swarm.session.shard(data())
         seen = []
         for epoch in swarm.session.epochs(5):
             for _ in loader:
-                backward(model, epoch)
-                optimizer.step()
+                step(model, optimizer, epoch)
                 seen.append(epoch)
         assert seen == [3, 4]
 
 
 def test_the_runs_rounds_end_the_loader_and_then_the_script():
-    model, optimizer = small_model()
-
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(events.DataConfigured)
+        n.sharded()
         for round_id in range(3):
-            n.go(round_id, ranges=[(0, 5)])
-            n.expect(control.Contribute)
-            n.apply(round_id, 0, vector(0))
-            n.expect(control.AppliedReply)
+            n.offered(round_id, ranges=[(0, 5)])
+            n.applied(round_id, 0, vector(0))
         n.halt()
 
     with FakeNodeSwarm(node, rounds=3) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         steps = 0
         for _ in swarm.session.shard(data()):
-            backward(model, steps)
-            optimizer.step()
+            step(model, optimizer, steps)
             steps += 1
         assert steps == 3
         assert swarm.session.finished
@@ -1015,26 +891,18 @@ def test_the_runs_rounds_end_the_loader_and_then_the_script():
 
 
 def test_a_peer_that_catches_up_to_the_last_round_is_done():
-    model, optimizer = small_model()
-
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(events.DataConfigured)
-        n.go(0, ranges=[(0, 5)])
-        n.expect(control.Contribute)
+        n.sharded()
+        n.offered(0, ranges=[(0, 5)])
         for round_id in range(3):
-            n.apply(round_id, round_id, vector(round_id))
-            n.expect(control.AppliedReply)
-        n.go(3, ranges=[(0, 5)])
-        n.halt()
+            n.applied(round_id, round_id, vector(round_id))
+        n.end(3, ranges=[(0, 5)])
 
     with FakeNodeSwarm(node, rounds=3) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         steps = 0
         for _ in swarm.session.shard(data()):
-            backward(model, steps)
-            optimizer.step()
+            step(model, optimizer, steps)
             steps += 1
         assert steps == 1
         assert swarm.session.round == 3
@@ -1050,16 +918,14 @@ def test_sharding_twice_or_reading_before_prepare_is_refused():
 
 
 def test_a_peer_with_flipped_labels_reads_them_wrong():
-    model, optimizer = small_model()
     with FakeNodeSwarm(shard_node(), faults=("label_flip:0",)) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         honest = torch.arange(20)
         seen = []
         for x, y in swarm.session.shard(data()):
             del x
             seen += y.tolist()
-            backward(model, 0)
-            optimizer.step()
+            step(model, optimizer, 0)
         assert sorted(seen) == honest.tolist()  # 19 - y of all y
         swarm_free = FakeNodeSwarm(shard_node())
         with swarm_free:
@@ -1068,8 +934,7 @@ def test_a_peer_with_flipped_labels_reads_them_wrong():
             truth = []
             for _, y in swarm_free.session.shard(data()):
                 truth += y.tolist()
-                backward(other, 0)
-                other_optimizer.step()
+                step(other, other_optimizer, 0)
         assert [19 - y for y in seen] == truth
 
 
@@ -1078,13 +943,11 @@ def test_a_slow_peer_takes_its_time_before_it_contributes(monkeypatch):
 
     naps = []
     monkeypatch.setattr(module.time, "sleep", naps.append)
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, faults=("slow:0*4",)) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         now = module.time.monotonic()
         swarm.session._rounds.computing_since = now - 10
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
     assert len(naps) == 1
     assert 30 <= naps[0] < 40
 
@@ -1104,16 +967,12 @@ def test_a_slow_peer_takes_its_time_before_it_contributes(monkeypatch):
     ],
 )
 def test_a_halt_of_the_node_is_raised_as_what_it_means(code, kind):
-    model, optimizer = small_model()
-
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         n.send(events.Halt("the reason", code))
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         backward(model, 0)
         with pytest.raises(kind) as raised:
             optimizer.step()
@@ -1125,27 +984,20 @@ def test_a_halt_of_the_node_is_raised_as_what_it_means(code, kind):
 
 
 def test_a_halt_after_the_last_round_does_not_spoil_the_step_that_was_done():
-    model, optimizer = small_model()
-
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
-        n.apply(0, 0, vector(0))
-        n.expect(control.AppliedReply)
+        n.first_update()
+        n.applied(0, 0, vector(0))
         n.send(events.Halt("too few peers are left", 5))
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
         assert swarm.session.round == 1
         with pytest.raises(SwarmError, match="too few"):
             optimizer.step()
 
 
 def test_closing_serves_a_last_snapshot_and_takes_no_round_any_more():
-    model, optimizer = small_model()
     snapshots = []
 
     def node(n: FakeNode) -> None:
@@ -1159,7 +1011,7 @@ def test_closing_serves_a_last_snapshot_and_takes_no_round_any_more():
         n.send(events.Halt("finished", 0))
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         before = pack_state(model, optimizer, {})
         swarm.session.close()
         assert snapshots == [before]
@@ -1206,8 +1058,7 @@ def test_a_session_leaks_no_descriptors():
         model, optimizer = small_model()
         with FakeNodeSwarm(echo) as swarm:
             swarm.session.prepare(model, optimizer)
-            backward(model, 0)
-            optimizer.step()
+            step(model, optimizer, 0)
         for node in swarm.nodes:
             node.arena.close()
 
@@ -1219,9 +1070,8 @@ def test_a_session_leaks_no_descriptors():
 
 
 def test_a_forked_child_lets_go_of_the_channel_and_takes_no_part():
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         read, write = os.pipe()
         child = os.fork()
         if child == 0:
@@ -1237,6 +1087,5 @@ def test_a_forked_child_lets_go_of_the_channel_and_takes_no_part():
         os.close(write)
         assert os.read(read, 1000) == b"this is a forked child of the peer|gone"
         os.close(read)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         assert swarm.session.round == 1

@@ -22,7 +22,7 @@ import os, sys, threading, time
 sys.path.insert(0, {here!r})
 from pathlib import Path
 import torch
-from trainer_fakes import FakeNode, backward, echo, small_model
+from trainer_fakes import FakeNode, backward, echo, small_model, step
 from gossip.config import RunConfig
 from gossip.core import events
 from gossip.errors import SwarmError
@@ -95,8 +95,7 @@ def test_sigterm_finishes_the_step_leaves_politely_and_exits_143(start):
         peer = begin()
         peer.prepare(model, optimizer)
         for seed in range(10**9):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             if seed == 3:
                 say("training")
             after = seed
@@ -112,17 +111,14 @@ def test_sigterm_finishes_the_step_leaves_politely_and_exits_143(start):
 def test_sigterm_while_waiting_for_a_round_does_not_wait_for_ever(start):
     process = start("""
         def SCRIPT(n):
-            n.prepared()
-            n.go(0)
-            n.expect(control.Contribute)
+            n.first_update()
             say("stuck")
             n.expect(control.Close)
             n.send(events.Halt("stopped", 0))
 
         peer = begin()
         peer.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
     """)
     wait_for(process, "stuck")
     process.send_signal(signal.SIGTERM)
@@ -191,16 +187,13 @@ def test_a_signal_ends_the_wait_for_those_who_are_behind(start, number, code):
 
 ROUND_NEVER_ENDS = """
         def SCRIPT(n):
-            n.prepared()
-            n.go(0)
-            n.expect(control.Contribute)
+            n.first_update()
             n.expect(control.Close)
             n.send(events.Halt("finished", 0))
 
         peer = begin({"overlap": 1})
         peer.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         say("in flight")
 """
 
@@ -230,11 +223,8 @@ def test_a_disk_that_hangs_does_not_keep_a_peer_that_is_asked_to_go(start, tmp_p
             say("the disk hangs")
             threading.Event().wait()
         def SCRIPT(n):
-            n.prepared()
-            n.go(0)
-            offered = n.expect(control.Contribute)
-            n.apply(0, 0, n.arena.updates[offered.slot])
-            n.expect(control.AppliedReply)
+            offered = n.first_update()
+            n.applied(0, 0, n.arena.updates[offered.slot])
             n.go(1, 1)
             n.expect(events.LedgerRequest)
             tables = ([0], [], [], [], [], 0)
@@ -260,8 +250,7 @@ def test_an_exception_of_the_script_is_written_down_and_told_to_the_node(start, 
     process = start(f"""
         peer = begin(run_dir=Path({str(tmp_path)!r}), peer=0)
         peer.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         def mine():
             raise ValueError("my own bug")
         mine()
@@ -331,8 +320,7 @@ def test_a_launcher_that_writes_is_not_taken_for_gone_and_the_end_of_the_script_
         assert os.read({theirs.fileno()}, 100) == b"hello"
         say("alive")
         peer.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
     """,
         pass_fds=[theirs.fileno()],
     )

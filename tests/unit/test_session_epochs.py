@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model, step
 
 from gossip.core import events
 from gossip.core.ledger import pack_ledger, squeeze
@@ -88,8 +88,7 @@ def test_what_a_body_leaves_of_its_epoch_is_passed() -> None:
                 if at == 2:
                     break
                 if at != 1 or epoch != 1:
-                    backward(model, 0)
-                    optimizer.step()
+                    step(model, optimizer, 0)
         assert began == [(0, 0), (1, 4), (2, 8)]
         assert peer.step == 12
     assert swarm.nodes[0].plans == [control.ScriptPlan(3 * STEPS)]
@@ -106,8 +105,7 @@ def test_an_epoch_that_is_gone_on_with_has_the_steps_that_are_left() -> None:
         for epoch in peer.epochs(3):
             for _ in loader:
                 bodies.append(epoch)
-                backward(model, 0)
-                optimizer.step()
+                step(model, optimizer, 0)
         assert bodies == [1, 1, 2, 2, 2, 2]
 
 
@@ -122,8 +120,7 @@ def test_further_steps_are_of_the_last_epoch() -> None:
         for epoch in peer.epochs(2, remainder="extend"):
             for _ in loader:
                 bodies.append(epoch)
-                backward(model, 0)
-                optimizer.step()
+                step(model, optimizer, 0)
         assert bodies == 4 * [0] + 7 * [1]
     assert dealer.asked == [events.DataConfigured(20, 5), events.DataConfigured(20, 5, 0, 2)]
 
@@ -165,23 +162,22 @@ def test_an_epoch_is_saved_when_its_body_is_over(tmp_path: Path) -> None:
         peer.keep(scheduler=counted)
         for _ in peer.epochs(2, save=tmp_path / "ckpt", every=2, keep=9):
             for _ in loader:
-                backward(model, 0)
-                optimizer.step()
+                step(model, optimizer, 0)
             told = swarm.nodes[0].plans[-1]
             assert told == control.ScriptPlan(2 * STEPS, str(tmp_path / "ckpt"), 2)
             peer._checkpoints.saver.wait()
             assert not peer._checkpoints.saver.has(peer.step), "before its epoch is over"
             counted.step()
-    for step in (2, 4, 6, 8):
-        found = checkpoints.open_at(tmp_path / "ckpt" / checkpoints.name_of(step))
+    for at in (2, 4, 6, 8):
+        found = checkpoints.open_at(tmp_path / "ckpt" / checkpoints.name_of(at))
         model, optimizer = small_model()
         counted = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-        with FakeNodeSwarm(Dealer(2, first=step), resume=f"{tmp_path / 'ckpt'}@{step}") as swarm:
+        with FakeNodeSwarm(Dealer(2, first=at), resume=f"{tmp_path / 'ckpt'}@{at}") as swarm:
             swarm.session.prepare(model, optimizer)
             swarm.session.keep(scheduler=counted)
             assert swarm.session.planned_peers == 3
-            assert json.loads(found.read("ledger.json"))["round"] == step
-        seen[step] = counted.last_epoch
+            assert json.loads(found.read("ledger.json"))["round"] == at
+        seen[at] = counted.last_epoch
     assert seen == {2: 0, 4: 1, 6: 1, 8: 2}
 
 
@@ -197,10 +193,9 @@ def test_training_goes_on_without_checkpoints_while_the_disk_is_slow(
 
     monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(saving, "SLOW_DISK_S", 0.05)
-    model, optimizer = small_model()
     with FakeNodeSwarm(Dealer(3)) as swarm:
         peer = swarm.session
-        peer.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for step in peer.steps(12, save=tmp_path / "ckpt", every=2, keep=9):
             backward(model, 0)
             optimizer.step()
@@ -235,10 +230,9 @@ class Three(IterableDataset[Any]):
 
 
 def test_what_cannot_be_a_run_of_epochs_is_refused() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(Dealer(1)) as swarm:
         peer = swarm.session
-        peer.prepare(model, optimizer)
+        swarm.prepare()
         for wrong in (-1, 1.5, "2"):
             with pytest.raises(ConfigError, match="not a number of epochs"):
                 peer.epochs(wrong)  # type: ignore[arg-type]
@@ -285,8 +279,7 @@ def test_an_evaluation_on_the_sharded_loader_is_refused(how: str, length: int, w
                 if where == "before":
                     evaluate()
                 for at, _ in enumerate(loader):
-                    backward(model, 0)
-                    optimizer.step()
+                    step(model, optimizer, 0)
                     steps += 1
                     if where == "within" and at == 0:
                         evaluate()
@@ -310,8 +303,7 @@ def test_an_evaluation_is_refused_where_an_epoch_is_one_round(
         epochs = peer.epochs(4)
         next(epochs)
         for _ in loader:
-            backward(model, 0)
-            optimizer.step()
+            step(model, optimizer, 0)
         with pytest.raises(ConfigError, match="had 1 batch,"), torch.no_grad():
             list(loader)
 
@@ -323,8 +315,7 @@ def test_an_evaluation_on_a_stream_is_refused() -> None:
         loader = peer.shard(DataLoader(Three(), batch_size=1))
         peer.prepare(model, optimizer)
         for _ in loader:
-            backward(model, 0)
-            optimizer.step()
+            step(model, optimizer, 0)
         with pytest.raises(ConfigError, match="and no step followed any of them"), torch.no_grad():
             list(loader)
 
@@ -385,8 +376,7 @@ def test_an_iterator_that_is_made_anew_where_it_ends_is_no_such_pass() -> None:
                     batches = iter(loader)
                     if next(batches, None) is None:
                         break
-                backward(model, 0)
-                optimizer.step()
+                step(model, optimizer, 0)
         assert peer.step >= 12
 
 
@@ -401,8 +391,7 @@ def test_a_look_at_the_first_batch_costs_no_step() -> None:
             looked_at, *_ = next(iter(loader))
             for at, (x, *_) in enumerate(loader):
                 assert at or torch.equal(x, looked_at)
-                backward(model, 0)
-                optimizer.step()
+                step(model, optimizer, 0)
     assert dealer.used == [5] * (2 * STEPS)
 
 
@@ -418,8 +407,7 @@ def test_a_look_at_a_batch_within_a_pass_costs_no_step(stepped: bool) -> None:
             for at, _ in enumerate(loader):
                 if not stepped and at == 1:
                     next(iter(loader))
-                backward(model, 0)
-                optimizer.step()
+                step(model, optimizer, 0)
                 if stepped and at == 1:
                     next(iter(loader))
     assert dealer.used == [5] * (2 * STEPS)
@@ -438,8 +426,7 @@ def test_a_kept_scheduler_is_not_stepped_for_a_batch_that_all_peers_leave_out() 
             for at, _ in enumerate(loader):
                 if at == 2:
                     continue
-                backward(model, 0)
-                optimizer.step()
+                step(model, optimizer, 0)
                 scheduler.step()
                 steps += 1
     assert scheduler.last_epoch == steps == 9

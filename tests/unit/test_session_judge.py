@@ -199,8 +199,7 @@ def test_zeno_finds_the_liar_over_the_channel_and_leaves_the_parameters_bit_iden
         elements = n.prepared().elements
         fd = allocate(4 * 5 * elements)
         rows = map_rows(fd, 5, elements)
-        n.go(0)
-        n.expect(control.Contribute)
+        n.offered(0)
         rows[:3] = n.arena.updates[0]
         rows[3] = -10 * n.arena.updates[0]
         for ticket, capacity in ((7, 5), (8, 0)):
@@ -210,10 +209,8 @@ def test_zeno_finds_the_liar_over_the_channel_and_leaves_the_parameters_bit_iden
             )
             answers.append(n.expect(control.JudgeReply))
             assert np.allclose(rows[4], n.arena.updates[0])
-        n.send(control.ApplyCommand(0, -1, 0.0))
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.lost(0)
+        n.end(1)
 
     with FakeNodeSwarm(node, aggregator="zeno", peers=4) as swarm:
         swarm.session.prepare(model, optimizer, judge=judge)
@@ -237,14 +234,11 @@ def test_a_rule_that_cannot_answers_with_the_reason():
 
     def node(n: FakeNode) -> None:
         elements = n.prepared().elements
-        n.go(0)
-        n.expect(control.Contribute)
+        n.offered(0)
         n.send(control.JudgeCommand(1, 0, 1, 3, 2, -1, False), fds=[allocate(4 * 3 * elements)])
         assert "zeno needs 3 updates" in n.expect(control.JudgeReply).reason
-        n.send(control.ApplyCommand(0, -1, 0.0))
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.lost(0)
+        n.end(1)
 
     with FakeNodeSwarm(node, aggregator="zeno", peers=4) as swarm:
         swarm.session.prepare(model, optimizer, judge=Data(model))

@@ -13,6 +13,7 @@ from trainer_fakes import (
     flat_parameters,
     pack_state,
     small_model,
+    step,
 )
 
 from gossip.core import events
@@ -50,32 +51,26 @@ def corrected(node: FakeNode) -> None:
 def test_a_script_whose_rounds_are_counted_sees_the_corrected_parameters_behind_its_last_step() -> (
     None
 ):
-    model, optimizer = small_model()
     with FakeNodeSwarm(corrected, f=1, rounds=1) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
         assert flat_parameters(model).equal(others_state()[1])
         assert swarm.session.finished
         assert swarm.session.confirmed is True
 
 
 def test_a_script_that_counts_its_passes_sees_them_behind_its_loop() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(corrected, f=1) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for _ in swarm.session.epochs(1):
-            backward(model, 0)
-            optimizer.step()
+            step(model, optimizer, 0)
         assert flat_parameters(model).equal(others_state()[1])
 
 
 def test_who_counts_by_itself_has_them_when_it_has_closed_and_so_has_its_last_word() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(corrected, f=1) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
         swarm.session.close()
         assert flat_parameters(model).equal(others_state()[1])
         [goodbye] = [said for said in swarm.nodes[0].heard if isinstance(said, control.Close)]
@@ -92,11 +87,9 @@ def test_a_copy_is_given_meanwhile_to_one_that_needs_it() -> None:
         n.send(events.StateConfirmed(1, True))
         n.halt()
 
-    model, optimizer = small_model()
     with FakeNodeSwarm(node, f=1) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
 
 
 @pytest.mark.parametrize("agreed", [True, False])
@@ -110,9 +103,8 @@ def test_what_is_known_is_not_asked_again_and_what_is_not_is(agreed: bool) -> No
             n.send(events.StateConfirmed(1, False))
         n.halt()
 
-    model, optimizer = small_model()
     with FakeNodeSwarm(node, f=1, rounds=1) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         backward(model, 0)
         assert swarm.session.confirmed is None
         optimizer.step()
@@ -128,11 +120,9 @@ def test_nobody_is_asked_where_nobody_is_expected_to_lie_or_replicas_differ(
         to_the_end(n)
         n.halt()
 
-    model, optimizer = small_model()
     with FakeNodeSwarm(node, f=f, topology=topology, rounds=1) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
     assert swarm.session.confirmed is None
 
 
@@ -143,22 +133,17 @@ def test_a_signal_ends_the_wait_of_one_that_closes() -> None:
         swarm.termination.since = 0.0
         assert n.halt().reason == "finished"
 
-    model, optimizer = small_model()
     with FakeNodeSwarm(node, f=1) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
 
 
 def test_a_node_that_dies_meanwhile_keeps_nobody() -> None:
-    model, optimizer = small_model()
-
     def node(n: FakeNode) -> None:
         to_the_end(n)
         n.expect(events.ConfirmState)
 
     with FakeNodeSwarm(node, f=1) as swarm:
-        swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        model, optimizer = swarm.prepare()
+        step(model, optimizer, 0)
     assert swarm.session.confirmed is False

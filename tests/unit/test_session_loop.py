@@ -20,6 +20,7 @@ from trainer_fakes import (
     flat_parameters,
     same_bits,
     small_model,
+    step,
 )
 
 from gossip.core import events, is_further
@@ -47,9 +48,7 @@ def slices(*ranges: tuple[int, int]) -> Any:
     """A node that deals out these slices, one a round, and gives every update back."""
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(events.DataConfigured)
+        n.sharded()
         for at, pair in enumerate(ranges):
             n.go(at, slot=at % 4, ranges=[pair])
             said = n.next()
@@ -62,8 +61,7 @@ def slices(*ranges: tuple[int, int]) -> Any:
             else:
                 n.send(control.ApplyCommand(at, -1, 0.0))
             n.expect(control.AppliedReply)
-        n.go(len(ranges), ranges=[(0, 1)], epoch=1)
-        n.halt()
+        n.end(len(ranges), ranges=[(0, 1)], epoch=1)
 
     return node
 
@@ -144,9 +142,8 @@ def test_batchnorm_never_gets_a_single_sample(samples, accumulate, sizes):
 
 
 def test_a_short_slice_is_counted_as_what_it_is():
-    model, optimizer = small_model()
     with FakeNodeSwarm(slices((0, 8), (8, 11))) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for i, (x, _) in enumerate(swarm.session.shard(data(), accumulate=4)):
             (model(x).square().mean() / 4).backward()
             if (i + 1) % 4 == 0:
@@ -156,9 +153,8 @@ def test_a_short_slice_is_counted_as_what_it_is():
 
 
 def test_a_step_before_the_last_batch_of_its_round_is_refused():
-    model, optimizer = small_model()
     with FakeNodeSwarm(slices((0, 8))) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         batches = iter(swarm.session.shard(data(), accumulate=4))
         for count in range(1, 4):
             next(batches)
@@ -170,9 +166,8 @@ def test_a_step_before_the_last_batch_of_its_round_is_refused():
 
 
 def test_a_step_inside_no_sync_is_refused():
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         backward(model, 0)
         with pytest.raises(ConfigError, match=r"inside peer\.no_sync"), swarm.session.no_sync():
             optimizer.step()
@@ -182,9 +177,8 @@ def test_a_step_inside_no_sync_is_refused():
 
 
 def test_accumulating_over_rounds_is_refused_because_those_samples_would_be_used_again():
-    model, optimizer = small_model()
     with FakeNodeSwarm(slices((0, 2), (2, 4))) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, _ = swarm.prepare()
         batches = iter(swarm.session.shard(data()))
         next(batches)
         with swarm.session.no_sync():
@@ -196,9 +190,8 @@ def test_accumulating_over_rounds_is_refused_because_those_samples_would_be_used
 
 
 def skips_a_batch(propagate: bool, clear: bool) -> list[str]:
-    model, optimizer = small_model()
     with FakeNodeSwarm(slices((0, 2), (2, 4), (4, 6))) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         batches = iter(swarm.session.shard(data()))
         next(batches)
         backward(model, 0)
@@ -211,8 +204,7 @@ def skips_a_batch(propagate: bool, clear: bool) -> list[str]:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             next(batches)
-        backward(model, 2)
-        optimizer.step()
+        step(model, optimizer, 2)
     assert [said.samples for said in contributions(swarm)] == [2, 0, 2]
     return [str(each.message) for each in told]
 
@@ -254,9 +246,8 @@ class OnTheWay:
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("fetch", [one_ahead, OnTheWay])
 def test_a_loop_that_fetches_ahead_is_refused_before_a_gradient_is_counted(fetch, accumulate):
-    model, optimizer = small_model()
     with FakeNodeSwarm(slices((0, 4), (4, 8), (8, 12))) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         sharded = swarm.session.shard(data(batch=4 // accumulate), accumulate=accumulate)
 
         def train() -> None:
@@ -276,9 +267,8 @@ def test_a_loop_that_fetches_ahead_is_refused_before_a_gradient_is_counted(fetch
 @pytest.mark.filterwarnings("ignore:no optimizer.step")
 @pytest.mark.parametrize("moment", ["before backward", "before step"])
 def test_a_batch_that_is_fetched_within_the_step_before_is_refused(moment):
-    model, optimizer = small_model()
     with FakeNodeSwarm(slices((0, 4), (4, 8), (8, 12))) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         batches = iter(swarm.session.shard(data(batch=4)))
         x, _ = next(batches)
         loss = model(x).square().mean()
@@ -296,9 +286,8 @@ def test_a_batch_that_is_fetched_within_the_step_before_is_refused(moment):
 @pytest.mark.parametrize("skipped", [[0], [0, 1], [1], [2], [0, 2]])
 def test_a_batch_that_is_left_out_is_not_taken_for_prefetching(skipped):
     """Not even when the script keeps it."""
-    model, optimizer = small_model()
     with FakeNodeSwarm(slices((0, 4), (4, 8), (8, 12), (12, 16))) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         kept = []
         for at, (x, _) in enumerate(swarm.session.shard(data(batch=4))):
             if at in skipped:
@@ -406,10 +395,9 @@ def test_an_overflow_contributes_nothing_and_is_told():
 
 
 def test_the_samples_of_a_batch_that_overflowed_go_back():
-    model, optimizer = small_model()
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     with FakeNodeSwarm(slices((0, 2), (2, 4))) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for at, _ in enumerate(swarm.session.shard(data())):
             scaled(model, scaler, at, bad=at == 0)
             scaler.step(optimizer)
@@ -424,12 +412,9 @@ def test_what_the_swarm_made_of_a_round_is_applied_by_a_peer_that_overflowed():
 
     def node(n: FakeNode) -> None:
         n.prepared()
-        n.go(0)
-        assert n.expect(control.Contribute).samples == 0
-        n.apply(0, 1, result)
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        assert n.offered(0).samples == 0
+        n.applied(0, 1, result)
+        n.end(1)
 
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     with FakeNodeSwarm(node) as swarm:
@@ -452,16 +437,12 @@ def test_clipping_between_backward_and_step_is_of_the_own_gradient_and_a_hook_cl
     sent: list[float] = []
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         sent.append(float(np.linalg.norm(n.arena.updates[0][:66])))
-        n.apply(0, 1, np.full(66, 10.0, np.float32))
-        n.expect(control.AppliedReply)
+        n.applied(0, 1, np.full(66, 10.0, np.float32))
         n.apply(1, 2, np.full(66, 10.0, np.float32))  # a round without us
         n.expect(control.AppliedReply)
-        n.go(2)
-        n.halt()
+        n.end(2)
 
     def clip(*_: object) -> None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -636,9 +617,7 @@ def test_who_is_elsewhere_in_its_loop_waits_for_a_step_of_its_own_kind():
     offered: list[control.Contribute] = []
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        first = n.expect(control.Contribute)
+        first = n.first_update()
         offered.append(first)
         own = n.arena.updates[0].copy()
         others = own.copy()
@@ -676,14 +655,11 @@ def test_a_step_that_others_make_first_or_further_is_the_same_step():
     both = two_optimizers(model)
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        first = n.expect(control.Contribute)
+        first = n.first_update()
         n.put(0, n.arena.updates[0].copy())
         n.send(control.ApplyCommand(0, 0, 0.0, is_step=False, kind=first.kind + 1))
         n.expect(control.AppliedReply)
-        n.go(1, 0, collectives=1)
-        n.halt()
+        n.end(1, 0, collectives=1)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, both)
@@ -721,21 +697,17 @@ def test_a_gradient_of_weights_that_a_late_peer_has_left_behind_is_not_offered()
     offered: list[int] = []
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        first = n.expect(control.Contribute)
+        first = n.first_update()
         n.put(0, n.arena.updates[0].copy())
         n.send(control.ApplyCommand(0, 0, 0.0, kind=first.kind))
         n.send(control.ApplyCommand(1, 0, 0.0, kind=first.kind))
         n.expect(control.AppliedReply)
         n.expect(control.AppliedReply)
-        n.go(2, 0)
-        said = n.expect(control.Contribute)
+        said = n.offered(2, 0)
         offered.append(said.samples)
         n.send(control.ApplyCommand(2, -1, 0.0, is_step=False, kind=said.kind))
         n.expect(control.AppliedReply)
-        n.go(3, 0, collectives=1)
-        n.halt()
+        n.end(3, 0, collectives=1)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, both)
@@ -909,8 +881,7 @@ def test_parameters_that_are_frozen_after_prepare_stay_where_they_are_and_may_be
             for m, o in ((model, optimizer), (twin, twin_optimizer)):
                 m[0].requires_grad_(not 3 <= seed < 6)
                 before = m[0].weight.detach().clone()
-                backward(m, seed)
-                o.step()
+                step(m, o, seed)
                 assert torch.equal(m[0].weight, before) == (3 <= seed < 6)
             assert same_bits(model, twin)
 
@@ -937,8 +908,7 @@ def test_training_what_was_frozen_at_prepare_is_refused_at_the_step():
     optimizer = decaying(model)
     with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         model[0].requires_grad_(True)
         backward(model, 1)
         with pytest.raises(UnsupportedModel, match="was frozen when the model was prepared"):
@@ -1044,8 +1014,7 @@ def test_peers_that_compile_train_with_peers_that_do_not():
 
         def node(n: FakeNode) -> None:
             said.append(n.prepared())
-            n.go(0)
-            n.halt()
+            n.end(0)
 
         with FakeNodeSwarm(node) as swarm:
             assert swarm.session.prepare(given, optimizer)[0] is given
@@ -1071,16 +1040,12 @@ def test_two_models_that_play_against_each_other_are_one_list_of_modules():
 
 
 def test_a_run_that_ends_while_a_step_is_passed_ends_the_loop_and_not_the_script():
-    model, optimizer = small_model()
-
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         n.send(events.Halt("the others have completed the training", 0))
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        swarm.prepare()
         assert list(swarm.session.steps(5)) == [0], "no optimizer.step() in the body"
         assert swarm.session.finished
 
@@ -1104,14 +1069,12 @@ def test_a_container_that_nobody_calls_is_watched_in_what_it_holds():
 
 
 def test_an_optimizer_that_is_made_anew_within_a_loop_of_steps_is_refused():
-    model, optimizer = small_model()
     with FakeNodeSwarm(echo, peers=2) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         steps = swarm.session.steps(4)
         next(steps)
         optimizer = torch.optim.AdamW(model.parameters())
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         with pytest.raises(ConfigError, match="AdamW steps the parameters of"):
             next(steps)
 

@@ -41,8 +41,7 @@ def node(
         go(n, 0, rounds, left, slices[0])
         for round_id in range(len(rounds)):
             n.expect(control.Contribute)
-            n.apply(round_id, round_id % 4, ZEROS)
-            n.expect(control.AppliedReply)
+            n.applied(round_id, round_id % 4, ZEROS)
             if round_id + 1 < len(rounds):
                 go(n, round_id + 1, rounds, left, slices[round_id + 1])
             else:
@@ -89,9 +88,8 @@ def test_changes_come_in_order_before_the_step_and_the_first_roster_is_none() ->
 
 
 def test_a_loop_without_ours_is_shown_changes_at_the_end_of_a_step() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(node([ALL, (0, 1, 2), ALL])) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         diary = Diary(swarm.session)
         for at in range(3):
             backward(model, at)
@@ -102,10 +100,9 @@ def test_a_loop_without_ours_is_shown_changes_at_the_end_of_a_step() -> None:
 
 
 def test_the_loader_shows_changes_with_the_next_batch_and_not_within_a_step() -> None:
-    model, optimizer = small_model()
     data = TensorDataset(torch.randn(15, 5), torch.zeros(15))
     with FakeNodeSwarm(node([ALL, (0, 1, 2), (0, 2)], sharded=True)) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         diary = Diary(swarm.session)
         for x, _ in swarm.session.shard(data, batch_size=5):
             optimizer.zero_grad()
@@ -117,9 +114,8 @@ def test_the_loader_shows_changes_with_the_next_batch_and_not_within_a_step() ->
 
 
 def test_an_exception_ends_the_step_and_its_change_does_not_come_again() -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(node([ALL, (0, 1, 2), (0, 1)])) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         diary = Diary(swarm.session)
 
         def fail(change: MembershipChange) -> None:
@@ -142,8 +138,7 @@ def test_rounds_that_were_missed_are_one_change_and_a_new_node_is_none() -> None
         go(n, 0, rounds, ())
         n.expect(control.Contribute)
         for round_id in range(3):
-            n.apply(round_id, round_id % 4, ZEROS)
-            n.expect(control.AppliedReply)
+            n.applied(round_id, round_id % 4, ZEROS)
         go(n, 3, rounds, ())
         n.expect(control.Contribute)
 
@@ -151,14 +146,12 @@ def test_rounds_that_were_missed_are_one_change_and_a_new_node_is_none() -> None
         n.prepared()
         go(n, 3, rounds, ())
         n.expect(control.Contribute)
-        n.apply(3, 3, ZEROS)
-        n.expect(control.AppliedReply)
+        n.applied(3, 3, ZEROS)
         go(n, 4, [*rounds, rounds[3]], ())
         n.halt()
 
-    model, optimizer = small_model()
     with FakeNodeSwarm(late, following) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         diary = Diary(swarm.session)
         step(model, optimizer, 0)
         step(model, optimizer, 1)
@@ -178,8 +171,7 @@ def test_a_peer_that_returns_in_the_middle_of_a_run_is_shown_no_change_first() -
             n.expect(control.AppliedReply)
         for round_id in (2, 3):
             n.expect(control.Contribute)
-            n.apply(round_id, round_id, ZEROS)
-            n.expect(control.AppliedReply)
+            n.applied(round_id, round_id, ZEROS)
             go(n, round_id + 1, rounds, ())
         n.halt()
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, step
 
 from gossip.config import RunConfig
 from gossip.core import events
@@ -53,12 +53,10 @@ def link_over(channel: Channel) -> NodeLink:
 
 
 def train(script, steps: int) -> None:
-    model, optimizer = small_model()
     with FakeNodeSwarm(script) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for seed in range(steps):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
 
 
 def test_a_receipt_travels_with_the_next_update_when_that_may_be_computed(monkeypatch):
@@ -95,13 +93,10 @@ def test_a_receipt_is_sent_at_once_when_the_next_round_is_not_ours_yet(monkeypat
     monkeypatch.setattr(exchange_module, "BRIEF_S", SOON)
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         n.apply(0, 0, np.zeros(ELEMENTS, np.float32))
         assert packet(n) == [control.AppliedReply]
-        n.go(1)
-        n.halt()
+        n.end(1)
 
     train(node, 1)
 
@@ -111,9 +106,7 @@ def test_several_receipts_are_sent_at_once(monkeypatch):
     monkeypatch.setattr(exchange_module, "BRIEF_S", SOON)
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(control.Contribute)
+        n.first_update()
         apply_and_go(n, 0, 1)
         assert packet(n) == [control.AppliedReply, control.AppliedReply]
         n.halt()
@@ -124,22 +117,17 @@ def test_several_receipts_are_sent_at_once(monkeypatch):
 def test_a_go_without_samples_does_not_keep_a_receipt_back(monkeypatch):
     """The trainer is going to wait for the one with samples."""
     monkeypatch.setattr(exchange_module, "BRIEF_S", SOON)
-    model, optimizer = small_model()
     data = TensorDataset(torch.randn(8, 5))
 
     def node(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(events.DataConfigured)
-        n.go(0, ranges=((0, 4),))
-        n.expect(control.Contribute)
+        n.sharded()
+        n.offered(0, ranges=((0, 4),))
         apply_and_go(n, 0)
         assert packet(n) == [control.AppliedReply]
-        n.go(1, ranges=(), epoch=1)
-        n.halt()
+        n.end(1, ranges=(), epoch=1)
 
     with FakeNodeSwarm(node) as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for (x,) in swarm.session.shard(DataLoader(data, batch_size=4, shuffle=True)):
             optimizer.zero_grad()
             model(x).square().sum().backward()

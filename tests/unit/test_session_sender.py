@@ -6,11 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, same_bits, small_model
+from trainer_fakes import FakeNode, FakeNodeSwarm, backward, echo, same_bits, small_model, step
 
 from gossip.aggregators import senders
 from gossip.config import RunConfig
-from gossip.ipc import messages as control
 from gossip.training.layout import PRESENT
 
 
@@ -25,8 +24,7 @@ def test_a_swarm_of_one_trains_on_what_the_sender_makes_of_its_gradients() -> No
     with FakeNodeSwarm(echo, sender="momentum:beta=0.8+clip:0.5") as swarm:
         swarm.session.prepare(model, optimizer)
         for seed in range(6):
-            backward(model, seed)
-            optimizer.step()
+            step(model, optimizer, seed)
             backward(twin, seed)
             sent, memory = sender(gradient_of(twin), memory)
             pieces = sent.split([parameter.numel() for parameter in twin.parameters()])
@@ -37,27 +35,22 @@ def test_a_swarm_of_one_trains_on_what_the_sender_makes_of_its_gradients() -> No
 
 
 def test_a_node_that_dies_in_a_round_is_offered_the_same_update_again_and_the_memory_moves_once():
-    model, optimizer = small_model()
     seen = []
 
     def first(n: FakeNode) -> None:
         n.prepared()
-        n.go(0, slot=1)
-        n.expect(control.Contribute)
+        n.offered(0, slot=1)
         seen.append(n.arena.updates[1].copy())  # type: ignore[union-attr]
 
     def second(n: FakeNode) -> None:
         n.prepared()
-        n.go(0, slot=2)
-        n.expect(control.Contribute)
+        n.offered(0, slot=2)
         seen.append(n.arena.updates[2].copy())  # type: ignore[union-attr]
-        n.apply(0, 1, seen[1])
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.applied(0, 1, seen[1])
+        n.end(1)
 
     with FakeNodeSwarm(first, second, sender="momentum:0.9") as swarm:
-        swarm.session.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         backward(model, 3)
         raw = gradient_of(model)
         optimizer.step()

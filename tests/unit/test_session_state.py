@@ -10,11 +10,11 @@ import torch
 from trainer_fakes import (
     FakeNode,
     FakeNodeSwarm,
-    backward,
     echo,
     flat_parameters,
     pack_state,
     small_model,
+    step,
 )
 
 from gossip.core import events
@@ -68,8 +68,7 @@ def test_a_kept_object_whose_state_cannot_be_saved_is_refused_at_once() -> None:
 
 def take_steps(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
     for seed in range(steps):
-        backward(model, seed)
-        optimizer.step()
+        step(model, optimizer, seed)
 
 
 def test_an_optimizer_without_a_learning_rate_trains() -> None:
@@ -78,8 +77,7 @@ def test_an_optimizer_without_a_learning_rate_trains() -> None:
     optimizer = KeepingOptimizer(model, 1, lr=None)
     with FakeNodeSwarm(echo) as swarm:
         swarm.session.prepare(model, optimizer)
-        backward(model, 0)
-        optimizer.step()
+        step(model, optimizer, 0)
         assert swarm.session.round == 1
     assert not torch.equal(flat_parameters(model), before)
 
@@ -87,8 +85,7 @@ def test_an_optimizer_without_a_learning_rate_trains() -> None:
 def test_a_returning_peer_takes_a_state_larger_than_its_parameters_again_and_again() -> None:
     theirs, _ = small_model(9)
     donor = KeepingOptimizer(theirs, torch.randn(50, 50, dtype=torch.float64))
-    backward(theirs, 0)
-    donor.step()
+    step(theirs, donor, 0)
     state = pack_state(theirs, donor, {})
     model, _ = small_model()
     optimizer = KeepingOptimizer(model, None)
@@ -98,8 +95,7 @@ def test_a_returning_peer_takes_a_state_larger_than_its_parameters_again_and_aga
         for round_id in (40, 50):
             n.restore(round_id, state)
             assert n.expect(events.Restored) == events.Restored(round_id, "")
-        n.go(50)
-        n.halt()
+        n.end(50)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)
@@ -165,10 +161,8 @@ def test_a_schedule_free_peer_in_training_loads_the_state_of_one_that_evaluates(
 
     def node(n: FakeNode) -> None:
         n.prepared()
-        n.restore(4, state)
-        n.expect(events.Restored)
-        n.go(4)
-        n.halt()
+        n.restored(4, state)
+        n.end(4)
 
     with FakeNodeSwarm(node) as swarm:
         swarm.session.prepare(model, optimizer)

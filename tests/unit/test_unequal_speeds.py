@@ -9,7 +9,6 @@ import torch
 from torch.utils.data import TensorDataset
 from trainer_fakes import FakeNode, FakeNodeSwarm, flat_parameters, small_model, step
 
-from gossip.core import events
 from gossip.core.ledger.pace import since_us
 from gossip.core.ledger.replicated_state import ReplicatedState
 from gossip.core.ledger.round_times import RoundTimes
@@ -155,16 +154,13 @@ def test_a_late_peer_sends_the_steps_that_it_has_and_all_go_on_at_the_same_step(
         )
 
     def script(n: FakeNode) -> None:
-        n.prepared()
-        n.go(0)
-        n.expect(events.DataConfigured)
+        n.sharded()
         for round_id, ranges in enumerate(([(0, 12)], [(8, 12), (12, 20)])):
             deal(n, round_id, ranges)
             told.append(n.expect(control.Contribute))
             n.apply(round_id, 0, n.arena.updates[0])  # type: ignore[union-attr]
             n.expect(control.AppliedReply)
-        n.go(2, ranges=[(20, 32)], epoch=1)
-        n.halt()
+        n.end(2, ranges=[(20, 32)], epoch=1)
 
     with FakeNodeSwarm(script, local_steps=6, outer="mean") as swarm:
         peer = swarm.session
@@ -186,21 +182,18 @@ def test_a_late_peer_sends_the_steps_that_it_has_and_all_go_on_at_the_same_step(
 
 
 def test_the_deadline_of_a_round_is_what_the_node_says() -> None:
-    model, optimizer = small_model()
     found: list[float] = []
 
     def script(n: FakeNode) -> None:
         n.prepared()
         n.send(control.StartRoundCommand(0, 0, False, 0, (), False, 1, 1, deadline_us=1500))
         n.expect(control.Contribute)
-        n.send(control.ApplyCommand(0, -1, 0.0))
-        n.expect(control.AppliedReply)
-        n.go(1)
-        n.halt()
+        n.lost(0)
+        n.end(1)
 
     with FakeNodeSwarm(script, local_steps=2, outer="mean") as swarm:
         peer = swarm.session
-        peer.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         found.append(peer._run.exchange.deadline_s)
         step(model, optimizer, 0)
         step(model, optimizer, 1)
@@ -209,7 +202,6 @@ def test_the_deadline_of_a_round_is_what_the_node_says() -> None:
 
 
 def test_a_peer_is_late_for_a_round_that_began_before_it_was_done_with_an_earlier_one() -> None:
-    model, optimizer = small_model()
     late: list[bool] = []
 
     def deal(n: FakeNode, round_id: int, began_at: float) -> None:
@@ -223,8 +215,7 @@ def test_a_peer_is_late_for_a_round_that_began_before_it_was_done_with_an_earlie
         deal(n, 0, began_at)
         for round_id in range(2):
             n.expect(control.Contribute)
-            n.send(control.ApplyCommand(round_id, -1, 0.0))
-            n.expect(control.AppliedReply)
+            n.lost(round_id)
             # round 1 begins behind round 0, and round 2 with round 1: before that was offered
             began_at = began_at if round_id else time.monotonic()
             deal(n, round_id + 1, began_at)
@@ -232,7 +223,7 @@ def test_a_peer_is_late_for_a_round_that_began_before_it_was_done_with_an_earlie
 
     with FakeNodeSwarm(script, local_steps=2, outer="mean") as swarm:
         peer = swarm.session
-        peer.prepare(model, optimizer)
+        model, optimizer = swarm.prepare()
         for round_id in range(3):
             late.append(peer._run.exchange.late_s(time.monotonic()) > 0.0)
             for at in range(2 if round_id < 2 else 0):

@@ -138,6 +138,30 @@ class FakeNode:
             )
         )
 
+    def offered(self, *about: Any, **more: Any) -> control.Contribute:
+        """Let the trainer compute a round (``go``), and return its update."""
+        self.go(*about, **more)
+        said = self.expect(control.Contribute)
+        assert isinstance(said, control.Contribute)
+        return said
+
+    def first_update(self) -> control.Contribute:
+        self.prepared()
+        return self.offered(0)
+
+    def sharded(self) -> events.DataConfigured:
+        """Begin with a trainer that shards its data."""
+        self.prepared()
+        self.go(0)
+        said = self.expect(events.DataConfigured)
+        assert isinstance(said, events.DataConfigured)
+        return said
+
+    def end(self, *about: Any, **more: Any) -> None:
+        """Let the trainer compute a round, and end the run when it leaves."""
+        self.go(*about, **more)
+        self.halt()
+
     def put(self, slot: int, vector: np.ndarray) -> None:
         """``vector``: of all parameters, which then all have a gradient,
         or as long as an update is."""
@@ -148,6 +172,21 @@ class FakeNode:
     def apply(self, round_id: int, slot: int, vector: np.ndarray) -> None:
         self.put(slot, vector)
         self.send(control.ApplyCommand(round_id, slot, 0.0))
+
+    def applied(self, round_id: int, slot: int, vector: np.ndarray) -> None:
+        """Have a result applied."""
+        self.apply(round_id, slot, vector)
+        self.expect(control.AppliedReply)
+
+    def lost(self, round_id: int) -> None:
+        """Have a round applied that changes nothing."""
+        self.send(control.ApplyCommand(round_id, -1, 0.0))
+        self.expect(control.AppliedReply)
+
+    def restored(self, round_id: int, state: bytes) -> None:
+        """Have a state loaded."""
+        self.restore(round_id, state)
+        self.expect(events.Restored)
 
     def restore(self, round_id: int, state: bytes) -> None:
         self.send(control.RestoreCommand(round_id, len(state)), fds=[allocate_bytes(state)])
@@ -216,6 +255,10 @@ class FakeNodeSwarm:
         self.termination = TerminationHandler()
         connection = connect(self.start, 0)
         self.session = Session(self.place, self.start, connection, self.termination, reference)
+
+    def prepare(self, seed: int = 0) -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        """Prepare a ``small_model``."""
+        return self.session.prepare(*small_model(seed))
 
     def start(self, incarnation: int, end: socket.socket) -> FakeNode:
         node = FakeNode(incarnation, end, self._scripts.pop(0))
