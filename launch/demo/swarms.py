@@ -214,7 +214,7 @@ class Demo:
             print(json.dumps(summary))
         for line in missed.format_lines(summary["faults_missed"]):
             self._print_line(line)
-        where = at_round(outcome.view.round)
+        where = at_round(outcome.view.progress.round)
         print(f"error: the demo {summary['status']} {where}: {folder}", file=sys.stderr)
         return outcome.exit_code or 1
 

@@ -330,24 +330,16 @@ def _heal_if_there(folder: Path) -> None:
 def _report(folder: Path, since: float, until: float, settle_s: float, as_json: bool) -> None:
     """Print the impact, after the settling time or as soon as the run is over."""
     from gossip.launch.local import names
-    from gossip.launch.report import summary
-    from gossip.observe import read_commits
-    from gossip.run import read_lines
+    from gossip.launch.report import RunFiles
 
     from . import impact
 
     while True:
         goes_on, now = bool(names(folder)), time.monotonic()
         if now >= until + settle_s or not goes_on:
-            commits = [
-                commit
-                for path in sorted(folder.glob("peer-*/commits.jsonl"))
-                for commit in read_commits(read_lines(path))
-            ]
-            events = summary.read_events(folder, offset=time.time() - time.monotonic())
-            found = impact.impact(
-                _peer_count(folder), events, commits, impact.DrillWindow(since, until, now)
-            )
+            files, shift = RunFiles(folder), time.time() - time.monotonic()
+            window = impact.DrillWindow(since + shift, until + shift, now + shift)
+            found = impact.impact(_peer_count(folder), files.events(), files.commits(), window)
             on_its_way = any(
                 hit["kind"] == "restart" and hit["back_ms"] is None for hit in found["hit"]
             )

@@ -9,8 +9,8 @@ from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
-from gossip.launch.report import RunModel, counted, history
-from gossip.observe import CommitRow, Event, events, select
+from gossip.launch.report import Injection, RunModel, counted, history
+from gossip.observe import CommitRow, Event, events
 
 BEFORE_S = 5.0  # length of the measurement of the pace before the drill
 PACE_S = 0.5  # length of the windows after the drill
@@ -19,7 +19,7 @@ RECOVERED = 0.95  # of the pace before
 
 @dataclass(frozen=True, slots=True)
 class DrillWindow:
-    """Times of a drill, in monotonic seconds as ``t`` in the rows.
+    """Times of a drill, in seconds, as ``t`` in the rows.
 
     Attributes:
         since: Start of the drill.
@@ -45,23 +45,26 @@ def impact(
         commits: Commits of all peers, in any order.
     """
     since, until, now = window.since, window.until, window.now
-    in_order = sorted(happened, key=lambda event: event.t)
-    came = {event.peer for event in in_order if event.peer is not None}
-    view = RunModel(sorted({*range(peers), *came}))
-    for event in in_order:
+    view, logged = RunModel(peers), list[Event]()
+    for event in sorted(happened, key=lambda event: event.t):
         if event.t <= now:
-            view.apply(event)
-    meanwhile = [event for event in in_order if since <= event.t <= now]
+            view.apply_recorded(event)
+            logged += [event] if isinstance(event, events.Metrics | events.Round) else []
+    failures, lives, trust = view.failures, view.lives, view.trust
+    lost = [each for each in view.progress.lost.values() if each.t >= since]
+    verdicts = [key for key, t in trust.verdicts.items() if t >= since]
+    skips = [each.first.t for each in failures.silences if each.first.t >= since]
     past = history.read(commit for commit in commits if commit.t <= now)
     made = sorted(commit.t for commit in past.true if not commit.shard)
-    blows = [blow for blow in view.blows if blow.at >= since - 0.001]
+    blows = [blow for blow in failures.blows if blow.at >= since - 0.001]
     given_up = [branch for branch in past.given_up if since <= branch.t <= now]
     return {
         "since": since,
         "until": until,
         "drills": [
             {"after_s": round(drill.t - since, 3), **drill.to_fields()}
-            for drill in select(meanwhile, events.Drill)
+            for drill in failures.drills
+            if drill.t >= since
         ],
         "hit": [
             {
@@ -76,36 +79,33 @@ def impact(
             }
             for blow in blows
         ],
-        "left": _left(meanwhile),
-        "first_skip_ms": _ms(
-            min((skip.t for skip in select(meanwhile, events.Skip)), default=None), since
-        ),
-        "rounds_handed_on": len({event.round for event in select(meanwhile, events.Attempt)}),
-        "rounds_lost": len({event.round for event in select(meanwhile, events.LostRound)}),
+        "left": [
+            {"peer": fault.peer, "round": fault.round, "after_ms": _left_ms(view, fault)}
+            for fault in failures.injected
+            if fault.kind == "leave" and fault.at >= since
+        ],
+        "first_skip_ms": _ms(min(skips, default=None), since),
+        "rounds_handed_on": sum(t >= since for t in view.turns.asked_at.values()),
+        "rounds_lost": len(lost),
         "given_up": [
             {"peers": branch.peers, "rounds": branch.rounds, **history.cost(branch, past.true)}
             for branch in given_up
         ],
-        "states_taken": len(list(select(meanwhile, events.Restored))),
-        "suspected": sorted({event.subject for event in select(meanwhile, events.Suspected)}),
-        "quarantined": sorted({event.subject for event in select(meanwhile, events.Quarantined)}),
+        "states_taken": sum(each.t >= since for each in lives.restored),
+        "suspected": sorted({peer for peer, word, _ in verdicts if word == "suspected"}),
+        "quarantined": sorted({peer for peer, word, _ in verdicts if word == "in quarantine"}),
         "pace": pace(made, since, until, now),
-        "loss": _before_and_after(in_order, "loss", since, until, now),
-        "accuracy": _before_and_after(in_order, "accuracy", since, until, now),
+        "loss": _before_and_after(logged, "loss", since, until, now),
+        "accuracy": _before_and_after(logged, "accuracy", since, until, now),
     }
 
 
-def _left(meanwhile: Sequence[Event]) -> list[dict[str, Any]]:
-    """Return the time from the drill to the end of the process, for each peer that a drill asked to
-    leave. ``after_ms`` None: the process has not ended."""
-    gone: dict[int, float] = {}
-    for exited in select(meanwhile, events.Exited):
-        gone.setdefault(exited.peer, exited.t)
-    return [
-        {"peer": fault.peer, "round": fault.round, "after_ms": _ms(gone.get(fault.peer), fault.t)}
-        for fault in select(meanwhile, events.Fault)
-        if fault.kind == "leave"
-    ]
+def _left_ms(view: RunModel, fault: Injection) -> float | None:
+    """Return the time from the request to leave to the end of the process; None: it has not
+    ended."""
+    exited_at = view.rows[fault.peer].figures.exited_at
+    is_gone = exited_at is not None and exited_at >= fault.at
+    return _ms(exited_at if is_gone else None, fault.at)
 
 
 def pace(made: Sequence[float], since: float, until: float, now: float) -> dict[str, float | None]:
@@ -152,9 +152,7 @@ def _before_and_after(
     """Return the mean of the logged values before the drill and after it; None: there are too few
     values."""
     logged = [
-        (event.t, value)
-        for event in select(happened, events.Metrics, events.Round)
-        if (value := getattr(event, name, None)) is not None
+        (event.t, value) for event in happened if (value := getattr(event, name, None)) is not None
     ]
     firsts = [value for t, value in logged if since - BEFORE_S <= t < since]
     lasts = [value for t, value in logged if until <= t <= now]
@@ -171,12 +169,9 @@ def _before_and_after(
 def _back(view: RunModel, peer: int, at: float) -> float | None:
     """Return the time from a fault to the first round of the peer's next life, in milliseconds.
     None: it has had no round yet."""
-    found = [
-        rejoin
-        for rejoin in view.rejoins
-        if rejoin.peer == peer and rejoin.since == at and rejoin.after_s is not None
-    ]
-    return _rounded(found[0].after_s * 1000) if found and found[0].after_s is not None else None
+    rejoins = view.lives.rejoins
+    found = [each.after_ms for each in rejoins if (each.peer, each.since) == (peer, at)]
+    return found[0] if found else None
 
 
 def _ms(t: float | None, since: float) -> float | None:

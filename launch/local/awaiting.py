@@ -36,9 +36,9 @@ def waiting(  # noqa: PLR0913
         name: Function that names a peer.
         elsewhere: Other missing peers, as far as join servers know.
     """
-    lacking = {*view.awaited(now), *elsewhere}
+    lacking = {*view.lives.awaited(now), *elsewhere}
     # While no peer reports which others it lacks, only the peers of this launcher are known here.
-    everybody = range(config.peers) if view.unmet(now) else view.here
+    everybody = range(config.peers) if view.lives.unmet(now) else view.lives.here
     here = ", ".join(name(peer) for peer in everybody if peer not in lacking) or "nobody"
     enough = (
         f"; {config.patience_s:g} s once {config.needed_to_start} are here"

@@ -287,7 +287,7 @@ class DrillServer:
         write(self._folder / "faults", self._lasting.values())
         word = _word(number, fault)
         for peer in fault.victims[:1]:  # one row for all peers, as for a planned fault
-            at = self._run.view.round
+            at = self._run.view.progress.round
             self._run.record(
                 events.Fault(peer=peer, kind=fault.kind, round=at, fault=word, seconds=for_s)
             )
@@ -300,7 +300,7 @@ class DrillServer:
             return
         handle.cancel()
         write(self._folder / "faults", self._lasting.values())
-        word, at = _word(number, drill.fault), self._run.view.round
+        word, at = _word(number, drill.fault), self._run.view.progress.round
         kind, peer = drill.fault.kind, drill.fault.victims[0]
         self._run.record(events.FaultOver(peer=peer, kind=kind, round=at, fault=word))
 

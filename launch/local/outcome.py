@@ -50,7 +50,7 @@ class RunOutcome:
     @property
     def unplanned(self) -> list[int]:
         """Peers lost by other causes than planned faults."""
-        return sorted({blow.peer for blow in self.view.blows if not blow.planned})
+        return sorted({blow.peer for blow in self.view.failures.blows if not blow.planned})
 
     @property
     def exit_code(self) -> int:
@@ -61,7 +61,7 @@ def exit_code(outcome: RunOutcome) -> int:
     """Return the launcher's exit code (``docs/exit_codes.md``)."""
     if outcome.stopped in ("interrupt", "terminate") and _all_done(outcome):
         # The signal only ended the wait for peers that might have been restarted.
-        return NOT_SAVED if outcome.view.not_saved else 0
+        return NOT_SAVED if outcome.view.lives.not_saved else 0
     match outcome.stopped:
         case "interrupt" | "killed":
             return 130
@@ -74,14 +74,16 @@ def exit_code(outcome: RunOutcome) -> int:
         case "":
             pass
     if outcome.finished:
-        return NOT_SAVED if outcome.view.not_saved else 0
+        return NOT_SAVED if outcome.view.lives.not_saved else 0
     # The reports of peers contain more than the exit codes of their processes.
     judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
-    codes = [code_of(life, outcome.view.halted.get(life.peer)) for life in judged]
+    codes = [code_of(life, outcome.view.lives.halted.get(life.peer)) for life in judged]
     code = telling(codes)
     # A restarted peer that finds no other peer reports that the run never started, even if the run
     # has had rounds.
-    return QUORUM_LOST if code == NeverStarted.exit_code and outcome.view.round >= 0 else code
+    return (
+        QUORUM_LOST if code == NeverStarted.exit_code and outcome.view.progress.round >= 0 else code
+    )
 
 
 def telling(codes: Sequence[int]) -> int:
@@ -95,7 +97,7 @@ def telling(codes: Sequence[int]) -> int:
 
 def _all_done(outcome: RunOutcome) -> bool:
     """Whether the training had ended for every peer of this launcher."""
-    ends = [outcome.view.halted.get(peer) for peer in outcome.finished]
+    ends = [outcome.view.lives.halted.get(peer) for peer in outcome.finished]
     done = all(end is not None and end.reason == "finished" for end in ends)
     return bool(ends) and done and len(ends) == len(outcome.last_lives)
 

@@ -115,7 +115,7 @@ class Supervisor:
         # one of several launchers in this folder
         alone = min(self.peers) if self.joins or files else None
         self._desk = DrillServer(self, alone) if config.drills else None
-        self._tries = ReachabilityProbe(self.folder, self.peers, self.view.unannounced)
+        self._tries = ReachabilityProbe(self.folder, self.peers, self.view.lives.unannounced)
         self._restarts = RestartCounter(config.restarts)
         self._lost: set[int] = set()  # ids that another launcher has, too
         has_join_server = endpoint is not None or config.room > config.peers
@@ -177,8 +177,8 @@ class Supervisor:
             self.screen.close(self.view)
             self.record(events.LauncherEnded(exit_code=self.outcome.exit_code, joins=self.joins))
             self._logbook.note(
-                f"ended after {self.outcome.wall_s:.1f} s {at_round(self.view.round)}, exit code "
-                f"{self.outcome.exit_code}"
+                f"ended after {self.outcome.wall_s:.1f} s {at_round(self.view.progress.round)}, "
+                f"exit code {self.outcome.exit_code}"
             )
             self._logbook.close()
             self._events.close()
@@ -288,7 +288,7 @@ class Supervisor:
         )
         if (
             self.joins
-            or self.view.ready
+            or self.view.lives.ready
             or self._stop.is_set()
             or self.config.peers - len(failed) >= self._need
         ):
@@ -380,7 +380,7 @@ class Supervisor:
     async def _starts_again(self, peer: int, life: ProcessLife) -> bool:
         """Wait until a peer is due for its restart, planned or after a failure. False: it is not
         restarted."""
-        planned_s = self.view.restarts.pop(peer, None)
+        planned_s = self.view.failures.restarts.pop(peer, None)
         if self._is_planned(life):
             after_s = planned_s
         else:
@@ -401,7 +401,7 @@ class Supervisor:
         peer = life.peer
         if not self.config.restarts or self._stop.is_set() or peer in self._late:
             return None
-        if not died_by_itself(life, self.view.halted.get(peer)):
+        if not died_by_itself(life, self.view.lives.halted.get(peer)):
             return None
         if self._others_are_done:
             self._print_line(f"! peer {peer} is not started again: the others are done")
@@ -421,16 +421,16 @@ class Supervisor:
 
     def _is_planned(self, life: ProcessLife) -> bool:
         """Whether a planned fault or a drill has killed the process."""
-        blow = self.view.blow(life.peer)
+        blow = self.view.failures.blow(life.peer)
         struck = blow is not None and blow.kind in ("crash", "restart") and blow.at >= life.began_at
         return struck and life.signal == signal.SIGKILL
 
     def _on_exit(self, life: ProcessLife) -> None:
-        blow, planned = self.view.blow(life.peer), self._is_planned(life)
+        blow, planned = self.view.failures.blow(life.peer), self._is_planned(life)
         if blow is not None and blow.planned and life.code in TOO_LATE and self.outcome.finished:
             # The plan kept it down until the others were done.
             self._late.add(life.peer)
-            halted = self.view.halted.get(life.peer)
+            halted = self.view.lives.halted.get(life.peer)
             self._print_line(
                 f"! peer {life.peer} came back too late: "
                 f"{life.how if halted is None else halted.reason}"
@@ -447,8 +447,8 @@ class Supervisor:
         )
         self.record(exited, life.ended_at)
         self._logbook.note(
-            f"peer {life.peer} incarnation {life.incarnation} ended {at_round(self.view.round)}: "
-            f"{life.how}"
+            f"peer {life.peer} incarnation {life.incarnation} ended "
+            f"{at_round(self.view.progress.round)}: {life.how}"
         )
         if life.code in (0, EXIT_ASKED) or planned or stopping:
             return
@@ -475,12 +475,12 @@ class Supervisor:
 
     def _on_row(self, row: Row) -> None:
         """Apply a checked row of a peer."""
-        before = set(self.view.hangs)
+        before = set(self.view.failures.hangs)
         self._events.write(row)
         event = read_event(row)
         self._apply(event)
-        for peer in set(self.view.hangs) - before:
-            self._wake_later(peer, self.view.hangs.pop(peer))
+        for peer in set(self.view.failures.hangs) - before:
+            self._wake_later(peer, self.view.failures.hangs.pop(peer))
         if isinstance(event, events.RecordIncomplete) and isinstance(event.files, dict):
             self.outcome.lacking.update(
                 {path: whole(lines) or 0 for path, lines in event.files.items()}
@@ -500,7 +500,7 @@ class Supervisor:
     def is_training(self) -> bool:
         """Whether the run can be disturbed."""
         # a run that the peers have joined
-        begun = bool(self.view.ready) or any(
+        begun = bool(self.view.lives.ready) or any(
             self.view.rows[peer].state == "training" for peer in self.peers
         )
         return begun and not self.is_over
@@ -523,13 +523,13 @@ class Supervisor:
         self._processes[peer].send_all(signal.SIGKILL)
 
     def _record_fault(self, kind: str, peer: int, fault: str, seconds: float | None = None) -> None:
-        at = self.view.round
+        at = self.view.progress.round
         self.record(events.Fault(peer=peer, kind=kind, round=at, fault=fault, seconds=seconds))
 
     def stop_peer(self, for_s: float, peer: int, fault: str) -> None:
         """Send SIGSTOP to all processes of a peer, and SIGCONT after ``for_s``."""
         self._record_fault("hang", peer, fault, for_s)
-        self.view.hangs.pop(peer, None)
+        self.view.failures.hangs.pop(peer, None)
         self._processes[peer].send_all(signal.SIGSTOP)
         self._wake_later(peer, for_s)
 
@@ -569,12 +569,12 @@ class Supervisor:
 
     def _await_start(self, now: float, reminder: WaitingReminder, is_time: bool) -> None:
         elsewhere = self.join_service.missing if self.join_service is not None else []
-        unmet = self.view.unmet(now).union(elsewhere)
-        if self.view.ready or self._stop.is_set() or not (self.view.missing or unmet):
+        unmet = self.view.lives.unmet(now).union(elsewhere)
+        if self.view.lives.ready or self._stop.is_set() or not (self.view.lives.missing or unmet):
             return
         if is_time:
             troubles = self._find_why_unmet(unmet)
-            if reminder.is_due(now, unmet.union(self.view.missing)):
+            if reminder.is_due(now, unmet.union(self.view.lives.missing)):
                 for line in (self._name_awaited(now, elsewhere), *troubles):
                     self._remind(line)
         if self._tries.over:  # The run ended before the own peers arrived.
@@ -583,7 +583,7 @@ class Supervisor:
                 f"x the run is over: {self._tries.over} have completed it, and nobody else is "
                 "there",
             )
-        elif self._first_start is not None and len(self.view.here) < self._need:
+        elif self._first_start is not None and len(self.view.lives.here) < self._need:
             waited_s = now - self._first_start
             if waited_s - self._starved_s > self.config.start_timeout_s + START_SLACK_S:
                 self._end_never_started(waited_s)
@@ -595,7 +595,7 @@ class Supervisor:
         return max(
             [
                 starved_s(self._processes[peer].pid)
-                for peer in self.view.missing
+                for peer in self.view.lives.missing
                 if self.is_here(peer)
             ],
             default=0.0,
@@ -620,7 +620,7 @@ class Supervisor:
 
     def _end_if_everybody_left(self) -> None:
         """End a run that all others have left before the own newcomers arrived."""
-        if not self.joins or self.is_over or self.view.have_begun(self.peers):
+        if not self.joins or self.is_over or self.view.lives.have_begun(self.peers):
             return
         # Newcomers of other launchers have no state either. A newcomer that was just admitted is in
         # the seeds at the next check.
@@ -640,8 +640,8 @@ class Supervisor:
 
     def _end_never_started(self, waited_s: float) -> None:
         # A peer that is being restarted is not missing here.
-        missing = self.view.awaited(time.monotonic())
-        error = NeverStarted(self._need, tuple(self.view.here), tuple(missing), waited_s)
+        missing = self.view.lives.awaited(time.monotonic())
+        error = NeverStarted(self._need, tuple(self.view.lives.here), tuple(missing), waited_s)
         self._print_line(f"x {error}")
         self._print_line(f"  hint: {error.hint}{name_log(self.folder, missing[0])}")
         self.end("never_started")

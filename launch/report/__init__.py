@@ -19,11 +19,14 @@ if TYPE_CHECKING:
     )
     from .error_lines import print_error
     from .exit_codes import status_of
+    from .growing import RunFiles
+    from .happenings import Injection
     from .live_frame import About
+    from .lives import EXIT_ASKED
     from .loopback import LoopbackServer
     from .merging import PeerOutput
     from .participation import low_influence
-    from .run_model import EXIT_ASKED, RunModel
+    from .run_model import RunModel
     from .run_reader import RunReader
     from .run_state import RUNS, find, word_for
     from .screens import (

@@ -12,11 +12,8 @@ from .words import counted
 FIELDS = ("peer", "round", "replaced", "tensors", "count", "largest", "cause", "remedy")
 
 
-def entry_of(event: events.Divergence) -> dict[str, Any] | None:
-    """Return the entry of ``divergences`` in summary.json that an event makes; None if it warns of
-    a divergence that may come."""
-    if not event.peers_differ:
-        return None
+def entry_of(event: events.Divergence) -> dict[str, Any]:
+    """Return the entry of ``divergences`` in summary.json that an event makes."""
     return {name: getattr(event, name) for name in FIELDS} | {"largest": _largest(event)}
 
 

@@ -1,4 +1,4 @@
-"""Completed epochs of a run, and the lines about them."""
+"""Samples of a run: completed epochs and batch sizes, and the lines about them."""
 
 from __future__ import annotations
 
@@ -20,9 +20,26 @@ class Epochs:
     def __init__(self) -> None:
         self.ended: dict[int, events.Epoch] = {}
         self._printed, self._printed_at, self._every_s = 0, float("-inf"), EVERY_S
+        self._batch_told: tuple[int, int] | None = None  # round and peers of the last line on it
         self._printed_left = False  # whether a line was about an epoch with samples left over
 
-    def apply(self, event: events.Epoch) -> list[str]:
+    def _on_batch(self, event: events.Batch) -> list[str]:
+        """Return the line about the batch policy, at the start and whenever the number of peers
+        that share a round changes. The first report counts."""
+        at, n, local, samples = event.round, event.peers, event.local or 0, event.samples
+        known = self._batch_told
+        if at is None or n is None or (known is not None and (at <= known[0] or n == known[1])):
+            return []
+        self._batch_told = at, n
+        peers, each = counted(n, "peer"), counted(local, "sample")
+        shares = f"{peers} x {each}" if samples == n * local else f"{peers}, at most {each} each"
+        since = f" from round {at} on" if known is not None else ""
+        return [
+            f"= batch{since}: {shares}, {samples} a round ({event.policy}); the learning rate is "
+            "left as it is"
+        ]
+
+    def _on_epoch(self, event: events.Epoch) -> list[str]:
         """Return a line for an epoch, or for several short ones together. An epoch that used
         samples twice has its line at once, and so has the first with samples left over."""
         if event.epoch is None or event.epoch in self.ended:

@@ -16,7 +16,7 @@ from gossip.run import text_of
 
 from . import run_state
 from .growing import RunFiles
-from .html import RecordedRun, lines_of, read, reasons_of_turns
+from .html import RecordedRun, lines_of, reasons_of_turns
 from .top import PLAIN_WIDTH, standing_of
 from .words import bytes_word, clock, counted, lasted, named, numbers
 
@@ -37,20 +37,20 @@ def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[st
     Raises: ConfigError: There is no such peer or round.
     """
     if what is None:
-        return of_run(read(folder), width)
+        return of_run(RecordedRun(folder), width)
     if (found := re.fullmatch(r"(@?)(\d{1,15})", what)) is None:
         raise ConfigError(
             f"{what!r} is neither a peer nor a round",
             "the number of a peer, or @ and the number of a round: gossip explain RUN @120",
         )
-    number, run = int(found[2]), read(folder)
+    number, run = int(found[2]), RecordedRun(folder)
     if not found[1] and number in run.view.rows:
         return of_peer(run, number)
     if lines := of_round(run, number):
         return lines
     raise ConfigError(
         f"of {'round' if found[1] else 'peer or round'} {number} nothing is known here",
-        f"peers are {numbers(run.view.rows)}, and the last round is {run.view.round}",
+        f"peers are {numbers(run.view.rows)}, and the last round is {run.view.progress.round}",
     )
 
 
@@ -61,17 +61,17 @@ def of_run(run: RecordedRun, width: int) -> list[str]:
     """Return lines about the whole run. ``width``: width of the lines, in characters."""
     view, standing = run.view, standing_of(run.folder)
     # Rounds before the checkpoint that the run resumed from belong to another run.
-    rounds = view.round + 1 - ((view.first or 0) if run.settings.resume else 0)
+    rounds = view.progress.round + 1 - ((view.progress.first or 0) if run.settings.resume else 0)
     took = clock(run.duration_s)
     lines = [f"The run {run.name}: {standing.state}, {counted(rounds, 'round')}, {took}."]
     lines += _stages(run)
     lines += _times(run)
-    if handed := len(run.turns.handed_on):
+    if handed := len(run.handed_on):
         lines.append(
             f"{counted(handed, 'round')} of {len(run.commits)} {'was' if handed == 1 else 'were'} "
             f"served by another peer than the first whose turn it was: {reasons_of_turns(run)}."
         )
-    if lost := len(view.lost_rounds):
+    if lost := len(view.progress.lost):
         lines.append(f"{counted(lost, 'round')} changed nothing.")
     lines += _late_peers(run)
     machines = sorted(view.machines.found.items())[:MACHINES_MAX]
@@ -132,7 +132,7 @@ def _rest(seconds: float) -> str:
 
 def _late_peers(run: RecordedRun) -> list[str]:
     """Return lines about the peers without which more than one round of ten was closed."""
-    late = Counter(peer for missing, _ in run.turns.late.values() for peer in missing)
+    late = Counter(peer for missing, _ in run.view.turns.late.values() for peer in missing)
     return [
         f"{counted(count, 'round')} of {len(run.commits)} were closed without peer {peer}, which "
         "was late."
@@ -156,7 +156,7 @@ def of_peer(run: RecordedRun, peer: int) -> list[str]:
     lines += _part_in_rounds(run, peer)
     lines += _compared(run, peer)
     lines.append(f"It has served {counted(int((run.commits.makers == peer).sum()), 'round')}.")
-    if refused := run.turns.refused[peer]:
+    if refused := run.view.turns.refused[peer]:
         lines.append(f"Peers refused its results {counted(refused, 'time')}.")
     if (usage := row.figures.usage) is not None:
         lines.append(
@@ -181,7 +181,7 @@ def _part_in_rounds(run: RecordedRun, peer: int) -> list[str]:
             f"Its update is in {len(rounds)} of {counted(since, 'round')} since its first "
             f"({len(rounds) / since:.0%})."
         )
-    if late := sum(peer in missing for missing, _ in run.turns.late.values()):
+    if late := sum(peer in missing for missing, _ in run.view.turns.late.values()):
         lines.append(f"{counted(late, 'round')} were closed without it: it was late.")
     return lines
 
@@ -305,13 +305,15 @@ def _events_of_round(run: RecordedRun, number: int) -> list[str]:
     """Return the lines of the run about the round, and the reasons for another server or for a
     missing peer."""
     found = []
-    if number in run.turns.late:
-        missing, waited = run.turns.late[number]
+    if number in run.view.turns.late:
+        missing, waited = run.view.turns.late[number]
         found.append(
             f"Its server waited for {numbers(missing)} until {lasted(waited)} after the "
             "first update, and closed it without."
         )
-    turns = sorted((turn, why) for (at, turn), why in run.turns.attempts.items() if at == number)
+    turns = sorted(
+        (turn, why) for (at, turn), why in run.view.turns.attempts.items() if at == number
+    )
     found += [
         f"It went to its next server, attempt {turn}: {reasons.most_common(1)[0][0]}."
         for turn, reasons in turns

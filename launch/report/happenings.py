@@ -3,12 +3,15 @@ reports."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gossip.errors import GossipError
 from gossip.faults import Fault, Partition, parse
 from gossip.observe import events
 
+AFTER_S = 3.0
+"""Time after the end of a fault in which its effects may still show, in seconds."""
 SLACK_S = 0.05  # The launcher may receive news of a death a moment after the peers.
 
 
@@ -23,9 +26,13 @@ class Blow:
     round: int
     at: float
     planned: bool
+    fault: str = ""  # in the syntax of a plan
     skips: dict[int, float] = field(default_factory=dict)  # peer -> time of its first skip
     deaths: dict[int, float] = field(default_factory=dict)  # peer -> when it declared the death
     until: float = 0.0  # end of a hang
+    woken_at: float | None = None  # after a hang
+    started_at: float | None = None  # start of the next process, by a launcher
+    raised: events.Halted | None = None  # last report of a script that raised
     returned: bool = False  # alive for others again; later events do not belong to this blow
     told_skip: bool = False
     told_dead: bool = False
@@ -34,12 +41,18 @@ class Blow:
     def skip_ms(self) -> float | None:
         """Time from the blow to the slowest survivor's first skip, in milliseconds; None: no peer
         has noticed it. A survivor that learns of the death before its own skip counts from then."""
-        noticed = {**self.deaths, **self.skips}
-        return max(0.0, max(noticed.values()) - self.at) * 1000 if noticed else None
+        return self._until_last({**self.deaths, **self.skips})
 
     @property
     def dead_ms(self) -> float | None:
-        return max(0.0, max(self.deaths.values()) - self.at) * 1000 if self.deaths else None
+        return self._until_last(self.deaths)
+
+    @property
+    def noticed_by(self) -> list[int]:
+        return sorted({*self.skips, *self.deaths})
+
+    def _until_last(self, noticed: Mapping[int, float]) -> float | None:
+        return milliseconds(max(0.0, max(noticed.values()) - self.at) if noticed else None)
 
     def noticed(self, event: events.Skip | events.Dead, by: int) -> None:
         seen = self.skips if isinstance(event, events.Skip) else self.deaths
@@ -55,8 +68,13 @@ class RejoinRecord:
     peer: int
     incarnation: int
     since: float | None
+    started_at: float | None = None
     round: int | None = None  # its first round
     after_s: float | None = None  # seconds from ``since`` until that round
+
+    @property
+    def after_ms(self) -> float | None:
+        return milliseconds(self.after_s)
 
     def is_of(self, peer: int, incarnation: int) -> bool:
         return (self.peer, self.incarnation) == (peer, incarnation)
@@ -89,8 +107,53 @@ class SuspicionRecord:
 
 
 @dataclass(slots=True)
+class Injection:
+    """A fault that was injected, reported by ``peer``. ``over_at``: None: it lasts, or its end is
+    not reported."""
+
+    fault: str
+    kind: str
+    peer: int
+    round: int | None
+    at: float
+    over_at: float | None = None
+
+
+@dataclass(slots=True)
+class Silence:
+    """A time in which others had no reply of a peer.
+
+    Attributes:
+        first: First report. ``dead``: first report that declares the peer dead, if any.
+        back_at: When the peer was alive again; None: never.
+    """
+
+    peer: int
+    first: events.Skip | events.Dead
+    dead: events.Dead | None = None
+    back_at: float | None = None
+
+
+@dataclass(slots=True)
+class StageLoss:
+    """Loss of all peers of a stage of a pipeline. ``rebuilt``: report of the peer that rebuilt the
+    state; None: none has. ``is_away``: whether the stage has no peer."""
+
+    stage: int | None
+    at: float
+    round: int | None
+    rebuilt: events.StageRebuilt | None = None
+    is_away: bool = False
+
+
+@dataclass(slots=True)
 class PartitionRecord:
-    """A fault of links, and the peers that it separated. Times are monotonic seconds."""
+    """A fault of links, and the peers that it separated. Times are monotonic seconds.
+
+    Attributes:
+        skipped: Peer that the fault may explain the silence of -> its first report.
+        back_at: When the last peer was back after it.
+    """
 
     fault: str
     round: int
@@ -99,11 +162,26 @@ class PartitionRecord:
     paused: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
     sides: tuple[tuple[int, ...], ...] = ()  # only of a partition
+    skipped: dict[int, float] = field(default_factory=dict)
+    back_at: float | None = None
+
+    def affects(self, t: float) -> bool:
+        """Whether the fault was active at a time, or shortly before."""
+        return self.at <= t and (self.over_at is None or t <= self.over_at + AFTER_S)
+
+    def record_return(self, t: float) -> None:
+        """Record that a peer was back, if the fault was over shortly before."""
+        if self.over_at is not None and self.over_at <= t <= self.over_at + 2 * AFTER_S:
+            self.back_at = t
 
     def is_between(self, one: int, other: int) -> bool:
         """Whether two peers are on different sides of the partition."""
         apart = [{one, other}.intersection(side) for side in self.sides]
         return sum(len(each) == 1 for each in apart) == 2
+
+
+def milliseconds(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
 
 
 def fault_of(word: str) -> Fault | None:

@@ -80,13 +80,13 @@ def _lines(view: RunModel, now: float) -> list[PeerLine]:
 
 
 def _progress(about: About, view: RunModel, now: float, began: float, width: int) -> Text:
-    if view.round < 0:
+    if view.progress.round < 0:
         rows = own(view)
-        here = len(rows) - len(view.missing)
+        here = len(rows) - len(view.lives.missing)
         if _all_ended(rows):
             return Text(f"no round was done  {clock(now - began)}")
         return Text(f"starting: {here} of {counted(len(rows), 'peer')} here  {clock(now - began)}")
-    total = view.steps or about.rounds
+    total = view.progress.steps or about.rounds
     return progress_line(view, now, total, width, "" if total else f"since {clock(now - began)}")
 
 
@@ -96,25 +96,27 @@ def progress_line(
     """Return step, steps a second, loss and time left; without a known end there is no bar.
     ``now``: None: the training is over."""
     trains = any(row.state in ("training", "stopped") for row in view.rows.values())
-    rate = view.pace.per_s(now) if trains and now is not None else None
+    rate = view.progress.pace.per_s(now) if trains and now is not None else None
     each = view.local_steps
-    figures = [f"{rate * each:.3g} steps/s" if rate is not None else "", *_figures(view)]
+    figures = [f"{rate * each:.3g} steps/s" if rate is not None else "", *losses(view)]
     if not total:
-        return Text("  ".join(filter(None, (f"step {view.step * each}", *figures, since))))
-    left = max(total - view.step, 0)
+        return Text("  ".join(filter(None, (f"step {view.progress.step * each}", *figures, since))))
+    left = max(total - view.progress.step, 0)
     figures.append(f"{clock(left / rate)} left" if rate and left else "")
-    words = "  ".join(filter(None, (f"step {view.step * each}/{total * each}", *figures)))
+    words = "  ".join(filter(None, (f"step {view.progress.step * each}/{total * each}", *figures)))
     line, bar = Text(), min(BAR_WIDTH, width - cell_len(words) - 2)
     if bar >= 5:
-        full = int(bar * min(view.step / total, 1.0))
+        full = int(bar * min(view.progress.step / total, 1.0))
         line.append("━" * full, "green").append("─" * (bar - full), "dim").append("  ")
     return line.append(words)
 
 
-def _figures(view: RunModel) -> list[str]:
+def losses(view: RunModel) -> list[str]:
+    """Return the loss and the accuracy, as far as they are known."""
+    loss, accuracy = view.progress.loss, view.progress.accuracy
     return [
-        f"loss {figure(view.loss)}" if view.loss is not None else "",
-        f"acc {view.accuracy:.3f}" if view.accuracy is not None else "",
+        f"loss {figure(loss)}" if loss is not None else "",
+        f"acc {accuracy:.3f}" if accuracy is not None else "",
     ]
 
 
@@ -137,10 +139,10 @@ def health(view: RunModel) -> Text:
         wrong.append(f"stopped: {named(stopped)}")
     if suspected := [row.peer for row in view.rows.values() if row.suspected]:
         wrong.append(f"suspected: {named(suspected)}")
-    if view.lost_rounds:
-        wrong.append(f"{counted(len(view.lost_rounds), 'round')} lost")
-    if view.participation.is_low:
-        wrong.append(f"{view.participation.of_window:.0%} take part")
+    if view.progress.lost:
+        wrong.append(f"{counted(len(view.progress.lost), 'round')} lost")
+    if view.progress.participation.is_low:
+        wrong.append(f"{view.progress.participation.of_window:.0%} take part")
     training = sum(row.state == "training" for row in rows)
     done = sum(row.state == "done" for row in rows)
     of = counted(len(rows), "peer")
@@ -150,28 +152,30 @@ def health(view: RunModel) -> Text:
         count += f", {done} {'is' if done == 1 else 'are'} done"
     count += f", {asked} stopped" if asked else ""
     if training and len(rows) < len(view.rows):
-        count += f", {view.alive} alive in all"
-    if view.paused:
+        count += f", {view.progress.alive} alive in all"
+    if view.progress.paused:
         return Text(f"paused: too few peers are alive; {count}", style="bold red")
     if wrong:
         lost = not training and not done and len(gone) == len(rows)
         state, style = ("failed", "bold red") if lost else ("degraded", "yellow")
         return Text(f"{state}: {count}; {'; '.join(wrong)}", style=style)
-    if view.round < 0:
-        return Text(f"waiting for peers {numbers(view.missing)}" if view.missing else "starting")
+    if view.progress.round < 0:
+        return Text(
+            f"waiting for peers {numbers(view.lives.missing)}" if view.lives.missing else "starting"
+        )
     return Text(f"{'healthy' if training else 'over'}: {count}", style="green")
 
 
 def model(view: RunModel) -> str:
     """Return the place where the model will be."""
-    if not view.saves_to:
-        begun = view.saves_to is not None or view.round >= 0
+    if not view.progress.saves_to:
+        begun = view.progress.saves_to is not None or view.progress.round >= 0
         if not begun and _all_ended(own(view)):
             return "none was saved"
         return NOT_SAVED if begun else "the script has not said yet where it is saved"
-    steps = (view.saves_every or 0) * view.local_steps
+    steps = (view.progress.saves_every or 0) * view.local_steps
     every = f"every {steps} steps and at the end" if steps else "at the end"
-    return f"{near(view.saves_to)}, {every}"
+    return f"{near(view.progress.saves_to)}, {every}"
 
 
 def figure(value: float) -> str:

@@ -4,7 +4,7 @@ nothing about it."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gossip.faults import (
@@ -18,28 +18,19 @@ from gossip.faults import (
     Restart,
     Slow,
 )
-from gossip.observe import Event, events
 
 from .run_model import RunModel
 from .words import named
 
-TRAINS = (events.Ready, events.Restored, events.Round)
-"""Events that only peers in rounds report, or peers about to enter one."""
-
 
 def missed(
-    plan: FaultPlan,
-    happened: Sequence[Event],
-    view: RunModel,
-    last: int,
-    elsewhere: Collection[int],
+    plan: FaultPlan, view: RunModel, last: int, elsewhere: Collection[int]
 ) -> list[dict[str, Any]]:
     """Return the faults of the plan, in its order, that no peer has reported, and restarts after
     which the peer did not return.
 
     Args:
-        happened: Events from the files on this machine, in order of time.
-        view: View to which they were applied.
+        view: Model with the events of this machine.
         last: Last round of the run; -1: none.
         elsewhere: Peers with files on other machines. Faults that hit them are not known.
     Returns: ``fault`` in the syntax of a plan, ``struck`` (the blow took place, and only the return
@@ -52,20 +43,16 @@ def missed(
     }.union(elsewhere)
     found, alike = [], Counter[str]()
     for fault in plan:
-        strikes = [
-            event
-            for event in happened
-            if isinstance(event, events.Fault) and event.fault == str(fault)
-        ]
+        strikes = [each for each in view.failures.injected if each.fault == str(fault)]
         if isinstance(fault, Blow):  # A plan with crash:server@20 twice has two deaths.
             strikes = strikes[alike[str(fault)] :]
             alike[str(fault)] += 1
         if _concerns(fault, unknown):
             continue
         if strikes:
-            why = _not_back(fault, strikes[0].t, happened) if isinstance(fault, Restart) else ""
+            why = _not_back(fault, strikes[0].at, view) if isinstance(fault, Restart) else ""
         else:
-            why = _not_struck(fault, happened, view, last)
+            why = _not_struck(fault, view, last)
         if why:
             found.append({"fault": str(fault), "struck": bool(strikes), "why": why})
     return found
@@ -100,12 +87,12 @@ def _concerns(fault: Fault, unknown: set[int]) -> bool:
     )
 
 
-def _not_back(fault: Restart, struck_at: float, happened: Iterable[Event]) -> str:
+def _not_back(fault: Restart, struck_at: float, view: RunModel) -> str:
     """Return why the peer was in no later round; "": it was in one."""
-    since = [event for event in happened if event.peer == fault.peer and event.t > struck_at]
-    if any(isinstance(event, TRAINS) for event in since):
+    figures = view.rows[fault.peer].figures
+    if figures.trained_at is not None and figures.trained_at > struck_at:
         return ""
-    started = any(isinstance(event, events.Spawned | events.Started) for event in since)
+    started = figures.started_at is not None and figures.started_at > struck_at
     return (
         f"peer {fault.peer} was "
         f"{'started again, but in no round' if started else 'killed, and not started again'} "
@@ -113,10 +100,10 @@ def _not_back(fault: Restart, struck_at: float, happened: Iterable[Event]) -> st
     )
 
 
-def _not_struck(fault: Fault, happened: Sequence[Event], view: RunModel, last: int) -> str:
+def _not_struck(fault: Fault, view: RunModel, last: int) -> str:
     """Return the best known reason; "": the fault has no moment, and its peers have trained with
     it."""
-    trained = {event.peer for event in happened if isinstance(event, TRAINS)}
+    trained = {p for p, row in view.rows.items() if row.figures.trained_at is not None}
     peers = [peer for peer in fault.victims if isinstance(peer, int)]
     if not trained or last < 0:
         return "nothing was trained"
@@ -133,8 +120,8 @@ def _not_struck(fault: Fault, happened: Sequence[Event], view: RunModel, last: i
 
 def _absent(peer: int, view: RunModel) -> str:
     """Return why a peer was absent at the end of the run; "": it was present."""
-    blow = view.blow(peer)
-    if peer in view.leaves:
+    blow = view.failures.blow(peer)
+    if peer in view.lives.leaves:
         return f"peer {peer} had left"
     if blow is not None and blow.kind != "hang" and view.rows[peer].state == "gone":
         since = f"since round {blow.round}" if blow.round >= 0 else "before its first round"

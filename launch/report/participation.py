@@ -10,6 +10,8 @@ from typing import Any
 
 from gossip.observe import ROUNDS_END
 
+from .words import counted
+
 WINDOW = 20
 """Length of a window, in steps of a run."""
 BOUND = 0.8
@@ -103,6 +105,22 @@ class Participation:
             return []
         empty = sum([not each for _, each in self._window])
         return [LowWindow(self._window[0][0], self._window[-1][0], mean, empty)]
+
+
+def low_participation(window: LowWindow) -> str:
+    """Return the line about a window."""
+    nobody = window.without_anybody
+    why = (
+        f"in {counted(nobody, 'round')} there was no update that can be used: "
+        "the loss was not finite, or optimizer.step() was left out"
+        if nobody
+        else "the others were late. Look at gossip top, and raise --round-timeout where steps "
+        "or links take long"
+    )
+    return (
+        f"! only {window.mean:.0%} of the peers that are alive took part in the rounds "
+        f"{window.first} to {window.last}, on average (less than {BOUND:.0%}): {why}"
+    )
 
 
 def low_influence(shares: Mapping[Any, float]) -> list[str]:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gossip.observe import events
 
 RECENT_ROUNDS = 100
 """Number of last rounds over which a peer's share of late rounds is computed."""
+
+
+@dataclass(slots=True)
+class TotalCount:
+    """Sum of a counter that restarts at 0 with each incarnation of a peer."""
+
+    total: int = 0
+    last: int = 0
+
+    def record(self, count: int) -> None:
+        self.total += count - self.last if count >= self.last else count
+        self.last = count
 
 
 @dataclass(slots=True)
@@ -20,7 +33,10 @@ class PeerFigures:
         contributed: Number of these rounds with its update in the result, even without weight.
         served: Commits that it has made.
         usage: Last usage that it has reported; ``usage_before``: the usage reported before that.
-        last_at: Time of its own last report.
+        sent, received: Bytes of all its incarnations, as they reported them; 0: none has.
+        last_at: Time of its own last report. ``started_at``, ``exited_at``: last start and
+            last end of its process.
+        trained_at: Last report from which it took part in rounds, or was about to.
         skipped_for: Reason why it was skipped the last time.
         late_rounds: Rounds that were closed without it after a grace period, among the last
             ``RECENT_ROUNDS`` of which it was in the roster.
@@ -31,7 +47,12 @@ class PeerFigures:
     served: int = 0
     usage: events.Usage | None = None
     usage_before: events.Usage | None = None
+    sent: TotalCount = field(default_factory=TotalCount)
+    received: TotalCount = field(default_factory=TotalCount)
     last_at: float = 0.0
+    started_at: float | None = None
+    exited_at: float | None = None
+    trained_at: float | None = None
     skipped_for: str = ""
     late_rounds: deque[int] = field(default_factory=lambda: deque(maxlen=RECENT_ROUNDS))
 
@@ -42,6 +63,13 @@ class PeerFigures:
 
     def record_usage(self, usage: events.Usage) -> None:
         self.usage_before, self.usage = self.usage, usage
+        self.sent.record(usage.sent_bytes)
+        self.received.record(usage.received_bytes)
+
+    def record_traffic(self, traffic: Mapping[str, int | None]) -> None:
+        """Record the bytes that the present incarnation has reported at its end."""
+        self.sent.record(traffic.get("sent_bytes") or 0)
+        self.received.record(traffic.get("received_bytes") or 0)
 
     def record_commit(self, contributed: bool) -> None:
         """Record a commit of the peer's stage."""

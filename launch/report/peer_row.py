@@ -23,7 +23,6 @@ class PeerRow:
     peer: int
     state: State = "starting"
     incarnation: int = 0
-    pid: int = 0
     round: int = -1
     loss: float | None = None
     logs_loss: bool = False  # whether its script logged ``loss``; else it is the mean of a round
@@ -36,6 +35,7 @@ class PeerRow:
     quarantined: bool = False
     skipped_by: set[int] = field(default_factory=set)  # peers that last reported it skipped or dead
     left: bool = False  # whether it left in order; later reports about it do not count
+    receiving: bool = False  # whether it has requested the state of others
     pause: str = ""  # why it waits for a quorum; "": it does not
     lie: str = ""
     host: str = ""  # "": not reported

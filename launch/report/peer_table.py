@@ -110,11 +110,11 @@ def peer_lines(view: RunModel, now: float, over: bool = False) -> list[PeerLine]
 
 def _peer_line(row: PeerRow, view: RunModel, now: float, over: bool) -> PeerLine:
     state, trouble, why = _state(row, now, over)
-    if state == "done" and row.step < min(view.steps or 0, view.step):
+    if state == "done" and row.step < min(view.progress.steps or 0, view.progress.step):
         state, why = "left early", f"others went on from step {row.step}"
     if not trouble and row.state == "training" and behind(row, view):
         trouble = 2
-    if not trouble and (row.figures.late_share(view.round) or 0.0) >= LATE_SHARE:
+    if not trouble and (row.figures.late_share(view.progress.round) or 0.0) >= LATE_SHARE:
         trouble = 1
     if row.suspected:
         trouble, why = max(trouble, 4), why or row.doubt
@@ -151,7 +151,7 @@ def _state(row: PeerRow, now: float, over: bool) -> tuple[str, int, str]:
 
 def behind(row: PeerRow, view: RunModel) -> int:
     """Return the number of steps that a peer lags behind the first."""
-    gap, last, first = view.step - row.step, row.pace.last_at, view.pace.last_at
+    gap, last, first = view.progress.step - row.step, row.pace.last_at, view.progress.pace.last_at
     if gap <= 0 or last is None or first is None or first - last <= BEHIND_S:
         return 0
     return gap
@@ -212,7 +212,7 @@ def _cells(line: PeerLine, view: RunModel, now: float) -> dict[str, str]:
         "lag": str(behind(row, view) * view.local_steps) if line.trains else UNKNOWN,
         "steps/s": UNKNOWN if rate is None else f"{rate * view.local_steps:.3g}",
         "waits": _percent(row.pace.waiting(at)),
-        "late": _percent(known.late_share(view.round)),
+        "late": _percent(known.late_share(view.progress.round)),
         "part": _percent(known.participation),
         "trust": f"{row.trust:.2f}",
         "sent": short_bytes(usage.sent_bytes) if usage else UNKNOWN,

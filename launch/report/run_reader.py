@@ -15,7 +15,6 @@ from gossip.run import shown, text_of
 
 from . import notes
 from .growing import RunFiles
-from .machines import Machines
 from .run_model import RunModel
 from .run_state import read_known
 from .stages import stages_in
@@ -41,15 +40,13 @@ class RunReader:
         view: Model of the run. Its times are seconds since 1970.
         happenings: Last lines of the model; ``happened``: number of all lines.
         notes: Notes of users, in the order of the file.
-        began: Time of the first event; None: there is none.
-        last_at: Time of the last event or commit.
         broken: A line about each file that cannot be read.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files = RunFiles(folder)
-        self._unreadable: list[str] = []
+        self.unreadable: list[str] = []
         self.settings = documents.RunSettings.pick(self.object("config.json"))
         self.environment = documents.RunEnvironment.pick(self.object("environment.json"))
         self.plan = _read_plan(self.settings)
@@ -59,12 +56,10 @@ class RunReader:
             self.settings.steps_per_round,
             stages_in(self.settings.pipeline),
         )
-        self.view.machines = Machines(self.environment)
+        self.view.machines.environment = self.environment
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)
         self.happened = 0
         self.notes: list[notes.Note] = []
-        self.began: float | None = None
-        self.last_at = 0.0
 
     @property
     def name(self) -> str:
@@ -72,12 +67,12 @@ class RunReader:
 
     @property
     def broken(self) -> list[str]:
-        return [*self._unreadable, *self.files.broken]
+        return [*self.unreadable, *self.files.broken]
 
     def object(self, name: str) -> dict[str, Any]:
         """Return the JSON object in a file of the folder; {}: the file does not exist, or cannot be
         read."""
-        return read_known(self.folder, name, self._unreadable) or {}
+        return read_known(self.folder, name, self.unreadable) or {}
 
     def update(
         self,
@@ -92,31 +87,20 @@ class RunReader:
         """
         self.read_events(event_taken)
         for commit in self.files.commits():
-            if not commit.shard:
-                self.last_at = max(self.last_at, commit.t)
             if self.view.apply_commit(commit) and commit_taken is not None:
                 commit_taken(commit)
 
-    def read_events(self, event_taken: Callable[[Event, list[str]], None] | None) -> None:
+    def read_events(self, event_taken: Callable[[Event, list[str]], None] | None = None) -> None:
         """Read new notes and events, as ``update`` does, but no commits."""
         for row in self.files.notes():
             if len(self.notes) < notes.NOTES_MAX and (note := notes.note_of(row)) is not None:
                 self.notes.append(note)
         for event in self.files.events():
-            lines = self._apply(event)
+            lines = self.view.apply_recorded(event)
+            self.happenings.extend(Happening(event.t, line) for line in lines)
+            self.happened += len(lines)
             if event_taken is not None:
                 event_taken(event, lines)
-
-    def _apply(self, event: Event) -> list[str]:
-        at = event.t
-        if self.began is None or at < self.began:
-            self.began = at
-        if at > self.last_at:
-            self.last_at = at
-        if lines := self.view.apply_recorded(event):  # Most events have no line.
-            self.happenings.extend(Happening(at, line) for line in lines)
-            self.happened += len(lines)
-        return lines
 
 
 def _read_plan(settings: documents.RunSettings) -> FaultPlan:

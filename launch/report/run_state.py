@@ -167,9 +167,10 @@ def read_state(folder: Path) -> RunState:
     ends = [one.ended or 0.0 for one in launchers] + [node.ended or 0.0 for node in nodes]
     ended = max(ends, default=0.0) if state == "ended" else 0.0
     outcome = _outcome(summary if state == "ended" else None, nodes, state)
-    progress = _model_of(settings)
+    view = RunModel(min(settings.peers, PEERS_MAX), stages=stages_in(settings.pipeline))
     if outcome.rounds is None:
-        _read_progress(progress, folder, broken)
+        _read_progress(view, folder, broken)
+    progress = view.progress
     seen = progress.round >= 0
     accuracy = documents.Accuracy.pick(outcome.accuracy)
     return RunState(
@@ -270,11 +271,6 @@ def still_here(folder: Path) -> list[int]:
         for peer in peers_in(seeds)
         if (seed := read_seed(seeds, peer)) is not None and not seed.ended
     ]
-
-
-def _model_of(settings: documents.RunSettings) -> RunModel:
-    peers = min(settings.peers, PEERS_MAX)
-    return RunModel(peers, local_steps=1, stages=stages_in(settings.pipeline))
 
 
 def _read_progress(view: RunModel, folder: Path, broken: list[str]) -> None:

@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Protocol, TextIO, cast
 
@@ -18,7 +19,7 @@ from rich.text import Text
 from gossip.run import shown_line, shown_lines
 
 from .folding import EventFolder
-from .live_frame import NO_LOSS, About, figure, frame
+from .live_frame import NO_LOSS, About, frame, losses
 from .merging import PeerOutput, SharedLine, label
 from .peer_table import COLOURS, Size
 from .run_model import RunModel
@@ -93,7 +94,49 @@ def _console(stream: LastingStream, soft_wrap: bool = False) -> Console:
     return Console(file=cast(TextIO, stream), highlight=False, soft_wrap=soft_wrap)
 
 
-class PlainScreen:
+class _BaseScreen(ABC):
+    """Selection of the lines to show, and their time."""
+
+    def __init__(self, output: str, folder: str = "") -> None:
+        self._streams = [LastingStream(stream) for stream in (sys.stdout, sys.stderr)]
+        self._output, self._folder = PeerOutput(output), EventFolder()
+        self._began = time.monotonic()
+        self._loss_asked = False
+        if folder:
+            self._set_spare(folder)
+
+    def _set_spare(self, folder: str) -> None:
+        """Set the file of the run for the lines of a stream that is lost."""
+        for stream in self._streams:
+            stream.spare = os.path.join(folder, SCREEN_LOG)
+
+    @abstractmethod
+    def _show(self, lines: Iterable[SharedLine], events: Iterable[str], now: float) -> None:
+        """Show lines that peers wrote, and after them lines about the run."""
+
+    def output(self, peer: int, text: str, err: bool) -> None:
+        now = time.monotonic()
+        self._show(self._output.wrote(peer, text, err, now), (), now)
+
+    def print_line(self, text: str) -> None:
+        now = time.monotonic()
+        rest = self._output.rest() if text.startswith(ENDS) else ()
+        self._show(rest, self._folder.fold(text, now), now)
+
+    def _show_due(self, view: RunModel, now: float) -> None:
+        """Show the lines that wait no longer."""
+        events = self._folder.due(now)
+        if not self._loss_asked and lacks_loss(view):
+            self._loss_asked = True
+            events.append(NO_LOSS)
+        self._show(self._output.poll_lines(view, now), events, now)
+
+    def _show_rest(self, view: RunModel, now: float) -> None:
+        lines = [*self._output.poll_lines(view, now), *self._output.rest()]
+        self._show(lines, self._folder.rest(now), now)
+
+
+class PlainScreen(_BaseScreen):
     """Screen of plain lines.
 
     Args:
@@ -112,67 +155,49 @@ class PlainScreen:
         name: Callable[[int], str] = lambda peer: f"{peer}|",
         output: str = "all",
     ) -> None:
-        self._streams = [LastingStream(stream) for stream in (out or sys.stdout, sys.stderr)]
+        super().__init__(output)
+        if out is not None:
+            self._streams[0] = LastingStream(out)
         self._console, self._errors = (_console(stream, soft_wrap=True) for stream in self._streams)
         self._every_s, self._quiet, self._name = every_s, quiet, name
-        self._output, self._folder = PeerOutput(output), EventFolder()
-        self._began = time.monotonic()
         self._last = self._began
         self._last_round = -1
-        self._loss_asked = False
 
     def introduce(self, about: About) -> None:
         """Print a description of the run. If a stream is lost later, its lines go to a file of the
         run."""
-        for stream in self._streams:
-            stream.spare = os.path.join(about.folder, SCREEN_LOG)
+        self._set_spare(about.folder)
         self.print_line(about.in_words())
-
-    def output(self, peer: int, text: str, err: bool) -> None:
-        self._show(self._output.wrote(peer, text, err, time.monotonic()))
-
-    def print_line(self, text: str) -> None:
-        ends = text.startswith(ENDS)
-        if ends:
-            self._show(self._output.rest())
-        if self._quiet and not ends:
-            return
-        now = time.monotonic()
-        self._print(self._folder.fold(text, now), now)
 
     def tick(self, view: RunModel) -> None:
         now = time.monotonic()
-        self._show(self._output.poll_lines(view, now))
-        self._print(self._folder.due(now), now)
-        if not self._quiet and now - self._last >= self._every_s and view.round > self._last_round:
-            self._last, self._last_round = now, view.round
-            self.print_line(progress(view))
-            if not self._loss_asked and lacks_loss(view):
-                self._loss_asked = True
-                self.print_line(NO_LOSS)
+        self._show_due(view, now)
+        if now - self._last >= self._every_s:
+            self._show_progress(view, now)
 
     def close(self, view: RunModel) -> None:
         now = time.monotonic()
-        self._show([*self._output.poll_lines(view, now), *self._output.rest()])
-        self._print(self._folder.rest(now), now)
-        if view.round > self._last_round:
-            self._last_round = view.round
+        self._show_rest(view, now)
+        self._show_progress(view, now)
+
+    def _show_progress(self, view: RunModel, now: float) -> None:
+        if view.progress.round > self._last_round:
+            self._last, self._last_round = now, view.progress.round
             self.print_line(progress(view))
 
-    def _show(self, lines: Iterable[SharedLine]) -> None:
+    def _show(self, lines: Iterable[SharedLine], events: Iterable[str], now: float) -> None:
         for line in lines:
             single = len(line.peers) == 1
             name = (
                 self._name(line.peers[0]) if single else label(line, self._output.everybody(line))
             )
             (self._errors if line.err else self._console).print(peer_line(line, name))
+        for event in events:
+            if not self._quiet or event.startswith(ENDS):
+                self._console.print(stamped(event, now - self._began))
 
-    def _print(self, lines: Iterable[str], now: float) -> None:
-        for line in lines:
-            self._console.print(stamped(line, now - self._began))
 
-
-class LiveScreen:
+class LiveScreen(_BaseScreen):
     """Screen with the state of the run at the bottom of the terminal, redrawn in place. Events and
     the output of peers are printed above it.
 
@@ -181,48 +206,35 @@ class LiveScreen:
     """
 
     def __init__(self, about: About, output: str = "merged") -> None:
+        super().__init__(output, about.folder)
         self._about = about
-        streams = [LastingStream(stream) for stream in (sys.stdout, sys.stderr)]
-        for stream in streams:
-            stream.spare = os.path.join(about.folder, SCREEN_LOG)
-        self._region = _Region(_console(streams[0]))
+        self._region = _Region(_console(self._streams[0]))
         self._errors: Console | None = None
         if not sys.stderr.isatty():
-            self._errors = _console(streams[1], soft_wrap=True)
-        self._output, self._folder = PeerOutput(output), EventFolder()
-        self._began = time.monotonic()
+            self._errors = _console(self._streams[1], soft_wrap=True)
         self._drawn_at = float("-inf")
-        self._loss_asked = False
         self._here = f"{os.getcwd()}{os.sep}"
-
-    def output(self, peer: int, text: str, err: bool) -> None:
-        self._region.above(self._lines(self._output.wrote(peer, text, err, time.monotonic())))
-
-    def print_line(self, text: str) -> None:
-        now = time.monotonic()
-        last = self._lines(self._output.rest()) if text.startswith(ENDS) else []
-        self._region.above([*last, *self._events(self._folder.fold(text, now), now)])
 
     def tick(self, view: RunModel) -> None:
         now = time.monotonic()
-        lines = [*self._lines(self._output.poll_lines(view, now))]
-        lines += self._events(self._folder.due(now), now)
-        if not self._loss_asked and lacks_loss(view):
-            self._loss_asked = True
-            lines += self._events([NO_LOSS], now)
-        if lines or now - self._drawn_at >= REDRAW_S:
-            self._draw(view, now, lines)
+        self._show_due(view, now)
+        if now - self._drawn_at >= REDRAW_S:
+            self._draw(view, now)
 
     def close(self, view: RunModel) -> None:
         now = time.monotonic()
-        lines = self._lines([*self._output.poll_lines(view, now), *self._output.rest()])
-        self._draw(view, now, [*lines, *self._events(self._folder.rest(now), now)])
+        self._show_rest(view, now)
+        self._draw(view, now)
         self._region.close()
 
-    def _draw(self, view: RunModel, now: float, above: list[Text]) -> None:
+    def _draw(self, view: RunModel, now: float) -> None:
         self._drawn_at = now
-        size = self._region.size
-        self._region.draw([Text(), *frame(self._about, view, now, self._began, size)], above)
+        lines = frame(self._about, view, now, self._began, self._region.size)
+        self._region.draw([Text(), *lines], [])
+
+    def _show(self, lines: Iterable[SharedLine], events: Iterable[str], now: float) -> None:
+        if above := [*self._lines(lines), *self._events(events, now)]:
+            self._region.above(above)
 
     def _lines(self, lines: Iterable[SharedLine]) -> list[Text]:
         """Return the lines for the terminal; print those for a redirected stderr."""
@@ -360,20 +372,20 @@ def peer_line(line: SharedLine, name: str) -> Text:
 
 def lacks_loss(view: RunModel) -> bool:
     """Whether the script has had time to log a loss, and has logged none."""
-    logged = view.loss is not None or any(row.loss is not None for row in view.rows.values())
-    return view.step >= NO_LOSS_STEPS and not logged
+    losses = [view.progress.loss, *(row.loss for row in view.rows.values())]
+    return view.progress.step >= NO_LOSS_STEPS and not any(loss is not None for loss in losses)
 
 
 def progress(view: RunModel) -> str:
     """Return one line on the progress of the run."""
-    attempt = f" attempt {view.attempt}" if view.attempt else ""
+    at = view.progress
+    attempt = f" attempt {at.attempt}" if at.attempt else ""
     suspects = [str(row.peer) for row in view.rows.values() if row.suspected]
     figures = (
-        f"round {view.round:5d}",
-        f"loss {figure(view.loss)}" if view.loss is not None else "",
-        f"acc {view.accuracy:.3f}" if view.accuracy is not None else "",
-        f"server {view.server}{attempt}" if view.server is not None and not view.stages else "",
-        f"{view.alive} alive",
+        f"round {at.round:5d}",
+        *losses(view),
+        f"server {at.server}{attempt}" if at.server is not None and not view.stages else "",
+        f"{at.alive} alive",
         _taking_part(view),
         f"suspected {','.join(suspects)}" if suspects else "",
     )
@@ -383,9 +395,9 @@ def progress(view: RunModel) -> str:
 def _taking_part(view: RunModel) -> str:
     """Return the participation in the last round that was a step. Collective operations may have
     followed it."""
-    if view.participation.last is None:
+    if view.progress.participation.last is None:
         return ""
-    who, alive = view.participation.last
+    who, alive = view.progress.participation.last
     return f"{who} of {alive} took part" if who else "no usable update"
 
 

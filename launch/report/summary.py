@@ -6,8 +6,8 @@ from __future__ import annotations
 import fcntl
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from gossip import topologies
 from gossip.config import PipelineConfig, RunConfig
 from gossip.core import DIVERGED, QUORUM_LOST
 from gossip.errors import NeverStarted
-from gossip.observe import CommitRow, Event, events, read_commits, read_event
+from gossip.observe import CommitRow, events, select
 from gossip.run import (
     JsonLines,
     WriteFailures,
@@ -27,18 +27,18 @@ from gossip.run import (
     write_json,
 )
 
-from . import history
-from .alone import trained_alone
-from .blow_rows import blows_and_returns, rounded
+from . import divergence, history
 from .exit_codes import status_of
+from .growing import RunFiles
 from .missed import missed
 from .participation import BOUND, WINDOW
 from .run_model import RunModel
-from .run_state import event_files
-from .stages import stages_of
+from .run_reader import RunReader
 
 SCHEMA = "gossip.summary/2"
 EPOCHS_MAX = 1000
+RETURN = ("peer", "incarnation", "round", "after_ms")
+"""Fields of a row about a peer that joined or returned."""
 
 
 def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[dict[str, Any]]:
@@ -61,34 +61,13 @@ def merge_commits(folder: Path, troubles: WriteFailures | None = None) -> list[d
     return rows
 
 
-def read_events(folder: Path, offset: float | None = None) -> Iterator[Event]:
-    """Yield every event in the files of the run's launchers, on one clock. Each machine has its
-    own.
-
-    Args:
-        offset: Offset between the wall clock and the common clock, in seconds; None: that of the
-            first file.
-    """
-    for path in event_files(folder):
-        shift: float | None = None
-        for row in read_lines(path):
-            t, wall = row.get("t"), row.get("wall")
-            if isinstance(t, float) and isinstance(wall, float):
-                offset = wall - t if offset is None else offset
-                shift = wall - t - offset if shift is None else shift
-                row["t"] = t + shift
-            yield read_event(row)
-
-
 def codes(folder: Path) -> list[int]:
     """Return the last exit code of each peer; 5 for a killed one."""
-    last = {
-        event.peer: event.code for event in read_events(folder) if isinstance(event, events.Exited)
-    }
+    last = {event.peer: event.code for event in select(RunFiles(folder).events(), events.Exited)}
     return [5 if code is None else code for code in last.values()]
 
 
-def of_the_run(exit_code: int, joined: bool, happened: Iterable[Event], rounds: int) -> int:
+def of_the_run(exit_code: int, joined: bool, view: RunModel, rounds: int) -> int:
     """Return the exit code of the run. A launcher sees only its own peers.
 
     Args:
@@ -97,15 +76,11 @@ def of_the_run(exit_code: int, joined: bool, happened: Iterable[Event], rounds: 
             of the run.
         rounds: Number of rounds of the run.
     """
-    ends = [
-        (event.exit_code, event.joins)
-        for event in happened
-        if isinstance(event, events.LauncherEnded) and event.exit_code is not None
-    ]
-    if exit_code == 0 or any(code == 0 for code, _ in ends):
+    ends = [end for end in view.lives.launcher_ends if end.exit_code is not None]
+    if exit_code == 0 or any(end.exit_code == 0 for end in ends):
         return 0
-    first = [code for code, joins in ends if not joins]
-    code = first[-1] if joined and first else exit_code
+    first = [end.exit_code for end in ends if not end.joins]
+    code = first[-1] or 0 if joined and first else exit_code
     return QUORUM_LOST if code == NeverStarted.exit_code and rounds else code
 
 
@@ -127,10 +102,11 @@ def build(
             incomplete or gone.
     """
     config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
-    happened = sorted(read_events(folder), key=lambda event: event.t)
-    came = _came(happened)
-    view = _seen_from(config, happened, came) if seen is None else seen[1]
-    past = history.read(read_commits(read_lines(folder / "commits.jsonl")))
+    reader = RunReader(folder)
+    reader.read_events()
+    recorded = reader.view
+    view, came = recorded if seen is None else seen[1], recorded.lives.spawned
+    past = history.read(reader.files.commits())
     # In a topology with commits a round without one was lost. Other topologies report lost rounds.
     elsewhere = _elsewhere(folder, config.peers, came, past.true) if came else []
     span = _span(config, view, past, whole=not elsewhere and not lacking)
@@ -138,7 +114,7 @@ def build(
     if finished and any(folder.glob("events-*.jsonl")):
         # With a launcher for each peer, the exit code of one is not that of the run.
         exit_code = 0
-    exit_code = of_the_run(exit_code, joined, happened, span.last + 1)
+    exit_code = of_the_run(exit_code, joined, recorded, span.last + 1)
     if exit_code == 0 and span.lost and span.kept == 0:
         # All peers finished, and no round had a result, for example because the rule always fails.
         exit_code = 1
@@ -154,23 +130,24 @@ def build(
         "status": status_of(exit_code),
         "exit_code": exit_code,
         **_settings(config),
-        "faults_missed": missed(config.plan, happened, view, span.last, elsewhere),
+        "faults_missed": missed(config.plan, view, span.last, elsewhere),
         "byzantine": sorted(config.plan.byzantine),
         "rounds": span.kept,
         "accuracy": _accuracy(view, survivors, evaluation),
         "loss": _loss(view, survivors, evaluation),
         "replicas_identical": identical,
-        "divergences": view.divergences,
-        **blows_and_returns(view),
+        "divergences": [*map(divergence.entry_of, view.failures.divergences)],
+        **_deaths_and_returns(view),
         "joins": joins(view, past.true),
         "remote_peers": elsewhere,
-        "begun_anew": view.anew,
+        "begun_anew": view.holders.lost,
         # A stage of a pipeline cannot train alone.
         "trained_alone": []
         if config.pipeline is not None
-        else trained_alone(happened, config.peers, finished),
+        else view.meetings.trained_alone(config.peers, finished),
         "left": [
-            {"peer": peer, "round": round_id} for peer, round_id in sorted(view.leaves.items())
+            {"peer": peer, "round": round_id}
+            for peer, round_id in sorted(view.lives.leaves.items())
         ],
         "partitions": partitions(view, past),
         "suspected": sorted(view.trust.suspicions),
@@ -181,7 +158,7 @@ def build(
             for peer, share in sorted(view.trust.low_influence.items())
             if peer not in view.trust.suspicions
         },
-        "unconfirmed": sorted(view.unconfirmed),
+        "unconfirmed": sorted(view.lives.unconfirmed),
         "suspicion": {
             str(peer): asdict(why) for peer, why in sorted(view.trust.suspicions.items())
         },
@@ -189,18 +166,18 @@ def build(
         "rounds_lost": len(span.lost),
         "samples": samples(counted),
         "epochs": counted[-EPOCHS_MAX:] if counted is not None else None,
-        "rounds_per_s": _rate(past.true, happened),
-        "bytes_sent": _bytes_sent(happened),
-        "wall_s": round(max(wall_s, _lasted_s(happened)), 3),
+        "rounds_per_s": _rate(past.true) or _rounded(recorded.progress.rate),
+        "bytes_sent": sum(row.figures.sent.total for row in view.rows.values()),
+        "wall_s": round(max(wall_s, recorded.last_at - (recorded.began or recorded.last_at)), 3),
         "seed": config.seed,
         "finished": finished,
-        "not_saved": view.not_saved or None,
+        "not_saved": view.lives.not_saved or None,
         "record_incomplete": dict(lacking or {}),
     }
 
 
 def _participation(view: RunModel) -> dict[str, Any] | None:
-    seen = view.participation
+    seen = view.progress.participation
     if seen.mean is None:
         return None
     least = None if seen.least is None else round(seen.least, 3)
@@ -220,37 +197,36 @@ class _Span:
         return self.last + 1 - self.first - len(self.lost)
 
 
-def _lasted_s(happened: Sequence[Event]) -> float:
-    times = [event.t for event in happened if event.t]
-    return times[-1] - times[0] if times else 0.0
-
-
 def _span(config: RunConfig, view: RunModel, past: history.History, whole: bool) -> _Span:
     """Return the rounds of a run. ``whole``: whether the files have all commits."""
     done = {commit.round for commit in past.true}
     # An abandoned branch may have been ahead.
-    last = max([*done, *(() if past.given_up else (view.round,))], default=-1)
+    last = max([*done, *(() if past.given_up else (view.progress.round,))], default=-1)
     # Rounds before the checkpoint that the run resumed from belong to another run.
     first = min(done, default=0) if config.resume else 0
     missing = set(range(first, last + 1)).difference(done) if done and whole else set()
     # If the swarm began anew, rounds lost before may have higher numbers.
-    told = view.lost_rounds.intersection(range(first, last + 1))
+    told = view.progress.lost.keys() & range(first, last + 1)
     return _Span(first, last, frozenset(told | missing))
 
 
-def _came(happened: Iterable[Event]) -> set[int]:
-    """Return the peers that were started, also by another launcher that appends to the same
-    file."""
-    return {event.peer for event in happened if isinstance(event, events.Spawned)}
+def _deaths_and_returns(view: RunModel) -> dict[str, list[dict[str, Any]]]:
+    deaths = [blow for blow in view.failures.blows if blow.kind != "hang"]
+    hangs = [blow for blow in view.failures.blows if blow.kind == "hang"]
+    restarts = [each for each in view.lives.own_restarts if each.number is not None]
+    used_up = [each for each in view.lives.own_restarts if each.number is None]
+    names = ("peer", "round", "kind", "planned", "skip_ms", "dead_ms", "noticed_by")
+    return {
+        "deaths": _rows(deaths, *names),
+        "hangs": _rows(hangs, "peer", "round", "skip_ms", "noticed_by"),
+        "rejoins": _rows(view.lives.rejoins, *RETURN),
+        "restarts": _rows(restarts, "peer", "round", "why", "number", "wait_s", "incarnation"),
+        "restarts_used_up": _rows(used_up, "peer", "round", "why"),
+    }
 
 
-def _seen_from(config: RunConfig, happened: Iterable[Event], came: set[int]) -> RunModel:
-    """Return the model that a launcher would have built from the events."""
-    peers = sorted({*range(config.peers), *came})
-    view = RunModel(peers, config.plan, config.steps_per_round, stages_of(config))
-    for event in happened:
-        view.apply(event)
-    return view
+def _rows(records: Iterable[object], *names: str) -> list[dict[str, Any]]:
+    return [{name: getattr(each, name) for name in names} for each in records]
 
 
 def _settings(config: RunConfig) -> dict[str, Any]:
@@ -327,58 +303,33 @@ def write(
 def joins(view: RunModel, commits: Iterable[CommitRow]) -> list[dict[str, Any]]:
     """Return the peers that joined, each with the first round that it contributed to. Reports of
     peers about rounds are throttled, so commits come first."""
-    made = list(commits)
-    found = []
-    for join in view.joins:
+    made, found = list(commits), []
+    for join in view.lives.joins:
         since = join.since or 0.0
-        first = next(
-            (commit for commit in made if commit.t >= since and join.peer in commit.peers), None
-        )
-        at, after_s = join.round, join.after_s
-        if first is not None:
-            at, after_s = first.round, first.t - since
-        after_ms = rounded(after_s * 1000 if after_s is not None else None)
-        found.append(
-            {"peer": join.peer, "incarnation": join.incarnation, "round": at, "after_ms": after_ms}
-        )
-    return found
+        first = (each for each in made if each.t >= since and join.peer in each.peers)
+        if (commit := next(first, None)) is not None:
+            join = replace(join, round=commit.round, after_s=commit.t - since)
+        found.append(join)
+    return _rows(found, *RETURN)
 
 
 def partitions(view: RunModel, past: history.History) -> list[dict[str, Any]]:
     """Return the faults of the network, with the separated peers. The list includes forks that no
     injected fault explains."""
-    found: list[dict[str, Any]] = [
-        {
-            "fault": outage.fault,
-            "round": outage.round,
-            "for_s": round(outage.over_at - outage.at, 3) if outage.over_at is not None else None,
-            "paused": sorted(outage.paused),
-            "continued": sorted(outage.alone),
-            "given_up": [],
-        }
-        for outage in view.outages
-    ]
+    outages, found = view.failures.outages, list[dict[str, Any]]()
+    for each in outages:
+        for_s = round(each.over_at - each.at, 3) if each.over_at is not None else None
+        sides = {"paused": sorted(each.paused), "continued": sorted(each.alone)}
+        found.append({"fault": each.fault, "round": each.round, "for_s": for_s, **sides})
+        found[-1]["given_up"] = []
     for branch in past.given_up:
-        fields = {
-            "peers": branch.peers,
-            "first_round": branch.first,
-            "rounds": branch.rounds,
-            **history.cost(branch, past.true),
-        }
-        number = view.outage_at(branch.t)
-        if number is None:
-            found.append(
-                {
-                    "fault": None,
-                    "round": branch.first,
-                    "for_s": None,
-                    "paused": [],
-                    "continued": [],
-                    "given_up": [fields],
-                }
-            )
-        else:
-            found[number]["given_up"].append(fields)
+        outage = view.failures.outage_at(branch.t)
+        if outage is None:
+            sides = {"paused": [], "continued": [], "given_up": []}
+            found.append({"fault": None, "round": branch.first, "for_s": None, **sides})
+        entry = found[-1] if outage is None else found[outages.index(outage)]
+        named = {"peers": branch.peers, "first_round": branch.first, "rounds": branch.rounds}
+        entry["given_up"].append({**named, **history.cost(branch, past.true)})
     return found
 
 
@@ -483,7 +434,7 @@ def _alike(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) 
         return None not in found and len(set(found)) == 1
     ends = [
         (event.state_round, event.state_digest)
-        for event in map(view.halted.get, survivors)
+        for event in map(view.lives.halted.get, survivors)
         if event is not None
     ]
     # A peer that ended earlier has parameters of another round, which cannot be compared.
@@ -493,26 +444,15 @@ def _alike(view: RunModel, survivors: list[int], evaluation: Mapping[str, Any]) 
     return len({digest for _, digest in ends}) == 1
 
 
-def _rate(commits: Sequence[CommitRow], happened: Iterable[Event]) -> float | None:
+def _rate(commits: Iterable[CommitRow]) -> float | None:
     """Return rounds a second from the first commit to the last, without start and end of the
     processes."""
-    times = [(commit.round, commit.t) for commit in commits if commit.t]
-    if not times:
-        times = [
-            (event.round, event.t)
-            for event in happened
-            if isinstance(event, events.Round) and event.round is not None
-        ]
-    if len(times) < 2:
+    times = sorted((commit.t, commit.round) for commit in commits if commit.t)
+    if not times or times[-1][0] <= times[0][0]:
         return None
-    (first, began), (last, ended) = (
-        min(times, key=lambda pair: pair[1]),
-        max(times, key=lambda pair: pair[1]),
-    )
-    return round((last - first) / (ended - began), 1) if ended > began else None
+    (began, first), (ended, last) = times[0], times[-1]
+    return _rounded((last - first) / (ended - began))
 
 
-def _bytes_sent(happened: Iterable[Event]) -> int:
-    """Return the bytes that nodes reported when they halted. A killed node does not report."""
-    traffic = [event.traffic or {} for event in happened if isinstance(event, events.Halted)]
-    return sum(counts.get("sent_bytes") or 0 for counts in traffic)
+def _rounded(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 1)

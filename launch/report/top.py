@@ -67,16 +67,16 @@ class TopView:
             "folder": str(self.folder),
             "state": standing.state,
             "over": standing.over,
-            "round": view.round,
-            "step": view.step,
-            "steps": view.steps or reader.settings.rounds,
+            "round": view.progress.round,
+            "step": view.progress.step,
+            "steps": view.progress.steps or reader.settings.rounds,
             "local_steps": view.local_steps,
-            "steps_per_s": view.pace.per_s(now),
-            "loss": view.loss,
-            "server": view.server,
-            "took_part": view.participation.last,
-            "participation": view.participation.of_window,
-            "rounds_lost": len(view.lost_rounds),
+            "steps_per_s": view.progress.pace.per_s(now),
+            "loss": view.progress.loss,
+            "server": view.progress.server,
+            "took_part": view.progress.participation.last,
+            "participation": view.progress.participation.of_window,
+            "rounds_lost": len(view.progress.lost),
             "peers": [_peer_json(line, view, now) for line in peer_lines(view, now, standing.over)],
             "broken": self.broken,
         }
@@ -89,7 +89,7 @@ class TopView:
         if self._reader.files.replaced:  # At the end a launcher merges all files.
             self._reader = RunReader(self.folder)
         self._reader.update()
-        now = self._reader.last_at if self.over else time.time()
+        now = self._reader.view.last_at if self.over else time.time()
         return self._reader, self._standing, now
 
 
@@ -106,7 +106,7 @@ def _peer_json(line: PeerLine, view: RunModel, now: float) -> dict[str, Any]:
         "incarnation": row.incarnation,
         "steps_per_s": row.pace.per_s(at),
         "waiting": row.pace.waiting(at),
-        "late_share": known.late_share(view.round),
+        "late_share": known.late_share(view.progress.round),
         "participation": known.participation,
         "served": known.served,
         "trust": row.trust,
@@ -178,14 +178,14 @@ def show_json(folder: Path) -> None:
 
 def _print(view: TopView) -> None:
     """Print all peers and all incidents."""
-    from .html import lines_of, read  # late: too slow for a run that is drawn each second
+    from .html import RecordedRun, lines_of  # late: too slow for a run that is drawn each second
 
     console = Console(highlight=False, soft_wrap=True)
     width = shutil.get_terminal_size().columns if console.is_terminal else PLAIN_WIDTH
     for line in view.render_lines(Size(width, ROWS_ALL)):
         console.print(line)
     broken = [f"! {shown(line)}" for line in view.broken]
-    for text in ("", *lines_of(read(view.folder), width - 1), *broken):
+    for text in ("", *lines_of(RecordedRun(view.folder), width - 1), *broken):
         console.print(Text(text))
 
 

@@ -86,21 +86,21 @@ def _title(reader: RunReader, standing: Standing, now: float) -> str:
     if run.fragments > 1:
         what += f" in {run.fragments} fragments"
     what += ", overlap" if run.overlap else ""
-    since = clock(now - reader.began) if reader.began is not None else ""
+    since = clock(now - reader.view.began) if reader.view.began is not None else ""
     where = f"on {standing.where}" if standing.where else ""
     return "  ".join(filter(None, (reader.name, standing.state, since, what, where)))
 
 
 def _progress(reader: RunReader, now: float, over: bool, width: int) -> Text:
     rows = reader.view.rows
-    if reader.view.round < 0:
-        here = len(rows) - len(reader.view.missing)
+    if reader.view.progress.round < 0:
+        here = len(rows) - len(reader.view.lives.missing)
         return Text(f"no round yet: {here} of {counted(len(rows), 'peer')} here")
     return live_frame.progress_line(reader.view, None if over else now, _total(reader), width)
 
 
 def _total(reader: RunReader) -> int | None:
-    return reader.view.steps or reader.settings.rounds
+    return reader.view.progress.steps or reader.settings.rounds
 
 
 def _health(reader: RunReader, standing: Standing, lines: Sequence[PeerLine]) -> Text:
@@ -125,14 +125,18 @@ def _machines(reader: RunReader, standing: Standing, width: int) -> list[Text]:
 
 
 def _model(view: RunModel) -> str:
-    return near(view.saves_to) if view.saves_to else "not saved through gossip"
+    return near(view.progress.saves_to) if view.progress.saves_to else "not saved through gossip"
 
 
 def _serving(reader: RunReader) -> str:
     """Return the line about the servers of the last commit, of each stage of a pipeline."""
     last = list(reader.view.commits)[-SERVED_ROUNDS:]
     if not last:
-        return "no server: each peer averages with some others" if reader.view.round >= 0 else ""
+        return (
+            "no server: each peer averages with some others"
+            if reader.view.progress.round >= 0
+            else ""
+        )
     newest = {commit.stage: commit for commit in last}
     makers = ", ".join(
         f"stage {stage} " * bool(reader.view.stages) + f"round {commit.round} by {commit.server}"
@@ -162,7 +166,7 @@ def _events(reader: RunReader, width: int, room: int) -> tuple[list[Text], int]:
     found, drawn = list[Text](), 0
     happened = _happened(reader)
     for happening, count in reversed(folded(happened, room)):
-        stamp = clock(happening.at - (reader.began or happening.at))
+        stamp = clock(happening.at - (reader.view.began or happening.at))
         times = f"{count}x" if count > 1 else ""
         words = shown(_near(happening, reader.folder))
         mark = MARKS.get(happening.text[:1], "")

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from gossip.observe import Judgement, events
+from collections.abc import Collection, Mapping
+
+from gossip.observe import Event, Judgement, events
 
 from .happenings import SuspicionRecord
 from .participation import low_influence
 from .peer_row import PeerRow
 
+STANDINGS: Mapping[type[Event], str] = {
+    events.Suspected: "suspected",
+    events.Quarantined: "in quarantine",
+    events.Parole: "on parole",
+    events.Cleared: "trusted again",
+    events.Trusted: "trusted again",
+}
+"""Standing of a peer after the event."""
 SHARES = {1.0: "whole", 0.5: "half", 0.25: "quarter"}
 
 
@@ -19,6 +29,9 @@ class TrustRecord:
         suspicions, quarantines: Peers that were suspected, and peers that were quarantined.
         unequal_updates: Deviations beyond chance by which the updates of the same peers are farther
             out; None: not reported.
+        verdicts: (peer, standing, round) -> time of the first report. ``standing``: last standing
+            of each judged peer.
+        shares: Peer -> first report of another share of the samples.
         low_influence: Peer -> mean weight of 20 updates in multiples of an equal weight, if it was
             below half.
     """
@@ -28,9 +41,26 @@ class TrustRecord:
         self.quarantines: set[int] = set()
         self.unequal_updates: float | None = None
         self.low_influence: dict[int, float] = {}
+        self.verdicts: dict[tuple[int, str, int | None], float] = {}
+        self.standing: dict[int, str] = {}
+        self.shares: dict[int, events.Share] = {}
         self._shares: dict[int, int] = {}  # peer -> round in which its share changed last
 
-    def _suspected(self, row: PeerRow, event: events.Suspected, subject: PeerRow) -> list[str]:
+    def _on_judged(self, event: Judgement, row: PeerRow, subject: PeerRow) -> None:
+        """Record an event about a peer's trust."""
+        standing = self.standing[subject.peer] = STANDINGS[type(event)]
+        self.verdicts.setdefault((subject.peer, standing, event.round), event.t)
+
+    def first_verdict(self, who: Collection[int], standing: str) -> tuple[float, int | None] | None:
+        """Return time and round of the first verdict about these peers; None: there is none."""
+        found = (
+            (t, round_id)
+            for (peer, word, round_id), t in self.verdicts.items()
+            if peer in who and word == standing
+        )
+        return next(found, None)
+
+    def _on_suspected(self, event: events.Suspected, row: PeerRow, subject: PeerRow) -> list[str]:
         if event.trust is not None:
             subject.trust = event.trust
         subject.set_reasons(event)
@@ -45,7 +75,9 @@ class TrustRecord:
             f"{_trust(event)}{_because(event)}"
         ]
 
-    def _quarantined(self, row: PeerRow, event: events.Quarantined, subject: PeerRow) -> list[str]:
+    def _on_quarantined(
+        self, event: events.Quarantined, row: PeerRow, subject: PeerRow
+    ) -> list[str]:
         if subject.quarantined:
             return []
         subject.quarantined = True
@@ -55,21 +87,22 @@ class TrustRecord:
         trust = f"trust {_trust(event)}{_because(event)}"
         return [f"- peer {subject.peer} quarantined at round {event.round}: {trust}"]
 
-    def _parole(self, row: PeerRow, event: events.Parole, subject: PeerRow) -> list[str]:
+    def _on_parole(self, event: events.Parole, row: PeerRow, subject: PeerRow) -> list[str]:
         if not subject.quarantined:
             return []
         subject.quarantined = False
         return [f"~ peer {subject.peer} on parole from round {event.round}"]
 
-    def _trusted(self, row: PeerRow, event: events.Trusted, subject: PeerRow) -> list[str]:
+    def _on_trusted(self, event: events.Trusted, row: PeerRow, subject: PeerRow) -> list[str]:
         was = subject.suspected
         subject.suspected, subject.quarantined = False, False
         subject.reasons, subject.reasons_round = (), None
         return [f"~ peer {subject.peer} is trusted again"] if was else []
 
-    def _share(self, row: PeerRow, event: events.Share, subject: PeerRow) -> list[str]:
+    def _on_share(self, event: events.Share, row: PeerRow, subject: PeerRow) -> list[str]:
         """Record the share of the batch. The first report counts."""
         peer = subject.peer
+        self.shares.setdefault(peer, event)
         if self._shares.get(peer, 0) >= (event.round or 0):
             return []
         share = event.share or 1.0
@@ -87,8 +120,8 @@ class TrustRecord:
             why = "it was slower than most, or away"
         return [f"= peer {peer} gets {size} batches from round {self._shares[peer] + 1} on: {why}"]
 
-    def _low_influence(
-        self, row: PeerRow, event: events.LowInfluence, subject: PeerRow
+    def _on_low_influence(
+        self, event: events.LowInfluence, row: PeerRow, subject: PeerRow
     ) -> list[str]:
         """Report a peer once, unless it is suspected or quarantined."""
         if subject.suspected or subject.quarantined or subject.peer in self.low_influence:
@@ -96,7 +129,7 @@ class TrustRecord:
         self.low_influence[subject.peer] = event.share or 0.0
         return low_influence({subject.peer: self.low_influence[subject.peer]})
 
-    def _unequal_updates(self, row: PeerRow, event: events.UnequalUpdates) -> list[str]:
+    def _on_unequal_updates(self, event: events.UnequalUpdates, row: PeerRow) -> list[str]:
         if self.unequal_updates is not None:
             return []
         self.unequal_updates = event.beyond or 0.0

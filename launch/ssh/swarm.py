@@ -219,7 +219,7 @@ class HostsLauncher:
             for line in self.view.epochs.rest():
                 self._print_line(line)
             self.screen.close(self.view)
-            at = words.at_round(self.view.round)
+            at = words.at_round(self.view.progress.round)
             self._note(
                 f"ended after {self.outcome.wall_s:.1f} s {at}, exit code {self.outcome.exit_code}"
             )
@@ -495,8 +495,8 @@ class HostsLauncher:
                 self._dismiss_if_late(found)
             if (
                 self._running
-                and not self.view.ready
-                and (awaited := self.view.awaited(now))
+                and not self.view.lives.ready
+                and (awaited := self.view.lives.awaited(now))
                 and reminder.is_due(now, awaited)
             ):
                 self._print_line(waiting(self.view, self.config, now - began, now, self.peer_name))

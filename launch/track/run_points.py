@@ -65,7 +65,7 @@ class RunPoints:
 
     def end(self) -> None:
         """Export the state of the run at its end, and the peers that finished; called once."""
-        at, step = self.reader.last_at, max(self.reader.view.round, 0)
+        at, step = self.reader.view.last_at, max(self.reader.view.progress.round, 0)
         self._add_swarm_points(step, at)
         self._flush()
         self._log_event(Told(step, at, _end_in_words(self.reader.view)))
@@ -100,23 +100,23 @@ class RunPoints:
     def _export_event(self, event: Event, lines: Sequence[str]) -> None:
         """Export the lines about an event and, every ``SWARM_EVERY_S``, the state of the swarm."""
         view, at = self.reader.view, event.t
-        step = max(view.round, 0)
+        step = max(view.progress.round, 0)
         for line in lines:
             self._log_event(Told(step, at, line.strip()))
-        if at >= self._swarm_at + SWARM_EVERY_S and view.round >= 0:
+        if at >= self._swarm_at + SWARM_EVERY_S and view.progress.round >= 0:
             self._swarm_at = at
             self._add_swarm_points(step, at)
 
     def _add_swarm_points(self, step: int, at: float) -> None:
         """Add the state of the swarm and of each peer."""
         view = self.reader.view
-        dead = sum(blow.kind != "hang" for blow in view.blows)
+        dead = sum(blow.kind != "hang" for blow in view.failures.blows)
         suspected = sum(row.suspected for row in view.rows.values())
-        self._add_if_changed("swarm/alive", step, view.alive, at)
+        self._add_if_changed("swarm/alive", step, view.progress.alive, at)
         self._add_if_changed("swarm/deaths", step, dead, at)
-        self._add_if_changed("swarm/rounds_lost", step, len(view.lost_rounds), at)
+        self._add_if_changed("swarm/rounds_lost", step, len(view.progress.lost), at)
         self._add_if_changed("swarm/suspected", step, suspected, at)
-        if (rate := view.pace.per_s(at)) is not None:
+        if (rate := view.progress.pace.per_s(at)) is not None:
             self._add_point("swarm/steps_per_s", step, rate, at)
         for peer, row in view.rows.items():
             known = row.figures
@@ -139,7 +139,7 @@ class RunPoints:
         except ConfigError:
             return  # ``gossip checkpoints`` reports the error.
         for step, path in there:
-            began = self.reader.began
+            began = self.reader.view.began
             if step in self._saved or began is None or path.stat().st_mtime < began:
                 continue
             self._saved.add(step)

@@ -290,7 +290,7 @@ async def test_a_door_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> No
 
     heard.when.append(
         (
-            lambda view: len(view.ready) == 2,
+            lambda view: len(view.lives.ready) == 2,
             lambda: asyncio.get_running_loop().create_task(second()),
         )
     )

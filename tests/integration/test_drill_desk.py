@@ -33,7 +33,7 @@ class FakeRun:
     def __init__(self, folder: Path, peers: tuple[int, ...] = (0, 1, 2, 3)) -> None:
         self.folder, self.peers = folder, peers
         self.config = SimpleNamespace(peers=4)
-        self.view = SimpleNamespace(round=7)
+        self.view = SimpleNamespace(progress=SimpleNamespace(round=7))
         self.is_training, self.is_over = True, False
         self.rows: list[Event] = []
         self.done: list[tuple[Any, ...]] = []

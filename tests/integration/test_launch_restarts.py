@@ -129,7 +129,7 @@ async def test_after_ctrl_c_nobody_is_started_again(
 ) -> None:
     monkeypatch.setattr(restarts, "FIRST_S", 30.0)
     watched, heard = supervisor(tmp_path, "dies-once@1", restarts=5)
-    waits = lambda view: bool(view.own_restarts)  # noqa: E731
+    waits = lambda view: bool(view.lives.own_restarts)  # noqa: E731
     heard.when.append((waits, lambda: watched._on_signal(number)))
     outcome = await asyncio.wait_for(watched.run(), 20)
     assert lives(outcome) == [(0, "exit code 1")]
@@ -164,7 +164,7 @@ async def test_a_newcomer_is_started_again_and_keeps_its_id(
     assert own == (1, 0)
     heard, free = LineScreen(), []
     watched = Supervisor(config, script_command(FAKE, ["dies-once"]), heard, newcomers={1: 0})
-    waits = lambda view: bool(view.own_restarts)  # noqa: E731
+    waits = lambda view: bool(view.lives.own_restarts)  # noqa: E731
     heard.when.append((waits, lambda: free.append(claim(seeds, 1, 2))))
     outcome = await run(watched, heard, folder)
     assert free == [None]

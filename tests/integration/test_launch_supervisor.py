@@ -103,7 +103,7 @@ async def test_what_breaks_the_watcher_ends_the_run_and_its_peers(tmp_path: Path
     def breaks() -> None:
         raise OSError("no screen")
 
-    heard.when.append((lambda view: len(view.ready) == 3, breaks))
+    heard.when.append((lambda view: len(view.lives.ready) == 3, breaks))
     with pytest.raises(OSError, match="no screen"):
         await run(watched)
     assert not any(map(alive, pids_of(tmp_path / "run")))
@@ -382,7 +382,7 @@ async def test_a_child_of_the_script_that_outlives_the_peer_is_not_waited_for(
 async def test_one_interrupt_wakes_those_who_sleep_so_that_they_can_leave(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "asleep")
     heard.when.append(
-        (lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        (lambda view: len(view.lives.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT))
     )
     outcome = await run(watched)
     assert outcome.finished == [0, 1, 2]
@@ -391,7 +391,7 @@ async def test_one_interrupt_wakes_those_who_sleep_so_that_they_can_leave(tmp_pa
 async def test_one_interrupt_lets_the_peers_leave(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "polite")
     heard.when.append(
-        (lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        (lambda view: len(view.lives.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT))
     )
     outcome = await run(watched)
     assert outcome.exit_code == 130
@@ -402,7 +402,7 @@ async def test_one_interrupt_lets_the_peers_leave(tmp_path: Path) -> None:
 async def test_a_terminated_launcher_lets_the_peers_leave(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "polite")
     heard.when.append(
-        (lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
+        (lambda view: len(view.lives.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGTERM))
     )
     outcome = await run(watched)
     assert outcome.exit_code == 143
@@ -413,7 +413,7 @@ async def test_a_terminated_launcher_lets_the_peers_leave(tmp_path: Path) -> Non
 async def test_two_interrupts_kill_whoever_does_not_leave(tmp_path: Path, mode: str) -> None:
     watched, heard = supervisor(tmp_path, mode)
     heard.when.append(
-        (lambda view: len(view.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT))
+        (lambda view: len(view.lives.ready) == 3, lambda: os.kill(os.getpid(), signal.SIGINT))
     )
     heard.when.append(
         (
@@ -488,7 +488,7 @@ async def test_a_guardian_that_is_killed_is_replaced(tmp_path: Path) -> None:
         first.append(watched._guardian.pid)
         os.kill(first[0], signal.SIGKILL)
 
-    heard.when.append((lambda view: len(view.ready) == 3, kill_it))
+    heard.when.append((lambda view: len(view.lives.ready) == 3, kill_it))
     heard.when.append(
         (
             lambda view: bool(first) and watched._guardian.pid != first[0],

@@ -10,7 +10,8 @@ from test_summary_builder import commit, folder, halted
 from gossip.launch.local import runs
 from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.report import summary
-from gossip.launch.report.alone import UNTRIED, format_lines, trained_alone
+from gossip.launch.report.alone import UNTRIED, format_lines
+from gossip.launch.report.run_model import RunModel
 from gossip.observe import read_event
 
 
@@ -33,7 +34,10 @@ def notice(peer: int, about: int | None, message: str = "kept out") -> dict[str,
 
 
 def alone(rows: list[dict[str, Any]], first: int, finished: list[int]) -> list[dict[str, Any]]:
-    return trained_alone([read_event({**row}) for row in rows], first, finished)
+    view = RunModel(first)
+    for row in rows:
+        view.apply(read_event({**row}))
+    return view.meetings.trained_alone(first, finished)
 
 
 APART = [begins(0), begins(1), plays(0), plays(1)]
@@ -108,7 +112,7 @@ def test_it_stands_in_the_summary_and_in_the_last_lines(tmp_path):
         exit_code = 0
 
     config = summary.RunConfig.load(run / "config.json")
-    assert runs.finish(run, Over(config, summary.RunModel(2)), SayScreen(), False) == 0
+    assert runs.finish(run, Over(config, RunModel(2)), SayScreen(), False) == 0
     assert "! peer 0 trained alone; never met peer 1: refused (add it)" in said
 
 

@@ -84,7 +84,7 @@ async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> N
         ),
         "  make room on the disk, or find out what changed the folder",
     ]
-    tries = ReachabilityProbe(tmp_path, {0, 1}, view.unannounced)
+    tries = ReachabilityProbe(tmp_path, {0, 1}, view.lives.unannounced)
     assert tries.troubles([0, 1], shared=True) == []
     assert tries._task is not None
     await tries._task
@@ -97,4 +97,4 @@ async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> N
     ]
     tries.close()
     view.apply(read_event({"event": "announced", "peer": 0, "t": 9.0}))
-    assert list(view.unannounced) == [1]
+    assert list(view.lives.unannounced) == [1]

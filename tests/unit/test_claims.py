@@ -148,4 +148,4 @@ def test_a_fault_of_links_that_all_peers_tell_of_is_one() -> None:
         "* injected: partition:0|1,2@5s+9s at round 7",
         "* over: partition:0|1,2@5s+9s at round 7",
     ]
-    assert [(outage.at, outage.over_at) for outage in view.outages] == [(5.0, 14.0)]
+    assert [(outage.at, outage.over_at) for outage in view.failures.outages] == [(5.0, 14.0)]

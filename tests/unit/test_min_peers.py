@@ -151,10 +151,10 @@ def test_a_launcher_of_one_peer_names_whom_that_lacks_and_who_has_come() -> None
     view, config = RunModel([0]), RunConfig(peers=4, min_peers=3)
     view.apply(read_event({"event": "started", "peer": 0, "incarnation": 0, "t": 1.0}))
     view.apply(read_event({**said_by(0, [2, 3], 5.0)}))
-    assert view.awaited(5.1) == [2, 3]
+    assert view.lives.awaited(5.1) == [2, 3]
     said = "! waiting for peers 2, 3 since 7 s (at most 60 s; 10 s once 3 are here); here: 0, 1"
     assert waiting(view, config, 7.0, 5.1) == said
-    assert view.awaited(16.0) == [], "it would have said so again"
+    assert view.lives.awaited(16.0) == [], "it would have said so again"
     begun = {"event": "ready", "peer": 0, "present": [0, 1, 2], "t": 5.2}
     assert view.apply(read_event({**begun})) == [
         "! it begins without 3: those that come later take the state of the others"

@@ -40,7 +40,7 @@ def judged(
     view = RunModel(4, faults)
     for event in events:
         view.apply(event)
-    return missed.missed(faults, events, view, last, elsewhere)
+    return missed.missed(faults, view, last, elsewhere)
 
 
 def why(plan: str, *events: Event) -> str:

@@ -36,9 +36,9 @@ def test_each_round_counts_once_whoever_tells_of_it() -> None:
     fed(view, range(4, 8), 2)
     late = {"round": 2, "step": 3, "alive": 4, "contributors": [0, 1, 2, 3], "server": 0}
     view.apply(read_event({"t": 9.0, "peer": 3, "event": "round", **late}))
-    assert view.participation.last == (2, 4)
-    assert view.participation.mean == 0.75
-    assert view.participation.of_window is None, "the window is not over"
+    assert view.progress.participation.last == (2, 4)
+    assert view.progress.participation.mean == 0.75
+    assert view.progress.participation.of_window is None, "the window is not over"
     assert "4 alive  2 of 4 took part" in progress(view)
 
 
@@ -48,16 +48,16 @@ def test_it_is_said_once_that_participation_has_fallen_and_again_when_it_falls_a
     said = fed(view, range(WINDOW, 3 * WINDOW), 3)
     assert len(said) == 1
     assert "only 79% of the peers that are alive took part in the rounds" in said[0]
-    assert view.participation.is_low
+    assert view.progress.participation.is_low
     assert "degraded: 4 of 4 peers train; 75% take part" in health(view).plain
     assert fed(view, range(3 * WINDOW, 4 * WINDOW), 4) == []
-    assert not view.participation.is_low
+    assert not view.progress.participation.is_low
     assert "take part" not in health(view).plain
     assert said[0].endswith("raise --round-timeout where steps or links take long")
     said = fed(view, range(4 * WINDOW, 5 * WINDOW), 0)
     assert len(said) == 1
     assert "in 5 rounds there was no update" in said[0], "as many as it takes to fall below"
-    assert view.participation.least == 0.0
+    assert view.progress.participation.least == 0.0
 
 
 def test_who_is_in_quarantine_lacks_nowhere() -> None:
@@ -66,18 +66,18 @@ def test_who_is_in_quarantine_lacks_nowhere() -> None:
     view.apply(read_event({"t": 0.0, "peer": 0, **locked}))
     assert view.rows[3].quarantined
     assert fed(view, range(2 * WINDOW), 3) == []
-    assert view.participation.mean == 1.0
+    assert view.progress.participation.mean == 1.0
     view.rows[3].state = "gone"  # and is not among those alive any more
     at = {"round": 2 * WINDOW, "step": 2 * WINDOW + 1, "alive": 3, "contributors": [0, 1]}
     view.apply(read_event({"t": 9.0, "peer": 0, "event": "round", "server": 0, **at}))
-    assert view.participation.last == (2, 3)
+    assert view.progress.participation.last == (2, 3)
 
 
 def test_a_collective_operation_is_no_round_in_which_nobody_took_part() -> None:
     view = RunModel(4)
     fed(view, range(2), 4)
     fed(view, range(2, 5), 0, step=2)
-    assert view.participation.mean == 1.0
+    assert view.progress.participation.mean == 1.0
 
 
 def test_an_operation_is_none_behind_steps_that_nobody_told_of_either() -> None:
@@ -86,11 +86,11 @@ def test_an_operation_is_none_behind_steps_that_nobody_told_of_either() -> None:
     view = RunModel(4)
     fed(view, range(1), 4)
     fed(view, range(7, 8), 0, step=7)  # six steps were left out
-    assert (view.participation.last, view.participation.mean) == ((4, 4), 1.0)
+    assert (view.progress.participation.last, view.progress.participation.mean) == ((4, 4), 1.0)
     assert "4 of 4 took part" in progress(view)
     fed(view, range(8, 9), 4, step=8)
     fed(view, range(15, 16), 0, step=15)  # six steps were left out, and this is one, too
-    assert (view.participation.last, view.participation.mean) == ((0, 4), 2 / 3)
+    assert (view.progress.participation.last, view.progress.participation.mean) == ((0, 4), 2 / 3)
     assert progress(view).endswith("4 alive  no usable update")
 
 
@@ -102,7 +102,7 @@ def test_gossip_rounds_tell_of_no_participation() -> None:
         own = {"round": number, "alive": 4, "server": None, "contributors": [0, 1]}
         said += view.apply(read_event({"t": number / 10, "peer": 0, "event": "round", **own}))
     assert said == []
-    assert view.participation.mean is None
+    assert view.progress.participation.mean is None
     assert "took part" not in progress(view)
 
 
@@ -123,7 +123,7 @@ def test_rounds_that_were_left_out_count_with_those_that_are_told() -> None:
         said += fed(view, range(lacks, lacks + 1), 2)
         said += fed(view, range(lacks + 1, lacks + 2), 4)
     assert said == []
-    seen = view.participation
+    seen = view.progress.participation
     assert seen.mean is not None
     assert round(seen.mean, 12) == round((91 + 10 * 0.5) / 101, 12)
     assert seen.least is not None
@@ -141,7 +141,7 @@ def test_a_run_of_rounds_falls_below_the_bound_where_it_would_have_if_each_had_b
         *fed(together, range(89, 90), 1, since=30),
         *fed(together, range(90, 91), 4),
     ]
-    one, other = each.participation, together.participation
+    one, other = each.progress.participation, together.progress.participation
     assert one.last == other.last
     assert one.mean is not None
     assert abs(one.mean - (other.mean or 0.0)) < 1e-12
@@ -160,17 +160,17 @@ def test_who_comes_back_leaves_a_gap_that_the_others_fill_and_nobody_counts_twic
 
     tell(0, 4, 2, since=0)
     tell(1, 12, 2)
-    assert (view.participation.last, view.participation.mean) == ((2, 2), 1.0)
+    assert (view.progress.participation.last, view.progress.participation.mean) == ((2, 2), 1.0)
     tell(0, 9, 0, since=5)  # it cannot be seen here whether these were steps
-    assert view.participation.mean == 1.0
+    assert view.progress.participation.mean == 1.0
     tell(0, 9, 1, since=5)
-    assert view.participation.last == (2, 2), "of round 12"
-    assert view.participation.mean == (6 + 5 / 2) / 11
+    assert view.progress.participation.last == (2, 2), "of round 12"
+    assert view.progress.participation.mean == (6 + 5 / 2) / 11
     tell(1, 14, 2, since=13)
     tell(0, 15, 2, since=10)  # 10, 11 and 15 are new
-    assert view.participation.mean == (11 + 5 / 2) / 16
+    assert view.progress.participation.mean == (11 + 5 / 2) / 16
     tell(0, 15, 0, since=0)
-    assert view.participation.mean == (11 + 5 / 2) / 16
+    assert view.progress.participation.mean == (11 + 5 / 2) / 16
 
 
 def test_of_rounds_that_nobody_tells_of_nothing_is_counted() -> None:
@@ -187,14 +187,14 @@ def test_a_swarm_that_begins_anew_counts_its_rounds_from_0_on_again() -> None:
     view = RunModel(2)
     fed(view, range(9, 10), 2, since=0)
     fed(view, range(9, 10), 0, since=0)
-    assert view.participation.mean == 1.0
+    assert view.progress.participation.mean == 1.0
     lost = {"event": "exited", "code": 1, "signal": 9, "incarnation": 0}
     for peer in range(2):
         view.apply(read_event({"t": 2.0, "peer": peer, **lost}))
         view.apply(read_event({"t": 3.0, "peer": peer, "event": "started", "incarnation": 1}))
     view.apply(read_event({"t": 4.0, "peer": 0, "event": "begun_anew"}))
     fed(view, range(9, 10), 1, since=0)
-    assert (view.participation.mean, view.participation.last) == (0.75, (1, 2))
+    assert (view.progress.participation.mean, view.progress.participation.last) == (0.75, (1, 2))
 
 
 def test_no_window_begins_before_the_swarm_has_begun_anew() -> None:
@@ -204,7 +204,7 @@ def test_no_window_begins_before_the_swarm_has_begun_anew() -> None:
         view.apply(read_event({"t": 2.0, "peer": peer, "event": "exited", "code": 1, "signal": 9}))
     view.apply(read_event({"t": 4.0, "peer": 0, "event": "begun_anew"}))
     assert fed(view, range(WINDOW - 1), 1) == []
-    assert view.participation.of_window is None, "it has 19 rounds of this life"
+    assert view.progress.participation.of_window is None, "it has 19 rounds of this life"
     (said,) = fed(view, range(WINDOW - 1, 2 * WINDOW), 1)
     assert "only 50% " in said
     assert "in the rounds 0 to 19," in said
@@ -224,9 +224,10 @@ def test_a_window_is_named_by_its_rounds_also_where_some_are_told_late_or_never(
     assert "only 61% " in said
     assert "in the rounds 100 to 120," in said
     fed(view, range(105, 106), 2)
-    assert view.participation.of_window == (4 + 15 / 2 + 1 / 4) / WINDOW, "it is in for round 100"
+    seen = view.progress.participation
+    assert seen.of_window == (4 + 15 / 2 + 1 / 4) / WINDOW, "it is in for round 100"
     fed(view, range(99, 100), 0)
-    assert view.participation.of_window == (4 + 15 / 2 + 1 / 4) / WINDOW, "it is older than all"
+    assert seen.of_window == (4 + 15 / 2 + 1 / 4) / WINDOW, "it is older than all"
 
 
 def test_after_many_rounds_alike_the_window_is_of_the_last_of_them() -> None:
@@ -240,18 +241,19 @@ def test_a_range_of_rounds_without_anybody_is_steps_or_operations_as_its_steps_t
     view = RunModel(4)
     fed(view, range(9, 10), 4, since=0)
     fed(view, range(19, 20), 0, since=10, step=10)
-    assert view.participation.mean == 1.0
+    assert view.progress.participation.mean == 1.0
     fed(view, range(24, 25), 0, since=20, step=15)
-    assert view.participation.mean == 10 / 15
+    assert view.progress.participation.mean == 10 / 15
 
 
 def test_nonsense_instead_of_the_first_round_is_none() -> None:
     view = RunModel(2)
     for number, since in enumerate((-1, None, -1, 99, 50)):
         fed(view, range(2 * number, 2 * number + 1), 1 + (since == 99), since=since)
-    assert view.participation.mean == (4 / 2 + 1) / 5
+    assert view.progress.participation.mean == (4 / 2 + 1) / 5
     fed(view, range(2**39, 2**39 + 1), 2, since=0)
-    assert (view.participation.last, view.participation.of_window) == ((2, 2), 1.0)
+    seen = view.progress.participation
+    assert (seen.last, seen.of_window) == ((2, 2), 1.0)
 
 
 def test_the_page_has_every_round_also_those_told_of_after_a_later_one(tmp_path: Path) -> None:
@@ -265,6 +267,6 @@ def test_the_page_has_every_round_also_those_told_of_after_a_later_one(tmp_path:
     run.event(1.4, 1, "round", round=12, step=13, contributors=[0, 1, 2, 3], **about)
     run.event(1.5, 0, "round", round=11, since=1, step=12, contributors=[0, 2, 3], **about)
     run.event(1.5, 0, "round", round=12, step=13, contributors=[0, 1, 2, 3], **about)
-    seen = recorded.read(run.folder).view.participation
+    seen = recorded.RecordedRun(run.folder).view.progress.participation
     assert seen.mean == (1 + 11 * 3 / 4 + 1) / 13
     assert seen.last == (4, 4)

@@ -9,8 +9,9 @@ import pytest
 
 from gossip.launch.report import words
 from gossip.launch.report.html import curves, figures
-from gossip.launch.report.html.columns import CommitColumns, Points, Series
+from gossip.launch.report.html.columns import CommitColumns, Series
 from gossip.launch.report.html.downsampling import Buckets
+from gossip.launch.report.peer_figures import TotalCount
 from gossip.observe import CommitRow, read_commits
 
 
@@ -76,10 +77,10 @@ def test_a_swarm_is_its_mean_between_the_lowest_and_the_highest_of_those_that_lo
 
 
 def test_a_counter_that_begins_anew_goes_on_from_its_total() -> None:
-    points = Points()
-    for t, value in ((0.0, 10.0), (1.0, 30.0), (2.0, 5.0), (3.0, 7.0)):
-        points.add(1, t, value)
-    np.testing.assert_array_equal(points.grown(1), [10.0, 30.0, 35.0, 37.0])
+    total = TotalCount()
+    for value in (10, 30, 5, 7):
+        total.record(value)
+    assert total.total == 37
 
 
 def test_what_is_no_number_is_counted_and_left_out() -> None:

@@ -27,7 +27,6 @@ from gossip.launch.report.html import (
 from gossip.launch.report.html.charts import LineChart, TextTable
 from gossip.launch.report.html.incidents import Incident
 from gossip.launch.report.html.recorded import RecordedRun
-from gossip.observe import events
 from gossip.run.telemetry import JsonLines, write_json
 
 BEGAN = 1_760_000_000.0
@@ -71,7 +70,7 @@ def made(
             }
         )
     commits.close()
-    return recorded.read(folder)
+    return recorded.RecordedRun(folder)
 
 
 def one(run: RecordedRun, word: str) -> Incident:
@@ -224,7 +223,7 @@ def test_only_rounds_that_another_server_has_made_went_to_one(tmp_path: Path) ->
         rounds=10,
         handed_on=(5,),
     )
-    assert run.turns.handed_on == {5: "1 is skipped: suspect"}
+    assert run.handed_on == {5: "1 is skipped: suspect"}
     (told,) = rounds.section(run, ()).text
     assert told.endswith("Why, and how often: a server is skipped: suspect (1).")
     assert "1 went to another server" in impact.Impact(run).effect(run.began, None)
@@ -479,14 +478,14 @@ def test_rows_of_another_version_do_not_end_the_report(tmp_path: Path) -> None:
     with (tmp_path / "commits.jsonl").open("a") as file:
         for row in ({"round": 3, "contributors": {"a": 1}}, {"round": 4, "contributors": [[1], 2]}):
             file.write(json.dumps({"wall": BEGAN + 2, **row}) + "\n")
-    assert len(recorded.read(tmp_path).commits) >= 3
+    assert len(recorded.RecordedRun(tmp_path).commits) >= 3
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "commits.jsonl"])
 def test_a_run_whose_rows_are_gone_has_a_report(name: str, tmp_path: Path) -> None:
     made(tmp_path, [], rounds=3)
     (tmp_path / name).unlink()
-    assert incidents.of(recorded.read(tmp_path)) == []
+    assert incidents.of(recorded.RecordedRun(tmp_path)) == []
 
 
 def cut_in_two(t: float, large: tuple[int, ...], small: tuple[int, ...]) -> list[dict[str, Any]]:
@@ -598,7 +597,7 @@ def test_the_page_counts_who_took_part_in_all_rounds_also_in_short_ones(tmp_path
         | {"contributors": list(range(2 if at % 5 else 4)), "server": 0}
         for at in range(100)
     ]
-    rows = made(tmp_path, told).view.participation
+    rows = made(tmp_path, told).view.progress.participation
     assert rows.mean is not None
     assert round(rows.mean, 12) == 0.6
 
@@ -653,7 +652,7 @@ def test_injected_faults_and_others_have_a_table_each(tmp_path: Path) -> None:
 
 def test_from_when_the_times_of_a_plan_count_is_told_where_it_has_any(tmp_path: Path) -> None:
     run = made(tmp_path, [])
-    run.events[:] = [events.Ready(peer=0, t=BEGAN + 3.0, present=[0], waited_s=3.0)]
+    run.view.lives.began_at = BEGAN + 3.0
     at = dataclasses.replace(SOME, fault="partition:0|1@45s+6s")
     of_round = dataclasses.replace(SOME, fault="crash:server@150")
     assert overview.times_of_faults(run, [at]).endswith("when training began, at 0:03.0.")
@@ -664,7 +663,7 @@ SOME = Incident("x", (0,), BEGAN, 1, None, "", "", "")
 
 
 def test_the_time_line_has_begin_lies_lives_checkpoints_and_the_end(tmp_path: Path) -> None:
-    again = {"t": 4.0, "peer": 2, "event": "spawned", "incarnation": 1}
+    again = {"t": 4.0, "peer": 2, "event": "started", "incarnation": 1}
     hint = {"t": 5.0, "peer": 0, "event": "cannot_write", "path": "x", "why": "no room"}
     run = killed(tmp_path, [again, hint, {"t": 9.0, "event": "end"}], faults=["sign_flip:3"])
     run.saved = [

@@ -376,7 +376,7 @@ def test_of_how_many_peers_nothing_is_known_of_what_they_sent_is_said(tmp_path: 
     path.write_text("".join(row for row in rows if '"peer": 3, "event": "usage"' not in row))
     (sent,) = [
         text
-        for text in participation.section(recorded.read(run.folder), (), []).text
+        for text in participation.section(recorded.RecordedRun(run.folder), (), []).text
         if text.startswith("Sent in all")
     ]
     assert sent.endswith(" Of 1 peer it is not known.")

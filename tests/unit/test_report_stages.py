@@ -13,6 +13,7 @@ import pytest
 from gossip.config import RunConfig
 from gossip.launch.report import RunModel, run_state, stages_of, summary
 from gossip.launch.report.explain import explain
+from gossip.launch.report.growing import RunFiles
 from gossip.launch.report.html import incidents, recorded
 from gossip.launch.report.live_frame import About, frame as live
 from gossip.launch.report.peer_table import Size
@@ -94,7 +95,7 @@ def test_a_peer_takes_part_in_the_rounds_of_its_stage(folder: Path) -> None:
     figures = [view.rows[peer].figures for peer in range(4)]
     assert [each.participation for each in figures] == [1.0, 1.0, 1.0, 0.5]
     assert [each.served for each in figures] == [8, 0, 8, 0]
-    assert view.alive == 3
+    assert view.progress.alive == 3
 
 
 def test_all_stages_count_for_how_many_are_alive(folder: Path, tmp_path: Path) -> None:
@@ -139,7 +140,7 @@ def test_explain_names_the_stage_of_who_failed(folder: Path) -> None:
 
 
 def test_commits_of_two_stages_are_no_fork_and_count_for_all_peers(folder: Path) -> None:
-    run = recorded.read(folder)
+    run = recorded.RecordedRun(folder)
     assert [one.who for one in incidents.of(run)] == [(3,)]
     assert len(run.commits) == ROUNDS
     counts = [int((run.commits.who == peer).sum()) for peer in range(4)]
@@ -169,7 +170,7 @@ def test_a_stage_that_lost_all_its_peers_says_of_what_it_was_made_anew(
     write(run, "events.jsonl", stamped(8.0, peer=0, event="stage_back", **about))
     made = {"stage": 1, "round": 5, "source": "checkpoint", "lost": 3, "fresh": 0}
     write(run, "events.jsonl", stamped(8.1, peer=2, event="stage_rebuilt", **made))
-    (found,) = [one for one in incidents.of(recorded.read(run)) if "lost all" in one.what]
+    (found,) = [one for one in incidents.of(recorded.RecordedRun(run)) if "lost all" in one.what]
     assert (found.who, found.round) == ((2, 3), 5)
     assert found.back == (
         "stage 1 goes on in round 5, of its last checkpoint, 3 rounds older than the others; "
@@ -177,7 +178,7 @@ def test_a_stage_that_lost_all_its_peers_says_of_what_it_was_made_anew(
     )
     write(run, "events.jsonl", stamped(8.2, peer=1, event="stage_back", **about))
     write(run, "events.jsonl", stamped(9.0, peer=0, event="stage_lost", **about))
-    lost = [one for one in incidents.of(recorded.read(run)) if "lost all" in one.what]
+    lost = [one for one in incidents.of(recorded.RecordedRun(run)) if "lost all" in one.what]
     assert [(one.back, round(one.t - found.t, 3)) for one in lost[1:]] == [("never", 1.9)]
 
 
@@ -187,7 +188,7 @@ def test_a_pipeline_saves_to_the_folder_of_all_stages(folder: Path, tmp_path: Pa
     shutil.copytree(folder, run)
     plan = {"steps": 8, "folder": "/x/saved/stage-1", "every": 4}
     write(run, "events.jsonl", stamped(1.0, peer=2, event="plan", **plan))
-    assert read(run).view.saves_to == "/x/saved"
+    assert read(run).view.progress.saves_to == "/x/saved"
 
 
 def test_a_summary_that_is_built_from_the_record_is_that_of_the_launcher(folder: Path) -> None:
@@ -195,7 +196,7 @@ def test_a_summary_that_is_built_from_the_record_is_that_of_the_launcher(folder:
     tell nothing of who took part in the run."""
     config = RunConfig.load(folder / "config.json")
     view = RunModel(config.peers, config.plan, config.steps_per_round, stages_of(config))
-    for event in summary.read_events(folder):
+    for event in RunFiles(folder).events():
         view.apply(event)
     of_launcher = summary.build(folder, 0, 9.0, seen=(config, view))
     assert summary.build(folder, 0, 9.0) == of_launcher

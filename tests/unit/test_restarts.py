@@ -90,5 +90,6 @@ def test_a_restart_is_told_and_so_is_the_last() -> None:
         "+ peer 1 is restarted in 1 s (restart 1 of 1): killed by SIGSEGV",
         "x peer 1 is not restarted, its restart is used up: exit code 1",
     ]
-    assert [(each.number, each.incarnation) for each in view.own_restarts] == [(1, 1), (None, None)]
-    assert [(blow.incarnation, blow.kind) for blow in view.blows] == [(0, "killed"), (1, "raised")]
+    restarts, blows = view.lives.own_restarts, view.failures.blows
+    assert [(each.number, each.incarnation) for each in restarts] == [(1, 1), (None, None)]
+    assert [(blow.incarnation, blow.kind) for blow in blows] == [(0, "killed"), (1, "raised")]

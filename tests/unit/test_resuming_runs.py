@@ -29,24 +29,24 @@ def count_from(step: int, folder: Path) -> None:
 
 def test_a_run_says_where_it_went_on(tmp_path: Path) -> None:
     run_in(tmp_path / "first", BEGAN)
-    second = run_in(tmp_path / "second", BEGAN + 70, "auto")
+    second = run_in(tmp_path / "second", BEGAN + 70, "/ckpt@30")
     count_from(30, second)
     assert (
-        lines_of(recorded.read(second), 80)[0]
-        == "It went on at step 30, from a checkpoint of run first."
+        lines_of(recorded.RecordedRun(second), 80)[0]
+        == "It went on at step 30, from checkpoint /ckpt@30."
     )
-    assert "went on" not in lines_of(recorded.read(tmp_path / "first"), 80)[0]
+    assert "went on" not in lines_of(recorded.RecordedRun(tmp_path / "first"), 80)[0]
 
 
 def test_a_death_that_nobody_planned_has_the_round_of_its_time(tmp_path: Path) -> None:
-    found = incidents.of(recorded.read(run_in(tmp_path / "first", BEGAN)))
+    found = incidents.of(recorded.RecordedRun(run_in(tmp_path / "first", BEGAN)))
     assert [each.round for each in found if "not in the fault plan" in each.what] == [19]
 
 
 def test_a_run_of_local_steps_counts_those_of_its_script(tmp_path: Path) -> None:
     """Its commits count rounds, and its checkpoints steps."""
     run_in(tmp_path / "first", BEGAN)
-    second = run_in(tmp_path / "second", BEGAN + 70, "auto")
+    second = run_in(tmp_path / "second", BEGAN + 70, "/ckpt@150")
     count_from(30, second)
     config = json.loads((second / "config.json").read_text())
     told = json.dumps({**config, "local_steps": 10, "fragments": 2})
@@ -55,9 +55,9 @@ def test_a_run_of_local_steps_counts_those_of_its_script(tmp_path: Path) -> None
     with (second / "events.jsonl").open("a") as file:  # scripts tell how many rounds they make
         file.write(json.dumps(plan) + "\n")
     assert (
-        lines_of(recorded.read(second), 80)[0]
-        == "It went on at step 150, from a checkpoint of run first."
+        lines_of(recorded.RecordedRun(second), 80)[0]
+        == "It went on at step 150, from checkpoint /ckpt@150."
     )
-    steps = overview.facts(recorded.read(second))[0]
+    steps = overview.facts(recorded.RecordedRun(second))[0]
     assert (steps.label, steps.value, steps.more) == ("Steps", "200", "of 400")
     assert explain(second, "0")[0].startswith("Peer 0: done, 200 steps done, ")

@@ -65,8 +65,8 @@ def test_a_commit_that_two_have_written_down_counts_once(run: RecordedRun) -> No
 
 def test_times_are_those_of_the_wall_clock(run: RecordedRun) -> None:
     reader = read(run.whole())
-    assert reader.began == BEGAN
-    assert reader.last_at == pytest.approx(BEGAN + 5.7)
+    assert reader.view.began == BEGAN
+    assert reader.view.last_at == pytest.approx(BEGAN + 5.7)
 
 
 def test_what_a_peer_uses_is_that_of_its_last_row(run: RecordedRun) -> None:
@@ -88,7 +88,7 @@ def test_rows_that_are_not_as_ours_are_counted_and_stop_nobody(run: RecordedRun)
     events, commits = reader.broken
     assert events.startswith("3 lines of events.jsonl")
     assert commits.startswith("2 lines of peer-0/commits.jsonl")
-    assert reader.view.round == 2
+    assert reader.view.progress.round == 2
     assert 10**9 not in reader.view.rows
     assert [each.round for each in reader.view.commits] == [0, 1, 2]
 

@@ -499,7 +499,7 @@ def test_what_was_lost_when_a_swarm_began_anew_is_told(tmp_path: Path) -> None:
         {"event": "exited", "peer": 0, "signal": 9},
         {"event": "spawned", "peer": 0, "incarnation": 1},
         {"event": "begun_anew", "peer": 0, "lost": 1, "wall": 12.5},
-        {"event": "round", "peer": 0, "round": 3},
+        {"event": "round", "peer": 0, "round": 3, "wall": 13.0},
         # the same beginning, as another tells it
         {"event": "begun_anew", "peer": 1, "lost": 1, "wall": 12.6},
     ]
@@ -515,8 +515,8 @@ def test_rounds_that_were_lost_before_a_swarm_began_anew_are_none_of_those_since
         {"event": "round", "peer": 0, "round": 258},
         {"event": "exited", "peer": 0, "signal": 9},
         {"event": "begun_anew", "peer": 0, "lost": 1, "wall": 12.5},
-        {"event": "lost_round", "peer": 0, "round": 2, "reason": "x"},
-        {"event": "round", "peer": 0, "round": 3},
+        {"event": "lost_round", "peer": 0, "round": 2, "reason": "x", "wall": 13.0},
+        {"event": "round", "peer": 0, "round": 3, "wall": 13.0},
     ]
     made = summary.build(folder(tmp_path, rows, {}, topology="random-k"), 0, 1.0)
     assert (made["rounds"], made["rounds_lost"]) == (3, 1)

@@ -31,7 +31,7 @@ def test_a_death_is_timed_from_the_blow_to_the_slowest_survivor() -> None:
         event("dead", 0, 10.8, subject=1, by=0, round=50),
         event("dead", 2, 10.9, subject=1, by=0, round=50),
     )
-    (blow,) = view.blows
+    (blow,) = view.failures.blows
     assert (blow.peer, blow.round, blow.planned) == (1, 50, True)
     assert blow.skip_ms is not None
     assert abs(blow.skip_ms - 30) < 0.01
@@ -52,7 +52,7 @@ def test_who_hears_of_a_death_before_noticing_it_skips_then() -> None:
         event("dead", 0, 10.2, subject=1),
         event("skip", 2, 10.1, subject=1),
     )
-    skip_ms = view.blows[0].skip_ms
+    skip_ms = view.failures.blows[0].skip_ms
     assert skip_ms is not None
     assert abs(skip_ms - 200) < 0.01
 
@@ -65,7 +65,7 @@ def test_a_skip_before_the_blow_does_not_count() -> None:
         event("skip", 0, 9.0, subject=1),
         event("skip", 2, 10.1, subject=1),
     )
-    assert list(view.blows[0].skips) == [2]
+    assert list(view.failures.blows[0].skips) == [2]
 
 
 def test_what_a_host_that_was_cut_off_tells_late_is_not_timed_from_a_blow_that_came_after_it():
@@ -89,7 +89,7 @@ def test_a_death_that_nobody_planned_counts_from_when_the_launcher_saw_it() -> N
         event("exited", 1, 10.0, code=None, signal=9, how="killed by SIGKILL", incarnation=0),
         event("skip", 0, 10.05, subject=1, reason="disconnected"),
     )
-    (blow,) = view.blows
+    (blow,) = view.failures.blows
     assert (blow.kind, blow.planned, blow.round) == ("killed", False, 7)
     assert "x peer 1 killed by SIGKILL at round 7: not in the fault plan" in lines
 
@@ -102,19 +102,19 @@ def test_a_peer_that_died_by_plan_does_not_die_again_when_its_process_ends() -> 
         event("fault", 1, 10.0, kind="restart", round=5, seconds=0.5),
         event("exited", 1, 10.01, code=None, signal=9, how="killed by SIGKILL"),
     )
-    assert [blow.kind for blow in view.blows] == ["restart"]
-    assert view.restarts == {1: 0.5}
+    assert [blow.kind for blow in view.failures.blows] == ["restart"]
+    assert view.failures.restarts == {1: 0.5}
 
 
 def test_a_peer_that_has_come_to_the_end_has_begun_though_its_process_is_still_there() -> None:
     view = RunModel(2)
     told(view, event("spawned", 1, 1.0, pid=5, incarnation=0))
-    assert not view.have_begun([1])
+    assert not view.lives.have_begun([1])
     told(view, event("restored", 1, 2.0, round=7))
-    assert view.have_begun([1])
+    assert view.lives.have_begun([1])
     told(view, event("halted", 1, 9.0, round=20))
-    assert view.have_begun([1])
-    assert not view.have_begun([0])
+    assert view.lives.have_begun([1])
+    assert not view.lives.have_begun([0])
 
 
 def test_a_peer_whose_trainer_was_killed_has_not_finished_though_its_node_halts_after_it() -> None:
@@ -149,8 +149,9 @@ def test_a_second_death_of_a_restarted_peer_is_a_death_of_its_own() -> None:
         event("round", 1, 12.0, round=30, loss=None),
         event("exited", 1, 13.0, code=None, signal=9, how="killed by SIGKILL"),
     )
-    assert [(blow.kind, blow.incarnation) for blow in view.blows] == [("restart", 0), ("killed", 1)]
-    (rejoin,) = view.rejoins
+    blows = [(blow.kind, blow.incarnation) for blow in view.failures.blows]
+    assert blows == [("restart", 0), ("killed", 1)]
+    (rejoin,) = view.lives.rejoins
     assert (rejoin.peer, rejoin.incarnation, rejoin.round, rejoin.after_s) == (1, 1, 30, 2.0)
 
 
@@ -165,7 +166,7 @@ def test_peers_that_leave_politely_are_no_news() -> None:
         event("dead", 0, 5.4, subject=2),
     )
     assert lines == []
-    assert view.blows == []
+    assert view.failures.blows == []
 
 
 def test_who_leaves_its_loop_before_the_planned_end_is_told_once_for_each_round() -> None:
@@ -241,7 +242,8 @@ def test_the_newest_round_is_shown_and_a_missing_loss_leaves_the_last() -> None:
         event("round", 1, 1.1, round=4, loss=9.0, server=0, attempt=1, alive=2),
         event("round", 0, 1.2, round=6, loss=None, server=0, attempt=2, alive=2),
     )
-    assert (view.round, view.loss, view.server, view.attempt, view.alive) == (6, 0.5, 0, 2, 2)
+    at = view.progress
+    assert (at.round, at.loss, at.server, at.attempt, at.alive) == (6, 0.5, 0, 2, 2)
     assert view.rows[1].trust == 0.7
 
 
@@ -254,8 +256,8 @@ def test_accuracy_is_that_of_honest_peers() -> None:
             for peer, value in enumerate((0.8, 0.9, 0.1))
         ),
     )
-    assert view.accuracy is not None
-    assert abs(view.accuracy - 0.85) < 1e-9
+    assert view.progress.accuracy is not None
+    assert abs(view.progress.accuracy - 0.85) < 1e-9
 
 
 def test_the_batch_policy_is_told_at_the_start_and_when_the_roster_changes_size() -> None:
@@ -358,7 +360,7 @@ def test_a_lost_round_counts_once_whoever_tells() -> None:
         event("lost_round", 1, round=5, reason="r"),
     )
     assert lines == ["! round 5 is lost: r"]
-    assert view.lost_rounds == {5}
+    assert [*view.progress.lost] == [5]
 
 
 def test_rows_of_strangers_and_unknown_events_are_ignored() -> None:
@@ -373,7 +375,7 @@ def test_the_last_round_is_known_though_its_event_was_throttled() -> None:
         event("round", 0, 1.0, round=5, loss=0.5),
         event("halted", 0, 2.0, round=9, exit_code=0),
     )
-    assert (view.round, view.rows[0].round) == (9, 9)
+    assert (view.progress.round, view.rows[0].round) == (9, 9)
 
 
 def test_a_flood_about_a_peer_is_told_once() -> None:
@@ -426,9 +428,9 @@ def test_a_peer_that_wakes_up_far_behind_does_not_pause_the_swarm() -> None:
     for number in range(160):
         view.apply(event("round", 0, number / 10, round=number, step=number + 1, alive=4))
     view.apply(event("paused", 3, 16.0, round=120, alive=[1, 3], need=3))
-    assert not view.paused
+    assert not view.progress.paused
     view.apply(event("paused", 0, 17.0, round=160, alive=[0], need=3))
-    assert view.paused
+    assert view.progress.paused
 
 
 def test_on_the_two_sides_of_a_partition_nobody_is_called_dead() -> None:
@@ -464,7 +466,7 @@ def test_what_befalls_a_peer_after_it_is_back_is_not_counted_from_its_death() ->
         "~ peer 1 is back",
         "x peer 1 declared dead by peer 2",
     ]
-    assert view.blows[0].dead_ms == 1000.0
+    assert view.failures.blows[0].dead_ms == 1000.0
 
 
 def test_a_death_long_after_a_short_hang_is_not_counted_from_it() -> None:
@@ -477,7 +479,7 @@ def test_a_death_long_after_a_short_hang_is_not_counted_from_it() -> None:
         event("dead", 2, 165.0, subject=1, by=2),
     )
     assert lines[-1] == "x peer 1 declared dead by peer 2"
-    assert view.blows[0].dead_ms is None
+    assert view.failures.blows[0].dead_ms is None
 
 
 def test_links_that_close_because_the_run_is_over_are_no_trouble() -> None:
@@ -544,7 +546,7 @@ def test_a_peer_that_logs_its_loss_shows_that_and_not_the_mean_of_rounds() -> No
         event("round", 0, 1.1, round=0, **both),
         event("round", 1, 1.1, round=0, **both),
     )
-    assert (view.rows[0].loss, view.rows[1].loss, view.loss) == (2.0, 0.5, 0.5)
+    assert (view.rows[0].loss, view.rows[1].loss, view.progress.loss) == (2.0, 0.5, 0.5)
 
 
 def test_a_peer_with_little_influence_is_named_once_and_only_if_nothing_speaks_against_it() -> None:

@@ -38,7 +38,7 @@ def test_a_stopped_run_knows_whether_its_last_checkpoint_is_there(
             )
         )
         view.rows[peer].state = "gone"
-    assert bool(view.not_saved) == missing
+    assert bool(view.lives.not_saved) == missing
 
 
 def all_lines(

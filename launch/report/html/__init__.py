@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .figures import number
     from .incident_lines import lines_of
     from .overview import Fact
-    from .recorded import RecordedRun, read
+    from .recorded import RecordedRun
     from .rounds import reasons_of_turns
     from .templates import render_sections
 else:

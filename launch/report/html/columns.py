@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from array import array
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gossip.launch.report import history
-from gossip.observe import CommitRow, ContributionRow, PeerEvent, Row, events
+from gossip.observe import CommitRow, ContributionRow, Event, Row, events
 from gossip.run import real
 
 from .downsampling import Floats
 
 NAMES_MAX = 6
 """Maximum number of names of logged values that are drawn. Names in ``FIRST`` are always drawn."""
-USED = ("sent_bytes", "received_bytes", "load")
 NOT_LOGGED = ("t", "wall", "peer", "round", "step", "event", "epoch")
 FIRST = ("loss", "accuracy")
 
@@ -52,15 +51,6 @@ class Points:
 
     def y(self, peer: int) -> Floats:
         return np.frombuffer(self._y[peer]) if peer in self._y else np.empty(0)
-
-    def grown(self, peer: int) -> Floats:
-        """Return the running total of a counter, which restarts at 0 with each incarnation of the
-        peer."""
-        y = self.y(peer)
-        if not len(y):
-            return y
-        steps = np.diff(y)
-        return np.cumsum(np.concatenate([y[:1], np.where(steps < 0, y[1:], steps)]))
 
     def all_x(self) -> Floats:
         """Return the x values of all peers, one peer after the other."""
@@ -116,22 +106,27 @@ class Series:
         losses: Losses that rounds report.
         consensus: Consensus distances, as peers measured them each round.
         trust: Trust in each peer, if rounds have no server.
-        used: Resources, by the names in ``USED``. Counters restart at 0 with each incarnation.
+        load: Load of the peer's machine.
         logged: Values that scripts logged.
     """
 
     def __init__(self) -> None:
-        self.steps, self.consensus, self.trust = (Points() for _ in range(3))
+        self.steps, self.consensus, self.trust, self.load = (Points() for _ in range(4))
         self.losses = Metric()
-        self.used = {name: Points() for name in USED}
         self.logged = Logged()
 
-    def record_round(self, event: events.Round, local_steps: int) -> None:
-        if event.round is None:
-            return
-        self.steps.add(event.peer, event.t, (event.step or event.round + 1) * local_steps)
+    def record(self, event: Event, local_steps: int) -> None:
+        """Record an event of a round, or about the use of resources."""
+        match event:
+            case events.Round() if event.round is not None:
+                self._record_round(event, event.round, local_steps)
+            case events.Usage() if event.load is not None:
+                self.load.add(event.peer, event.t, event.load)
+
+    def _record_round(self, event: events.Round, at: int, local_steps: int) -> None:
+        self.steps.add(event.peer, event.t, (event.step or at + 1) * local_steps)
         if event.loss is not None:
-            self.losses.add(event.peer, event.t, event.round, event.loss)
+            self.losses.add(event.peer, event.t, at, event.loss)
         if event.consensus_distance is not None:
             self.consensus.add(event.peer, event.t, event.consensus_distance)
         if event.server is None:
@@ -146,11 +141,6 @@ class Series:
         found |= self.logged.found
         first = {name: found[name] for name in FIRST if name in found}
         return first | dict(sorted(found.items()))
-
-    def record_usage(self, event: PeerEvent, used: Mapping[str, Any]) -> None:
-        for name, points in self.used.items():
-            if (value := used.get(name)) is not None:
-                points.add(event.peer, event.t, value)
 
 
 class CommitColumns:
@@ -259,6 +249,11 @@ class CommitColumns:
         """Return the time of each round since the commit before, ``(rounds,)``, in seconds; NaN for
         the first."""
         return np.concatenate([[np.nan], np.diff(self.t)])[: len(self.t)]
+
+    def handed_on(self) -> Iterator[tuple[int, int]]:
+        """Return the rounds that another server than the first committed, with the attempt."""
+        handed = self.attempt > 0
+        return zip(self.round[handed].tolist(), self.attempt[handed].tolist(), strict=True)
 
     def contributors(self) -> Floats:
         """Return the number of updates in each result, ``(rounds,)``."""

@@ -11,7 +11,6 @@ from .incidents import Incident
 from .learning import compare_by_round
 from .overview import STATE_WORDS, facts
 from .recorded import RecordedRun
-from .resuming import resumed_from
 
 
 def section(runs: Sequence[RecordedRun], incidents: Sequence[list[Incident]]) -> Section:
@@ -29,9 +28,5 @@ def section(runs: Sequence[RecordedRun], incidents: Sequence[list[Incident]]) ->
         if (chart := compare_by_round(runs, name)) is not None:
             found.parts.append(chart)
     found.parts.append(differences(runs))
-    for run in runs:
-        if (before := resumed_from(run)) is not None:
-            found.text.append(
-                f"{run.name} went on at step {before[1]:,}, from a checkpoint of run {before[0]}."
-            )
+    found.text += [f"{run.name} went on at {run.origin}." for run in runs if run.origin]
     return found

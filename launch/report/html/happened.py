@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from gossip.launch.report.folding import EventFolder
 from gossip.launch.report.words import clock
-from gossip.observe import events
-from gossip.run import shown
 
 from .charts import Section, TextTable
 from .figures import peers
 from .incidents import Incident
-from .overview import training_began
 from .recorded import RecordedRun
-from .resuming import resumed_from
 
 LINES_MAX = 300
 WORDS = {
@@ -34,15 +30,7 @@ def section(run: RecordedRun, incidents: list[Incident]) -> Section:
     lines = [*_folded(run), *_milestones(run, incidents)]
     notes = [(note.wall, "note", f"{note.text} ({note.by})") for note in run.notes]
     rows = sorted([*lines, *notes])
-    if run.notes:
-        found.parts.append(
-            TextTable(
-                "Notes",
-                ("Time", "Note"),
-                tuple((_when(run, wall), text) for wall, _, text in sorted(notes)),
-                frozenset({0}),
-            )
-        )
+    found.text += [f"Note ({_when(run, wall)}): {text}" for wall, _, text in notes]
     found.text += [f"{line}." for line in run.broken]
     left_out = len(rows) - LINES_MAX
     if left_out > 0:
@@ -63,12 +51,14 @@ def section(run: RecordedRun, incidents: list[Incident]) -> Section:
 def _milestones(run: RecordedRun, incidents: list[Incident]) -> list[tuple[float, str, str]]:
     """Return milestones that no line of the run reports: its start, attacks, restarts of peers,
     checkpoints and its end."""
-    trained = training_began(run)
-    found = [] if trained is None else [(trained, "progress", _begins(run))]
-    for event in run.events:
-        if isinstance(event, events.Spawned) and event.incarnation:
-            told = f"{event.peer} is started again, life {event.incarnation + 1}"
-            found.append((event.t, "came", told))
+    trained = run.view.lives.began_at
+    begins = f"training goes on at {run.origin}" if run.origin else "training begins"
+    found = [] if trained is None else [(trained, "progress", begins)]
+    found += [
+        (each.started_at, "came", f"{each.peer} is started again, life {each.incarnation + 1}")
+        for each in run.view.lives.rejoins
+        if each.started_at is not None
+    ]
     found += [
         (each.wall, "progress", f"checkpoint of step {each.step:,} (still on disk)")
         for each in run.saved
@@ -83,13 +73,6 @@ def _milestones(run: RecordedRun, incidents: list[Incident]) -> list[tuple[float
         how = run.state.status or run.state.state
         found.append((run.ended, "progress", f"the run is over: {how}"))
     return found
-
-
-def _begins(run: RecordedRun) -> str:
-    if (before := resumed_from(run)) is None:
-        return "training begins"
-    name, step = before
-    return f"training goes on at step {step:,}, from a checkpoint of run {shown(name)}"
 
 
 def _when(run: RecordedRun, wall: float) -> str:

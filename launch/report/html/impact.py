@@ -5,13 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from gossip.launch.report.happenings import AFTER_S
 from gossip.launch.report.words import clock, lasted
-from gossip.observe import events, select
 
 from .recorded import RecordedRun
-
-AFTER_S = 3.0
-"""Time after the end of a fault in which its effects may still show, in seconds."""
 
 
 class Impact:
@@ -23,7 +20,8 @@ class Impact:
         self._lasted = run.commits.lasted_s()
         usual = self._lasted[np.isfinite(self._lasted)]
         self.usual_s = float(np.median(usual)) if len(usual) else None
-        hit = [blow.at for blow in run.view.blows] + [cut.at for cut in run.view.outages]
+        failures = run.view.failures
+        hit = [blow.at for blow in failures.blows] + [cut.at for cut in failures.outages]
         self._begins = sorted(hit)
 
     def effect(self, t: float, until: float | None) -> str:
@@ -43,11 +41,7 @@ class Impact:
             end = clock(self._run.since(stop), exact=True)
             rounds = f"of the {rounds_word(int(inside.sum()))} until {end}"
             told.append(f"{rounds}, {again} went to another server")
-        lost = {
-            event.round
-            for event in select(self._run.events, events.LostRound)
-            if t <= event.t <= stop
-        }
+        lost = [each for each in self._run.view.progress.lost.values() if t <= each.t <= stop]
         if lost:
             told.append(f"{rounds_word(len(lost))} lost")
         return "; ".join(text for text in told if text)

@@ -13,7 +13,6 @@ from . import incidents
 from .figures import NONE
 from .overview import nothing_noticed, times_of_faults
 from .recorded import RecordedRun
-from .resuming import resumed_from
 
 INDENT = 13
 """Width of number and time, in columns."""
@@ -24,9 +23,8 @@ def lines_of(run: RecordedRun, width: int) -> list[str]:
     """Return lines about all incidents of a run by time, or that there is none, and its notes."""
     found = incidents.of(run)
     lines: list[str] = []
-    if (before := resumed_from(run)) is not None:
-        name, step = before
-        lines.append(f"It went on at step {step}, from a checkpoint of run {shown(name)}.")
+    if run.origin:
+        lines.append(f"It went on at {run.origin}.")
     if found:
         lines.append("What went wrong, or was done to it (times count from its start):")
         if origin := times_of_faults(run, found):

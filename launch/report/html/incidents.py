@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -20,16 +19,16 @@ from gossip.faults import (
     peers_word,
 )
 from gossip.launch.report import divergence
-from gossip.launch.report.happenings import Blow, PartitionRecord, fault_of
+from gossip.launch.report.happenings import AFTER_S, Blow, Injection, PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
 from gossip.launch.report.stages import describe_rebuilt_stage
 from gossip.launch.report.words import clock, lasted
-from gossip.observe import Event, Judgement, documents, events, select
+from gossip.observe import documents, events
 
 from . import membership
 from .charts import Span
 from .figures import NONE, number, peers, share
-from .impact import AFTER_S, Impact, rounds_word
+from .impact import Impact, rounds_word
 from .recorded import RecordedRun
 
 FAULT_MAX = 48
@@ -37,22 +36,11 @@ PEERS = re.compile(r"\d+(?:,\d+)+")
 LIARS_EACH = 4
 """Maximum number of Byzantine peers of a fault with a row each. With more there is one row for
 all."""
-SILENT_MAX_S = 5.0
-"""Maximum time from the first skip of a peer until it is declared dead, in seconds."""
 STOOD_STILL_ROUNDS = 50
 """Maximum distance of the round in which a peer reports its pause from the round in which others
 missed it."""
 TOLD = ("crash", "restart", "hang", "leave")
 """Faults that other rows report."""
-E = TypeVar("E", bound=Event)
-JUDGED: Mapping[type[Event], str] = {
-    events.Suspected: "suspected",
-    events.Quarantined: "in quarantine",
-    events.Parole: "on parole",
-    events.Cleared: "trusted again",
-    events.Trusted: "trusted again",
-}
-"""Standing of a peer after the event."""
 KINDS = {
     "crash": "killed (SIGKILL), for good",
     "restart": "killed (SIGKILL), to be started again",
@@ -133,14 +121,14 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             continue
         who = tuple(peer for peer in fault.victims if isinstance(peer, int))
         for group in [(peer,) for peer in who] if len(who) <= LIARS_EACH else [who]:
-            told = _first(run, events.Fault, fault=str(fault), peer=group[0])
+            told = _injection_of(run, str(fault), group[0])
             yield Incident(
                 what=f"lies about {_about(fault)}: {_kind(fault)}",
                 fault=_shorten(fault),
                 kind="Byzantine peer",
                 count=len(group),
                 who=group,
-                t=told.t if told else run.began,
+                t=told.at if told else run.began,
                 round=told.round if told else 0,
                 until=run.ended,
                 noticed=_suspected(run, group),
@@ -170,34 +158,21 @@ def _kind(fault: Fault) -> str:
     return str(fault).partition(":")[0]
 
 
-def _first(run: RecordedRun, kind: type[E], since: float = -1.0, **fields: object) -> E | None:
-    """Return the first event of a kind from ``since`` on with the given fields."""
-    return next(
-        (
-            event
-            for event in select(run.events, kind)
-            if event.t >= since
-            and all(getattr(event, name) == value for name, value in fields.items())
-        ),
-        None,
-    )
+def _injection_of(run: RecordedRun, fault: str, peer: int) -> Injection | None:
+    found = (each for each in run.view.failures.injected if each.fault == fault)
+    return next((each for each in found if each.peer == peer), None)
 
 
 def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
-    told: list[tuple[float, str]] = []
-    for kind in (events.Suspected, events.Quarantined):
-        firsts: dict[int, Judgement] = {}
-        for event in select(run.events, kind):
-            if event.subject in who:
-                firsts.setdefault(event.subject, event)
-        if not firsts:
-            continue
-        first = min(firsts.values(), key=lambda event: event.t)
-        many = f", {len(firsts)} of {len(who)}" if len(who) > 1 else ""
-        told.append((first.t, f"{JUDGED[kind]} at {_moment(run, first.t, first.round)}{many}"))
+    trust, told = run.view.trust, list[tuple[float, str]]()
+    for standing in ("suspected", "in quarantine"):
+        if (first := trust.first_verdict(who, standing)) is not None:
+            judged = {peer for peer, word, _ in trust.verdicts if word == standing and peer in who}
+            many = f", {len(judged)} of {len(who)}" if len(who) > 1 else ""
+            told.append((first[0], f"{standing} at {_moment(run, *first)}{many}"))
     if not told:
         return "no peer suspected it"
-    reasons = [why.reasons for peer, why in run.view.trust.suspicions.items() if peer in who]
+    reasons = [why.reasons for peer, why in trust.suspicions.items() if peer in who]
     because = [each[0] for each in reasons if each]
     return "; ".join(text for _, text in sorted(told)) + (f" ({because[0]})" if because else "")
 
@@ -208,12 +183,10 @@ def _moment(run: RecordedRun, t: float, round_id: int | None) -> str:
 
 
 def _trusted(run: RecordedRun, who: tuple[int, ...]) -> str:
-    judged = [event for event in select(run.events, Judgement) if event.subject in who]
-    last = {event.subject: JUDGED[type(event)] for event in judged}
-    # Each peer reports the same decision.
-    paroles = {(e.subject, e.round) for e in judged if isinstance(e, events.Parole)}
-    times, ends = len(paroles), sorted(set(last.values()))
+    trust = run.view.trust
+    ends = sorted({word for peer, word in trust.standing.items() if peer in who})
     told = f"{' or '.join(ends)} at the end" if ends else NONE
+    times = sum(peer in who and word == "on parole" for peer, word, _ in trust.verdicts)
     if not times:
         return told
     return f"{told}; {'once' if times == 1 else f'{times} times'} on parole"
@@ -243,15 +216,14 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     for peer, why in sorted(run.view.trust.suspicions.items()):
         if peer in run.plan.byzantine:
             continue
-        first = _first(run, events.Suspected, subject=peer)
-        if first is None:
-            continue
+        first = run.view.trust.first_verdict((peer,), "suspected")
+        t, at_round = first or (run.began, why.round)
         yield Incident(
             what="was suspected; no injected fault explains it",
             kind="suspected peer",
             who=(peer,),
-            t=first.t,
-            round=first.round,
+            t=t,
+            round=at_round,
             until=run.ended,
             noticed=_suspected(run, (peer,)),
             back=_trusted(run, (peer,)),
@@ -261,9 +233,7 @@ def _other_suspects(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    for event in select(run.events, events.Divergence):
-        if not event.peers_differ:
-            continue
+    for event in run.view.failures.divergences:
         yield Incident(
             what=divergence.describe(event),
             kind="diverged replica",
@@ -282,14 +252,11 @@ def _divergences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    for blow in run.view.blows:
-        serving = _first(run, events.Fault, peer=blow.peer, t=blow.at)
-        fault = str(serving.fault) if serving else ""
-        what = KINDS[blow.kind]
-        was_server = fault.startswith("crash:server")
+    for blow in run.view.failures.blows:
+        what, told = KINDS[blow.kind], []
+        was_server = blow.fault.startswith("crash:server")
         if was_server:
             what += ", while it served a round"
-        told = []
         if blow.kind == "raised":
             error = script_error(run.folder, blow.peer)
             what += f": {error}" if error else ""
@@ -298,77 +265,48 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             told.append(f"skipped by all after {lasted(blow.skip_ms / 1000)}")
         if blow.dead_ms is not None:
             told.append(f"dead for all after {lasted(blow.dead_ms / 1000)}")
-        back_at, back = _back(run, blow.peer, blow.at, blow.kind)
-        struck_at, at_round = _struck(run, blow)
+        back_at, back = _woken(run, blow) if blow.kind == "hang" else _back(run, blow)
+        t, at_round = blow.at, blow.round if blow.planned else _round_at(run, blow.at, blow.round)
+        if blow.raised is not None:
+            # The script takes part in no further round, while its process may take seconds to end.
+            t, at_round = blow.raised.t, blow.raised.round or 0
         yield Incident(
             what=what,
-            fault=_shorten(fault),
+            fault=_shorten(blow.fault),
             kind="killed server" if was_server else STRUCK.get(blow.kind, "killed peer"),
             who=(blow.peer,),
-            t=struck_at,
+            t=t,
             round=max(0, at_round),
-            until=back_at or struck_at,
+            until=back_at or t,
             noticed="; ".join(told) or "no peer reported it",
             back=back,
-            effect=impact.effect(struck_at, back_at if blow.kind == "hang" else None),
+            effect=impact.effect(t, back_at if blow.kind == "hang" else None),
             grave=4,
         )
 
 
 def _lost_stages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     """Yield stages of a pipeline that lost all peers, with a rebuilt state or without an end."""
-    told = list(select(run.events, events.StageLost, events.StageBack, events.StageRebuilt))
-    for stage in sorted({event.stage for event in told if event.stage is not None}):
-        lost: events.StageLost | None = None  # the last loss since the state was rebuilt
-        away = False
-        for event in (event for event in told if event.stage == stage):
-            if isinstance(event, events.StageRebuilt):
-                yield _lost_stage(run, impact, lost or event, event)
-                lost = None
-            # A second report of the same loss is another peer's.
-            elif isinstance(event, events.StageLost) and not away:
-                lost = event
-            away = isinstance(event, events.StageLost)
-        if lost is not None and away and lost.t < _over(run):
-            yield _lost_stage(run, impact, lost, None)
-
-
-def _lost_stage(
-    run: RecordedRun,
-    impact: Impact,
-    lost: events.StageLost | events.StageRebuilt,
-    rebuilt: events.StageRebuilt | None,
-) -> Incident:
-    stage, t = lost.stage, lost.t
-    who = [peer for peer, place in run.view.stages.items() if place.number == stage]
-    back = "never"
-    if rebuilt is not None:
-        back = f"{describe_rebuilt_stage(rebuilt)}; after {lasted(rebuilt.t - t)}"
-    return Incident(
-        what=f"stage {stage} lost all its peers",
-        kind="lost stage",
-        who=tuple(sorted(who)),
-        t=t,
-        round=lost.round,
-        until=None if rebuilt is None else rebuilt.t,
-        noticed="by the other stages, which waited" if rebuilt is not lost else NONE,
-        back=back,
-        effect=impact.effect(t, None if rebuilt is None else rebuilt.t),
-        grave=4,
-    )
-
-
-def _struck(run: RecordedRun, blow: Blow) -> tuple[float, int]:
-    """Return the time and the last round of a blow. A script that raised takes part in no further
-    round, while its process may take seconds to end."""
-    halted = [
-        event
-        for event in select(run.events, events.Halted)
-        if event.reason == "raised" and event.peer == blow.peer and event.t <= blow.at
-    ]
-    if blow.kind == "raised" and halted:
-        return halted[-1].t, max(0, halted[-1].round or 0)
-    return blow.at, blow.round if blow.planned else _round_at(run, blow.at, blow.round)
+    for loss in run.view.failures.lost_stages:
+        rebuilt, back, until = loss.rebuilt, "never", None
+        if rebuilt is None and not (loss.is_away and loss.at < run.view.lives.over_at):
+            continue
+        if rebuilt is not None:
+            back = f"{describe_rebuilt_stage(rebuilt)}; after {lasted(rebuilt.t - loss.at)}"
+            until = rebuilt.t
+        stages = run.view.stages
+        yield Incident(
+            what=f"stage {loss.stage} lost all its peers",
+            kind="lost stage",
+            who=tuple(sorted(peer for peer in stages if stages[peer].number == loss.stage)),
+            t=loss.at,
+            round=loss.round,
+            until=until,
+            noticed=NONE if until == loss.at else "by the other stages, which waited",
+            back=back,
+            effect=impact.effect(loss.at, until),
+            grave=4,
+        )
 
 
 def _round_at(run: RecordedRun, t: float, told: int) -> int:
@@ -377,28 +315,29 @@ def _round_at(run: RecordedRun, t: float, told: int) -> int:
     return int(max(told, done.max(initial=-1)))
 
 
-def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | None, str]:
-    """Return when the peer took part again, and a description."""
-    if kind == "hang":
-        woken = _first(run, events.Continued, at, peer=peer)
-        if woken is None:
-            return None, "not woken before the end"
-        steps = run.series.steps.x(peer)
-        after = steps[steps > woken.t]
-        if not len(after):
-            return woken.t, f"woken after {lasted(woken.t - at)}, in no round again"
-        first = float(after[0])
-        return first, (
-            f"woken after {lasted(woken.t - at)}; in a round again {lasted(first - at)} after "
-            "it was stopped"
-        )
-    again = _first(run, events.Spawned, at, peer=peer)  # Under torchrun there is no such event.
-    started = "" if again is None else f"its process was started after {lasted(again.t - at)}"
-    found = [one for one in run.view.rejoins if one.peer == peer and one.since == at]
-    if found and found[0].after_s is not None:
-        one = found[0]
-        told = f"in round {one.round}, {lasted(one.after_s)} after its death"
-        return at + (one.after_s or 0.0), "; ".join(filter(None, (told, started)))
+def _woken(run: RecordedRun, blow: Blow) -> tuple[float | None, str]:
+    """Return when a stopped peer took part again, and a description."""
+    if blow.woken_at is None:
+        return None, "not woken before the end"
+    woken = f"woken after {lasted(blow.woken_at - blow.at)}"
+    steps = run.series.steps.x(blow.peer)
+    after = steps[steps > blow.woken_at]
+    if not len(after):
+        return blow.woken_at, f"{woken}, in no round again"
+    first = float(after[0])
+    return first, f"{woken}; in a round again {lasted(first - blow.at)} after it was stopped"
+
+
+def _back(run: RecordedRun, blow: Blow) -> tuple[float | None, str]:
+    """Return when a killed peer took part again, and a description."""
+    started = ""  # Under torchrun no launcher reports it.
+    if blow.started_at is not None:
+        started = f"its process was started after {lasted(blow.started_at - blow.at)}"
+    rejoins = run.view.lives.rejoins
+    found = [each for each in rejoins if (each.peer, each.since) == (blow.peer, blow.at)]
+    if found and (after_s := found[0].after_s) is not None:
+        told = f"in round {found[0].round}, {lasted(after_s)} after its death"
+        return blow.at + after_s, "; ".join(filter(None, (told, started)))
     if found or started:
         return None, f"{started or 'started again'}, and was in no round before the end"
     return None, "never"
@@ -406,36 +345,30 @@ def _back(run: RecordedRun, peer: int, at: float, kind: str) -> tuple[float | No
 
 def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     """Yield peers that were declared dead without an explaining blow, network fault or leave."""
-    told: dict[int, float] = {}
-    over = _over(run)
-    for dead in select(run.events, events.Dead):
-        peer, t = dead.subject, dead.t
-        if t < told.get(peer, 0.0):
+    for silence in run.view.failures.silences:
+        peer, first, dead, back_at = silence.peer, silence.first, silence.dead, silence.back_at
+        if dead is None or dead.t >= run.view.lives.over_at or peer in run.view.lives.leaves:
             continue
-        if t >= over or _explained(run, peer, t) or peer in run.view.leaves:
+        if _explained(run, peer, dead.t):
             continue
-        back = _first(run, events.AliveAgain, t, subject=peer)
-        told[peer] = back.t if back else run.ended
-        skip = _first(run, events.Skip, t - SILENT_MAX_S, subject=peer)
-        begin = skip.t if skip is not None and skip.t < t else t
-        first = f"first skipped by {_by(skip)}; " if skip is not None and begin < t else ""
-        after = f" after {lasted(t - begin)}" if first else ""
+        begin, noticed = first.t, ""
+        if first is not dead:
+            noticed = f"first skipped by {_by(first)}; "
+        after = f" after {lasted(dead.t - begin)}" if noticed else ""
         stood = _stood_still(run, peer, dead.round or 0)
-        load = run.overload(peer, begin)
         cause = "it was paused, as a stopped process is" if stood else ""
-        cause = (
-            "; ".join(filter(None, (cause, load))) or "no fault or end of its process explains it"
-        )
+        cause = "; ".join(filter(None, (cause, run.overload(peer, begin))))
         yield Incident(
-            what=f"fell silent and was declared dead: {cause}",
+            what="fell silent and was declared dead: "
+            + (cause or "no fault or end of its process explains it"),
             kind="silent peer",
             who=(peer,),
             t=begin,
-            round=(skip if first and skip else dead).round,
-            until=back.t if back else None,
-            noticed=f"{first}dead for {_by(dead)}{after}: {dead.reason or 'no answer'}",
-            back=f"alive again after {lasted(back.t - begin)}" if back else "never",
-            effect=impact.effect(begin, back.t if back else None),
+            round=first.round,
+            until=back_at,
+            noticed=f"{noticed}dead for {_by(dead)}{after}: {dead.reason or 'no answer'}",
+            back="never" if back_at is None else f"alive again after {lasted(back_at - begin)}",
+            effect=impact.effect(begin, back_at),
             grave=2,
         )
 
@@ -449,35 +382,26 @@ def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
     """Whether a peer has detected by its own clock, near that round, that it was paused."""
     return any(
         f"{peer} was paused" in reasons
-        for (round_id, _), reasons in run.turns.attempts.items()
+        for (round_id, _), reasons in run.view.turns.attempts.items()
         if abs(round_id - around) <= STOOD_STILL_ROUNDS
     )
-
-
-def _over(run: RecordedRun) -> float:
-    """Return the time from which peers end because they have finished."""
-    ends = [event.t for event in select(run.events, events.Halted) if event.reason != "raised"]
-    return min(ends, default=run.ended + 1)
 
 
 def _explained(run: RecordedRun, peer: int, t: float) -> bool:
     blow = any(
         one.peer == peer and one.at - 0.1 <= t <= max(one.until, one.at + 30.0) + AFTER_S
-        for one in run.view.blows
+        for one in run.view.failures.blows
     )
     return blow or _cut(run, t)
 
 
 def _cut(run: RecordedRun, t: float) -> bool:
     """Whether a network fault was active at a time, or shortly before."""
-    return any(
-        one.at <= t <= (one.over_at if one.over_at is not None else run.ended) + AFTER_S
-        for one in run.view.outages
-    )
+    return any(outage.affects(t) for outage in run.view.failures.outages)
 
 
 def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    for join in run.view.joins:
+    for join in run.view.lives.joins:
         yield Incident(
             what="joined the run",
             who=(join.peer,),
@@ -491,18 +415,19 @@ def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             effect=impact.effect(join.since, None) if join.since is not None else "",
             grave=1,
         )
-    for event in select(run.events, events.Fault):
-        if event.kind == "leave":
-            gone = _first(run, events.Exited, event.t, peer=event.peer)
+    for fault in run.view.failures.injected:
+        if fault.kind == "leave":
+            gone_at = run.view.rows[fault.peer].figures.exited_at
+            is_gone = gone_at is not None and gone_at >= fault.at
             yield Incident(
                 what="was asked to leave (SIGTERM)",
-                who=(event.peer,),
-                t=event.t,
-                round=event.round,
+                who=(fault.peer,),
+                t=fault.at,
+                round=fault.round,
                 until=None,
-                noticed=f"gone after {lasted(gone.t - event.t)}" if gone else NONE,
+                noticed=f"gone after {lasted(gone_at - fault.at)}" if gone_at and is_gone else NONE,
                 back="never: it left",
-                effect=impact.effect(event.t, None),
+                effect=impact.effect(fault.at, None),
                 grave=1,
             )
 
@@ -514,23 +439,20 @@ def _injected(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if isinstance(fault, Slow) and fault.at_s is None:
             told.add(str(fault))
             yield _injection(run, impact, str(fault), None)
-    for event in select(run.events, events.Fault):
-        word = str(event.fault)
-        if word not in told and event.kind not in TOLD and event.kind not in LINK_KINDS:
-            told.add(word)
-            yield _injection(run, impact, word, event)
+    for each in run.view.failures.injected:
+        if each.fault not in told and each.kind not in TOLD and each.kind not in LINK_KINDS:
+            told.add(each.fault)
+            yield _injection(run, impact, each.fault, each)
 
 
-def _injection(
-    run: RecordedRun, impact: Impact, fault: str, began: events.Fault | None
-) -> Incident:
+def _injection(run: RecordedRun, impact: Impact, fault: str, began: Injection | None) -> Incident:
     """Return the incident of a fault. ``began``: None: it lasts for the whole run."""
     is_slow = isinstance(fault_of(fault), Slow)
     who = _victims(fault) or (() if began is None else (began.peer,))
-    over = None if began is None else _first(run, events.FaultOver, began.t, fault=fault)
+    over_at = None if began is None else began.over_at
     effect = _slowness(run, who)
     if began is not None and not is_slow:
-        effect = impact.effect(began.t, None if over is None else over.t)
+        effect = impact.effect(began.at, over_at)
     back = "lasts for the whole run" if began is None else "not over before the end"
     return Incident(
         what="each of its steps takes longer" if is_slow else "a fault was injected by hand",
@@ -538,11 +460,11 @@ def _injection(
         kind="slow peer" if is_slow else "injected fault",
         count=len(who),
         who=who,
-        t=run.began if began is None else began.t,
+        t=run.began if began is None else began.at,
         round=0 if began is None else began.round,
-        until=run.ended if over is None else over.t,
+        until=run.ended if over_at is None else over_at,
         noticed=_smaller(run, who) if is_slow else _suspected(run, who),
-        back=f"over after {lasted(over.t - began.t)}" if over and began else back,
+        back=f"over after {lasted(over_at - began.at)}" if over_at and began else back,
         effect=effect,
         grave=2 if is_slow else 3,
     )
@@ -565,8 +487,8 @@ def _victims(fault: str) -> tuple[int, ...]:
 
 
 def _smaller(run: RecordedRun, who: tuple[int, ...]) -> str:
-    told = [_first(run, events.Share, subject=peer) for peer in who]
-    first = next((each for each in told if each is not None), None)
+    shares = run.view.trust.shares
+    first = next((shares[peer] for peer in who if peer in shares), None)
     if first is None:
         return NONE
     at = _moment(run, first.t, first.round)
@@ -577,15 +499,9 @@ def _smaller(run: RecordedRun, who: tuple[int, ...]) -> str:
 
 
 def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
-    for outage in run.view.outages:
+    for outage in run.view.failures.outages:
         over = outage.over_at
-        stop = (run.ended if over is None else over) + AFTER_S
-        dead: dict[int, float] = {}
-        for event in select(run.events, events.Dead, events.Skip):
-            peer, within = event.subject, outage.at <= event.t <= stop
-            if within and not _was_struck(run, peer, outage.at, event.t):
-                dead.setdefault(peer, event.t)
-        first = min(dead.values(), default=None)
+        first = min(outage.skipped.values(), default=None)
         effects = [_went_on(run, outage)]
         if outage.paused:
             effects.append(f"{peers(outage.paused)} waited for a quorum")
@@ -599,20 +515,15 @@ def _outages(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             what=what,
             fault=_shorten(outage.fault),
             kind="partition" if apart else "network fault",
-            who=apart or tuple(sorted(dead)),
+            who=apart or tuple(sorted(outage.skipped)),
             t=outage.at,
             round=outage.round,
             until=over,
             noticed=f"first peer skipped after {lasted(first - outage.at)}" if first else NONE,
-            back=_mended(run, outage.at, over, stop),
+            back=_mended(outage),
             effect="; ".join(each for each in effects if each),
             grave=4,
         )
-
-
-def _was_struck(run: RecordedRun, peer: int, since: float, until: float) -> bool:
-    """Whether a blow hit the peer between two times, which explains its absence."""
-    return any(blow.peer == peer and since <= blow.at <= until for blow in run.view.blows)
 
 
 def _went_on(run: RecordedRun, outage: PartitionRecord) -> str:
@@ -629,32 +540,24 @@ def _went_on(run: RecordedRun, outage: PartitionRecord) -> str:
     return f"{peers(sorted(went_on))} went on" if went_on else ""
 
 
-def _mended(run: RecordedRun, at: float, over: float | None, stop: float) -> str:
+def _mended(outage: PartitionRecord) -> str:
+    over, back = outage.over_at, outage.back_at
     if over is None:
         return "not over before the end"
-    told = f"whole again after {lasted(over - at)}"
-    back = [
-        event.t
-        for event in select(run.events, events.Restored, events.Resumed)
-        if over <= event.t <= stop + AFTER_S
-    ]
-    return f"{told}; the last peer was back {lasted(max(back) - over)} later" if back else told
+    told = f"whole again after {lasted(over - outage.at)}"
+    return told if back is None else f"{told}; the last peer was back {lasted(back - over)} later"
 
 
 def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     """Yield lost rounds that no outage explains. Consecutive rounds are one incident."""
-    found: dict[int, events.LostRound] = {}
-    for event in select(run.events, events.LostRound):
-        if event.round is not None and not _cut(run, event.t):
-            found.setdefault(event.round, event)
-    groups: list[list[int]] = []
-    for at in sorted(found):
+    lost, groups = run.view.progress.lost, list[list[int]]()
+    for at in sorted(at for at, event in lost.items() if not _cut(run, event.t)):
         if groups and at == groups[-1][-1] + 1:
             groups[-1].append(at)
         else:
             groups.append([at])
     for group in groups:
-        first = found[group[0]]
+        first = lost[group[0]]
         yield Incident(
             what=f"{rounds_word(len(group))} lost: there was no aggregate",
             kind="lost round",
@@ -662,7 +565,7 @@ def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=(),
             t=first.t,
             round=group[0],
-            until=found[group[-1]].t,
+            until=lost[group[-1]].t,
             noticed="at once",
             back=f"after round {group[-1]}",
             effect=first.reason or "",
@@ -672,7 +575,7 @@ def _lost_rounds(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
     for branch in run.commits.given_up:
-        if run.view.outage_at(branch.t) is not None:
+        if run.view.failures.outage_at(branch.t) is not None:
             continue
         yield Incident(
             what="a branch of the history was given up; no network fault explains it",
@@ -700,7 +603,7 @@ def _end(run: RecordedRun) -> list[Incident]:
             what="the launcher was killed, and all peers with it: no end was recorded",
             who=tuple(run.peers),
             t=run.ended,
-            round=_round_at(run, run.ended, run.view.round),
+            round=_round_at(run, run.ended, run.view.progress.round),
             until=None,
             noticed="by no peer: none was left",
             back=NONE,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gossip.launch.report.words import bytes_word, clock
-from gossip.observe import documents
 
 from .charts import Section, TextTable
 from .figures import NONE
@@ -27,13 +26,6 @@ def samples(run: RecordedRun) -> Section:
         f"{len(rows):,} epochs were completed. {twice:,} samples were used twice or more; "
         f"{left:,} were yet to be read at the end of the last one."
     )
-    if run.outcome.samples is not None:
-        total = documents.SampleCounts.pick(run.outcome.samples)
-        found.text.append(
-            "Of this run alone, counted from its commits, without epochs of which another run has "
-            f"read a part: {_count(total.once)} used once, {_count(total.twice)} twice or "
-            f"more, {_count(total.never)} never."
-        )
     shown = rows[-EPOCHS_MAX:]
     return_rows = tuple(
         (str(epoch), f"{once:,}", f"{more:,}", f"{rest:,}", f"{rounds:,}")
@@ -58,16 +50,12 @@ def _epochs(run: RecordedRun) -> list[tuple[int, int, int, int, int]]:
     ]
 
 
-def _count(value: int | None) -> str:
-    return NONE if value is None else f"{value:,}"
-
-
 def saved_states(run: RecordedRun) -> Section:
     found = Section("checkpoints", "Checkpoints")
     if run.saves_to is None:
         found.text.append("The script of this run saved none (peer.steps(N, save=FOLDER) does).")
         return found
-    every = run.view.saves_every
+    every = run.view.progress.saves_every
     found.text.append(
         f"Saved to {run.saves_to}"
         + (f", every {every:,} steps." if every else ".")
@@ -80,8 +68,8 @@ def saved_states(run: RecordedRun) -> Section:
             f"The newest checkpoint{by}: {run.saves_to}/step-{newest.step:09d}. gossip checkpoints "
             "export makes one file of its model, which safetensors.torch.load_file reads."
         )
-    if run.view.not_saved:
-        found.text.append(f"The last one was not written: {run.view.not_saved}")
+    if run.view.lives.not_saved:
+        found.text.append(f"The last one was not written: {run.view.lives.not_saved}")
     rows = tuple(
         (
             f"{one.step:,}",

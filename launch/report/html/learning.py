@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from gossip.launch.report.words import counted, lasted
-from gossip.observe import events, select
 
 from . import curves
 from .charts import Line, LineChart, Mark, Section
@@ -123,7 +122,7 @@ def _speed(run: RecordedRun, marks: tuple[Mark, ...]) -> LineChart | None:
     if not peers:
         return None
     taken = {peer: list[float]() for peer in peers}
-    for event in select(run.events, events.Restored):
+    for event in run.view.lives.restored:
         if event.peer in taken:
             taken[event.peer].append(event.t)
     rows = {peer: _rate(run, peer, np.array(taken[peer]), edges) for peer in peers}

@@ -8,7 +8,7 @@ import numpy as np
 
 from gossip.launch.report.peer_row import PeerRow
 from gossip.launch.report.run_model import RunModel
-from gossip.observe import Event, SubjectEvent, events
+from gossip.observe import Event, SubjectEvent
 
 from .charts import STATES, Span
 from .downsampling import Buckets, Floats
@@ -22,34 +22,14 @@ class Presence:
     def __init__(self, view: RunModel) -> None:
         self._view = view
         self._changes: dict[int, list[tuple[float, str]]] = {}
-        self._held: dict[int, str] = {}  # states that events of rounds do not end
 
     def record(self, event: Event) -> None:
         """Record the states of the peers of an event that the model has applied."""
         if event.peer is None:
             return
-        self._hold(event, event.peer)
         self._record_state(event.t, event.peer)
         if isinstance(event, SubjectEvent):
             self._record_state(event.t, event.subject)
-
-    def _hold(self, event: Event, peer: int) -> None:
-        """Record a state that lasts until the peer reports its end. Events of earlier rounds may
-        arrive later."""
-        match event:
-            case events.Fault(kind="hang"):
-                self._held[peer] = "stopped"
-            case events.Recovering():
-                self._held.setdefault(peer, "starting")
-            case (
-                events.Continued()
-                | events.Exited()
-                | events.Started()
-                | events.Restored()
-                | events.KeptOwnState()
-                | events.NoStateFound()
-            ):
-                self._held.pop(peer, None)
 
     def _record_state(self, t: float, peer: int) -> None:
         row = self._view.rows[peer]
@@ -62,8 +42,8 @@ class Presence:
     def _state(self, row: PeerRow) -> str:
         if row.state in ("gone", "done", "stopped"):
             return row.state
-        if row.peer in self._held:
-            return self._held[row.peer]
+        if row.receiving:
+            return "starting"
         if row.pause:
             return "paused"
         if self._is_lost(row):

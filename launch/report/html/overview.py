@@ -11,7 +11,6 @@ import numpy as np
 
 from gossip.launch.report.participation import WINDOW
 from gossip.launch.report.words import bytes_word, clock, counted, lasted
-from gossip.observe import events, select
 
 from . import curves
 from .charts import Mark, Section, TextTable
@@ -94,7 +93,7 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
 
 def nothing_noticed(run: RecordedRun) -> str:
     """Return the text on a run without incidents."""
-    refused = sum(run.turns.refused.values())
+    refused = sum(run.view.turns.refused.values())
     nothing = "Nothing went wrong that any peer noticed"
     if not refused:
         return f"{nothing}."
@@ -118,15 +117,15 @@ def facts(run: RecordedRun) -> list[Fact]:
         found.append(Fact("Accuracy", number(accuracy)))
     liars = len(run.plan.byzantine)
     found.append(Fact("Peers", f"{len(run.peers):,}", f"{liars} lie (planned)" if liars else ""))
-    took_part = run.view.participation
+    took_part = run.view.progress.participation
     if took_part.mean is not None:
         about = "of those alive"
         if took_part.least is not None:
             about += f"; at least {took_part.least:.0%} in any {WINDOW} rounds"
         found.append(Fact("Took part in a round", f"{took_part.mean:.0%}", about))
     lost = run.outcome.rounds_lost
-    lost = len(run.view.lost_rounds) if lost is None else lost
-    handed = f"{len(run.turns.handed_on):,} went to another server" if run.turns.handed_on else ""
+    lost = len(run.view.progress.lost) if lost is None else lost
+    handed = f"{len(run.handed_on):,} went to another server" if run.handed_on else ""
     found.append(Fact("Rounds lost", f"{lost:,}", handed))
     known = run.outcome.bytes_sent or sent_in_all(run)
     if known:
@@ -140,7 +139,9 @@ def facts(run: RecordedRun) -> list[Fact]:
 def _steps(run: RecordedRun) -> tuple[float, int]:
     """Return the number of completed steps, and of planned ones; 0: not known."""
     each = run.view.local_steps
-    return max(run.view.step * each, run.series.steps.highest), (run.view.steps or 0) * each
+    return max(run.view.progress.step * each, run.series.steps.highest), (
+        run.view.progress.steps or 0
+    ) * each
 
 
 def _when(wall: float) -> str:
@@ -192,17 +193,12 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
 
 def times_of_faults(run: RecordedRun, incidents: list[Incident]) -> str:
     """Return a sentence on the start of the times in a fault plan; "": the plan has no times."""
-    trained = training_began(run)
+    trained = run.view.lives.began_at
     timed = any(re.search(r"@[\d.]+(ms|s|m)\b", one.fault) for one in incidents)
     if trained is None or not timed:
         return ""
     at = clock(run.since(trained), exact=True)
     return f"The times of planned faults (as in @20s) count from when training began, at {at}."
-
-
-def training_began(run: RecordedRun) -> float | None:
-    """Return when the first peer began to train, in seconds since 1970; None: none did."""
-    return min((event.t for event in select(run.events, events.Ready)), default=None)
 
 
 def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:

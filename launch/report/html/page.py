@@ -22,7 +22,7 @@ from . import (
     trusting,
 )
 from .charts import Chart, Section, TextTable
-from .recorded import RecordedRun, read
+from .recorded import RecordedRun
 
 TEMPLATE = "page.html.j2"
 
@@ -65,7 +65,7 @@ def make(folders: Sequence[Path]) -> RunReport:
 
     Raises: ConfigError: One of them cannot be read.
     """
-    runs = [read(folder) for folder in folders]
+    runs = [RecordedRun(folder) for folder in folders]
     _disambiguate_labels(runs)
     befell = [incidents.of(run) for run in runs]
     parts = tuple(

@@ -40,13 +40,13 @@ def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]
             "No weight: updates that the rule left out. Refused by others: results that the peer "
             "made as a server. With small batches both happen to honest peers, too."
         )
-    traffic = _traffic(run)
-    if not traffic:
+    sent = sent_in_all(run)
+    if not sent:
         found.text.append("The number of bytes sent is not known: no node has reported it.")
     else:
         steps = run.series.steps.highest
         rounds = max(1.0, len(run.commits) or steps / run.view.local_steps)
-        sent, silent = sent_in_all(run), len(run.peers) - len(traffic)
+        silent = sum(not row.figures.sent.total for row in run.view.rows.values())
         found.text.append(
             f"Sent in all: {bytes_word(sent)}, {bytes_word(sent / rounds)} a round."
             + (f" Of {counted(silent, 'peer')} it is not known." if silent else "")
@@ -96,49 +96,32 @@ def _machines(run: RecordedRun) -> list[TextTable]:
     return [TextTable(f"Machines{more}", head, rows[:MACHINES_MAX])]
 
 
-def sent_in_all(run: RecordedRun) -> float:
+def sent_in_all(run: RecordedRun) -> int:
     """Return the bytes that all incarnations of all peers reported as sent."""
-    return sum(sent for sent, _ in _traffic(run).values())
-
-
-def _traffic(run: RecordedRun) -> dict[int, tuple[float, float]]:
-    """Return the bytes that all incarnations of each peer reported as sent and as received."""
-    sent, received = run.series.used["sent_bytes"], run.series.used["received_bytes"]
-    return {
-        peer: (float(sent.grown(peer)[-1]), float(received.grown(peer)[-1:].sum()))
-        for peer in sent.peers
-    }
+    return sum(row.figures.sent.total for row in run.view.rows.values())
 
 
 def _table(run: RecordedRun, incidents: list[Incident]) -> TextTable:
     spans = run.spans
     of_all = {peer: spans.get(peer, ()) for peer in run.peers}
     shown = in_trouble(of_all, incidents, curves.LISTED_MAX)
-    traffic = _traffic(run)
-    rows = [_row(run, peer, spans, traffic) for peer in shown]
+    rows = [_row(run, peer, spans) for peer in shown]
     caption = "Each peer"
     if len(shown) < len(run.peers):
         caption = f"The {len(shown)} of {len(run.peers)} peers that had most trouble"
-    head = (*HEAD, *BYTES) if traffic else HEAD
+    head = (*HEAD, *BYTES) if sent_in_all(run) else HEAD
     cut = tuple(row[: len(head)] for row in rows)
     return TextTable(caption, head, cut, frozenset(range(2, len(head))))
 
 
-def _row(
-    run: RecordedRun,
-    peer: int,
-    spans: Mapping[int, tuple[Any, ...]],
-    traffic: Mapping[int, tuple[float, float]],
-) -> tuple[str, ...]:
-    commits, row = run.commits, run.view.rows.get(peer)
+def _row(run: RecordedRun, peer: int, spans: Mapping[int, tuple[Any, ...]]) -> tuple[str, ...]:
+    commits, row = run.commits, run.view.rows[peer]
     steps = run.series.steps.y(peer)
     mine = commits.who == peer
     weights = commits.weight[mine]
     known = weights[np.isfinite(weights)]
-    sent, received = traffic.get(peer, (0.0, 0.0))
-    state = row.state if row is not None else NONE
-    if row is not None and state != "done" and row.exit:
-        state = row.exit
+    sent, received = row.figures.sent.total, row.figures.received.total
+    state = row.exit if row.state != "done" and row.exit else row.state
     if run.state.state == "killed" and state == "training":
         waited = spans.get(peer, ())[-1:] and spans[peer][-1].state == "paused"
         state = f"{'waited for a quorum' if waited else 'trained'} at the last report"
@@ -149,7 +132,7 @@ def _row(
         share(int(mine.sum()), len(commits)),
         share(int((known <= 0).sum()), len(known)),
         f"{int((commits.makers == peer).sum()):,}",
-        f"{run.turns.refused.get(peer, 0):,}",
+        f"{run.view.turns.refused.get(peer, 0):,}",
         lasted(membership.away_s(spans.get(peer, ()))),
         lasted(membership.quarantined_s(spans.get(peer, ()))),
         bytes_word(sent) if sent else NONE,

@@ -7,7 +7,6 @@ from collections import Counter
 import numpy as np
 
 from gossip.launch.report.words import clock, lasted
-from gossip.observe import events, select
 
 from . import curves
 from .charts import Line, LineChart, Mark, Section, TextTable
@@ -38,7 +37,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
                 f"{lasted(float(np.nanmedian(median)))} (median)."
             )
     found.parts.append(_longest(run, duration, who, longest))
-    handed = len(run.turns.handed_on)
+    handed = len(run.handed_on)
     if handed:
         found.text.append(
             f"{handed:,} rounds went to another server. Why, and how often: "
@@ -49,7 +48,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
 
 def reasons_of_turns(run: RecordedRun) -> str:
     """Return the reasons why rounds went to another server, each with its count."""
-    reasons = Counter(_kind(reason) for reason in run.turns.handed_on.values())
+    reasons = Counter(_kind(reason) for reason in run.handed_on.values())
     return "; ".join(f"{reason} ({count:,})" for reason, count in reasons.most_common(5))
 
 
@@ -136,27 +135,23 @@ def why(run: RecordedRun, at: int, duration: float, who: np.ndarray, longest: np
     round_id, stop = int(run.commits.round[at]), float(run.commits.t[at])
     start = stop - duration
     told = []
-    paused = {event.peer for event in select(run.events, events.Paused) if start <= event.t <= stop}
-    if paused:
+    progress, failures = run.view.progress, run.view.failures
+    if paused := {each.peer for each in progress.pauses if start <= each.t <= stop}:
         told.append(f"{peers(paused)} waited for a quorum")
-    cut = run.view.outage_at(stop)
-    if cut is not None and run.view.outages[cut].at >= start:
-        told.append(f"network fault: {run.view.outages[cut].fault}")
-    if round_id in run.turns.handed_on:
-        told.append(f"handed on to another server: {run.turns.handed_on[round_id]}")
-    if round_id in run.turns.late:
-        missing, waited = run.turns.late[round_id]
+    cut = failures.outage_at(stop)
+    if cut is not None and cut.at >= start:
+        told.append(f"network fault: {cut.fault}")
+    if round_id in run.handed_on:
+        told.append(f"handed on to another server: {run.handed_on[round_id]}")
+    if round_id in run.view.turns.late:
+        missing, waited = run.view.turns.late[round_id]
         loads = {run.overload(peer, start) for peer in missing} - {""}
         why_late = f"; {', '.join(sorted(loads))}" if loads else ""
         told.append(f"{peers(missing)} came too late (waited {lasted(waited)}{why_late})")
-    skipped = {
-        event.subject
-        for event in select(run.events, events.Skip, events.Dead)
-        if start <= event.t <= stop
-    }
+    skipped = {each.peer for each in failures.silences if start <= each.first.t <= stop}
     if skipped and cut is None:  # In a partition each side skips the other.
         told.append(f"{peers(skipped)} fell silent")
-    if any(start <= event.t <= stop for event in select(run.events, events.LostRound)):
+    if any(start <= each.t <= stop for each in progress.lost.values()):
         told.append("rounds before it were lost")
     if not told and who[at] >= 0 and longest[at] > duration / 2:
         told.append(

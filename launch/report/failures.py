@@ -1,0 +1,287 @@
+"""Failures in a run, injected or not: deaths, pauses of processes, faults of the network, silent
+peers, lost stages and replicas that differ. Each has its detection and its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossip.faults import LINK_KINDS
+from gossip.observe import events
+from gossip.run import in_words, text_of
+
+from . import divergence
+from .happenings import (
+    SLACK_S,
+    Blow,
+    Injection,
+    PartitionRecord,
+    Silence,
+    StageLoss,
+    sides_of,
+)
+from .lives import EXIT_ASKED
+from .peer_row import PeerRow
+from .sentences import EVER, QUIET_S
+from .stages import describe_rebuilt_stage, describe_unlike_profile
+from .words import at_round, counted
+
+if TYPE_CHECKING:
+    from .run_model import RunModel
+
+WAKING_S = 1.0  # Time that a stopped peer needs to catch up.
+NOTICED_S = 10.0  # A death noticed later than this after a hang has another cause.
+DIVERGENCES_MAX = 100
+
+
+class Failures:
+    """Failures, in the order of their reports.
+
+    Attributes:
+        injected: Faults that were injected, also by a drill. ``drills``: orders of drills.
+        blows: Faults that hit a process, and unplanned deaths.
+        silences: Times in which others had no reply of a peer, for whatever reason.
+        restarts, hangs: Peer that a fault has killed, or stopped -> seconds until the launcher is
+            to start or wake it. The launcher removes what it has done.
+    """
+
+    def __init__(self, run: RunModel) -> None:
+        self._run = run
+        self.injected: list[Injection] = []
+        self.drills: list[events.Drill] = []
+        self.blows: list[Blow] = []
+        self.outages: list[PartitionRecord] = []
+        self.silences: list[Silence] = []
+        self.lost_stages: list[StageLoss] = []
+        self.divergences: list[events.Divergence] = []
+        self.restarts: dict[int, float] = {}
+        self.hangs: dict[int, float] = {}
+        self._silent: dict[int, Silence] = {}  # silences that are not over
+
+    def blow(self, peer: int) -> Blow | None:
+        """Return the last blow that hit the peer."""
+        return next((blow for blow in reversed(self.blows) if blow.peer == peer), None)
+
+    def outage_at(self, t: float) -> PartitionRecord | None:
+        """Return the last outage at a time, or shortly before it."""
+        on = [
+            each
+            for each in self.outages
+            if each.at - SLACK_S <= t <= (t if each.over_at is None else each.over_at + WAKING_S)
+        ]
+        return on[-1] if on else None
+
+    # --- injected faults --------------------------------------------------------------------------
+
+    def _on_fault(self, event: events.Fault, row: PeerRow) -> list[str]:
+        kind, at = str(event.kind), event.round or 0
+        fault, seconds = event.fault or "", event.seconds or 0.0
+        self.injected.append(Injection(fault, kind, row.peer, event.round, event.t))
+        if kind in ("crash", "restart", "hang"):
+            over = event.t + seconds + WAKING_S if kind == "hang" else 0.0
+            self.blows.append(
+                Blow(row.peer, row.incarnation, kind, at, event.t, True, fault, until=over)
+            )
+        if kind == "restart":
+            self.restarts[row.peer] = seconds
+        if kind == "hang":
+            self.hangs[row.peer] = seconds
+            row.state = "stopped"
+            return [f"* injected: SIGSTOP peer {row.peer} for {seconds:g} s at round {at}"]
+        if kind in ("crash", "restart"):
+            serving = ", which serves it" * fault.startswith("crash:server")
+            return [f"* injected: SIGKILL peer {row.peer}{serving} at round {at}"]
+        if kind == "leave":
+            return [f"* injected: SIGTERM peer {row.peer} at round {at}"]
+        if kind not in LINK_KINDS:
+            return [f"* injected: {fault or kind} by peer {row.peer}"]
+        if any(
+            each.fault == fault and each.over_at is None and event.t - each.at < QUIET_S
+            for each in self.outages
+        ):
+            return []  # If peers cannot record which of them reports the fault, all do.
+        self.outages.append(PartitionRecord(fault, at, event.t, sides=sides_of(fault)))
+        return [f"* injected: {fault} at round {at}"]
+
+    def _on_fault_over(self, event: events.FaultOver, row: PeerRow) -> list[str]:
+        known = [each for each in self.outages if each.fault == event.fault]
+        on = [each for each in known if each.over_at is None]
+        for outage in on:
+            outage.over_at = event.t
+        for each in self.injected:
+            if each.fault == event.fault and each.over_at is None:
+                each.over_at = event.t
+        return [] if known and not on else [f"* over: {event.fault} at round {event.round}"]
+
+    def _on_continued(self, event: events.Continued, row: PeerRow) -> None:
+        row.state = "here"
+        if (blow := self.blow(row.peer)) is not None:
+            blow.woken_at = blow.woken_at or event.t
+
+    def _on_drill(self, event: events.Drill) -> None:
+        self.drills.append(event)
+
+    # --- deaths and silences ----------------------------------------------------------------------
+
+    def _on_exited(self, event: events.Exited, row: PeerRow) -> list[str]:
+        """Record an unplanned death."""
+        last = self.blow(row.peer)
+        told = last is not None and last.kind != "hang" and last.incarnation == row.incarnation
+        if event.code in (0, EXIT_ASKED) or event.stopping or told:
+            return []
+        kind = "raised" if event.signal is None else "killed"
+        blow = Blow(row.peer, row.incarnation, kind, row.round, event.t, False)
+        self.blows.append(blow)
+        if kind == "killed":
+            return [f"x peer {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan"]
+        halted = self._run.lives.halted.get(row.peer)
+        if halted is not None and halted.reason == "raised":
+            blow.raised = halted
+        return []  # The launcher prints the error.
+
+    def _slept(self, peer: int, since: float, until: float) -> bool:
+        """Whether the peer was stopped at any time between ``since`` and ``until``."""
+        return any(
+            other.peer == peer and other.at <= until and since <= other.until
+            for other in self.blows
+            if other.kind == "hang"
+        )
+
+    def _on_noticed(
+        self, event: events.Dead | events.Skip, row: PeerRow, subject: PeerRow
+    ) -> list[str]:
+        subject.skipped_by.add(row.peer)
+        self._record_silence(event)
+        blow = self.blow(subject.peer)
+        for each in self.outages:
+            if each.affects(event.t) and (blow is None or not each.at <= blow.at <= event.t):
+                each.skipped.setdefault(subject.peer, event.t)
+        if isinstance(event, events.Skip):
+            subject.figures.skipped_for = text_of(event.reason) or ""
+        if subject.left or subject.state == "done":
+            return []
+        if blow is not None and (
+            blow.returned or event.t < blow.at - SLACK_S or 0.0 < blow.until < event.t - NOTICED_S
+        ):
+            blow = None  # The event is about another time: a peer that was cut off reports late.
+        # A stopped peer cannot notice a death.
+        if blow is not None and not self._slept(row.peer, blow.at, event.t):
+            blow.noticed(event, row.peer)
+        if not isinstance(event, events.Skip):
+            return self._died(row, subject, event, blow)
+        line = f"! peer {subject.peer} skipped by peer {row.peer}"
+        if blow is not None and not blow.told_skip:
+            blow.told_skip = True
+            return [f"{line} after {(event.t - blow.at) * 1000:.0f} ms: {event.reason}"]
+        if blow is not None or self._run.lives.is_ending(event.t) or self._is_through(row, event):
+            return []
+        return self._run.speaker.once(event, subject.peer, f"{line}: {event.reason}")
+
+    def _record_silence(self, event: events.Dead | events.Skip) -> None:
+        silence = self._silent.get(event.subject)
+        if silence is None:
+            silence = self._silent[event.subject] = Silence(event.subject, event)
+            self.silences.append(silence)
+        if isinstance(event, events.Dead) and silence.dead is None:
+            silence.dead = event
+
+    def _died(
+        self, row: PeerRow, subject: PeerRow, event: events.Dead, blow: Blow | None
+    ) -> list[str]:
+        """Return the lines about a peer that declares another dead. ``blow``: the fault that
+        explains it."""
+        accuser = row.peer if event.by is None else event.by
+        declared = f"x peer {subject.peer} declared dead by peer {accuser}"
+        if blow is not None and not blow.told_dead:
+            blow.told_dead = True
+            skip = (
+                f"; {counted(len(blow.skips), 'peer')} skipped it within {blow.skip_ms:.0f} ms"
+                if blow.skips and blow.skip_ms is not None
+                else ""
+            )
+            return [f"{declared} after {event.t - blow.at:.1f} s{skip}"]
+        outage = self.outage_at(event.t)
+        if blow is None and outage is not None and outage.is_between(row.peer, subject.peer):
+            line = (
+                f"! peer {subject.peer} is dead for peer {row.peer}: the partition is between them"
+            )
+            return self._run.speaker.once(event, ("apart", subject.peer), line)
+        return [] if blow is not None else self._run.speaker.once(event, subject.peer, declared)
+
+    def _is_through(self, row: PeerRow, event: events.Skip) -> bool:
+        """Whether the peer had completed all steps at the event. If the link to another peer closes
+        then, that peer has completed them, too; its announcement of the end may come later."""
+        steps = self._run.progress.steps
+        if steps is None or event.round is None:
+            return False
+        since = event.round - (row.round + 1)  # rounds that its events have not reported yet
+        return row.step + since >= steps
+
+    def _on_unskipped(
+        self, event: events.Unskip | events.AliveAgain, row: PeerRow, subject: PeerRow
+    ) -> None:
+        subject.skipped_by.discard(row.peer)
+        silence = self._silent.get(subject.peer)
+        is_back = isinstance(event, events.AliveAgain)
+        if silence is not None and (not subject.skipped_by or (is_back and silence.dead)):
+            self._silent.pop(subject.peer).back_at = event.t
+        blow = self.blow(subject.peer)
+        if is_back and blow is not None and event.t > blow.at:
+            blow.returned = True
+
+    # --- network ----------------------------------------------------------------------------------
+
+    def _on_paused(self, event: events.Paused, row: PeerRow) -> None:
+        if (outage := self.outage_at(event.t)) is not None:
+            outage.paused.add(row.peer)
+
+    def _on_minority_continues(self, event: events.MinorityContinues, row: PeerRow) -> None:
+        if (outage := self.outage_at(event.t)) is not None:
+            outage.alone.update(event.alive or ())
+
+    def _on_came_back(self, event: events.Resumed | events.Restored, row: PeerRow) -> None:
+        for each in self.outages:
+            each.record_return(event.t)
+
+    # --- stages, replicas, files ------------------------------------------------------------------
+
+    def _on_stage_changed(
+        self, event: events.StageLost | events.StageBack | events.StageRebuilt, row: PeerRow
+    ) -> list[str] | None:
+        lost = [each for each in self.lost_stages if each.stage == event.stage]
+        last = lost[-1] if lost else None
+        if isinstance(event, events.StageRebuilt):
+            row.state = "training"
+            if last is None or last.rebuilt is not None:
+                last = StageLoss(event.stage, event.t, event.round)
+                self.lost_stages.append(last)
+            last.rebuilt, last.is_away = event, False
+            return [f"+ {describe_rebuilt_stage(event)}"]
+        if isinstance(event, events.StageBack):
+            if last is not None:
+                last.is_away = False
+        elif last is None or last.rebuilt is not None:
+            self.lost_stages.append(StageLoss(event.stage, event.t, event.round, is_away=True))
+        elif not last.is_away:  # A second report of the same loss is another peer's.
+            last.at, last.round, last.is_away = event.t, event.round, True
+        return None
+
+    def _on_is_unlike_profile(
+        self, event: events.UnlikeProfile, row: PeerRow, subject: PeerRow
+    ) -> list[str]:
+        """Return the line about the difference from the profile. The first report counts."""
+        line = f"! peer {subject.peer} {describe_unlike_profile(event)}"
+        return [line] if self._run.speaker.is_due(event, subject.peer, EVER) else []
+
+    def _on_divergence(self, event: events.Divergence, row: PeerRow) -> list[str]:
+        if not event.peers_differ:
+            return [f"! {divergence.describe(event)}"]
+        if len(self.divergences) < DIVERGENCES_MAX:
+            self.divergences.append(event)
+        return [f"! peer {row.peer} {divergence.describe(event)}"]
+
+    def _on_write_failed(self, event: events.CannotWrite, row: PeerRow) -> list[str]:
+        why = str(event.why)
+        message, hint = in_words(str(event.path), why)
+        # Each process reports it once, and they share the disk.
+        is_due = self._run.speaker.is_due(event, why, EVER)
+        return [f"! {message}", f"  {hint}"] if is_due else []

@@ -1,0 +1,244 @@
+"""Lives of a run's peers: start, admission, return and end of their processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from gossip.observe import events
+
+from .happenings import RejoinRecord, RestartRecord
+from .peer_row import PeerRow
+from .words import at_round, numbers
+
+if TYPE_CHECKING:
+    from .run_model import RunModel
+
+EXIT_ASKED = 143  # Exit code of a trainer that left in order after SIGTERM.
+UNMET_S = 10.0  # Peers report every 5 s which peers they wait for.
+ENDING_S = 5.0  # Finished peers close their links one after the other.
+
+
+class Lives:
+    """Lives of the peers.
+
+    Attributes:
+        spawned: Peers that a launcher has started.
+        ready: Peers that began to train. ``began_at``: time of the first; None: none did.
+        joins: Peers that joined the run. ``rejoins``: returns after an end.
+        leaves: Peer that left on request before the end -> its last round.
+        own_restarts: Restarts after unplanned deaths.
+        halted: Last report of each peer about its end.
+        restored: States of others that peers have loaded.
+        unconfirmed: Peers that ended without confirmation that others have the same parameters.
+        unannounced: Peer without an address on record -> why.
+        launcher_ends: Ends of launchers.
+    """
+
+    def __init__(self, run: RunModel) -> None:
+        self._run = run
+        self.spawned: set[int] = set()
+        self.ready: set[int] = set()
+        self.began_at: float | None = None
+        self.joins: list[RejoinRecord] = []
+        self.rejoins: list[RejoinRecord] = []
+        self.leaves: dict[int, int] = {}
+        self.own_restarts: list[RestartRecord] = []
+        self.halted: dict[int, events.Halted] = {}
+        self.restored: list[events.Restored] = []
+        self.unconfirmed: set[int] = set()
+        self.unannounced: dict[int, str] = {}
+        self.launcher_ends: list[events.LauncherEnded] = []
+        self._early_ends = {-1}  # steps
+        # peer -> peers that it waits for at the start, and when it last reported them
+        self._unmet: dict[int, tuple[frozenset[int], float]] = {}
+
+    def have_begun(self, peers: Iterable[int]) -> bool:
+        """Whether one of the peers trains, or has finished."""
+        return any(self._run.rows[peer].state in ("training", "done") for peer in peers)
+
+    @property
+    def here(self) -> list[int]:
+        away = ("starting", "gone", "elsewhere")
+        return [row.peer for row in self._run.rows.values() if row.state not in away]
+
+    @property
+    def missing(self) -> list[int]:
+        return [row.peer for row in self._run.rows.values() if row.state == "starting"]
+
+    def unmet(self, now: float) -> set[int]:
+        """Return the peers that others wait for at the start: they have not started, have not
+        finished ``prepare``, or have no connection."""
+        return {
+            peer
+            for lacks, said_at in self._unmet.values()
+            if now - said_at < UNMET_S
+            for peer in lacks
+        }
+
+    def awaited(self, now: float) -> list[int]:
+        """Return all peers that the start is known to wait for."""
+        return sorted(self.unmet(now).union(self.missing))
+
+    @property
+    def not_saved(self) -> str:
+        """Why the last checkpoint was not written: the reason of all peers that finished, or of all
+        that were stopped; "": it was written."""
+        done = [p for p, row in self._run.rows.items() if row.state == "done"] or [*self.halted]
+        said = [end.not_saved for end in map(self.halted.get, done) if end is not None]
+        return said[0] or "" if said and all(said) and len(said) == len(done) else ""
+
+    @property
+    def over_at(self) -> float:
+        """Time from which peers end because they have finished; infinity: none has."""
+        ends = [end.t for end in self.halted.values() if end.reason != "raised"]
+        return min(ends, default=float("inf"))
+
+    def is_ending(self, t: float) -> bool:
+        """Whether peers close their links because the run ends."""
+        ends = [event.t for event in self.halted.values() if not event.exit_code]
+        return any(0 <= t - end < ENDING_S for end in ends)
+
+    def _is_new(self, row: PeerRow) -> bool:
+        """Whether this incarnation of the peer joined during the run."""
+        return any(join.is_of(row.peer, row.incarnation) for join in self.joins)
+
+    # --- start ------------------------------------------------------------------------------------
+
+    def _on_spawned(self, event: events.Spawned, row: PeerRow) -> None:
+        self.spawned.add(row.peer)
+        row.figures.started_at = event.t
+        if event.joins:
+            self.joins.append(RejoinRecord(row.peer, event.incarnation or 0, event.t))
+            row.state = "starting"
+        elif event.incarnation and (blow := self._run.failures.blow(row.peer)) is not None:
+            blow.started_at = blow.started_at or event.t
+        row.host = event.host or row.host
+        # The peer may end before its own first event.
+        row.incarnation = event.incarnation or 0
+        waits = [each for each in self.own_restarts if each.peer == row.peer]
+        if waits and waits[-1].number is not None and waits[-1].incarnation is None:
+            waits[-1].incarnation = row.incarnation
+
+    def _on_waiting(self, event: events.Waiting, row: PeerRow) -> list[str]:
+        if self._is_new(row):
+            line = f"! peer {row.peer} has waited {event.waited_s} s to be admitted"
+            return self._run.speaker.once(event, row.peer, line)
+        if event.missing is not None:
+            self._unmet[row.peer] = frozenset(event.missing), event.t
+        return []
+
+    def _on_started(self, event: events.Started, row: PeerRow) -> None:
+        row.state, row.exit, row.left, row.asked = "here", "", False, False
+        row.figures.started_at = event.t
+        row.pause, row.receiving = "", False
+        row.incarnation = event.incarnation or 0
+        row.host = event.host or row.host
+        self.unannounced.pop(row.peer, None)
+        if row.incarnation > 0 and not self._is_new(row):
+            last = self._run.failures.blow(row.peer)
+            since = last.at if last else None
+            self.rejoins.append(RejoinRecord(row.peer, row.incarnation, since, event.t))
+
+    def _on_unannounced(self, event: events.Unannounced, row: PeerRow) -> None:
+        self.unannounced[row.peer] = str(event.why)
+
+    def _on_announced(self, event: events.Announced, row: PeerRow) -> None:
+        self.unannounced.pop(row.peer, None)
+
+    def _on_ready(self, event: events.Ready, row: PeerRow) -> list[str]:
+        self.ready.add(row.peer)
+        self.began_at = event.t if self.began_at is None else min(self.began_at, event.t)
+        row.state, row.figures.trained_at = "training", event.t
+        present = event.present
+        without = set() if present is None else self.unmet(event.t).difference(present)
+        line = (
+            f"! it begins without {numbers(without)}: those that come later take the state of the "
+            "others"
+        )
+        return self._run.speaker.once(event, None, line) if without else []
+
+    def _on_joined(self, event: events.Joined, row: PeerRow, subject: PeerRow) -> list[str]:
+        if subject.state != "elsewhere" or self._is_new(row):
+            return []
+        line = f"+ peer {subject.peer} has joined"
+        return self._run.speaker.once(event, subject.peer, line)
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def _on_recovering(self, event: events.Recovering, row: PeerRow) -> list[str]:
+        row.receiving = True
+        reason = str(event.reason)
+        return [f"~ peer {row.peer} changes sides: {reason}"] if "branch" in reason else []
+
+    def _on_received_none(
+        self, event: events.KeptOwnState | events.NoStateFound, row: PeerRow
+    ) -> None:
+        row.receiving = False
+
+    def _on_restored(self, event: events.Restored, row: PeerRow) -> None:
+        self.unconfirmed.discard(row.peer)
+        self.restored.append(event)
+        row.state, row.receiving, row.figures.trained_at = "training", False, event.t
+
+    def _on_round(self, event: events.Round, row: PeerRow) -> None:
+        row.figures.trained_at = event.t
+        for arrival in (*self.rejoins, *self.joins):
+            if arrival.is_of(row.peer, row.incarnation):
+                arrival.record_participation(row.round, event.t)
+
+    def _on_used(self, event: events.Usage, row: PeerRow) -> None:
+        self._run.machines.record_usage(row.host, event)
+        row.figures.record_usage(event)
+
+    # --- end --------------------------------------------------------------------------------------
+
+    def _on_ends_unconfirmed(self, event: events.UnconfirmedResult, row: PeerRow) -> None:
+        self.unconfirmed.add(row.peer)
+
+    def _on_has_left(self, event: events.Left, row: PeerRow, subject: PeerRow) -> None:
+        subject.left = True
+
+    def _on_halted(self, event: events.Halted, row: PeerRow) -> list[str]:
+        self.halted[row.peer] = event
+        row.figures.record_traffic(event.traffic or {})
+        # The node of a killed trainer reports this after the trainer's end.
+        row.state = "done" if row.state != "gone" else "gone"
+        if event.round is not None:
+            self._run.progress.finish(row, event.round)
+        steps = self._run.progress.steps
+        early = event.reason == "finished" and row.step < (steps or 0)
+        if not early or row.step in self._early_ends:
+            return []
+        self._early_ends.add(row.step)
+        return [f"~ peer {row.peer} ended after {row.step} of {steps} rounds"]
+
+    def _on_exited(self, event: events.Exited, row: PeerRow) -> list[str]:
+        """Record the end of a peer's process, from its launcher: exit code or signal, and whether
+        it was planned."""
+        row.exit, row.asked, row.receiving = event.how or "", bool(event.stopping), False
+        row.figures.exited_at = event.t
+        row.state = "done" if event.code == 0 else "gone"
+        for other in self._run.rows.values():
+            other.skipped_by.discard(row.peer)
+        if event.code != EXIT_ASKED:
+            return []
+        self.leaves[row.peer] = row.round
+        left = f"- peer {row.peer} has left {at_round(row.round)}: it was asked to"
+        return [] if event.stopping else [left]
+
+    def _on_restarting(self, event: events.Restarting, row: PeerRow) -> list[str]:
+        number, wait_s = event.number or 0, event.wait_s or 0.0
+        why = str(event.why)
+        self.own_restarts.append(RestartRecord(row.peer, row.round, why, number, wait_s))
+        of = f"restart {number} of {event.of}"
+        return [f"+ peer {row.peer} is restarted in {wait_s:g} s ({of}): {why}"]
+
+    def _on_restarts_used_up(self, event: events.RestartsUsedUp, row: PeerRow) -> list[str]:
+        why, of = str(event.why), event.of or 0
+        self.own_restarts.append(RestartRecord(row.peer, row.round, why, None))
+        used = "its restart is" if of == 1 else f"its {of} restarts are"
+        return [f"x peer {row.peer} is not restarted, {used} used up: {why}"]
+
+    def _on_launcher_ended(self, event: events.LauncherEnded) -> None:
+        self.launcher_ends.append(event)

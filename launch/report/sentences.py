@@ -1,0 +1,138 @@
+"""Sentences about events, for the screen of a run. Parts of the model add those that depend on more
+than the event."""
+
+from __future__ import annotations
+
+import string
+from typing import Any, NamedTuple
+
+from gossip.observe import Event, events
+from gossip.run import ROOM_HINT
+
+from .words import counted, named, numbers
+
+QUIET_S = 2.0
+"""Minimum time between two sentences of a kind about the same subject, in seconds."""
+EVER = float("inf")
+
+
+class Sentence(NamedTuple):
+    """Sentence about a kind of event.
+
+    Attributes:
+        text: Template with fields of the event. Peers are ``0-2,5``, or ``peers 0-2,5`` in
+            ``{x:named}``. ``{x:update}`` is a count, such as ``3 updates``.
+        quiet_s: Time after a sentence in which a further one about the same subject is omitted.
+        about: Field with the subject; "": the run.
+    """
+
+    text: str
+    quiet_s: float = 0.0
+    about: str = ""
+
+
+SENTENCES: dict[type[Event], Sentence] = {
+    events.AliveAgain: Sentence("~ peer {subject} is back", QUIET_S, "subject"),
+    events.Error: Sentence("! peer {peer}: {message}"),
+    events.EventsSuppressed: Sentence(
+        "! events.jsonl has only some of the events {of} about {about}, and counts the others",
+        QUIET_S,
+        "about",
+    ),
+    events.Fork: Sentence("! peer {peer} sees a fork at round {round}", QUIET_S, "peer"),
+    events.IdenticalUpdates: Sentence(
+        "! the updates of {peers:named} are the same to the last bit: they learn from the same "
+        "batches, and count as one. Read data through peer.shard(loader), or draw it without a "
+        "seed of your own",
+        EVER,
+    ),
+    events.Lingering: Sentence(
+        "~ peer {peer} is done; it waits for {for_:named} up to {at_most_s} s", QUIET_S
+    ),
+    # Lost rounds mostly come in series. The summary counts them.
+    events.LostRound: Sentence("! round {round} is lost: {reason}", QUIET_S),
+    events.MinorityContinues: Sentence(
+        "! {alive:named} of {of} go on alone from round {round}: the others are dead for them"
+    ),
+    events.Notice: Sentence("! peer {peer}: {message} ({hint})"),
+    events.Over: Sentence("~ peer {peer}: {message}"),
+    events.PassedOver: Sentence(
+        "~ peer {subject} serves no more for a while: its results did not come", QUIET_S, "subject"
+    ),
+    events.Paused: Sentence(
+        "|| paused at round {round}: alive are {alive}, a round needs {need} {why}", QUIET_S
+    ),
+    events.ReducedTolerance: Sentence(
+        "! {updates:update} in round {round}: f={f} of {wanted}", QUIET_S
+    ),
+    events.Restored: Sentence("+ peer {peer} re-synced from peer {from_} at round {round}"),
+    events.Resumed: Sentence("~ going on: alive are {alive}", QUIET_S),
+    events.ServesAgain: Sentence("~ peer {subject} serves again", QUIET_S, "subject"),
+    events.StageLost: Sentence(
+        "x stage {stage} has lost all its peers ({peers}): the others wait for one",
+        QUIET_S,
+        "stage",
+    ),
+    events.Unannounced: Sentence(
+        "! peers cannot meet: cannot write {path} ({why}), where they look for each other\n"
+        f"  {ROOM_HINT}",
+        QUIET_S,
+    ),
+    events.UnconfirmedResult: Sentence(
+        "! peer {peer} ends unconfirmed: {same} peers hold its last parameters, {other} hold "
+        "others; silent: {silent}"
+    ),
+}
+
+
+class Speaker:
+    """Sentences that are due."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[type[Event], object], float] = {}
+
+    def render(self, event: Event) -> list[str]:
+        """Return the lines about an event: its sentence, if there is one and it is due."""
+        found = SENTENCES.get(type(event))
+        if found is None:
+            return []
+        text, quiet_s, about = found
+        if quiet_s and not self.is_due(event, getattr(event, about) if about else None, quiet_s):
+            return []
+        return [self.format(line, event) for line in text.split("\n")]
+
+    @staticmethod
+    def format(text: str, event: Event) -> str:
+        """Return a template with the fields of an event."""
+        return _FORMAT.vformat(text, (), _Fields(event)).rstrip()
+
+    def once(self, event: Event, about: object, *lines: str) -> list[str]:
+        """Return the lines if they are due."""
+        return [*lines] if self.is_due(event, about) else []
+
+    def is_due(self, event: Event, about: object, quiet_s: float = QUIET_S) -> bool:
+        """Whether no event of this kind about the same subject had lines in the last
+        ``quiet_s``."""
+        last = self._last.get((type(event), about))
+        self._last[type(event), about] = event.t
+        return last is None or event.t - last >= quiet_s
+
+
+class _Fields(dict[str, Any]):
+    """Fields of an event, with their defaults."""
+
+    def __init__(self, event: Event) -> None:
+        self._event = event
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(self._event, name)
+
+
+class _Format(string.Formatter):
+    def format_field(self, value: Any, spec: str) -> str:
+        if isinstance(value, list):
+            return named(value) if spec else numbers(value) or "none"
+        return counted(value or 0, spec) if spec else "" if value is None else str(value)
+
+
+_FORMAT = _Format()
