@@ -20,7 +20,6 @@ if TYPE_CHECKING:
         ResultRoom,
         Transport,
     )
-    from .chunks import checksum
     from .codec import (
         HEADER_BYTES_MAX,
         PARSER_ERRORS,

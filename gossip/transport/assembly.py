@@ -37,7 +37,6 @@ from .chunks import (
     LENT,
     NEXT,
     NEXT_MARK,
-    checksum,
     chunk_of,
     view_of,
 )
@@ -52,8 +51,8 @@ STALLED_S = 10.0
 TOLD_EVERY_S = 0.1
 """Interval of the reports of a payload that is being received, in seconds."""
 BLOCK_BYTES = 2**19
-"""Bytes to copy at once of a payload in shared memory. They stay in the cache until their checksums
-are computed."""
+"""Bytes to copy at once of a payload in shared memory. They stay in the cache until their facts
+are worked out."""
 POOLED_BYTES = 2**17
 """Payloads of vectors of at least this size come into memory that is used again."""
 ORPHANED_S = 1.0
@@ -140,11 +139,9 @@ class IncomingPayload:
 
     __slots__ = (
         "_digest",
-        "_expected",
         "_finite",
         "_is_vector",
         "_raw",
-        "_sum",
         "chunk_bytes",
         "deadline",
         "envelope",
@@ -159,22 +156,16 @@ class IncomingPayload:
         self,
         envelope: Envelope,
         nbytes: int,
-        expected_sum: int | None,
         now: float = 0.0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
-        """
-        Args:
-            expected_sum: The checksum that it must have; None: whatever.
-            chunk_bytes: What the lane carries at once.
-        """
+        """Args: ``chunk_bytes``: Largest chunk of the lane."""
         self.envelope, self.nbytes = envelope, nbytes
         self.chunk_bytes = chunk_of(nbytes, chunk_bytes)
         self.index = self.filled = 0
         self.patience_s = STALLED_S
         self.deadline = now + self.patience_s
         self.tell_at = now + TOLD_EVERY_S  # what is here sooner needs no word
-        self._expected, self._sum = expected_sum, 0
         self._finite = True
         self._raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
         kind = type(envelope.message)
@@ -206,7 +197,7 @@ class IncomingPayload:
         )
 
     def copy_from(self, source: NDArray[np.uint8]) -> bool:
-        """Copy the next chunk of a payload in ``source``, unless it stays there. Its checksums are
+        """Copy the next chunk of a payload in ``source``, unless it stays there. Its facts are
         those of the copy, as the source may change at any time. Return whether it was the last
         chunk."""
         if not self.stays_in(source):
@@ -219,8 +210,6 @@ class IncomingPayload:
         chunk = self._raw
         if self.nbytes > self.chunk_bytes:
             chunk = chunk[self.filled : self.filled + self.chunk_bytes]
-        if self._expected is not None:
-            self._sum += checksum(chunk)
         if self._digest is not None:
             self._digest.update(view_of(chunk))
         if self._is_vector:
@@ -237,10 +226,8 @@ class IncomingPayload:
         told = self.envelope
         return (Arriving(told.sender, told.incarnation, told.message, self.filled, self.nbytes),)
 
-    def finish(self) -> Received | None:
-        """Return the complete message; None if the checksum does not fit."""
-        if self._expected is not None and self._sum & 0xFFFF_FFFF_FFFF_FFFF != self._expected:
-            return None
+    def finish(self) -> Received:
+        """Return the complete message."""
         digest, parts = (b"", ()) if self._digest is None else self._digest.digests()
         data = from_bytes(self._raw) if self._is_vector else self._raw
         payload = Payload(data, self.nbytes, self._finite, digest, parts)
@@ -332,15 +319,11 @@ class Reception:
     """Receiver of what the inbound bulk lanes read: it checks headers and assembles payloads.
 
     Args:
-        chunk_bytes: Bytes that the lane carries at once.
-        summed: Whether payloads come with a checksum.
+        chunk_bytes: Largest chunk of the lane.
     """
 
-    def __init__(
-        self, gate: HeaderFilter, chunk_bytes: int = CHUNK_BYTES, *, summed: bool = True
-    ) -> None:
+    def __init__(self, gate: HeaderFilter, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.gate, self.traffic, self.chunk_bytes = gate, gate.traffic, chunk_bytes
-        self.summed = summed
         self.assembly = Assembly(gate.traffic)
         self.room: ResultRoom | None = None
         self.updates_stay = False
@@ -364,17 +347,11 @@ class Reception:
         belongs to none."""
         mark = header[0] if header else 0
         if mark == FIRST_MARK and FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
-            _, transfer, nbytes, expected_sum = FIRST.unpack_from(header)
+            _, transfer, nbytes = FIRST.unpack_from(header)
             envelope = self.gate.bulk(memoryview(header)[FIRST.size :], nbytes, owner)
             if envelope is None:
                 return None
-            incoming = IncomingPayload(
-                envelope,
-                nbytes,
-                expected_sum if self.summed else None,
-                now,
-                self.chunk_bytes,
-            )
+            incoming = IncomingPayload(envelope, nbytes, now, self.chunk_bytes)
             self._place(incoming)
             if nbytes > incoming.chunk_bytes or len(self.assembly):
                 self.assembly.begin(connection, transfer, incoming)
@@ -420,7 +397,7 @@ class Reception:
         if source is None:
             self.traffic.drop("malformed")
             return transfer, None
-        incoming = IncomingPayload(envelope, nbytes, None, now, BLOCK_BYTES)
+        incoming = IncomingPayload(envelope, nbytes, now, BLOCK_BYTES)
         if self.updates_stay and isinstance(envelope.message, Update):
             source = watched_view(source, partial(self.let_go.append, (connection, transfer)))
             incoming.stay_in(source)
@@ -445,8 +422,5 @@ class Reception:
             self.assembly.done(connection)
         elif incoming.grow():
             self.assembly.done(connection)
-            received = incoming.finish()
-            if received is None:
-                self.traffic.drop("corrupt")
-            return received
+            return incoming.finish()
         return None

@@ -59,13 +59,12 @@ class Traffic:
     ``spoken_to`` (a frame on an outbound connection), ``unexpected`` (a payload that may not come),
     ``wrong_size``, ``too_large``, ``gap`` (a chunk that does not follow, or a payload that was
     never finished), ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many unfinished
-    payloads of one sender), ``corrupt`` (the checksum does not fit), ``undecodable`` (no encoder
-    of this run writes that). By keys, on the way out: ``keyless`` (no key of that peer is known
-    yet); on the way in, connections: ``unknown_key``,
-    ``no_key``, ``stale_key`` (it takes another key for ours), ``bad_handshake`` (anything else that
-    is none), and messages: ``wrong_name`` (of another peer than the key's), ``revoked_key``,
-    ``bad_record`` (of a payload, not as it was sealed, or not as it may be: it ended the
-    connection).
+    payloads of one sender), ``undecodable`` (no encoder of this run writes that), ``bad_record``
+    (of a payload, not as it was sealed, or not as it may be: it ended the connection). By keys, on
+    the way out: ``keyless`` (no key of that peer is known yet); on the way in, connections:
+    ``unknown_key``, ``no_key``, ``stale_key`` (it takes another key for ours), ``bad_handshake``
+    (anything else that is none, also without keys), and messages: ``wrong_name`` (of another peer
+    than the key's), ``revoked_key``.
 
     ``sent_payload_bytes`` is the part of payloads in ``sent_bytes``. Payloads that are lent through
     shared memory are in neither.

@@ -1,23 +1,20 @@
-"""A payload on the wire: a first frame with its size and checksum, then chunks, each numbered, of 1
-MiB over ZeroMQ.
+"""A payload on the wire: a first header with its size, then numbered chunks.
 
-    first  [FIRST: 0xC1, transfer, nbytes, checksum] + envelope followed by the frame of chunk 0
-    next   [NEXT: 0xC3, transfer, index] followed by the frame of chunk ``index``
+    first  [FIRST: 0xC1, transfer, nbytes] + envelope    followed by chunk 0
+    next   [NEXT: 0xC3, transfer, index]                 followed by chunk ``index``
     plain  envelope alone (begins with 0x96, msgpack's array of six)
 
-Over unix sockets, which copy at once, the checksum is 0 and is not checked. A large payload in
-memory that can be shared is not sent (``lending``). Its receiver maps the memory and reports when
-it has copied the payload:
+On one host, a large payload in memory that can be shared is not sent (``lending``). Its receiver
+maps the memory and reports when it has copied the payload:
 
     map      [NEXT: 0xC9, region, 0]             with the descriptor of the memory
     lent     [LENT: 0xCB, transfer, region, offset, nbytes] + envelope              alone
     returned [NEXT: 0xCD, transfer, 0]           the other way; 1 in place of 0: it was not copied,
                                                  since that memory is not mapped there
 
-Between peers with keys each of these frames is a record of its own, sealed (``sessions``).
+Between hosts each header and each chunk is a sealed record (``sessions``).
 
-Whole messages of 100 MB run at a third of the speed of chunks (docs/design_notes.md N17), and a
-ping would wait behind them.
+Chunks are received in place, and a ping does not wait behind a whole payload.
 """
 
 from __future__ import annotations
@@ -43,7 +40,7 @@ LENT_MARK = 0xCB
 RETURNED_MARK = 0xCD
 OFFER_MARK = 0xCF  # on the control lane: ``sessions``
 COPIED, UNMAPPED = 0, 1
-FIRST = struct.Struct("<BxxxIQQ")
+FIRST = struct.Struct("<BxxxIQ")
 NEXT = struct.Struct("<BxxxII")
 LENT = struct.Struct("<BxxxIIQQ")
 
@@ -76,26 +73,13 @@ def view_of(memory: NDArray[np.uint8]) -> memoryview:
     return view
 
 
-def checksum(data: NDArray[np.uint8]) -> int:
-    """Return the sum of the 64-bit words, modulo 2**64. Checksums of parts add up if all but the
-    last are whole words.
-
-    It detects flipped bits, and a buffer that was changed while it was sent. Measured on 69 KB: 2
-    us, where crc32 takes 18. It does not protect from a Byzantine sender; the digest of a commit
-    does.
-    """
-    whole = len(data) & ~7
-    words = int(np.add.reduce(data[:whole].view(np.uint64), dtype=np.uint64))
-    return (words + int.from_bytes(data[whole:].tobytes(), "little")) & 0xFFFF_FFFF_FFFF_FFFF
-
-
 def new_transfer() -> int:
     """Return the number of a new transfer."""
     return next(_transfers) & 0xFFFF_FFFF
 
 
 class Outgoing:
-    """Outgoing message of the bulk lane, cut into pairs of frames. ``view`` is None without a
+    """Outgoing message of the bulk lane, cut into headers and chunks. ``view`` is None without a
     payload."""
 
     __slots__ = (
@@ -115,7 +99,6 @@ class Outgoing:
         self,
         envelope: bytes,
         holder: NDArray[np.uint8] | None,
-        sum_of_payload: int = 0,
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.lent = False
@@ -127,9 +110,7 @@ class Outgoing:
         else:
             self.nbytes, self.view = len(holder), view_of(holder)
             self.transfer = new_transfer()
-            self.plain = (
-                FIRST.pack(FIRST_MARK, self.transfer, self.nbytes, sum_of_payload) + envelope
-            )
+            self.plain = FIRST.pack(FIRST_MARK, self.transfer, self.nbytes) + envelope
         self.chunk_bytes = chunk_of(self.nbytes, chunk_bytes)
 
     @classmethod

@@ -41,21 +41,21 @@ class KeyPair:
 
 
 @dataclass(frozen=True, slots=True)
-class LinkKeys:
-    """Keys of a link to one peer, in a run with keys.
+class LinkParties:
+    """Both ends of a link to one peer.
 
     Attributes:
-        pair: Key pair of this peer.
-        other: The public key of the other side.
         incarnation: Returns the present incarnation of this peer.
         rooms: Buffers in which payloads are sealed, one chunk at a time for each peer that has no
             room.
+        pair: Key pair of this peer; None in a run without keys.
+        other: Public key of the other side; "" in a run without keys.
     """
 
-    pair: KeyPair
-    other: str
     incarnation: Callable[[], int]
     rooms: BufferPool
+    pair: KeyPair | None = None
+    other: str = ""
 
 
 def new_pair() -> KeyPair:

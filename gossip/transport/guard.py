@@ -53,8 +53,8 @@ _WHY = {
 
 
 class Guard:
-    """Access control of all inbound sockets of a context, made before the first of them. The thread
-    of the transport drives it.
+    """Access control of the inbound socket of a context, made before it. The thread of the
+    transport drives it.
 
     Attributes:
         fd: Readable if there are events for ``poll_events``.
@@ -69,7 +69,7 @@ class Guard:
         self._epoll = select.epoll()
         self._epoll.register(self._authenticator.fd, select.EPOLLIN)
         self.fd: int = self._epoll.fileno()
-        self._join_servers: list[GuardedSocket] = []
+        self._guarded: GuardedSocket | None = None
         self._strangers = RefusedKeys()
         self._told_outside: set[PeerId] = set()
         self._proving = False
@@ -77,10 +77,9 @@ class Guard:
     def socket_of(self, socket: zmq.Socket[bytes]) -> GuardedSocket:
         """Admit only connections with a key to ``socket``, which is not bound yet."""
         as_server(socket, self.keys.pair)
-        join_server = GuardedSocket(socket, self.keys, self._traffic)
-        self._join_servers.append(join_server)
-        self._epoll.register(join_server.fd, select.EPOLLIN)
-        return join_server
+        self._guarded = GuardedSocket(socket, self.keys, self._traffic)
+        self._epoll.register(self._guarded.fd, select.EPOLLIN)
+        return self._guarded
 
     def prove_closed(self, addresses: Sequence[str]) -> None:
         """Raise LocalError if one of ``addresses`` does not reject an unknown key."""
@@ -104,8 +103,8 @@ class Guard:
     def poll_events(self, now: float) -> None:
         """Answer requests for admission, and handle the events of the sockets."""
         self._authenticator.answer()
-        for join_server in self._join_servers:
-            join_server.poll_events(now)
+        if self._guarded is not None:
+            self._guarded.poll_events(now)
         for address in self._strangers.settled(now):
             self._traffic.settled(("unknown_key", address))
         outside = set(self.keys.outside().values())  # notices about these name the peer
@@ -122,8 +121,8 @@ class Guard:
     def sweep(self) -> None:
         """Close connections with revoked keys, and leave notices about known peers that are not
         admitted."""
-        for join_server in self._join_servers:
-            join_server.sweep()
+        if self._guarded is not None:
+            self._guarded.sweep()
         outside = self.keys.outside()
         for peer in self._told_outside.difference(outside):
             self._traffic.settled(("not_allowed", peer))
@@ -138,9 +137,9 @@ class Guard:
 
     def close(self) -> None:
         """Close the guard, before the sockets. New connections are rejected from now on."""
-        for join_server in self._join_servers:
-            self._epoll.unregister(join_server.fd)
-            join_server.close()
+        if self._guarded is not None:
+            self._epoll.unregister(self._guarded.fd)
+            self._guarded.close()
         self._epoll.close()
         self._authenticator.close()
 
@@ -152,7 +151,7 @@ class GuardedSocket:
         self._socket, self._keys, self._traffic = socket, keys, traffic
         self._monitor = socket.get_monitor_socket(_WATCHED)
         self.fd: int = self._monitor.FD
-        self._monitor.get(zmq.EVENTS)  # see ``links.ZmqLane``
+        self._monitor.get(zmq.EVENTS)  # see ``links.ControlLane``
         self._connections: dict[int, float] = {}  # start of the connection, by descriptor
         self._owners: dict[int, str] = {}  # key of the sender of its messages, by descriptor
 

@@ -1,4 +1,4 @@
-"""Inboxes over ZeroMQ: one bound ROUTER for each lane, which never sends.
+"""Inbox of the control lane: one bound ROUTER, which never sends.
 
 The descriptor of a ROUTER is edge-triggered: it signals new messages only, not those that are left.
 So ``read`` returns whether it has read everything.
@@ -6,8 +6,6 @@ So ``read`` returns whether it has read everything.
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
@@ -16,21 +14,20 @@ import zmq
 
 from gossip.core import PeerId, Received
 
-from .assembly import ANYBODY, HeaderFilter, IncomingPayload, Reception
-from .base import Arrival, Traffic
-from .chunks import NEXT_MARK, OFFER_MARK
+from .assembly import ANYBODY, HeaderFilter
+from .base import Arrival
+from .chunks import OFFER_MARK
 from .guard import GREETING, NOBODY, Guard
 from .sockets import bind, new_socket
 
 BURST_MESSAGES = 256  # messages before the other lane gets its turn
-BURST_BYTES = 2**20  # bytes before the other lane gets its turn
 DISCARD_FRAMES = 4096  # frames of a message with too many, before other sockets get their turn
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _RCVMORE = int(zmq.RCVMORE)
 _EVENTS = int(zmq.EVENTS)
 _POLLIN = int(zmq.POLLIN)
-_NEXT_BYTE, _OFFER_BYTE = bytes([NEXT_MARK]), bytes([OFFER_MARK])
+_OFFER_BYTE = bytes([OFFER_MARK])
 _NOTHING = bytearray()
 
 
@@ -50,73 +47,71 @@ class ListenAddress:
     guard: Guard | None
 
 
-class _Router(ABC):
-    """A bound socket for messages with few frames."""
+class ControlInbox:
+    """Control messages of all peers, each of one frame."""
 
-    burst_bytes: float = math.inf  # before the other lane gets its turn
-
-    def __init__(self, where: ListenAddress, traffic: Traffic, *, bulk: bool) -> None:
+    def __init__(self, where: ListenAddress, gate: HeaderFilter) -> None:
         """Raises: ConfigError, AddressInUse."""
-        self.socket = new_socket(where.context, zmq.ROUTER, bulk=bulk)
-        self._join_server = None if where.guard is None else where.guard.socket_of(self.socket)
+        self.socket = new_socket(where.context, zmq.ROUTER)
+        self._guarded = None if where.guard is None else where.guard.socket_of(self.socket)
         self.address = bind(self.socket, where.host, where.port, where.anywhere)
         self.fd: int = self.socket.FD
-        self.traffic = traffic
+        self._gate, self._traffic = gate, gate.traffic
         self._discarding = False  # in the middle of a rejected message
+        self.on_offer: Callable[[PeerId, bytes], None] | None = None
+        """Stores the sessions for payloads that peers offer; None: no session is accepted."""
 
-    def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """Take what has come, within bounds. Return whether ``fd`` reports all that is left."""
-        if not self.discard():
+    def read(self, arrivals: list[Arrival]) -> bool:
+        """Read what has come, within bounds. Return whether ``fd`` reports all that is left."""
+        if not self._discard():
             return False
-        stop_at = self.traffic.received_bytes + self.burst_bytes
         for _ in range(BURST_MESSAGES):
             try:
-                connection, owner = self.next_message()
+                owner = self._next_owner()
             except zmq.Again:
                 return True
-            if owner == NOBODY:
-                if not self.refuse_rest():
-                    return False
-                continue
-            frame = self.socket.recv(_DONTWAIT)
-            if frame == GREETING and owner != ANYBODY and not self.socket.get(_RCVMORE):
-                continue
-            if not self.read_message(connection, owner, frame, arrivals, now):
+            if not self._read_message(owner, arrivals):
                 return False
-            if self.empty():
+            if self._is_empty():
                 return True
-            if self.traffic.received_bytes >= stop_at:
-                return False
         return False
 
-    @abstractmethod
-    def read_message(
-        self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
-    ) -> bool:
-        """Read the message that begins with ``frame``. Return False if its rest is still to be
-        dropped."""
+    def _next_owner(self) -> PeerId:
+        """Return the owner of the connection of the next message. Raises: zmq.Again: There is no
+        message."""
+        if self._guarded is None:
+            self.socket.recv(_DONTWAIT)
+            return ANYBODY
+        return self._guarded.owner_of(self.socket.recv(_DONTWAIT, copy=False))
 
-    def next_message(self) -> tuple[bytes, PeerId]:
-        """Return the connection of the next message, and its owner.
+    def _read_message(self, owner: PeerId, arrivals: list[Arrival]) -> bool:
+        """Return False if the rest of the message is still to be dropped."""
+        if owner == NOBODY:
+            return self._refuse_rest()
+        frame = self.socket.recv(_DONTWAIT)
+        if not self.socket.get(_RCVMORE):
+            if frame == GREETING and owner != ANYBODY:
+                return True
+            if self.on_offer is not None and frame[:1] == _OFFER_BYTE:
+                self.on_offer(owner, frame)
+                return True
+        self._traffic.received_messages += 1
+        self._traffic.received_bytes += len(frame)
+        if self.socket.get(_RCVMORE):
+            self._traffic.drop("malformed")
+            return self._refuse_rest()
+        envelope = self._gate.control(frame, owner)
+        if envelope is not None:
+            arrivals.append(Received(envelope.sender, envelope.incarnation, envelope.message))
+        return True
 
-        The other side chooses the name of a connection, with keys and without. So names count for
-        each owner separately.
-
-        Raises: zmq.Again: There is no message.
-        """
-        if self._join_server is None:
-            return self.socket.recv(_DONTWAIT), ANYBODY
-        frame = self.socket.recv(_DONTWAIT, copy=False)
-        owner = self._join_server.owner_of(frame)
-        return b"%d %b" % (owner, frame.bytes), owner
-
-    def refuse_rest(self) -> bool:
+    def _refuse_rest(self) -> bool:
         """Drop the rest of this message. Return False if some is left: the message has very many
         frames."""
         self._discarding = True
-        return self.discard()
+        return self._discard()
 
-    def discard(self) -> bool:
+    def _discard(self) -> bool:
         if self._discarding:
             for _ in range(DISCARD_FRAMES):
                 if not self.socket.get(_RCVMORE):
@@ -126,75 +121,9 @@ class _Router(ABC):
             return False
         return True
 
-    def empty(self) -> bool:
+    def _is_empty(self) -> bool:
         """Whether there is no further message. This takes half the time of an exception."""
         return not cast(int, self.socket.get(_EVENTS)) & _POLLIN
 
     def close(self) -> None:
         self.socket.close(linger=0)
-
-
-class ControlInbox(_Router):
-    """Messages of one frame each."""
-
-    def __init__(self, where: ListenAddress, gate: HeaderFilter) -> None:
-        """Raises: ConfigError, AddressInUse."""
-        super().__init__(where, gate.traffic, bulk=False)
-        self._gate = gate
-        self.on_offer: Callable[[PeerId, bytes], None] | None = None
-        """Callback for sessions for payloads that peers offer; None: no session is accepted."""
-
-    def read_message(
-        self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
-    ) -> bool:
-        more = self.socket.get(_RCVMORE)
-        if self.on_offer is not None and frame[:1] == _OFFER_BYTE and not more:
-            self.on_offer(owner, frame)
-            return True
-        self.traffic.received_messages += 1
-        self.traffic.received_bytes += len(frame)
-        if more:
-            self.traffic.drop("malformed")
-            return self.refuse_rest()
-        envelope = self._gate.control(frame, owner)
-        if envelope is not None:
-            arrivals.append(Received(envelope.sender, envelope.incarnation, envelope.message))
-        return True
-
-
-class BulkInbox(_Router):
-    """Messages with payloads, in chunks."""
-
-    burst_bytes = BURST_BYTES
-
-    def __init__(self, where: ListenAddress, reception: Reception) -> None:
-        """Raises: ConfigError, AddressInUse."""
-        super().__init__(where, reception.traffic, bulk=True)
-        self.reception = reception
-
-    def read_message(
-        self, connection: bytes, owner: PeerId, frame: bytes, arrivals: list[Arrival], now: float
-    ) -> bool:
-        # a payload's later chunks are no messages
-        self.traffic.received_messages += frame[:1] != _NEXT_BYTE
-        self.traffic.received_bytes += len(frame)
-        if self.socket.get(_RCVMORE):
-            incoming = self.reception.chunk(connection, frame, now, owner)
-            received = None if incoming is None else self._read_chunk(connection, incoming)
-            if incoming is not None and received is None:
-                arrivals += incoming.news(now)
-            if self.socket.get(_RCVMORE) and not self.refuse_rest():
-                return False
-        else:
-            received = self.reception.plain(frame, owner)
-        if received is not None:
-            arrivals.append(received)
-        return True
-
-    def _read_chunk(self, connection: bytes, incoming: IncomingPayload) -> Received | None:
-        room = incoming.room()
-        got = self.socket.recv_into(room, flags=_DONTWAIT)
-        self.traffic.received_bytes += got
-        return self.reception.filled(
-            connection, incoming, got == len(room) and not self.socket.get(_RCVMORE)
-        )

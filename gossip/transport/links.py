@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from gossip.core import PeerId
 
 from .base import AGAIN_MAX_S, AGAIN_S
-from .chunks import CHUNK_BYTES, Outgoing, bytes_of
-from .curve import Keys, LinkKeys, as_client
+from .chunks import Outgoing, bytes_of
+from .curve import Keys, LinkParties, as_client
 from .guard import GREETING
 from .lending import Lender
 from .sockets import allow_ipv6, is_far, new_socket
@@ -26,9 +26,6 @@ from .unix import UnixLane, name_of
 
 QUEUE_PAYLOADS = 64  # bulk messages that wait for one peer
 QUEUE_BYTES = 256 * 2**20  # and their memory, which is only referred to; two messages always fit
-ZERO_COPY_BYTES = 512 * 1024
-"""Below it a copy is cheaper than the bookkeeping of libzmq's and pyzmq's:
-23 us against 34 at 256 KiB."""
 PATIENCE_S = 2.0
 """Time in seconds for which a lane is rejected before users are notified: keys may be on their
 way."""
@@ -46,39 +43,32 @@ MONITORED = (
 )
 
 _DONTWAIT = int(zmq.DONTWAIT)
-_DONTWAIT_MORE = int(zmq.DONTWAIT | zmq.SNDMORE)
 _EVENTS = int(zmq.EVENTS)
-_POLLIN, _POLLOUT = int(zmq.POLLIN), int(zmq.POLLOUT)
+_POLLIN = int(zmq.POLLIN)
 _MONITOR_EVENT = struct.Struct("=Hi")
 _HUNG_UP = frozenset((errno.EPIPE, errno.ECONNRESET))
 
 
-class ZmqLane:
-    """A DEALER to one peer, with its monitor.
-
-    Args:
-        keys: None: neither side has any.
-    """
+class ControlLane:
+    """Control lane to one peer: a DEALER, with its monitor."""
 
     def __init__(
         self,
         context: zmq.Context[zmq.Socket[bytes]],
         address: str,
-        *,
-        bulk: bool,
-        keys: LinkKeys | None = None,
+        parties: LinkParties,
     ) -> None:
-        self.address, self.chunk_bytes, self.summed, self.up = address, CHUNK_BYTES, True, False
+        self.address, self.up = address, False
         self.rejections = 0  # times in a row
         self.rejected_by, self._rejected_since = 0, 0.0
         self.hung_up = False  # the other side closed one of those connections
         self._refused = self._owes_greeting = False
         # the connection was closed because the other side has sent a frame, which it may not
         self.spoken_to = False
-        self._greets = keys is not None
-        self.socket = new_socket(context, zmq.DEALER, bulk=bulk, far=is_far(address))
-        if keys is not None:
-            as_client(self.socket, keys.pair, keys.other)
+        self._greets = parties.pair is not None
+        self.socket = new_socket(context, zmq.DEALER, far=is_far(address))
+        if parties.pair is not None:
+            as_client(self.socket, parties.pair, parties.other)
         self.room_fd: int = self.socket.FD
         self._monitor = self.socket.get_monitor_socket(MONITORED)
         self.news_fd: int = self._monitor.FD
@@ -181,35 +171,6 @@ class ZmqLane:
             self.socket.connect(self.address)
         return True
 
-    def refers_to(self, outgoing: Outgoing) -> bool:
-        return outgoing.nbytes >= ZERO_COPY_BYTES
-
-    def share(self, lender: Lender) -> None:
-        return  # the other side may be on another host
-
-    def lend(self, envelope: bytes, holder: NDArray[np.uint8]) -> Outgoing | None:
-        return None
-
-    def declined(self) -> list[Outgoing]:
-        return []
-
-    def push(self, outgoing: Outgoing) -> bool:
-        header, chunk = outgoing.frames()
-        while True:
-            try:
-                if chunk is None:
-                    self.socket.send(header, _DONTWAIT)
-                else:
-                    self.socket.send(header, _DONTWAIT_MORE)
-                    self.socket.send(chunk, _DONTWAIT, copy=not self.refers_to(outgoing))
-            except zmq.Again:
-                # A non-blocking send may fail although there is room by now. Reading the events
-                # checks again.
-                if cast(int, self.socket.get(_EVENTS)) & _POLLOUT:
-                    continue
-                return False
-            return True
-
     def close(self, linger_ms: int = 0) -> None:
         self.socket.disable_monitor()
         self._monitor.close(linger=0)
@@ -220,9 +181,6 @@ class BulkLane(Protocol):
     """Lane that carries payloads to one peer."""
 
     chunk_bytes: int
-    summed: bool
-    """Whether payloads need a checksum, as the lane may send their memory long after ``push`` has
-    returned."""
     up: bool
     """Whether the lane is connected, according to ``news``."""
     news_fd: int
@@ -279,11 +237,10 @@ class Link:
         peer: PeerId,
         control: str,
         bulk: str,
-        keys: LinkKeys | None = None,
+        parties: LinkParties,
     ) -> None:
-        self.peer, self.addresses, self.keys = peer, (control, bulk), keys
-        self._context = context
-        self.control = ZmqLane(context, control, bulk=False, keys=keys)
+        self.peer, self.addresses, self.parties = peer, (control, bulk), parties
+        self.control = ControlLane(context, control, parties)
         self.bulk = self._new_bulk()
         self.cut_at = float("inf")  # when the control lane broke; inf while it is connected
         self.up = False  # both lanes are connected, and ``LinkUp`` was reported
@@ -292,7 +249,7 @@ class Link:
         self._queued_bytes = 0
 
     @property
-    def lanes(self) -> tuple[ZmqLane, BulkLane]:
+    def lanes(self) -> tuple[ControlLane, BulkLane]:
         return self.control, self.bulk
 
     def lacks_bulk(self, now: float) -> bool:
@@ -307,11 +264,11 @@ class Link:
 
     def _new_bulk(self) -> BulkLane:
         address = self.addresses[1]
-        if self.keys is not None:
-            from .sealed import SealedLane  # a slow import, needed only with keys
+        if name_of(address):
+            return UnixLane(address)
+        from .sealed import SealedLane  # a slow import, needed only between hosts and with keys
 
-            return SealedLane(address, self.keys, self.control.send_frame)
-        return UnixLane(address) if name_of(address) else ZmqLane(self._context, address, bulk=True)
+        return SealedLane(address, self.parties, self.control.send_frame)
 
     def has_room(self, nbytes: int) -> bool:
         waiting = len(self.queue)
@@ -336,9 +293,8 @@ class Link:
 class BuffersInFlight:
     """Memory that is still being sent.
 
-    Every chunk that ZeroMQ holds, and every queued message, refers to a ``holder``: an array object
-    over the payload's memory that has no other reference. It is freed when they are. One weak
-    reference to it shows what a MessageTracker for each chunk would, for 10 us less a chunk.
+    Every queued or lent message refers to a ``holder``: an array object over the payload's memory
+    that has no other reference. It is freed when they are, which a weak reference shows.
     """
 
     def __init__(self) -> None:
@@ -366,7 +322,7 @@ def _span(memory: NDArray[np.uint8]) -> tuple[int, int]:
     return start, start + len(memory)
 
 
-def why_not(peer: PeerId, lane: ZmqLane, keys: Keys | None) -> tuple[str, str]:
+def why_not(peer: PeerId, lane: ControlLane, keys: Keys | None) -> tuple[str, str]:
     """Return a message for the user, and a hint, for a lane that is rejected again and again."""
     where = f"peer {peer} at {lane.address}"
     if lane.rejected_by == zmq.EVENT_HANDSHAKE_FAILED_AUTH:

@@ -1,10 +1,14 @@
-"""The payload lane with keys: TCP connections with sealed records (``sessions``).
+"""The payload lane between hosts, and of every run with keys: TCP connections with sealed records
+(``sessions``).
 
 Any host that reaches the port can open a connection. So only 44 bytes are read from a connection
 that has not proved a session, and it is closed after ``HANDSHAKE_S``. At most ``UNPROVEN_MAX`` of
 them are open at a time: then the host with most of them loses its oldest one. This lane does not
-use ZeroMQ, which stores messages without bound for every client that is admitted without CURVE
-(docs/design_notes.md N10).
+use ZeroMQ: a peer could abort a process that reads payloads over it, or fill its memory
+(docs/design_notes.md N26).
+
+Without keys, any host that reaches the control lane can offer a session. Records then detect
+damage, and keep nothing secret.
 
 A connection carries payloads one way. A chunk is sent as two records: its header, and its data. The
 sender writes a sealed record to the socket at once, so its payload is never in flight. The receiver
@@ -22,11 +26,11 @@ from collections.abc import Callable
 from gossip.core import PeerId
 from gossip.errors import Malformed
 
-from .assembly import IncomingPayload, Reception
+from .assembly import ANYBODY, IncomingPayload, Reception
 from .base import AGAIN_MAX_S, AGAIN_S, Arrival
 from .chunks import CHUNK_BYTES, FIRST, FIRST_MARK, Outgoing, view_of
 from .codec import HEADER_BYTES_MAX
-from .curve import LinkKeys
+from .curve import LinkParties
 from .inbox import ListenAddress
 from .lending import BufferPool
 from .sessions import (
@@ -49,7 +53,9 @@ from .sockets import HANDSHAKE_S, address_of, bulk_options, host_and_port, liste
 
 UNPROVEN_MAX = 128
 OF_A_PEER_MAX = 2
-"""Number of connections of a peer: one in use, and one left by a former incarnation or a cut."""
+"""Number of connections of a peer with a key: one in use, and one left by a former incarnation or a
+cut."""
+OFFERS_MAX = 1024
 ACCEPTS = 64  # connections accepted before others get their turn
 BURST_BYTES = 2**20  # bytes before the control lane gets its turn
 BURST_READS = 256
@@ -69,10 +75,10 @@ class SealedLane:
             and so this lane does not connect yet.
     """
 
-    def __init__(self, address: str, keys: LinkKeys, offer: Callable[[bytes], bool]) -> None:
+    def __init__(self, address: str, parties: LinkParties, offer: Callable[[bytes], bool]) -> None:
         self.address = address
-        self.chunk_bytes, self.summed, self.up = CHUNK_BYTES, False, False
-        self._keys, self._offer = keys, offer
+        self.chunk_bytes, self.up = CHUNK_BYTES, False
+        self._parties, self._offer = parties, offer
         self._news, self._room = select.epoll(), select.epoll()
         self.news_fd, self.room_fd = self._news.fileno(), self._room.fileno()
         self._socket: socket.socket | None = None
@@ -101,8 +107,9 @@ class SealedLane:
 
     def _begin(self, now: float) -> None:
         """Begin a session for each new connection, so that a record of one opens on no other."""
-        keys = self._keys
-        session = OpeningSession(keys.pair.public, keys.other, keys.incarnation())
+        parties = self._parties
+        public = "" if parties.pair is None else parties.pair.public
+        session = OpeningSession(public, parties.other, parties.incarnation())
         if not self._offer(session.offer.encode()):
             return  # the control lane does not stand
         host, port = host_and_port(self.address)
@@ -190,7 +197,7 @@ class SealedLane:
 
     def _sealed(self, outgoing: Outgoing, sealer: RecordSealer) -> memoryview:
         header, chunk = outgoing.frames()
-        room = view_of(self._keys.rooms.allocate(_SEALED_ROOM))
+        room = view_of(self._parties.rooms.allocate(_SEALED_ROOM))
         if chunk is None:
             return room[: sealer.seal_into(MESSAGE, header, room)]
         end = sealer.seal_into(HEADER, header, room)
@@ -330,8 +337,8 @@ class SealedInbox:
         self, where: ListenAddress, reception: Reception, incarnation: Callable[[], int]
     ) -> None:
         """Raises: ConfigError, AddressInUse."""
-        assert where.guard is not None, "without keys there are no sessions"
-        self._guard, self._incarnation = where.guard, incarnation
+        self._keys = None if where.guard is None else where.guard.keys
+        self._incarnation = incarnation
         self.reception, self._traffic = reception, reception.traffic
         self._rooms = BufferPool()
         self._listener = listen(where.host, where.port, where.anywhere)
@@ -347,16 +354,19 @@ class SealedInbox:
 
     def offered(self, owner: PeerId, frame: bytes) -> None:
         """Store the offer of ``owner``, sent on the control lane, for its next connection here. The
-        new offer replaces an older one."""
+        new offer of a peer with a key replaces an older one."""
         try:
             offer = SessionOffer.decode(frame)
         except Malformed:
             self._traffic.drop("malformed")
             return
-        key = self._guard.keys.key_of(owner)
+        key = "" if self._keys is None else self._keys.key_of(owner)
         if key is None:
             return  # struck off just now
-        self._forget_offers(lambda known, _: known == owner)
+        if owner != ANYBODY:
+            self._forget_offers(lambda known, _: known == owner)
+        elif len(self._offers) >= OFFERS_MAX:
+            del self._offers[next(iter(self._offers))]
         self._offers[offer.session] = owner, key, offer
         for connection in list(self._unproven.values()):
             if connection.session == offer.session and connection.opener is None:
@@ -368,7 +378,8 @@ class SealedInbox:
                 del self._offers[session]
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """Read arrivals, as ``_Router.read``. The descriptor stays readable for the rest."""
+        """Read arrivals, at most so many that others do not wait too long. The descriptor stays
+        readable for the rest."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd, _ in self._epoll.poll(0):
             connection = self._connections.get(fd)
@@ -418,9 +429,8 @@ class SealedInbox:
         """Send the welcome for an offered session, which is used once."""
         assert connection.session is not None
         owner, key, offer = self._offers.pop(connection.session)
-        welcome, connection.opener = make_welcome(
-            offer, key, self._guard.keys.pair.public, self._incarnation()
-        )
+        public = "" if self._keys is None else self._keys.pair.public
+        welcome, connection.opener = make_welcome(offer, key, public, self._incarnation())
         connection.owner = owner, key
         connection.begun, connection.filled = bytearray(PROOF_BYTES), 0
         try:
@@ -439,13 +449,14 @@ class SealedInbox:
         connection.stream = SealedStream(
             connection.opener, self.reception, connection.serial, owner, self._rooms
         )
-        own = [
-            one
-            for one in self._connections.values()
-            if one.stream and one.owner == connection.owner
-        ]
-        for old in own[:-OF_A_PEER_MAX]:
-            self._close(old)
+        if owner != ANYBODY:
+            own = [
+                one
+                for one in self._connections.values()
+                if one.stream and one.owner == connection.owner
+            ]
+            for old in own[:-OF_A_PEER_MAX]:
+                self._close(old)
 
     def _turn_away(self, connection: _Connection) -> None:
         self._traffic.drop("bad_handshake")
@@ -501,8 +512,9 @@ class SealedInbox:
     # --- the end ----------------------------------------------------------------------------------
 
     def sweep(self) -> None:
-        """Close the connections with revoked keys."""
-        keys = self._guard.keys
+        """Close the connections with revoked keys, in a run with keys."""
+        keys = self._keys
+        assert keys is not None
         self._forget_offers(lambda owner, key: keys.peer_of(key) != owner)
         for connection in list(self._connections.values()):
             if (

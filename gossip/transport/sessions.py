@@ -1,10 +1,11 @@
-"""Sessions of the payload lane with keys: the keys of a connection, and its sealed records.
+"""Sessions of the sealed payload lane: the keys of a connection, and its sealed records.
 
 CURVE would carry payloads at a third of the speed. So they have their own connections, sealed with
 AES-256-GCM, for which processors have instructions. CURVE still carries the secrets of these
-connections. One session is for one connection, and has one direction:
+connections; without keys they travel in the clear. One session is for one connection, and has one
+direction:
 
-    control lane, under CURVE   [OFFER: mark, session, secret, incarnation]     sender to receiver
+    control lane                [OFFER: mark, session, secret, incarnation]     sender to receiver
     payload lane                [OPEN: magic, session]                          sender to receiver
                                 [WELCOME: random, incarnation] record 0         receiver to sender
                                 record 0, record 1, ...                         sender to receiver

@@ -14,7 +14,6 @@ from gossip.errors import AddressInUse, ConfigError
 
 from .addresses import is_loopback, is_one_host
 from .base import FAR_LINK_TIMEOUT_S, LINK_TIMEOUT_S
-from .chunks import CHUNK_BYTES, FIRST
 from .codec import HEADER_BYTES_MAX
 
 _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASCII)
@@ -29,7 +28,7 @@ HANDSHAKE_S = 5.0
 CURVE takes four round trips: 2 s by satellite."""
 # on an outbound connection: CURVE's longest command has 168 bytes, the text of an error 256
 HANDSHAKE_BYTES_MAX = 512
-_BOTH_LANES: dict[zmq.SocketOption, int] = {
+_BOTH_WAYS: dict[zmq.SocketOption, int] = {
     zmq.LINGER: 0,  # the default, for ever, hangs the end of the context
     zmq.HANDSHAKE_IVL: round(1000 * HANDSHAKE_S),
     zmq.RECONNECT_IVL: 50,  # ms, doubling up to
@@ -41,21 +40,22 @@ _BOTH_LANES: dict[zmq.SocketOption, int] = {
     zmq.TCP_KEEPALIVE_INTVL: 5,
     zmq.TCP_KEEPALIVE_CNT: 4,
     zmq.BACKLOG: BACKLOG,
+    zmq.RCVHWM: 0,  # unbounded: see below
+    # The time that a full reader receives nothing counts, too.
+    zmq.TCP_MAXRT: 5000,
 }
 # A socket that sends heartbeats can abort its process when a connection ends. This happens if the
 # input of the connection has stopped because its queue is full (libzmq 4.3.5, #4364: the timer
 # writes to it, "Assertion failed: !_io_error"). A peer can cause that: it sends a little more than
 # is read and disconnects, or dies while this process sleeps. Replies to heartbeats that arrived by
 # then can cause it, too. So the queues of the control lane are unbounded: inbound ones store every
-# frame, and in outbound ones no frame may come (``links.ZmqLane`` disconnects a peer that sends
-# one). The bulk lane needs short queues, so it sends no heartbeats. A Byzantine peer that sends
-# heartbeats there can still abort this process.
+# frame, and in outbound ones no frame may come (``links.ControlLane`` disconnects a peer that sends
+# one).
 #
-# A stopped process or a cut link shows on the control lane within 300..400 ms on one host (default:
-# never). Between hosts a heartbeat may be lost behind payloads: TCP sends it again after 0.2 s,
-# then after 0.4 s more, and queues on the way add their delay. There the failure detector is
-# sooner, as it sees whether payloads are moving. The state of the control lane counts for both.
-# TCP_MAXRT also counts the time that a full reader receives nothing.
+# A stopped process or a cut link shows within 300..400 ms on one host (default: never). Between
+# hosts a heartbeat may be lost behind payloads: TCP sends it again after 0.2 s, then after 0.4 s
+# more, and queues on the way add their delay. There the failure detector is sooner, as it sees
+# whether payloads are moving. The state of the control lane counts for both.
 _NEAR_MS, _FAR_MS = round(1000 * LINK_TIMEOUT_S), round(1000 * FAR_LINK_TIMEOUT_S)
 _HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: _NEAR_MS, zmq.HEARTBEAT_TTL: _NEAR_MS}
 _HEARTBEAT_FAR = {
@@ -63,38 +63,29 @@ _HEARTBEAT_FAR = {
     zmq.HEARTBEAT_TIMEOUT: _FAR_MS,
     zmq.HEARTBEAT_TTL: _FAR_MS,
 }
-_OUTBOUND = {zmq.MAXMSGSIZE: HANDSHAKE_BYTES_MAX, zmq.RCVHWM: 0}
-_CONTROL_OUT = _OUTBOUND | {zmq.SNDHWM: 256, zmq.TCP_MAXRT: 5000}
-_CONTROL_IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX, zmq.RCVHWM: 0, zmq.TCP_MAXRT: 5000}
-# Marks count whole messages, here of one chunk: a reader that sleeps costs 4 MiB, not 1 GiB. The
-# kernel sizes the buffers by the round trip and the rate of their link, within tcp_wmem. Fixed ones
-# of 512 KiB carried a fifth of what a link of 200 Mbit/s and 100 ms can (distant_payloads.py).
-_BULK_OUT = _OUTBOUND | {zmq.SNDHWM: 4, zmq.TCP_MAXRT: 30_000}
+_OUT = {zmq.MAXMSGSIZE: HANDSHAKE_BYTES_MAX, zmq.SNDHWM: 256}
+_IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX}
+# The kernel sizes the buffers by the round trip and the rate of their link, within tcp_wmem. Fixed
+# ones of 512 KiB carried a fifth of what a link of 200 Mbit/s and 100 ms can (distant_payloads.py).
 _BULK_TCP = (
     (tcp.SOL_SOCKET, tcp.SO_KEEPALIVE, 1),
-    (tcp.IPPROTO_TCP, tcp.TCP_KEEPIDLE, _BOTH_LANES[zmq.TCP_KEEPALIVE_IDLE]),
-    (tcp.IPPROTO_TCP, tcp.TCP_KEEPINTVL, _BOTH_LANES[zmq.TCP_KEEPALIVE_INTVL]),
-    (tcp.IPPROTO_TCP, tcp.TCP_KEEPCNT, _BOTH_LANES[zmq.TCP_KEEPALIVE_CNT]),
-    (tcp.IPPROTO_TCP, tcp.TCP_USER_TIMEOUT, _BULK_OUT[zmq.TCP_MAXRT]),
+    (tcp.IPPROTO_TCP, tcp.TCP_KEEPIDLE, _BOTH_WAYS[zmq.TCP_KEEPALIVE_IDLE]),
+    (tcp.IPPROTO_TCP, tcp.TCP_KEEPINTVL, _BOTH_WAYS[zmq.TCP_KEEPALIVE_INTVL]),
+    (tcp.IPPROTO_TCP, tcp.TCP_KEEPCNT, _BOTH_WAYS[zmq.TCP_KEEPALIVE_CNT]),
+    (tcp.IPPROTO_TCP, tcp.TCP_USER_TIMEOUT, 30_000),  # ms
     (tcp.IPPROTO_TCP, tcp.TCP_NODELAY, 1),
 )
-_BULK_BYTES_MAX = max(CHUNK_BYTES, HEADER_BYTES_MAX + FIRST.size) + 1024
-_BULK_IN = {zmq.MAXMSGSIZE: _BULK_BYTES_MAX, zmq.RCVHWM: 4, zmq.TCP_MAXRT: 30_000}
 
 
 def new_socket(
-    context: zmq.Context[zmq.Socket[bytes]], kind: int, *, bulk: bool, far: bool = False
+    context: zmq.Context[zmq.Socket[bytes]], kind: int, *, far: bool = False
 ) -> zmq.Socket[bytes]:
-    """Return a new socket: a ROUTER, to be bound, or a DEALER, to be connected, to another host if
-    ``far``. No routing id is ever set: libzmq draws them."""
+    """Return a new socket of the control lane: a ROUTER, to be bound, or a DEALER, to be connected,
+    to another host if ``far``. No routing id is ever set: libzmq draws them."""
     socket = context.socket(kind)
     inbound = kind == zmq.ROUTER
-    own = (
-        (_BULK_IN if inbound else _BULK_OUT) if bulk else (_CONTROL_IN if inbound else _CONTROL_OUT)
-    )
-    if not (inbound or bulk):
-        own = own | (_HEARTBEAT_FAR if far else _HEARTBEAT)
-    for option, value in (_BOTH_LANES | own).items():
+    own = _IN if inbound else _OUT | (_HEARTBEAT_FAR if far else _HEARTBEAT)
+    for option, value in (_BOTH_WAYS | own).items():
         socket.set(option, value)
     if inbound:
         socket.set(zmq.ROUTER_MANDATORY, 1)
@@ -129,8 +120,7 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def bulk_options(connection: tcp.socket) -> None:
-    """Set the options on a TCP connection of the payload lane that ZeroMQ sets on its own
-    connections."""
+    """Set the options of a TCP connection of the payload lane."""
     for level, option, value in _BULK_TCP:
         connection.setsockopt(level, option, value)
 

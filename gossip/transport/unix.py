@@ -1,14 +1,13 @@
 """The bulk lane between peers on one host: unix sockets, which pass packets between two processes
 without a thread between them.
 
-A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``, which ZeroMQ
-carries in two frames. Names are abstract, so no file is left behind. The kernel reports the user at
-the other end, and other users are rejected. The kernel copies a chunk during the call that sends
-it, so it cannot change, and no checksum is needed. A large payload in memory that its sender shares
+A packet is ``[length of the header][header][chunk]``, with the headers of ``chunks``. Names are
+abstract, so no file is left behind. The kernel reports the user at the other end, and other users
+are rejected. A large payload in memory that its sender shares
 is not sent (``lending``): the receiver maps the memory, copies the payload block by block, and
 reports that. These reports are all that a receiver sends on a connection.
 
-Against TCP through ZeroMQ's I/O threads: ``gossip bench links``.
+Against sealed TCP: ``gossip bench links``.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ class UnixLane:
         self._socket: socket.socket | None = None
         self._news, self._room = select.epoll(), select.epoll()
         self.news_fd, self.room_fd = self._news.fileno(), self._room.fileno()
-        self.chunk_bytes, self.summed, self.up = CHUNK_BYTES, False, False
+        self.chunk_bytes, self.up = CHUNK_BYTES, False
         self._lender: Lender | None = None
         self._region, self._shown = 0, False
         # transfer -> the message, and the memory that the other side has not copied yet
@@ -415,9 +414,7 @@ class UnixInbox:
                 del self._loans[fd]
                 if not incoming.stays_in(loan.source):
                     _return(self._connections[fd][1], loan.transfer, COPIED)
-                received = incoming.finish()
-                assert received is not None, "it has no checksum that could be wrong"
-                arrivals.append(received)
+                arrivals.append(incoming.finish())
                 return
         arrivals += incoming.news(now)
 

@@ -1,10 +1,11 @@
-"""The transport: a control lane over ZeroMQ, and a bulk lane. The bulk lane uses sealed connections
-with keys, unix sockets on one host without keys, and ZeroMQ otherwise.
+"""The transport: a control lane over ZeroMQ, and a bulk lane. The bulk lane uses shared memory and
+unix sockets on one host without keys, and sealed TCP connections otherwise.
 
 There is one inbound socket for each lane (``inbox``, ``sealed``, ``unix``), and one outbound socket
-for each peer and lane (``links``). Inbound sockets never send, and outbound ones never receive. The
-envelope names the sender, never a ZeroMQ identity. libzmq chooses the identities, so that no peer
-can use that of another, or abort this process with one (docs/design_notes.md N13, N14).
+for each peer and lane (``links``). Those of ZeroMQ go one way: inbound ones never send, and
+outbound ones never receive. The envelope names the sender, never a ZeroMQ identity. libzmq chooses
+the identities, so that no peer can use that of another, or abort this process with one
+(docs/design_notes.md N13, N14).
 
 Waits use the file descriptors of the sockets. Those of ZeroMQ are edge-triggered: they signal new
 messages only, not those that are left. So after a signal an inbox is read until it is empty, or
@@ -42,13 +43,13 @@ from .base import (
     ResultRoom,
     Traffic,
 )
-from .chunks import Outgoing, checksum
+from .chunks import Outgoing
 from .codec import encode
-from .curve import Keys, LinkKeys
+from .curve import Keys, LinkParties
 from .guard import Guard
-from .inbox import BulkInbox, ControlInbox, ListenAddress
+from .inbox import ControlInbox, ListenAddress
 from .lending import BufferPool, Lender
-from .links import BuffersInFlight, BulkLane, Link, ZmqLane, why_not
+from .links import BuffersInFlight, BulkLane, ControlLane, Link, why_not
 from .sockets import endpoint
 from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES, UnixInbox, name_of
 
@@ -74,7 +75,7 @@ class ZeroMQTransport:
     """Transport as described in the module. One thread drives it."""
 
     _lender: Lender | None = None  # lender of the memory that others may read
-    _sealed_in: SealedInbox | None = None  # with keys, the same object as ``_bulk_in``
+    _sealed_in: SealedInbox | None = None  # the same object as ``_bulk_in``, if it is one
     _awake_from = 0.0  # other threads need the processor: until then waits sleep
 
     def __init__(
@@ -141,19 +142,18 @@ class ZeroMQTransport:
         self._rare = select.epoll()
         self._rare_fd = self._rare.fileno()
         # None: the bulk lane, which waits for room
-        self._by_fd: dict[int, tuple[Link, ZmqLane | BulkLane | None]] = {}
+        self._by_fd: dict[int, tuple[Link, ControlLane | BulkLane | None]] = {}
         self._poller = select.poll()
         for fd in (self._control_fd, self._bulk_fd, self._rare_fd):
             self._poller.register(fd, select.POLLIN)
         self._wake: frozenset[int] = frozenset()
         self._unread = {self._control_fd, self._bulk_fd}
         self._flights, self._rooms = BuffersInFlight(), BufferPool()
-        self._summed: tuple[Payload, int] | None = None
         # last message, its incarnation, and its envelope
         self._said: tuple[Message, int, bytes] | None = None
         self._look_at = 0.0
         # lanes to be reconnected, and when
-        self._closed_lanes: dict[int, tuple[float, ZmqLane | BulkLane]] = {}
+        self._closed_lanes: dict[int, tuple[float, ControlLane | BulkLane]] = {}
         self._retry_at = float("inf")
         # addresses of peers to connect to as soon as their keys are known
         self._keyless: dict[PeerId, tuple[str, str]] = {}
@@ -163,18 +163,15 @@ class ZeroMQTransport:
 
     def _bulk_inbox(
         self, where: ListenAddress, gate: HeaderFilter, unix_name: str | None
-    ) -> BulkInbox | UnixInbox | SealedInbox:
+    ) -> UnixInbox | SealedInbox:
         """``unix_name``: None: peers may be on other hosts."""
-        if where.guard is not None:
-            from .sealed import SealedInbox  # takes a while, and only keys need it
+        if unix_name is not None and where.guard is None:
+            return UnixInbox(Reception(gate, UNIX_CHUNK_BYTES), unix_name)
+        from .sealed import SealedInbox  # a slow import, needed only between hosts and with keys
 
-            reception = Reception(gate, summed=False)
-            self._sealed_in = SealedInbox(where, reception, self._incarnation)
-            self._control_in.on_offer = self._sealed_in.offered
-            return self._sealed_in
-        if unix_name is not None:
-            return UnixInbox(Reception(gate, UNIX_CHUNK_BYTES, summed=False), unix_name)
-        return BulkInbox(where, Reception(gate))
+        self._sealed_in = SealedInbox(where, Reception(gate), self._incarnation)
+        self._control_in.on_offer = self._sealed_in.offered
+        return self._sealed_in
 
     # --- links ------------------------------------------------------------------------------------
 
@@ -189,15 +186,15 @@ class ZeroMQTransport:
         if not (endpoint(control, self._anywhere) and (by_name or endpoint(bulk, self._anywhere))):
             self.traffic.drop("bad_address")
             return
-        keys = None
+        parties = LinkParties(self._incarnation, self._rooms)
         if self._keys is not None:
             key = self._keys.key_of(peer)
             if key is None:
                 self.traffic.drop("keyless")
                 self._keyless[peer] = (control, bulk)
                 return
-            keys = LinkKeys(self._keys.pair, key, self._incarnation, self._rooms)
-        link = self._links[peer] = Link(self._context, peer, control, bulk, keys)
+            parties = replace(parties, pair=self._keys.pair, other=key)
+        link = self._links[peer] = Link(self._context, peer, control, bulk, parties)
         if self._lender is not None:
             link.bulk.share(self._lender)
         for lane in link.lanes:
@@ -206,7 +203,7 @@ class ZeroMQTransport:
         self._by_fd[link.control.room_fd] = (link, link.control)
         self._rare.register(link.control.room_fd, select.EPOLLIN)
 
-    def _add_lane(self, link: Link, lane: ZmqLane | BulkLane) -> None:
+    def _add_lane(self, link: Link, lane: ControlLane | BulkLane) -> None:
         self._by_fd[lane.news_fd] = (link, lane)
         self._rare.register(lane.news_fd, select.EPOLLIN)
         self._open(lane, time.monotonic())
@@ -230,7 +227,7 @@ class ZeroMQTransport:
         for lane in self._unregister(link):
             lane.close(linger_ms)
 
-    def _unregister(self, link: Link) -> tuple[ZmqLane, BulkLane]:
+    def _unregister(self, link: Link) -> tuple[ControlLane, BulkLane]:
         link.forget()
         self._unwatch(link)
         for fd in (link.control.room_fd, *(lane.news_fd for lane in link.lanes)):
@@ -240,11 +237,11 @@ class ZeroMQTransport:
             self._closed_lanes.pop(lane.news_fd, None)
         return link.lanes
 
-    def _open(self, lane: ZmqLane | BulkLane, now: float) -> None:
+    def _open(self, lane: ControlLane | BulkLane, now: float) -> None:
         if not lane.retry():
             self._open_later(lane, now + RETRY_S)
 
-    def _open_later(self, lane: ZmqLane | BulkLane, at: float) -> None:
+    def _open_later(self, lane: ControlLane | BulkLane, at: float) -> None:
         self._closed_lanes[lane.news_fd] = (at, lane)
         self._retry_at = min(self._retry_at, at)
 
@@ -267,7 +264,7 @@ class ZeroMQTransport:
             return
         self._keys_seen = keys.version
         for link in list(self._links.values()):
-            if link.keys is not None and link.keys.other != keys.key_of(link.peer):
+            if link.parties.other != keys.key_of(link.peer):
                 self.disconnect(link.peer)
                 self._keyless[link.peer] = link.addresses
                 if link.up:
@@ -279,7 +276,7 @@ class ZeroMQTransport:
         if self._sealed_in is not None:
             self._sealed_in.sweep()
 
-    def _on_rejected(self, link: Link, lane: ZmqLane) -> None:
+    def _on_rejected(self, link: Link, lane: ControlLane) -> None:
         if self._keys is not None:
             self._keys.refresh()  # its key may be another one by now
         if lane.is_persistently_rejected:
@@ -287,15 +284,17 @@ class ZeroMQTransport:
                 ("rejections", link.peer), *why_not(link.peer, lane, self._keys), about=link.peer
             )
 
-    def _process_news(self, link: Link, lane: ZmqLane | BulkLane, arrivals: list[Arrival]) -> None:
+    def _process_news(
+        self, link: Link, lane: ControlLane | BulkLane, arrivals: list[Arrival]
+    ) -> None:
         news = lane.news()
-        if isinstance(lane, ZmqLane) and lane.spoken_to and False in news:
+        if isinstance(lane, ControlLane) and lane.spoken_to and False in news:
             self.traffic.drop("spoken_to")
             told = f"peer {link.peer} at {lane.address} speaks where it is to listen: hung up on it"
             self.traffic.note(
                 ("spoken_to", link.peer), told, "it is no peer of gossip, or a Byzantine one"
             )
-        elif isinstance(lane, ZmqLane) and lane.rejections:
+        elif isinstance(lane, ControlLane) and lane.rejections:
             self._on_rejected(link, lane)
         elif True in news:
             self.traffic.settled(("rejections", link.peer))
@@ -313,7 +312,7 @@ class ZeroMQTransport:
                 self._hand_over(link, outgoing)
 
     def _on_news(
-        self, link: Link, lane: ZmqLane | BulkLane, news: list[bool], arrivals: list[Arrival]
+        self, link: Link, lane: ControlLane | BulkLane, news: list[bool], arrivals: list[Arrival]
     ) -> None:
         for up in news:
             if lane is link.control:
@@ -378,12 +377,7 @@ class ZeroMQTransport:
             return False
         if holder is not None and (lent := link.bulk.lend(envelope, holder)) is not None:
             return self._hand_over(link, lent)
-        sum_of_payload = 0
-        if payload is not None and holder is not None and link.bulk.summed:
-            sum_of_payload = self._sum_of(payload, holder)
-        return self._hand_over(
-            link, Outgoing(envelope, holder, sum_of_payload, link.bulk.chunk_bytes)
-        )
+        return self._hand_over(link, Outgoing(envelope, holder, link.bulk.chunk_bytes))
 
     def _hand_over(self, link: Link, outgoing: Outgoing) -> bool:
         if link.queue:
@@ -413,12 +407,6 @@ class ZeroMQTransport:
             return
         for link in self._links.values():
             link.bulk.share(self._lender)
-
-    def _sum_of(self, payload: Payload, holder: NDArray[np.uint8]) -> int:
-        """Return the checksum of a payload. It is computed once for consecutive receivers."""
-        if self._summed is None or self._summed[0] is not payload:
-            self._summed = (payload, checksum(holder))
-        return self._summed[1]
 
     def _enqueue(self, link: Link, outgoing: Outgoing) -> None:
         link.enqueue(outgoing)
@@ -473,7 +461,7 @@ class ZeroMQTransport:
     ) -> list[Arrival]:
         now = time.monotonic()
         deadline = now + timeout_s
-        self._summed = self._said = None
+        self._said = None
         if isinstance(self._bulk_in, UnixInbox):
             self._bulk_in.return_released()
         wanted = frozenset(wake)
@@ -513,7 +501,7 @@ class ZeroMQTransport:
 
     def _read_unread(self, arrivals: list[Arrival], now: float) -> None:
         """Read a burst from each readable descriptor, the control lane first."""
-        if self._control_fd in self._unread and self._control_in.read(arrivals, now):
+        if self._control_fd in self._unread and self._control_in.read(arrivals):
             self._unread.discard(self._control_fd)
         if self._rare_fd in self._unread:
             self._unread.discard(self._rare_fd)
@@ -573,18 +561,16 @@ class ZeroMQTransport:
         lanes = [lane for link in self._links.values() for lane in self._unregister(link)]
         self._links.clear()
         for lane in lanes:
-            if isinstance(lane, ZmqLane):
+            if isinstance(lane, ControlLane):
                 lane.close(linger_ms)
         if self._guard is not None:
             self._guard.close()
         self._control_in.close()
-        if isinstance(self._bulk_in, BulkInbox):
-            self._bulk_in.close()
         try:
             self._context.term()  # waits for what lingers
         finally:
             # Peers learn of the end of these sockets at once. That must not overtake the farewell.
             for end in (*lanes, self._bulk_in):
-                if not isinstance(end, ZmqLane | BulkInbox):
+                if not isinstance(end, ControlLane):
                     end.close()
             self._rare.close()

@@ -166,7 +166,7 @@ class Lane:
 
     def __init__(self) -> None:
         gate = HeaderFilter(RUN, LOCAL, lambda sender, message: LIMIT_BYTES, Traffic())
-        self.reception = Reception(gate, 1024, summed=False)
+        self.reception = Reception(gate, 1024)
         self.memory = np.zeros(3 * LIMIT_BYTES, np.uint8)
 
     def part(self, offset: int, nbytes: int) -> Any:
@@ -181,8 +181,8 @@ class Lane:
         nbytes = random.choice((LIMIT_BYTES, LIMIT_BYTES, 0, 4, 2**40, 2**63))
         header = random.choice(
             (
-                FIRST.pack(FIRST_MARK, transfer, nbytes, 0) + message_bytes(random),
-                FIRST.pack(FIRST_MARK, transfer, LIMIT_BYTES, 0) + encode(update(random)),
+                FIRST.pack(FIRST_MARK, transfer, nbytes) + message_bytes(random),
+                FIRST.pack(FIRST_MARK, transfer, LIMIT_BYTES) + encode(update(random)),
                 NEXT.pack(NEXT_MARK, transfer, index),
             )
         )
@@ -244,7 +244,7 @@ def records(random: Random) -> Reading:
     """Of a sealed connection: of a Byzantine peer that has the key, or of whoever has none."""
     sealer, said = RecordSealer(b"k" * 32), bytearray()
     for _ in range(random.choice((1, 2, 4))):
-        header = FIRST.pack(FIRST_MARK, 1, LIMIT_BYTES, 0) + encode(update(random))
+        header = FIRST.pack(FIRST_MARK, 1, LIMIT_BYTES) + encode(update(random))
         kind, data = random.choice(
             (
                 (MESSAGE, message_bytes(random)),
@@ -259,9 +259,7 @@ def records(random: Random) -> Reading:
         said += room
     came = bytes(said) if random.random() < 0.5 else changed(bytes(said), random)
     gate = HeaderFilter(RUN, LOCAL, lambda sender, message: LIMIT_BYTES, Traffic())
-    stream = SealedStream(
-        RecordOpener(b"k" * 32), Reception(gate, 1024, summed=False), 1, PEER, BufferPool()
-    )
+    stream = SealedStream(RecordOpener(b"k" * 32), Reception(gate, 1024), 1, PEER, BufferPool())
 
     def read() -> object:
         rest, heard = memoryview(came), []

@@ -311,7 +311,7 @@ class UnixReader:
             header = random.choice(
                 (
                     said,
-                    FIRST.pack(FIRST_MARK, transfer, length, 0) + said,
+                    FIRST.pack(FIRST_MARK, transfer, length) + said,
                     NEXT.pack(NEXT_MARK, transfer, random.randrange(4)),
                 )
             )

@@ -159,7 +159,7 @@ def test_a_session_is_used_once(peer, known: Known, monkeypatch):
     watched = WatchedTransport(victim)
     speaker = SealedSpeaker(victim, known, 0)
     sealer = speaker.prove(watched)
-    message = sealed(sealer, HEADER, FIRST.pack(FIRST_MARK, 1, 8, 0) + header(update(1)))
+    message = sealed(sealer, HEADER, FIRST.pack(FIRST_MARK, 1, 8) + header(update(1)))
     chunk = sealed(sealer, CHUNK, floats(8).data.tobytes())
     speaker.connection.setblocking(True)
     speaker.connection.sendall(message + chunk)
@@ -250,7 +250,7 @@ def test_of_a_peer_one_offer_and_two_connections_are_kept(peer, known: Known):
         speaker.close()
 
 
-EIGHT_BYTES = FIRST.pack(FIRST_MARK, 1, 8, 0) + header(update(1))
+EIGHT_BYTES = FIRST.pack(FIRST_MARK, 1, 8) + header(update(1))
 SAYS = {
     "a chunk of another size": lambda s: sealed(s, HEADER, EIGHT_BYTES) + sealed(s, CHUNK, b"12"),
     "a chunk without a header": lambda s: sealed(s, CHUNK, bytes(8)),
@@ -261,7 +261,7 @@ SAYS = {
     "another kind of record": lambda s: sealed(s, 77, b"data"),
     "a proof once more": lambda s: s.proof(),
     "a chunk that nobody wants, of 4 GiB": lambda s: (
-        sealed(s, HEADER, FIRST.pack(FIRST_MARK, 1, 12, 0) + header(update(1)))
+        sealed(s, HEADER, FIRST.pack(FIRST_MARK, 1, 12) + header(update(1)))
         + RECORD.pack(CHUNK, 2**32 - 1)
     ),
     "a header of 64 KiB more than there may be": lambda s: RECORD.pack(HEADER, 2**17),
@@ -288,7 +288,7 @@ def test_behind_a_payload_that_nobody_wants_the_next_message_is_heard(peer, know
     watched = WatchedTransport(victim)
     speaker = SealedSpeaker(victim, known, 0)
     speaker.prove(watched)
-    speaker.say(FIRST.pack(FIRST_MARK, 1, 2**19, 0) + header(update(1)), bytes(2**19))
+    speaker.say(FIRST.pack(FIRST_MARK, 1, 2**19) + header(update(1)), bytes(2**19))
     speaker.say(header(update(2)))
     watched.until(lambda: len(watched.received(victim)) == 1, "the message behind it")
     assert victim.traffic.dropped == {"too_large": 1}
@@ -369,7 +369,7 @@ def test_what_is_under_way_takes_no_more_memory_than_a_chunk_each(peer, known: K
     speakers = [SealedSpeaker(victim, known, number) for number in (0, 3)]
     for number, speaker in zip((0, 3), speakers, strict=True):
         sealer = speaker.prove(watched)
-        first = FIRST.pack(FIRST_MARK, 1, 16 * CHUNK_BYTES, 0) + header(update(1), number)
+        first = FIRST.pack(FIRST_MARK, 1, 16 * CHUNK_BYTES) + header(update(1), number)
         speaker.connection.setblocking(True)
         speaker.connection.sendall(sealed(sealer, HEADER, first))
         speaker.connection.sendall(sealed(sealer, CHUNK, bytes(CHUNK_BYTES))[:4000])

@@ -40,7 +40,7 @@ def packet(head: bytes, chunk: bytes = b"") -> bytes:
 
 
 def first(transfer: int, nbytes: int = VECTOR.nbytes) -> bytes:
-    return FIRST.pack(FIRST_MARK, transfer, nbytes, 0) + header(update())
+    return FIRST.pack(FIRST_MARK, transfer, nbytes) + header(update())
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""Strangers on the ports of the ZeroMQ transport cause counts, and nothing else
-(docs/design_notes.md N10, N13, N14)."""
+"""Strangers on the ports of a transport without keys cause counts, and nothing else
+(docs/design_notes.md N10, N13, N14). What they can send on the payload lane before they prove a
+session is in ``test_sealed_payloads``."""
 
 from __future__ import annotations
 
@@ -8,12 +9,14 @@ import random
 import socket
 import struct
 import subprocess
+from collections.abc import Iterator
 
 import psutil
 import pytest
 import zmq
 from zeromq_rig import (
     GREETING,
+    SealedSpeaker,
     WatchedTransport,
     connect_zmtp,
     header,
@@ -27,15 +30,10 @@ from zeromq_rig import (
 
 from gossip.core.events import LinkDown, LinkUp
 from gossip.core.messages import Envelope, Ping, StateOffer
-from gossip.transport.chunks import (
-    CHUNK_BYTES,
-    CHUNK_BYTES_LEAST,
-    FIRST,
-    FIRST_MARK,
-    NEXT,
-    NEXT_MARK,
-)
+from gossip.transport import sealed
+from gossip.transport.chunks import CHUNK_BYTES_LEAST, FIRST, FIRST_MARK, NEXT, NEXT_MARK
 from gossip.transport.codec import encode
+from gossip.transport.sessions import SessionOffer
 
 PIECE = CHUNK_BYTES_LEAST
 
@@ -70,7 +68,7 @@ def test_garbage_on_a_port_is_counted_at_most(small, lane: str):
         )
     watched.serves(small)
     # Some garbage looks like frames of an early ZMTP.
-    assert set(small.traffic.dropped) <= {"malformed"}
+    assert set(small.traffic.dropped) <= {"malformed", "bad_handshake"}
     assert {arrival.sender for arrival in watched.received(small)} == {2}
     for connection in connections:
         connection.close()
@@ -82,12 +80,10 @@ def test_who_connects_and_says_nothing_is_thrown_out(small):
     connection.close()
 
 
-@pytest.mark.parametrize(
-    ("lane", "length"), [("control", 2**33), ("bulk", 2**33), ("bulk", 2**63 - 1)]
-)
-def test_a_frame_that_is_announced_huge_takes_no_memory(small, lane: str, length: int):
+@pytest.mark.parametrize("length", [2**33, 2**63 - 1])
+def test_a_frame_that_is_announced_huge_takes_no_memory(small, length: int):
     before = psutil.Process().memory_info().vms
-    connection = connect_zmtp(getattr(small, lane))
+    connection = connect_zmtp(small.control)
     connection.sendall(b"\x02" + struct.pack(">Q", length) + b"x" * 100)
     wait_closed(connection)
     connection.close()
@@ -95,10 +91,9 @@ def test_a_frame_that_is_announced_huge_takes_no_memory(small, lane: str, length
     WatchedTransport(small).serves(small)
 
 
-@pytest.mark.parametrize(("lane", "most"), [("control", 64 * 1024), ("bulk", CHUNK_BYTES + 1024)])
-def test_a_frame_above_the_limit_is_not_delivered(small, lane: str, most: int):
-    watched = WatchedTransport(small)
-    fits, too_long = connect_zmtp(getattr(small, lane)), connect_zmtp(getattr(small, lane))
+def test_a_frame_above_the_limit_is_not_delivered(small):
+    watched, most = WatchedTransport(small), 64 * 1024
+    fits, too_long = connect_zmtp(small.control), connect_zmtp(small.control)
     fits.sendall(b"\x02" + struct.pack(">Q", most) + bytes(most))
     with contextlib.suppress(ConnectionError):
         too_long.sendall(b"\x02" + struct.pack(">Q", most + 1) + bytes(most + 1))
@@ -112,11 +107,10 @@ def test_a_frame_above_the_limit_is_not_delivered(small, lane: str, most: int):
     )
 
 
-@pytest.mark.parametrize("lane", ["control", "bulk"])
-def test_random_messages_are_counted(small, lane: str):
+def test_random_messages_are_counted(small):
     draw = random.Random(11)
     watched = WatchedTransport(small)
-    with stranger(getattr(small, lane)) as dealer:
+    with stranger(small.control) as dealer:
         for _ in range(300):
             marks = [b"", bytes([FIRST_MARK]), bytes([NEXT_MARK]), b"\x96\x01"]
             frames = [
@@ -128,12 +122,11 @@ def test_random_messages_are_counted(small, lane: str):
         watched.until(lambda: total(small) >= 300, "300 drops")
         assert total(small) == 300
         assert watched.received(small) == []
-        assert len(small._reception.assembly) == 0
         watched.serves(small)
 
 
-def first(nbytes: int, transfer: int = 1, message=None, sum_of_payload: int = 0) -> bytes:
-    return FIRST.pack(FIRST_MARK, transfer, nbytes, sum_of_payload) + header(message or update())
+def first(nbytes: int, transfer: int = 1, message=None) -> bytes:
+    return FIRST.pack(FIRST_MARK, transfer, nbytes) + header(message or update())
 
 
 def following(index: int, transfer: int = 1) -> bytes:
@@ -141,85 +134,68 @@ def following(index: int, transfer: int = 1) -> bytes:
 
 
 def small_offer() -> bytes:
-    return first(5, 2, StateOffer(b"", 1, 1, b"", b"", 5, b"", ""), sum_of_payload=1)
+    return first(5, 2, StateOffer(b"", 1, 1, b"", b"", 5, b"", ""))
 
 
 CHUNK = bytes(PIECE)
 
 
+@contextlib.contextmanager
+def speaker(watched: WatchedTransport, victim) -> Iterator[SealedSpeaker]:
+    """A stranger with a session: without keys any host can have one."""
+    made = SealedSpeaker(victim)
+    try:
+        made.prove(watched)
+        yield made
+    finally:
+        made.close()
+
+
 @pytest.mark.parametrize(
-    ("frames", "counts"),
+    ("records", "counts"),
     [
-        pytest.param([[b""]], {"malformed": 1}, id="an empty frame"),
-        pytest.param([[b"", b""]], {"malformed": 1}, id="two empty frames"),
-        pytest.param([[first(3 * PIECE)]], {"malformed": 1}, id="a first frame without its chunk"),
-        pytest.param([[first(3 * PIECE), b""]], {"malformed": 1}, id="an empty chunk"),
-        pytest.param([[first(3 * PIECE), CHUNK + b"x"]], {"malformed": 1}, id="a chunk too long"),
-        pytest.param([[first(3 * PIECE), CHUNK, b"more"]], {"malformed": 1}, id="a frame too many"),
+        pytest.param([(following(0), b"x")], {"unknown_transfer": 1}, id="a chunk of nothing"),
+        pytest.param([(b"\xc1", CHUNK)], {"malformed": 1}, id="no header"),
+        pytest.param([(header(update()), CHUNK)], {"malformed": 1}, id="no size"),
+        pytest.param([(header(Ping(1, 1, ())), None)], {"wrong_lane": 1}, id="the other lane"),
+        pytest.param([(first(4 * PIECE), CHUNK)], {"too_large": 1}, id="too large"),
+        pytest.param([(first(2**63), CHUNK)], {"too_large": 1}, id="far too large"),
+        pytest.param([(first(2 * PIECE), CHUNK)], {"wrong_size": 1}, id="too small"),
         pytest.param(
-            [[first(3 * PIECE), CHUNK], [following(1), CHUNK, b""]],
-            {"malformed": 1},
-            id="a frame too many later",
-        ),
-        pytest.param(
-            [[header(update()), b"x" * 8]], {"malformed": 1}, id="a payload without its size"
-        ),
-        pytest.param([[header(Ping(1, 1, ()))]], {"wrong_lane": 1}, id="control on the bulk lane"),
-        pytest.param([[first(4 * PIECE), CHUNK]], {"too_large": 1}, id="too large"),
-        pytest.param([[first(2**63), CHUNK]], {"too_large": 1}, id="far too large"),
-        pytest.param([[first(2 * PIECE), CHUNK]], {"wrong_size": 1}, id="too small"),
-        pytest.param([[following(1), CHUNK]], {"unknown_transfer": 1}, id="a chunk of nothing"),
-        pytest.param(
-            [[first(3 * PIECE), CHUNK], [following(1, 2), CHUNK]],
+            [(first(3 * PIECE), CHUNK), (following(1, 2), CHUNK)],
             {"unknown_transfer": 1},
             id="of another payload",
         ),
-        pytest.param([[first(3 * PIECE), CHUNK], [following(2), CHUNK]], {"gap": 1}, id="a gap"),
+        pytest.param([(first(3 * PIECE), CHUNK), (following(2), CHUNK)], {"gap": 1}, id="a gap"),
         pytest.param(
-            [[first(3 * PIECE), CHUNK], [following(1), CHUNK], [following(1), CHUNK]],
-            {"gap": 1},
-            id="a chunk twice",
-        ),
-        pytest.param(
-            [[first(3 * PIECE), CHUNK], [first(3 * PIECE, 2), CHUNK]],
+            [(first(3 * PIECE), CHUNK), (first(3 * PIECE, 2), CHUNK)],
             {"gap": 1},
             id="two at a time",
         ),
         pytest.param(
-            [[first(3 * PIECE), CHUNK], [small_offer(), b"12345"]],
-            {"gap": 1, "corrupt": 1},
-            id="a small one between",
-        ),
-        pytest.param(
-            [[first(3 * PIECE, 1, None, 1), CHUNK], [following(1), CHUNK], [following(2), CHUNK]],
-            {"corrupt": 1},
-            id="corrupt",
-        ),
-        pytest.param(
-            [[first(5, message=StateOffer(b"", 1, 1, b"", b"", 2**48, b"", "")), b"12345"]],
+            [(first(5, message=StateOffer(b"", 1, 1, b"", b"", 2**48, b"", "")), b"12345")],
             {"wrong_size": 1},
             id="two sizes",
         ),
     ],
 )
-def test_a_bulk_message_that_is_wrong_is_counted(victim, frames, counts):
+def test_a_bulk_message_that_is_wrong_is_counted(victim, records, counts):
     watched = WatchedTransport(victim)
-    with stranger(victim.bulk) as dealer:
-        for message in frames:
-            dealer.send_multipart(message)
+    with speaker(watched, victim) as one:
+        for record in records:
+            one.say(*record)
         watched.until(lambda: total(victim) >= sum(counts.values()), "drops")
     assert victim.traffic.dropped == counts
     assert watched.received(victim) == []
 
 
-def test_a_bulk_message_that_is_right_is_heard_from_a_hand_as_well(victim):
-    """The tests before would say nothing if what they vary did not pass."""
+def test_a_small_payload_between_the_chunks_of_another_ends_that_one(victim):
     watched = WatchedTransport(victim)
-    with stranger(victim.bulk) as dealer:
-        for message in [[first(3 * PIECE), CHUNK], [following(1), CHUNK], [following(2), CHUNK]]:
-            dealer.send_multipart(message)
-        watched.until(lambda: len(watched.received(victim)) == 1, "the update")
-    assert victim.traffic.dropped == {}
+    with speaker(watched, victim) as one:
+        one.say(first(3 * PIECE), CHUNK)
+        one.say(small_offer(), b"12345")
+        watched.until(lambda: len(watched.received(victim)) == 1, "the small one")
+    assert victim.traffic.dropped == {"gap": 1}
 
 
 def test_control_messages_that_are_wrong_are_counted(small):
@@ -241,10 +217,9 @@ def test_control_messages_that_are_wrong_are_counted(small):
     assert watched.received(small) == []
 
 
-@pytest.mark.parametrize("lane", ["control", "bulk"])
-def test_a_message_of_very_many_frames_is_one_drop(small, lane: str):
+def test_a_message_of_very_many_frames_is_one_drop(small):
     watched = WatchedTransport(small)
-    with stranger(getattr(small, lane), sndhwm=0) as dealer:
+    with stranger(small.control, sndhwm=0) as dealer:
         dealer.send_multipart([b""] * 50_000)
         dealer.send_multipart([b"x" * 60_000] * 100)
         watched.until(lambda: total(small) >= 2, "two drops")
@@ -254,12 +229,11 @@ def test_a_message_of_very_many_frames_is_one_drop(small, lane: str):
         assert small.traffic.dropped == {"malformed": 3}
 
 
-@pytest.mark.parametrize("lane", ["control", "bulk"])
-def test_a_message_without_end_is_never_seen_and_hinders_nobody(small, lane: str):
+def test_a_message_without_end_is_never_seen_and_hinders_nobody(small):
     """N10: its memory is libzmq's until the connection ends, and no option bounds it. Hence
     loopback only, without keys."""
     watched = WatchedTransport(small)
-    connection = connect_zmtp(getattr(small, lane))
+    connection = connect_zmtp(small.control)
     for _ in range(200):
         connection.sendall(b"\x03" + struct.pack(">Q", 60_000) + bytes(60_000))
     watched.serves(small)
@@ -271,8 +245,8 @@ def test_a_message_without_end_is_never_seen_and_hinders_nobody(small, lane: str
 def test_claiming_anothers_routing_id_hurts_nobody(small):
     """N13 and N14: duplicate ids, ids of libzmq's own form,
     and then we connect to whoever claimed one."""
-    watched = WatchedTransport(small)
     other = transport(local=0)
+    watched = WatchedTransport(small, other)
     for routing_id in (b"0", b"peer-0", b"\x01\x02\x03\x04\x05"):
         with (
             stranger(small.control, routing_id=routing_id) as one,
@@ -290,13 +264,13 @@ def test_claiming_anothers_routing_id_hurts_nobody(small):
 
 def test_a_stranger_cannot_add_to_anothers_payload(victim):
     watched = WatchedTransport(victim)
-    with stranger(victim.bulk) as honest_one, stranger(victim.bulk) as thief:
-        honest_one.send_multipart([first(3 * PIECE), CHUNK])
+    with speaker(watched, victim) as honest_one, speaker(watched, victim) as thief:
+        honest_one.say(first(3 * PIECE), CHUNK)
         watched.until(lambda: len(victim._reception.assembly) == 1, "a payload to begin")
-        thief.send_multipart([following(1), b"\xff" * PIECE])
+        thief.say(following(1), b"\xff" * PIECE)
         watched.until(lambda: total(victim) == 1, "a drop")
-        honest_one.send_multipart([following(1), CHUNK])
-        honest_one.send_multipart([following(2), CHUNK])
+        honest_one.say(following(1), CHUNK)
+        honest_one.say(following(2), CHUNK)
         watched.until(lambda: len(watched.received(victim)) == 1, "the payload")
     payload = watched.received(victim)[0].payload
     assert payload is not None
@@ -306,37 +280,46 @@ def test_a_stranger_cannot_add_to_anothers_payload(victim):
 
 def test_many_unfinished_payloads_of_one_name_hold_two_buffers(victim):
     watched = WatchedTransport(victim)
-    with (
-        stranger(victim.bulk) as one,
-        stranger(victim.bulk) as two,
-        stranger(victim.bulk) as three,
-        stranger(victim.bulk) as four,
-    ):
-        for number, dealer in enumerate([one, two, three, four]):
-            dealer.send_multipart([first(3 * PIECE, number), CHUNK])
+    with contextlib.ExitStack() as stack:
+        for number in range(4):
+            stack.enter_context(speaker(watched, victim)).say(first(3 * PIECE, number), CHUNK)
         watched.until(lambda: total(victim) == 2, "two drops")
-    assert victim.traffic.dropped == {"crowded": 2}
-    assert len(victim._reception.assembly) == 2
+        assert victim.traffic.dropped == {"crowded": 2}
+        assert len(victim._reception.assembly) == 2
 
 
-@pytest.mark.parametrize("lane", [0, 1])
-def test_who_sends_more_than_is_read_and_hangs_up_does_not_abort_us(small, lane: int):
-    """libzmq #4364: a heartbeat on a connection that ended while its input was stopped. The
-    victim's own is due in a second, the answer to another's is when it reads on (so still on the
-    bulk lane: docs/threat_model.md)."""
+def test_offers_of_sessions_without_keys_are_bounded(small, monkeypatch):
+    monkeypatch.setattr(sealed, "OFFERS_MAX", 4)
     watched = WatchedTransport(small)
-    reads = "while peer.poll(0.1): pass"
-    asleep = (
-        f"print('asleep', flush=True); sys.stdin.readline()\n{reads}\nwhile not peer.send(1, "
-        "Ping(7, 1, ())): peer.poll(0.1)"
-    )
+    with stranger(small.control) as dealer:
+        for _ in range(9):
+            dealer.send(SessionOffer.draw(0).encode())
+        dealer.send(b"no ping")
+        watched.until(lambda: total(small) == 1, "what was sent after the offers")
+    assert len(small._bulk_in._offers) == 4
+    watched.serves(small)
+
+
+def test_who_sends_more_than_is_read_and_hangs_up_does_not_abort_us(small):
+    """libzmq #4364: a heartbeat on a connection that ended while its input was stopped. The
+    victim's own is due in a second, the reply to another's is when it reads on."""
+    watched = WatchedTransport(small)
+    asleep = """
+import select
+while not select.select([sys.stdin], [], [], 0.0)[0]: peer.poll(0.01)
+sys.stdin.readline()
+print("asleep", flush=True)
+sys.stdin.readline()
+while peer.poll(0.1): pass
+while not peer.send(1, Ping(7, 1, ())): peer.poll(0.1)
+"""
     with process(small, then=asleep) as victim:
         watched.until(lambda: LinkUp(0) in watched.heard[small], "LinkUp")
-        assert victim.stdout.readline() == "asleep\n"
-        connection = connect_zmtp(small._links[0].addresses[lane])
+        victim.stdin.write("sleep\n")
+        assert watched.line_of(victim) == "asleep\n"
+        connection = connect_zmtp(small._links[0].addresses[0])
         connection.settimeout(0.5)
-        ping = b"\x04\x07\x04PING\x00\x00" if lane == 0 else b""
-        some = (b"\x00\x32" + bytes(50)) * 5 + ping
+        some = (b"\x00\x32" + bytes(50)) * 5 + b"\x04\x07\x04PING\x00\x00"
         with contextlib.suppress(TimeoutError):
             # until the victim's queue is full, if it has an end, and then the kernel's
             for _ in range(60_000):
@@ -351,14 +334,13 @@ def test_who_sends_more_than_is_read_and_hangs_up_does_not_abort_us(small, lane:
 
 def test_who_speaks_where_it_is_to_listen_is_hung_up_on_and_does_not_abort_us(small):
     context = zmq.Context()
-    control, bulk = (context.socket(zmq.ROUTER) for _ in range(2))
+    control, payloads = context.socket(zmq.ROUTER), transport(local=5, same_host=True)
     try:
-        for one in (control, bulk):
-            one.set(zmq.SNDHWM, 0)
-            one.set(zmq.LINGER, 0)
-            one.bind("tcp://127.0.0.1:*")
+        control.set(zmq.SNDHWM, 0)
+        control.set(zmq.LINGER, 0)
+        control.bind("tcp://127.0.0.1:*")
         watched = WatchedTransport(small)
-        small.connect(5, *(one.get(zmq.LAST_ENDPOINT).decode() for one in (control, bulk)))
+        small.connect(5, control.get(zmq.LAST_ENDPOINT).decode(), payloads.bulk)
         watched.until(lambda: watched.heard[small] == [LinkUp(5)], "LinkUp")
         assert small.send(5, Ping(1, 1, ()))
         assert control.poll(30_000)
@@ -372,4 +354,5 @@ def test_who_speaks_where_it_is_to_listen_is_hung_up_on_and_does_not_abort_us(sm
         watched.serves(small)
         watched.until(lambda: watched.heard[small].count(LinkUp(5)) == 2, "another try")
     finally:
+        payloads.close()
         context.destroy(linger=0)

@@ -325,7 +325,7 @@ def test_nobody_speaks_in_anothers_name(peer, known: Known, lane: str):
         elif lane == "bulk":
             attacker.say(header(update(1), sender))
         else:
-            first = FIRST.pack(FIRST_MARK, sender, 8, 0) + header(update(1), sender)
+            first = FIRST.pack(FIRST_MARK, sender, 8) + header(update(1), sender)
             attacker.say(first, payload)
     watched.until(lambda: len(watched.received(victim)) == 1, "what it says in its own name")
     attacker.close()
@@ -342,7 +342,7 @@ def test_nobody_adds_to_a_payload_on_another_connection(peer, known: Known, atta
     watched = WatchedTransport(victim)
     owner, attacker = SealedSpeaker(victim, known, 0), None
     owner.prove(watched)
-    first = FIRST.pack(FIRST_MARK, 7, 2 * CHUNK_BYTES_LEAST, 0) + header(update(1))
+    first = FIRST.pack(FIRST_MARK, 7, 2 * CHUNK_BYTES_LEAST) + header(update(1))
     speaking = threading.Thread(target=owner.say, args=(first, bytes(CHUNK_BYTES_LEAST)))
     speaking.start()
     watched.until(lambda: len(victim._reception.assembly) == 1, "the first chunk to be read")
@@ -554,7 +554,7 @@ def test_of_one_that_takes_connections_and_says_nothing_nobody_says_that_it_is_t
 ):
     """As a stopped process does: its kernel goes on taking connections."""
     monkeypatch.setattr(links, "PATIENCE_S", 0.3)
-    monkeypatch.setitem(sockets._BOTH_LANES, zmq.HANDSHAKE_IVL, 100)
+    monkeypatch.setitem(sockets._BOTH_WAYS, zmq.HANDSHAKE_IVL, 100)
     with socket.create_server(("127.0.0.1", 0)) as stopped:
         address = f"tcp://127.0.0.1:{stopped.getsockname()[1]}"
         one = transport(local=0, keys=known.of(0) if keyed else None)

@@ -3,6 +3,7 @@ peers in other processes."""
 
 from __future__ import annotations
 
+import select
 import socket
 import struct
 import subprocess
@@ -133,6 +134,12 @@ class WatchedTransport:
         first.connect(peer, second.control, second.bulk)
         self.until(lambda: LinkUp(peer) in self.heard[first], "LinkUp")
 
+    def line_of(self, child: subprocess.Popen) -> str:
+        """Return the next line of another process, which may wait for an admission here."""
+        assert child.stdout is not None
+        self.until(lambda: bool(select.select([child.stdout], [], [], 0)[0]), "a line")
+        return child.stdout.readline()
+
     def serves(self, one: ZeroMQTransport) -> None:
         """An honest peer that comes now is heard on both lanes."""
         with honest(one) as friend:
@@ -206,22 +213,29 @@ def wait_closed(connection: socket.socket) -> None:
 
 
 class SealedSpeaker:
-    """A peer with a key that says on a payload lane, in records of its session, what it likes.
+    """A peer that sends on a payload lane, in records of its session, whatever a test wants.
 
     Args:
-        known, peer: Whose key it has.
-        offers: Whether the victim is told of its session first.
+        known, peer: Whose key it has; ``known`` is None without keys.
+        offers: Whether it offers its session first.
     """
 
     def __init__(
-        self, victim: ZeroMQTransport, known: Known, peer: int, *, offers: bool = True
+        self,
+        victim: ZeroMQTransport,
+        known: Known | None = None,
+        peer: int = 0,
+        *,
+        offers: bool = True,
     ) -> None:
-        self.session = OpeningSession(known.pairs[peer].public, known.listed[1], 0)
+        keys = ("", "") if known is None else (known.pairs[peer].public, known.listed[1])
+        self.session = OpeningSession(*keys, 0)
         self.sealer: RecordSealer | None = None
         self._context = zmq.Context()
         self._dealer = self._context.socket(zmq.DEALER)
         self._dealer.set(zmq.LINGER, 0)
-        as_client(self._dealer, known.pairs[peer], known.listed[1])
+        if known is not None:
+            as_client(self._dealer, known.pairs[peer], known.listed[1])
         self._dealer.connect(victim.control)
         if offers:
             self.offer(self.session.offer)

@@ -37,7 +37,7 @@ def records(sizes: Sizes) -> list[bytes]:
     for number, size in enumerate(sizes):
         envelope = encode(Envelope(b"run", PEER, 0, update(number)))
         holder = None if size is None else np.full(4 * size, number, np.uint8)
-        outgoing = Outgoing(envelope, holder, 0, CHUNK_BYTES)
+        outgoing = Outgoing(envelope, holder, CHUNK_BYTES)
         more = True
         while more:
             header, chunk = outgoing.frames()
@@ -60,7 +60,7 @@ class Listener:
     def __init__(self, sizes: Sizes) -> None:
         self.sizes, self.traffic = sizes, Traffic()
         gate = HeaderFilter(b"run", 1, self._limit, self.traffic)
-        reception = Reception(gate, CHUNK_BYTES, summed=False)
+        reception = Reception(gate, CHUNK_BYTES)
         self.stream = SealedStream(RecordOpener(SECRET), reception, 1, PEER, BufferPool())
         self.heard: list[Received] = []
         self.largest = 0

@@ -109,7 +109,7 @@ def test_a_full_queue_drops_payloads() -> None:
     assert swarm.counts["queue_full"] == 7
 
 
-def test_a_spoiled_payload_is_found_by_its_checksum() -> None:
+def test_a_spoiled_payload_is_detected() -> None:
     swarm, sends = bulk_swarm(LinkModel(corrupt_payload=1.0))
     swarm.cores[0].extra = sends * 3
     swarm.run_for(1.0)

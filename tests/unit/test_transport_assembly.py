@@ -15,7 +15,6 @@ from gossip.transport.assembly import (
     Assembly,
     HeaderFilter,
     IncomingPayload,
-    Reception,
 )
 from gossip.transport.base import Traffic
 from gossip.transport.chunks import (
@@ -27,7 +26,6 @@ from gossip.transport.chunks import (
     NEXT_MARK,
     Outgoing,
     bytes_of,
-    checksum,
     chunk_of,
 )
 from gossip.transport.codec import encode
@@ -43,10 +41,9 @@ def incoming(
     sender: int = 0,
     incarnation: int = 0,
     message=UPDATE,
-    total: int = 0,
     now: float = 0.0,
 ) -> IncomingPayload:
-    return IncomingPayload(Envelope(RUN, sender, incarnation, message), nbytes, total, now)
+    return IncomingPayload(Envelope(RUN, sender, incarnation, message), nbytes, now)
 
 
 @pytest.mark.parametrize(
@@ -91,15 +88,15 @@ def test_a_payload_that_takes_a_while_is_told_of_before_it_is_there() -> None:
 def test_a_payload_is_cut_and_put_together_again(nbytes: int):
     data = np.frombuffer(np.random.default_rng(nbytes).bytes(nbytes), np.uint8)
     offer = StateOffer(b"l", 1, 2, b"c", b"d", nbytes, b"", "", (nbytes // 3, nbytes - nbytes // 3))
-    outgoing = Outgoing(b"envelope", data, checksum(data))
+    outgoing = Outgoing(b"envelope", data)
     target, last = None, False
     while not last:
         header, chunk = outgoing.frames()
         assert chunk is not None
         if target is None:
-            mark, transfer, announced, total = FIRST.unpack_from(header)
+            mark, transfer, announced = FIRST.unpack_from(header)
             assert (mark, announced, header[FIRST.size :]) == (FIRST_MARK, nbytes, b"envelope")
-            target = incoming(nbytes, message=offer, total=total)
+            target = incoming(nbytes, message=offer)
         else:
             assert NEXT.unpack(header) == (NEXT_MARK, transfer, target.index)
         room = target.room()
@@ -134,45 +131,12 @@ def test_what_is_behind_the_last_part_of_a_state_is_of_it():
     assert digests_of(b"abcd", (1, 2))[1] == (payload_digest(b"a"), payload_digest(b"bcd"))
 
 
-def test_a_changed_byte_changes_the_checksum():
-    data = np.random.default_rng(1).integers(0, 256, 1003, dtype=np.uint8)
-    before = checksum(data)
-    for at in (0, 500, 999, 1000, 1002):
-        data[at] ^= 1
-        assert checksum(data) != before
-        data[at] ^= 1
-    assert checksum(data) == before
-
-
-def test_a_corrupt_payload_is_not_finished():
-    data = np.ones(100, np.float32)
-    target = incoming(400, total=checksum(bytes_of(data)) + 1)
-    target.room()[:] = bytes_of(data).data
-    assert target.grow()
-    assert target.finish() is None
-
-
-@pytest.mark.parametrize(("summed", "dropped"), [(True, {"corrupt": 1}), (False, {})])
-def test_a_lane_that_copies_at_once_needs_no_checksum(summed: bool, dropped: dict[str, int]):
-    traffic = Traffic()
-    reception = Reception(HeaderFilter(RUN, 1, lambda sender, message: 400, traffic), summed=summed)
-    data = np.ones(100, np.float32)
-    header, chunk = Outgoing(encode(Envelope(RUN, 0, 0, UPDATE)), bytes_of(data), 0).frames()
-    target = reception.chunk("connection", header, 0.0)
-    assert target is not None
-    assert chunk is not None
-    target.room()[:] = chunk
-    received = reception.filled("connection", target, True)
-    assert (received is None) == summed
-    assert traffic.dropped == dropped
-
-
 @pytest.mark.parametrize("at", [0, CHUNK // 4 - 1, CHUNK // 4, -1])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_value_that_is_not_finite_is_seen_in_any_chunk(at: int, value: float):
     data = np.full(CHUNK // 2, 3e38, np.float32)
     data[at] = value
-    target = incoming(data.nbytes, total=checksum(bytes_of(data)))
+    target = incoming(data.nbytes)
     for start in (0, CHUNK):
         target.room()[:] = bytes_of(data).data[start : start + CHUNK]
         target.grow()
@@ -319,7 +283,7 @@ def test_a_late_chunk_of_a_sender_that_is_gone_does_not_give_it_the_full_time_ag
 def test_the_digest_of_a_commit_is_told():
     data = np.ones(4, np.float32)
     commit = Commit(b"l", 1, 0, 0, 0, 3, b"p", b"d", (), (), (0, 1), None, "")
-    target = incoming(16, message=commit, total=checksum(bytes_of(data)))
+    target = incoming(16, message=commit)
     target.room()[:] = bytes_of(data).data
     target.grow()
     received = target.finish()

@@ -32,7 +32,7 @@ class LinkModel:
     reorder: float = 0.0
     reorder_s: float = 0.0
     corrupt: float = 0.0  # one bit of the encoded message flips
-    corrupt_payload: float = 0.0  # one bit of the payload flips; the transport's checksum finds it
+    corrupt_payload: float = 0.0  # one bit of the payload flips, which the transport detects
     # the connection breaks, loses its messages, and is opened again; both ends get an event
     reset: float = 0.0
     # of the bulk lane; None: payloads take no longer than other messages

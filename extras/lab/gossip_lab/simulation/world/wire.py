@@ -7,12 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
 from gossip.core import (
     BULK_MESSAGES,
     Arriving,
-    Commit,
     Envelope,
     Event,
     Payload,
@@ -23,15 +20,13 @@ from gossip.core import (
 )
 from gossip.errors import Malformed
 from gossip.inject import OutMessage
-from gossip.transport import TOLD_EVERY_S, checksum, decode, encode
-from gossip.vectors import digests_of, from_bytes, to_bytes
+from gossip.transport import TOLD_EVERY_S, decode, encode
 
 from .host import Lane, SimProcess
 from .links import Links
 from .machine import NS, to_ns
 from .network import LinkModel, Network
 from .observer import Hooks
-from .toy_trainer import payload_of
 
 _BULK = frozenset(BULK_MESSAGES)
 _RUNNING = frozenset({"up", "paused"})
@@ -185,8 +180,7 @@ class Wire:
         arrives_ns = leaves_ns + round(self._delay_s(sending) * NS)
         if fate.spoiled and payload is not None:
             self._note("spoiled", sender, to, said)
-            if (payload := _spoiled(payload, said, _chance(lot, 8))) is None:
-                return
+            return  # the transport detects damage and drops the payload
         if fate.held_up:
             self._note("reordered", sender, to, said)
             arrives_ns += to_ns(_chance(lot, 9) * model.reorder_s)
@@ -414,19 +408,6 @@ def flipped_bit(data: bytes, place: float) -> bytes:
 def _flipped(parcel: Envelope | bytes, place: float) -> bytes:
     assert type(parcel) is bytes
     return flipped_bit(parcel, place)
-
-
-def _spoiled(payload: Payload, said: Envelope | bytes, place: float) -> Payload | None:
-    """Return the payload with one bit flipped, as its receiver sees it; None if the receiver's
-    checksum detects it."""
-    whole = to_bytes(np.ascontiguousarray(payload.data))
-    damaged = np.frombuffer(flipped_bit(whole.tobytes(), place), np.uint8)
-    if checksum(whole) != checksum(damaged):
-        return None
-    message = said.message if type(said) is Envelope else None
-    if isinstance(message, StateOffer):
-        return Payload(damaged, damaged.nbytes, True, *digests_of(damaged, message.parts))
-    return payload_of(from_bytes(damaged), digest=isinstance(message, Commit))
 
 
 def _expects(host: SimProcess[Any], envelope: Envelope, nbytes: int) -> bool:
