@@ -59,7 +59,7 @@ from .spec import (
     with_encoding,
     with_faults,
 )
-from .trainer_link import ForTrainer, TrainerLink, pid_behind
+from .trainer_link import ForTrainer, Standing, TrainerLink, pid_behind
 from .usage import RuleClock, UsageMeter
 from .weighing import by_samples
 from .worker import Worker
@@ -226,13 +226,8 @@ class Node:
             wire_of=wire_of(config, spec.peer),
             mixes=not topology.rolling,
             sketch_seed=settings.seed,
+            standing=Standing(spec.peer, config.peers, config.peers, spec.peer),
         )
-        self.trainer.peers, self.trainer.alive, self.trainer.rank = (
-            config.peers,
-            config.peers,
-            spec.peer,
-        )
-        self.trainer.peer = spec.peer
         self._judge = TrainerJudge(
             self._ask,
             self._worker,
@@ -539,9 +534,11 @@ class Node:
         if report.event == "round":
             self._round = report.fields.get("round", self._round)
             self._begun.reached(self._round)
-            self.trainer.alive = report.fields.get("alive", self.trainer.alive)
+            standing = self.trainer.standing
+            standing.alive = report.fields.get("alive", standing.alive)
         elif report.event in ("left", "dead", "alive_again"):
-            note = self.trainer.left.add if report.event == "left" else self.trainer.left.discard
+            left = self.trainer.standing.left
+            note = left.add if report.event == "left" else left.discard
             note(report.fields["subject"])
         self._journal.event(report.event, **report.fields)
 

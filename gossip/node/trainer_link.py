@@ -10,7 +10,7 @@ import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from itertools import accumulate, pairwise
 from operator import attrgetter
@@ -20,13 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.core import EpochReport, Event, Payload, events
-from gossip.errors import LocalError
 from gossip.ipc import (
     Arena,
     Channel,
-    allocate,
     landing_slots,
-    map_bytes,
     map_received,
     messages as control,
 )
@@ -43,20 +40,17 @@ from gossip.vectors import (
     unpack_shapes,
 )
 
+from .outbox import Outgoing, TrainerOutbox, apply_bytes
 from .result_slots import ResultSlots
+from .update_slots import UpdateSlots
 from .worker import Worker
 
-PACKET_MESSAGES = 16
-LONG_BYTES = 1024
-"""Length of a message beyond which it ends its packet, because packets are bounded."""
 LOTS_BYTES = 16
 UNANSWERED_MAX = 32
 """Largest number of rounds that were sent to the trainer and are not applied; further rounds wait
 in the node."""
-BACKLOG_ROUNDS = 4096
-BACKLOG_BYTES = 2**29
 _numbers_of: Callable[[EpochReport], tuple[int, ...]] = attrgetter(
-    *[field.name for field in fields(EpochReport) if field.name != "given_up_ranges"]
+    *[each.name for each in fields(EpochReport) if each.name != "given_up_ranges"]
 )
 """``dataclasses.astuple`` without its copy of every number, because it runs in each round."""
 _NO_SAMPLES = events.DataSlice(0, ())
@@ -74,16 +68,21 @@ ForTrainer: TypeAlias = (
 
 
 @dataclass(slots=True)
-class _Outgoing:
-    """A message to the trainer. Messages after one that is not ``ready`` wait, because their order
-    is part of the contract."""
+class Standing:
+    """Place of this peer among the others, sent to the trainer with each round.
 
-    what: events.Apply | events.StartRound | events.CollectUpdate | control.FromNode
-    fd: int | None = None
-    close_fd: bool = False  # after it is sent
-    ready: bool = True
-    # of an Apply whose result is being copied, or is in its slot
-    placed: control.ApplyCommand | None = None
+    Attributes:
+        peer: Number of this peer.
+        peers, rank: Size of the roster, and place of this peer in it.
+        alive: Number of peers that are alive.
+        left: Peers that have left and not returned.
+    """
+
+    peer: int
+    peers: int
+    alive: int
+    rank: int
+    left: set[int] = field(default_factory=set)
 
 
 class TrainerLink:
@@ -116,6 +115,7 @@ class TrainerLink:
         wire_of: Callable[[int, int, tuple[Shape, ...]], WireFormat],
         mixes: bool,
         sketch_seed: int,
+        standing: Standing,
     ) -> None:
         self._channel, self._worker, self._journal = channel, worker, journal
         self._emit, self._prepared, self._judged, self._in_flight = (
@@ -124,28 +124,19 @@ class TrainerLink:
             judged,
             in_flight,
         )
-        self._share = share
+        self._share, self.standing = share, standing
         self._wire_of, self._mixes, self._sketch_seed = wire_of, mixes, sketch_seed
         self.wire: WireFormat | None = None  # of the trainer's model
         self._arena: Arena | None = None
         self._bounds: list[tuple[int, int]] = []  # start and stop of each shard
-        self._outbox: deque[_Outgoing] = deque()
-        self._backlog_rounds = self._backlog_bytes = 0
+        self._outbox = TrainerOutbox(channel, worker, self._placed)
         self._unanswered = 0
         self._results = ResultSlots((), 0, (), in_flight, lent=False)
-        self._update_order: list[int] = []  # last used first: it is in the cache
-        self._given: dict[int, int] = {}  # update slot -> round it was given for
-        self._copying: set[int] = set()  # update slots that the worker reads
-        # update slot -> arrays that the transport may be reading
-        self._offered: dict[int, list[np.ndarray]] = {}
+        self._updates = UpdateSlots(0, in_flight)
         self._in_stage = False
         self.closed = False  # whether the trainer has sent ``Close``
         self.ended_with: dict[str, int | str | None] = {}  # the fields of ``Close``
         self.round_id = -1  # last round that the trainer got to compute
-        self.peers = self.alive = 1  # sent with the next round
-        self.rank = 0  # sent with the next round
-        self.left: set[int] = set()  # peers that have left and not returned
-        self.peer = -1  # number of this peer
         # time of the update that it waits for; 0.0: the trainer is busy
         self.waits_since = 0.0
 
@@ -159,38 +150,23 @@ class TrainerLink:
     # --- effects of the core ----------------------------------------------------------------------
 
     def queue(self, effect: ForTrainer) -> None:
-        """Queue an effect of the core. Raises LocalError: As ``_queue_round``."""
+        """Queue an effect of the core. Raises LocalError: As
+        ``TrainerOutbox.add_round``."""
         match effect:
             case events.Apply():
-                self._queue_round(effect)
+                self._outbox.add_round(effect)
             case events.Restore(round_id, payload, settings):
-                self._queue_payload(
+                self._outbox.add_payload(
                     control.RestoreCommand(round_id, payload.nbytes, settings), payload
                 )
             case events.RebuildState(round_id, beside, is_last):
                 for stage, payload in beside:
-                    self._queue_payload(control.BesideCommand(stage, payload.nbytes), payload)
-                self._outbox.append(_Outgoing(control.RebuildCommand(round_id, is_last)))
+                    self._outbox.add_payload(control.BesideCommand(stage, payload.nbytes), payload)
+                self._outbox.add(control.RebuildCommand(round_id, is_last))
             case events.RunForward() | events.RunBackward():
                 self._queue_pass(effect)
             case _:
-                self._outbox.append(_Outgoing(effect))
-
-    def _queue_round(self, effect: events.Apply) -> None:
-        """Queue a round. Raises LocalError: The trainer is so far behind that the memory for rounds
-        is full."""
-        nbytes = _apply_bytes(effect)
-        if self._backlog_rounds >= BACKLOG_ROUNDS or (
-            self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES
-        ):
-            raise LocalError(
-                f"the trainer has not taken {self._backlog_rounds} committed rounds "
-                f"({self._backlog_bytes >> 20} MiB): no more are kept for it, it must fetch the "
-                "state when it is back"
-            )
-        self._backlog_rounds += 1
-        self._backlog_bytes += nbytes
-        self._outbox.append(_Outgoing(effect))
+                self._outbox.add(effect)
 
     def _queue_pass(self, effect: events.RunForward | events.RunBackward) -> None:
         command = control.PassCommand(
@@ -202,26 +178,14 @@ class TrainerLink:
             effect.audit,
         )
         if effect.payload is None:
-            self._outbox.append(_Outgoing(command))
+            self._outbox.add(command)
         else:
-            self._queue_payload(command, effect.payload)
+            self._outbox.add_payload(command, effect.payload)
 
     def ask(self, question: control.JudgeCommand, fd: int | None) -> None:
         """Send a question at once, before rounds without a slot, because they may wait for its
         answer."""
         self._channel.send(question, fds=() if fd is None else (fd,))
-
-    def _queue_payload(self, message: control.FromNode, payload: Payload) -> None:
-        """Queue a message with memory that holds a copy of the payload."""
-        data = payload.data
-        state = data if isinstance(data, tuple) else (data,)
-        outgoing = _Outgoing(message, close_fd=True, ready=False)
-        self._outbox.append(outgoing)
-
-        def copied(fd: int) -> None:
-            outgoing.fd, outgoing.ready = fd, True
-
-        self._worker.run(lambda: _filled(state), copied, payload.nbytes)
 
     def send_halt(self, halt: events.Halt) -> None:
         """Send the halt at once, and drop rounds that wait for a slot."""
@@ -230,50 +194,13 @@ class TrainerLink:
         self._channel.send(halt)
 
     def flush(self) -> bool:
-        """Send all messages that are ready, several in a packet. Return whether any was sent.
-        Raises ChannelClosed."""
-        told = False
-        while self._outbox:
-            batch: list[_Outgoing] = []
-            packet: list[control.FromNode] = []
-            while self._outbox and len(batch) < PACKET_MESSAGES:
-                outgoing = self._outbox[0]
-                message = self._placed(outgoing)
-                if message is None:
-                    if isinstance(outgoing.what, events.StartRound) and self._yield_turn(outgoing):
-                        continue
-                    break
-                self._outbox.popleft()
-                batch.append(outgoing)
-                packet.append(message)
-                if outgoing.fd is not None or _is_long(message):
-                    break  # one descriptor per packet needs no count
-            if not packet:
-                break
-            told = True
-            fds = tuple(outgoing.fd for outgoing in batch if outgoing.fd is not None)
-            self._channel.send(*packet, fds=fds)
+        """Send all messages that are ready. Return whether any was sent. Raises ChannelClosed."""
+        any_sent = self._outbox.flush()
+        if any_sent:
             self.waits_since = 0.0
-            for outgoing in batch:
-                if outgoing.close_fd and outgoing.fd is not None:
-                    os.close(outgoing.fd)
-        return told
+        return any_sent
 
-    def _yield_turn(self, outgoing: _Outgoing) -> bool:
-        """Move the begin of a round without a slot behind the other messages: a trainer that has
-        left its loop may hold all slots. Drop it if the round is over. Return whether other
-        messages are queued."""
-        if len(self._outbox) == 1:
-            return False
-        self._outbox.popleft()
-        supersedes = (
-            events.Apply | events.StartRound | control.RestoreCommand | control.RebuildCommand
-        )
-        if not any(isinstance(each.what, supersedes) for each in self._outbox):
-            self._outbox.append(outgoing)
-        return True
-
-    def _placed(self, outgoing: _Outgoing) -> control.FromNode | None:
+    def _placed(self, outgoing: Outgoing) -> control.FromNode | None:
         """Return the message with its slot, or None while there is no slot for it."""
         what = outgoing.what
         if isinstance(what, events.Apply):
@@ -284,7 +211,7 @@ class TrainerLink:
             return self._place_go(what)
         return what if outgoing.ready else None
 
-    def _place_apply(self, outgoing: _Outgoing, effect: events.Apply) -> None:
+    def _place_apply(self, outgoing: Outgoing, effect: events.Apply) -> None:
         """Put the result into a slot, if one is free. The worker copies a large result: the first
         touch of the memory alone takes a third of a second for 100 MB."""
         changes = bool(effect.payloads) or effect.mix is not None
@@ -294,10 +221,8 @@ class TrainerLink:
         if place is None:
             return
         slot, is_there = place
-        nbytes = _apply_bytes(effect)
         self._unanswered += 1
-        self._backlog_rounds -= 1
-        self._backlog_bytes -= nbytes
+        self._outbox.end_backlog(effect)
         outgoing.placed = control.ApplyCommand(
             effect.round_id,
             slot,
@@ -305,7 +230,7 @@ class TrainerLink:
             effect.rates,
             tuple([(each.peer, each.data) for each in effect.collected]),
             is_step=effect.is_step,
-            taken=tuple([self.peer in peers for peers in effect.contributors]),
+            taken=tuple([self.standing.peer in peers for peers in effect.contributors]),
             collectives=effect.collectives,
             replica=effect.replica,
             kind=effect.kind,
@@ -319,22 +244,21 @@ class TrainerLink:
         def copied(_: None) -> None:
             outgoing.ready = True
 
-        self._worker.run(lambda: _place(effect, result, mix), copied, nbytes)
+        self._worker.run(lambda: _place(effect, result, mix), copied, apply_bytes(effect))
 
     def _place_go(
         self, effect: events.StartRound | events.CollectUpdate
     ) -> control.StartRoundCommand | control.CollectCommand | None:
         # Other peers may still read an earlier update, so the slot is another one.
-        slot = self._slot_for(effect.round_id)
+        slot = self._updates.assign(effect.round_id)
         if slot is None:
             return None
-        self._given[slot] = effect.round_id
         if isinstance(effect, events.CollectUpdate):
             return control.CollectCommand(effect.round_id, slot, effect.micro_batches)
         self.round_id = effect.round_id
-        samples, roster = effect.samples or _NO_SAMPLES, effect.roster
-        if self.peer in roster and not self._mixes:  # else peers do not agree on the roster
-            self.peers, self.rank = len(roster), roster.index(self.peer)
+        samples, roster, own = effect.samples or _NO_SAMPLES, effect.roster, self.standing
+        if own.peer in roster and not self._mixes:  # else peers do not agree on the roster
+            own.peers, own.rank = len(roster), roster.index(own.peer)
         last = samples.last
         return control.StartRoundCommand(
             effect.round_id,
@@ -343,9 +267,9 @@ class TrainerLink:
             samples.epoch,
             samples.ranges,
             effect.want_parameters,
-            self.peers,
-            self.alive,
-            self.rank,
+            own.peers,
+            own.alive,
+            own.rank,
             samples.coming,
             () if last is None else _numbers_of(last),
             effect.main,
@@ -355,23 +279,8 @@ class TrainerLink:
             effect.compares,
             () if last is None else last.given_up_ranges,
             roster,
-            (*effect.left, *self.left),
+            (*effect.left, *own.left),
         )
-
-    def _slot_for(self, round_id: int) -> int | None:
-        for slot, given_for in self._given.items():
-            if given_for == round_id:
-                return slot  # sent again, now with samples
-        for slot in self._update_order:
-            if slot not in self._given and slot not in self._copying and not self._is_read(slot):
-                self._offered.pop(slot, None)
-                self._update_order.remove(slot)
-                self._update_order.insert(0, slot)
-                return slot
-        return None
-
-    def _is_read(self, slot: int) -> bool:
-        return any(self._in_flight(array) for array in self._offered.get(slot, ()))
 
     # --- messages of the trainer ------------------------------------------------------------------
 
@@ -424,9 +333,7 @@ class TrainerLink:
         self._unanswered -= 1
         if self._in_stage:
             # A member is not asked for an update that no peer needs, or no longer answers.
-            over = [slot for slot, at in self._given.items() if at <= said.round_id]
-            for slot in over:
-                del self._given[slot]
+            self._updates.release_until(said.round_id)
         if said.slot >= 0:
             self._results.applied(said.slot)
         self._emit(events.Applied(said.round_id))
@@ -439,8 +346,8 @@ class TrainerLink:
             case control.ScriptPlan():
                 self._journal.event("plan", **asdict(said))
             case control.DivergenceReport():
-                fields = asdict(said)
-                self._journal.event("divergence", round=fields.pop("round_id"), **fields)
+                found = asdict(said)
+                self._journal.event("divergence", round=found.pop("round_id"), **found)
 
     def _prepare(self, said: control.Prepare, fd: int) -> None:
         if self._arena is not None:
@@ -463,9 +370,7 @@ class TrainerLink:
                 partial(self._arena.populate, range(first, first + count)), lambda _: None
             )
         self._share(self._arena.fd, self._arena.memory, self._results.room)
-        self._update_order = list(range(control.UPDATE_SLOTS))
-        self._given.clear()
-        self._offered.clear()
+        self._updates = UpdateSlots(control.UPDATE_SLOTS, self._in_flight)
         self._in_stage = any(said.activation_bytes)
         self._prepared(
             events.Prepared(
@@ -510,19 +415,18 @@ class TrainerLink:
         assert self._arena is not None
         slot = said.slot
         self.waits_since = time.monotonic()
-        self._given.pop(slot, None)
+        self._updates.release(slot)
         if said.samples == 0 and not said.parameters:
             self._emit(self._contributed(said, copy=False))
             return
         # One slot must stay free for the next round, even if other peers read slowly.
-        others = sum(1 for other in self._update_order if other != slot and self._is_read(other))
-        copy = others >= control.UPDATE_SLOTS - 2
+        copy = self._updates.is_scarce(slot)
 
         def contributed() -> events.Contributed:
             return self._contributed(said, copy)
 
         inspected = copy or said.parameters or (said.samples and not said.finite)
-        self._copying.add(slot)
+        self._updates.inspect(slot)
         self._worker.run(
             contributed,
             lambda event: self._offer(event, slot, copy),
@@ -530,14 +434,17 @@ class TrainerLink:
         )
 
     def _offer(self, event: events.Contributed, slot: int, copy: bool) -> None:
-        self._copying.discard(slot)
-        if not copy:
-            told = (
-                event.payloads if event.parameters is None else (*event.payloads, event.parameters)
-            )
-            self._offered[slot] = [
-                payload.data if payload.encoded is None else payload.encoded for payload in told
-            ]
+        payloads = (
+            event.payloads if event.parameters is None else (*event.payloads, event.parameters)
+        )
+        self._updates.offer(
+            slot,
+            []
+            if copy
+            else [
+                payload.data if payload.encoded is None else payload.encoded for payload in payloads
+            ],
+        )
         self._emit(event)
 
     def _contributed(self, said: control.Contribute, copy: bool) -> events.Contributed:
@@ -609,9 +516,7 @@ class TrainerLink:
 
     def close(self) -> None:
         self._channel.close()
-        for outgoing in self._outbox:
-            if outgoing.close_fd and outgoing.fd is not None:
-                os.close(outgoing.fd)
+        self._outbox.clear()
         if self._arena is not None:
             self._arena.close()
 
@@ -651,29 +556,6 @@ def _encoded(
             for payload, (start, stop) in zip(payloads, bounds, strict=True)
         ]
     )
-
-
-def _is_long(message: control.FromNode) -> bool:
-    if isinstance(message, events.LedgerReply):
-        return True
-    collected = message.collected if isinstance(message, control.ApplyCommand) else ()
-    return sum([len(data) for _, data in collected]) > LONG_BYTES
-
-
-def _apply_bytes(effect: events.Apply) -> int:
-    """Return the bytes of an ``Apply`` in memory."""
-    mix = () if effect.mix is None else (effect.mix,)
-    return sum([bytes_for(len(payload.data)) for payload in (*effect.payloads, *mix)])
-
-
-def _filled(state: Sequence[np.ndarray]) -> int:
-    """Return a descriptor of shared memory with a copy of all pieces in order."""
-    fd = allocate(nbytes := sum([piece.nbytes for piece in state]))
-    room, at = np.frombuffer(map_bytes(fd, nbytes), np.uint8), 0
-    for piece in state:
-        np.copyto(room[at : at + piece.nbytes], piece.view(np.uint8))
-        at += piece.nbytes
-    return fd
 
 
 def pid_behind(channel: Channel) -> int:

@@ -450,7 +450,7 @@ def test_rounds_wait_for_a_free_slot_in_order_and_none_is_overwritten() -> None:
 def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    monkeypatch.setattr("gossip.node.trainer_link.BACKLOG_BYTES", 100)
+    monkeypatch.setattr("gossip.node.outbox.BACKLOG_BYTES", 100)
     core = FakeCore()
     with NodeRig(core, run_dir=tmp_path) as stage:
         stage.prepare()
@@ -466,7 +466,7 @@ def test_a_slot_that_is_still_being_sent_is_not_given_again() -> None:
     with NodeRig(core) as stage:
         stage.prepare()
         reading: list[Any] = []
-        stage.node.trainer._in_flight = lambda data: any(data is each for each in reading)
+        stage.node.trainer._updates._in_flight = lambda data: any(data is each for each in reading)
         used = []
         for r in range(8):
             core.say(StartRound(r, None))

@@ -1,0 +1,161 @@
+"""Queue of messages from a node to its trainer."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gossip.core import Payload, events
+from gossip.errors import LocalError
+from gossip.ipc import Channel, allocate, map_bytes, messages as control
+from gossip.vectors import bytes_for
+
+from .worker import Worker
+
+PACKET_MESSAGES = 16
+LONG_BYTES = 1024
+"""Length of a message beyond which it ends its packet, because packets are bounded."""
+BACKLOG_ROUNDS = 4096
+BACKLOG_BYTES = 2**29
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A message to the trainer. Messages after one that is not ``ready`` wait, because their order
+    is part of the contract."""
+
+    what: events.Apply | events.StartRound | events.CollectUpdate | control.FromNode
+    fd: int | None = None
+    """Descriptor that is sent with the message, and closed after that."""
+    ready: bool = True
+    # of an Apply whose result is being copied, or is in its slot
+    placed: control.ApplyCommand | None = None
+
+
+class TrainerOutbox:
+    """Messages to the trainer in order, and the backlog of rounds among them.
+
+    Args:
+        place: Returns a message with its slot; None while there is no slot for it.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        worker: Worker,
+        place: Callable[[Outgoing], control.FromNode | None],
+    ) -> None:
+        self._channel, self._worker, self._place = channel, worker, place
+        self._queue: deque[Outgoing] = deque()
+        self._backlog_rounds = self._backlog_bytes = 0
+
+    def add(self, what: events.StartRound | events.CollectUpdate | control.FromNode) -> None:
+        self._queue.append(Outgoing(what))
+
+    def add_round(self, effect: events.Apply) -> None:
+        """Queue a round. Raises LocalError: The trainer is so far behind that the memory for rounds
+        is full."""
+        nbytes = apply_bytes(effect)
+        if self._backlog_rounds >= BACKLOG_ROUNDS or (
+            self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES
+        ):
+            raise LocalError(
+                f"the trainer has not taken {self._backlog_rounds} committed rounds "
+                f"({self._backlog_bytes >> 20} MiB): no more are kept for it, it must fetch the "
+                "state when it is back"
+            )
+        self._backlog_rounds += 1
+        self._backlog_bytes += nbytes
+        self._queue.append(Outgoing(effect))
+
+    def end_backlog(self, effect: events.Apply) -> None:
+        """Record that a round has its slot."""
+        self._backlog_rounds -= 1
+        self._backlog_bytes -= apply_bytes(effect)
+
+    def add_payload(self, message: control.FromNode, payload: Payload) -> None:
+        """Queue a message with memory that holds a copy of the payload."""
+        data = payload.data
+        state = data if isinstance(data, tuple) else (data,)
+        outgoing = Outgoing(message, ready=False)
+        self._queue.append(outgoing)
+
+        def copied(fd: int) -> None:
+            outgoing.fd, outgoing.ready = fd, True
+
+        self._worker.run(lambda: _filled(state), copied, payload.nbytes)
+
+    def flush(self) -> bool:
+        """Send all messages that are ready, several in a packet. Return whether any was sent.
+        Raises ChannelClosed."""
+        any_sent = False
+        while packet := self._next_packet():
+            any_sent = True
+            fds = tuple([outgoing.fd for outgoing, _ in packet if outgoing.fd is not None])
+            self._channel.send(*[message for _, message in packet], fds=fds)
+            for fd in fds:
+                os.close(fd)
+        return any_sent
+
+    def _next_packet(self) -> list[tuple[Outgoing, control.FromNode]]:
+        packet: list[tuple[Outgoing, control.FromNode]] = []
+        while self._queue and len(packet) < PACKET_MESSAGES:
+            outgoing = self._queue[0]
+            message = self._place(outgoing)
+            if message is None:
+                if isinstance(outgoing.what, events.StartRound) and self._yield_turn(outgoing):
+                    continue
+                break
+            self._queue.popleft()
+            packet.append((outgoing, message))
+            if outgoing.fd is not None or _is_long(message):
+                break  # one descriptor per packet needs no count
+        return packet
+
+    def _yield_turn(self, outgoing: Outgoing) -> bool:
+        """Move the begin of a round without a slot behind the other messages: a trainer that has
+        left its loop may hold all slots. Drop it if the round is over. Return whether other
+        messages are queued."""
+        if len(self._queue) == 1:
+            return False
+        self._queue.popleft()
+        supersedes = (
+            events.Apply | events.StartRound | control.RestoreCommand | control.RebuildCommand
+        )
+        if not any(isinstance(each.what, supersedes) for each in self._queue):
+            self._queue.append(outgoing)
+        return True
+
+    def clear(self) -> None:
+        """Drop all messages."""
+        for outgoing in self._queue:
+            if outgoing.fd is not None:
+                os.close(outgoing.fd)
+        self._queue.clear()
+
+
+def apply_bytes(effect: events.Apply) -> int:
+    """Return the bytes of an ``Apply`` in memory."""
+    mix = () if effect.mix is None else (effect.mix,)
+    return sum([bytes_for(len(payload.data)) for payload in (*effect.payloads, *mix)])
+
+
+def _is_long(message: control.FromNode) -> bool:
+    if isinstance(message, events.LedgerReply):
+        return True
+    collected = message.collected if isinstance(message, control.ApplyCommand) else ()
+    return sum([len(data) for _, data in collected]) > LONG_BYTES
+
+
+def _filled(state: Sequence[np.ndarray]) -> int:
+    """Return a descriptor of shared memory with a copy of all pieces in order."""
+    fd = allocate(nbytes := sum([piece.nbytes for piece in state]))
+    room, at = np.frombuffer(map_bytes(fd, nbytes), np.uint8), 0
+    for piece in state:
+        np.copyto(room[at : at + piece.nbytes], piece.view(np.uint8))
+        at += piece.nbytes
+    return fd
