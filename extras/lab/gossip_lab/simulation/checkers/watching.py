@@ -4,11 +4,18 @@ parameter the types.
     class CountsPushes(Watching):
         @on_event
         def count(self, event: Received, push: Push) -> None: ...
+
+        @around_event
+        def compare(self, event: Received, push: Push) -> Iterator[None]:
+            ...  # before the core handles the event
+            yield
+            ...  # after all effects were carried out; ``return`` instead of ``yield`` ends it
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_type_hints
 
 from gossip.core import (
@@ -23,7 +30,8 @@ from gossip.core import (
 )
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 
-Method = TypeVar("Method", bound=Callable[..., None])
+Method = TypeVar("Method", bound=Callable[..., object])
+M = TypeVar("M")
 MESSAGES = frozenset(get_args(Message))
 
 
@@ -54,6 +62,7 @@ def _declare(moment: str, *reports: str) -> Callable[[Method], Method]:
 on_event = _declare("on_event")
 on_effect = _declare("on_effect")
 after_event = _declare("after_event")
+around_event = _declare("around_event")
 
 
 def on_report(*events: str) -> Callable[[Method], Method]:
@@ -93,6 +102,19 @@ class Watching(Observer):
 
     def select_peer(self, swarm: AnySwarm, peer: PeerId) -> None:
         self.swarm, self.peer = swarm, peer
+
+    @cached_property
+    def _suspended(self) -> dict[tuple[PeerId, str], Iterator[None]]:
+        """Methods around an event that wait for its end, by peer and name."""
+        return {}
+
+    def sent(self, kind: type[M], to: PeerId) -> list[M]:
+        """Return the messages of a type that the last event made its peer send to another one."""
+        return [
+            effect.message
+            for effect in self.swarm.asked
+            if type(effect) is Send and effect.peer == to and isinstance(effect.message, kind)
+        ]
 
     @property
     def now(self) -> float:
@@ -136,15 +158,18 @@ class Watching(Observer):
         carrier = kind
         if kind in MESSAGES:
             carrier = Send if moment == "on_effect" else Received
+        around = "around_event" if moment in ("on_event", "after_event") else ""
         return tuple(
-            self._bind(handler)
+            self._bind(handler, moment)
             for handler in self.handlers
-            if handler.moment == moment and not {kind, carrier}.isdisjoint(handler.kinds)
+            if handler.moment in (moment, around) and not {kind, carrier}.isdisjoint(handler.kinds)
         )
 
-    def _bind(self, handler: _Handler) -> Watcher:
-        method, needs = getattr(self, handler.name), self.needs
-        reports, carried = handler.reports, handler.carried
+    def _bind(self, handler: _Handler, moment: str) -> Watcher:
+        name, needs, reports, carried = handler.name, self.needs, handler.reports, handler.carried
+        method: Callable[..., Any] = getattr(self, name)
+        if handler.moment == "around_event":
+            method = self._begin(name, method) if moment == "on_event" else self._resume(name)
 
         def see(swarm: AnySwarm, peer: PeerId, what: Any) -> None:
             if reports and what.event not in reports:
@@ -158,6 +183,21 @@ class Watching(Observer):
                 method(what)
 
         return see
+
+    def _begin(self, name: str, method: Callable[..., Iterator[None]]) -> Callable[..., None]:
+        def begin(*what: Any) -> None:
+            self._suspended.pop((self.peer, name), None)  # the peer was killed during that event
+            suspended = method(*what)
+            if next(suspended, name) is None:
+                self._suspended[self.peer, name] = suspended
+
+        return begin
+
+    def _resume(self, name: str) -> Callable[..., None]:
+        def resume(*what: Any) -> None:
+            next(self._suspended.pop((self.peer, name), iter(())), None)
+
+        return resume
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
         self.select_peer(swarm, peer)

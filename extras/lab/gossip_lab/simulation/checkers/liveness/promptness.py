@@ -4,6 +4,7 @@ nor without a request."""
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gossip.core import (
@@ -31,7 +32,13 @@ from gossip.core import (
 from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
 from gossip_lab.simulation.checkers.disturbances import NEVER, STILL_S, stands_s
 from gossip_lab.simulation.checkers.safety import rule_has_enough
-from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.watching import (
+    after_event,
+    around_event,
+    on_effect,
+    on_event,
+    on_report,
+)
 from gossip_lab.simulation.world import AnySwarm
 
 PAUSES_KNOWN = 32
@@ -383,12 +390,11 @@ class TakesAStateInstead(Checker):
 
     invariant = "L5"
     needs = "rolling"
-    # the round that it cannot leave by commits
-    _lost = PerLife[int | None](lambda: None)
 
-    @on_event
-    def record_lost(self, event: Received, message: UpdateRequest | Commit | NotServing) -> None:
-        self._lost = None
+    @around_event
+    def judge(
+        self, event: Received, message: UpdateRequest | Commit | NotServing
+    ) -> Iterator[None]:
         core, rounds, here = self.core, self.rolling, self.rolling.round_id
         member = core.membership.members.get(event.sender)
         if core.phase != "running" or rounds.holds_back or message.lineage != core.settings.lineage:
@@ -404,18 +410,15 @@ class TakesAStateInstead(Checker):
         far = here + core.settings.rounds.commit_log
         beyond = here if not_kept else far
         ahead = {other for other, round_id in rounds.ahead.items() if round_id > beyond}
-        if (not_kept or message.round_id > far) and len({event.sender, *ahead}) > core.settings.f:
-            self._lost = here
-
-    @after_event
-    def judge(self, event: Received, message: UpdateRequest | Commit | NotServing) -> None:
-        here, self._lost = self._lost, None
-        if here is not None:
-            # it tries again later
-            self.demand(
-                self.core.phase != "running" or self.core.recover_at is not None,
-                f"cannot go on from round {here} by commits, by its reports, and adopts no state",
-            )
+        is_told = not_kept or message.round_id > far
+        if not is_told or len({event.sender, *ahead}) <= core.settings.f:
+            return
+        yield
+        # if it restores none, it tries again later
+        self.demand(
+            core.phase != "running" or core.recover_at is not None,
+            f"cannot go on from round {here} by commits, by its reports, and adopts no state",
+        )
 
 
 def _is_of_old(core: Inspection, event: Received) -> bool:

@@ -4,6 +4,7 @@ used."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +39,13 @@ from gossip.core import (
 )
 from gossip.vectors import described, payload_digest, to_bytes
 from gossip_lab.simulation.checkers.base import Checker, PerLife, TaintedStates, keep_latest
-from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.watching import (
+    after_event,
+    around_event,
+    on_effect,
+    on_event,
+    on_report,
+)
 from gossip_lab.simulation.world import OWN_BYTES, bytes_of_state, digest_of
 
 ROWS_KEPT = 64
@@ -378,18 +385,27 @@ class CheckedBeforeUse(Checker):
     invariant = "S13"
     _commits = PerLife(list[Commit])
 
-    _refusable = PerLife[tuple[str, tuple[Any, ...]]](lambda: ("", ()))
-
-    @on_event
-    def record_refusable(self, event: Received, message: _Usable) -> None:
+    @around_event
+    def judge_refusable(self, event: Received, message: _Usable) -> Iterator[None]:
         core, rounds = self.core, self.core.rolling
         # Two steps precede the handling of any event: a server stores the commit that it has sent,
         # and a peer that was paused hands over its turn as server.
         still_s = self.clock_s - core.handled_at
         if rounds is None or rounds.holds_back or still_s > core.tolerance_s:
             return
-        if reason := self._why_refused(rounds, event, message):
-            self._refusable = (reason, _state_of(core, rounds))
+        if not (reason := self._why_refused(rounds, event, message)):
+            return
+        before = _state_of(core, rounds)
+        yield
+        rounds = core.rolling
+        if rounds is None or core.phase == "recovering":
+            return
+        after = _state_of(core, rounds)
+        self.demand(
+            before == after,
+            f"uses a {type(message).__name__} of peer {event.sender} which is not to be used "
+            f"({reason}): {before} -> {after}",
+        )
 
     def _why_refused(self, rounds: RollingInspection, event: Received, message: _Usable) -> str:
         core = self.core
@@ -419,19 +435,6 @@ class CheckedBeforeUse(Checker):
         if is_present and isinstance(message, Update) and event.sender not in rounds.roster:
             return "not in the roster"
         return ""
-
-    @after_event
-    def judge_refusable(self, event: Received, message: _Usable) -> None:
-        (reason, before), self._refusable = self._refusable, ("", ())
-        rounds = self.core.rolling
-        if not reason or rounds is None or self.core.phase == "recovering":
-            return
-        after = _state_of(self.core, rounds)
-        self.demand(
-            before == after,
-            f"uses a {type(message).__name__} of peer {event.sender} which is not to be used "
-            f"({reason}): {before} -> {after}",
-        )
 
     @on_effect
     def judge_rows(self, ask: Aggregate) -> None:

@@ -6,7 +6,8 @@ And L5: a peer that requests the commits that it lacks gets them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from gossip.core import (
     Commit,
@@ -18,26 +19,15 @@ from gossip.core import (
     Received,
     Report,
     RollingInspection,
-    Send,
     Update,
     UpdateRequest,
 )
 from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
-from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.watching import around_event, on_report
 
 from .believing import is_doubtful, must_be_refused
 
 ROUNDS_KEPT = 64
-
-
-@dataclass(frozen=True, slots=True)
-class _CommitAsked:
-    """A peer without a commit of a shard has sent a message to one that holds the commit."""
-
-    by: PeerId
-    what: str
-    attempt: int
-    held: Commit
 
 
 class HandsOnWhatItHolds(Checker):
@@ -47,54 +37,26 @@ class HandsOnWhatItHolds(Checker):
 
     invariant = "S10"
     needs = "rolling"
-    _asked = PerLife[_CommitAsked | None](lambda: None)
 
-    @on_event
-    def record_asked(self, event: Received, message: UpdateRequest | Update) -> None:
-        self._asked = None
-        if _counts(self.core, self.rolling, event, message):
-            held = _held(self.rolling, message)
-            if held is not None:
-                self._asked = _CommitAsked(
-                    event.sender, type(message).__name__, message.attempt, held
-                )
-
-    @on_effect
-    def judge_handed(self, send: Send, sent: Commit) -> None:
-        asked = self._asked
-        if asked is None or send.peer != asked.by or sent.attempt < asked.attempt:
+    @around_event
+    def judge(self, event: Received, message: UpdateRequest | Update) -> Iterator[None]:
+        if not _counts(self.core, self.rolling, event, message):
             return
-        held = asked.held
-        if (sent.round_id, sent.shard, sent.parent, sent.digest) == (
-            held.round_id,
-            held.shard,
-            held.parent,
-            held.digest,
-        ):
-            self._asked = None
-            self.judged += 1
-
-    @after_event
-    def judge(self, event: Received, message: UpdateRequest | Update) -> None:
-        asked, self._asked = self._asked, None
-        if asked is None:
+        if (held := _held(self.rolling, message)) is None:
             return
-        held = asked.held
-        raise self.violated(
+        yield
+        place = held.round_id, held.shard, held.parent, held.digest
+        self.demand(
+            any(
+                sent.attempt >= message.attempt
+                and (sent.round_id, sent.shard, sent.parent, sent.digest) == place
+                for sent in self.sent(Commit, event.sender)
+            ),
             f"holds a commit of round {held.round_id}, shard {held.shard}, made by peer "
-            f"{held.server} in attempt {held.made_at}, and does not send it to peer {asked.by}, "
-            f"which has sent an {asked.what} of attempt {asked.attempt}"
+            f"{held.server} in attempt {held.made_at}, and does not send it to peer "
+            f"{event.sender}, which has sent an {type(message).__name__} of attempt "
+            f"{message.attempt}",
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _ReceivedCommit:
-    """A sound commit has arrived at a peer that had none of its shard."""
-
-    commit: Commit
-    attempt: int  # of the receiver
-    serves: bool
-    refusable: str  # why it must be rejected; at most f peers have forwarded it
 
 
 def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | None) -> bool:
@@ -121,7 +83,6 @@ class TakesWhatWasCommitted(Checker):
 
     invariant = "S10"
     needs = "rolling"
-    _received = PerLife[_ReceivedCommit | None](lambda: None)
     # by round and shard: peers that forwarded a doubtful result
     _doubted = PerLife(dict[tuple[int, int, bytes], set[PeerId]])
     # by round and shard: peers from which a result was rejected
@@ -137,24 +98,6 @@ class TakesWhatWasCommitted(Checker):
         refused.setdefault((fields["round"], fields["shard"]), set()).add(fields["from"])
         keep_latest(refused, ROUNDS_KEPT)
 
-    @on_event
-    def record_heard(self, event: Received, commit: Commit) -> None:
-        self._received = None
-        core, rounds = self.core, self.rolling
-        if not _counts(core, rounds, event, commit):
-            return
-        if not _is_lacking(rounds, commit, event.payload):
-            return
-        shard = rounds.shards[commit.shard]
-        serves = shard.server_of(shard.attempt) == self.peer
-        # the commit is not accepted, but its sender counts as one that has forwarded it
-        promised = commit.attempt < shard.attempt and not serves
-        refusable: str | None = ""
-        if is_doubtful(core, rounds, commit, event.similarity):
-            refusable = self._refusable(event, commit)
-        if refusable is not None and not promised:
-            self._received = _ReceivedCommit(commit, shard.attempt, serves, refusable)
-
     def _refusable(self, event: Received, commit: Commit) -> str | None:
         """Return why a doubtful commit must be rejected; "": it must be accepted; None: both are
         right."""
@@ -169,13 +112,26 @@ class TakesWhatWasCommitted(Checker):
         # Before its own update existed, it may have found the result plausible.
         return None if len(refused | {event.sender}) <= core.settings.f else ""
 
-    @after_event
-    def judge(self, event: Received, commit: Commit) -> None:
-        received, rounds, self._received = self._received, self.rolling, None
-        if received is None or not rounds.shards:
+    @around_event
+    def judge(self, event: Received, commit: Commit) -> Iterator[None]:
+        core, rounds = self.core, self.rolling
+        if not _counts(core, rounds, event, commit):
             return
-        where = f"round {commit.round_id}, shard {commit.shard}"
-        if received.refusable:
+        if not _is_lacking(rounds, commit, event.payload):
+            return
+        shard = rounds.shards[commit.shard]
+        attempt, serves = shard.attempt, shard.server_of(shard.attempt) == self.peer
+        refusable: str | None = ""
+        if is_doubtful(core, rounds, commit, event.similarity):
+            # also if the commit is too late: its sender counts as one that has forwarded it
+            refusable = self._refusable(event, commit)
+        if refusable is None or (commit.attempt < attempt and not serves):
+            return
+        yield
+        rounds, where = self.rolling, f"round {commit.round_id}, shard {commit.shard}"
+        if not rounds.shards:
+            return
+        if refusable:
             kept = (
                 rounds.log.get(commit.round_id) if rounds.round_id == commit.round_id + 1 else None
             )
@@ -184,29 +140,18 @@ class TakesWhatWasCommitted(Checker):
             )
             same = taken is not None and replace(taken, attempt=commit.attempt) == commit
             text = f"accepts a result of {where}, made by peer {commit.server}, although "
-            self.demand(not same, text + received.refusable)
+            self.demand(not same, text + refusable)
         elif (rounds.round_id, rounds.chain) == (commit.round_id, commit.parent):
             shard = rounds.shards[commit.shard]
-            if shard.attempt != received.attempt:
+            if shard.attempt != attempt:
                 return  # it was paused before it received this, and is no longer the server
-            does = "serves" if received.serves else "is at"
             self.demand(
                 shard.commit is not None,
                 f"does not accept a sound commit of {where}, of attempt {commit.attempt}, and "
-                f"{does} attempt {received.attempt}",
+                f"{'serves' if serves else 'is at'} attempt {attempt}",
             )
         else:
             self.judged += 1
-
-
-@dataclass(slots=True)
-class _Owed:
-    """Messages that are due in reply to a request for commits and that have not been sent yet."""
-
-    to: PeerId
-    commits: set[tuple[int, int]]  # round and shard
-    not_serving: bool
-    asked: CommitRequest
 
 
 class GivesWhatIsAskedFor(Checker):
@@ -216,50 +161,34 @@ class GivesWhatIsAskedFor(Checker):
 
     invariant = "L5"
     needs = "rolling"
-    _owed = PerLife[_Owed | None](lambda: None)
 
-    @on_event
-    def record_asked(self, event: Received, asked: CommitRequest) -> None:
-        self._owed = None
-        rounds = self.rolling
+    @around_event
+    def judge(self, event: Received, asked: CommitRequest) -> Iterator[None]:
+        rounds, first = self.rolling, asked.first
         if rounds.holds_back or not _counts(self.core, rounds, event, asked):
             return
-        first = asked.first
         kept = range(first, rounds.round_id) if rounds.log.get(first) is not None else range(0)
-        held = [(round_id, rounds.log.get(round_id)) for round_id in kept]
-        commits = {
+        owed = {
             (round_id, shard)
-            for round_id, of_round in held
-            for shard in range(len(of_round or ()))
+            for round_id in kept
+            for shard in range(len(rounds.log.get(round_id) or ()))
             if not asked.lacking or round_id > first or shard in asked.lacking
         }
-        not_serving = not commits and first < rounds.round_id
-        if commits or not_serving:
-            self._owed = _Owed(event.sender, commits, not_serving, asked)
-
-    @on_effect
-    def record_sent(self, send: Send, sent: Commit | NotServing) -> None:
-        owed = self._owed
-        if owed is None or send.peer != owed.to:
+        if not owed and first >= rounds.round_id:
             return
-        if isinstance(sent, NotServing):
-            owed.not_serving = False
-        elif sent.round_id != owed.asked.first or sent.attempt >= owed.asked.attempt:
-            owed.commits.discard((sent.round_id, sent.shard))
-
-    @after_event
-    def judge(self, event: Received, asked: CommitRequest) -> None:
-        owed, self._owed = self._owed, None
-        if owed is None:
-            return
-        lacking = (
-            f"the commits {sorted(owed.commits)[:3]}"
-            if owed.commits
-            else "the reply that they are not kept any more"
-        )
+        yield
+        if owed:
+            owed -= {
+                (sent.round_id, sent.shard)
+                for sent in self.sent(Commit, event.sender)
+                if sent.round_id != first or sent.attempt >= asked.attempt
+            }
+            lacking, complete = f"the commits {sorted(owed)[:3]}", not owed
+        else:
+            lacking = "the reply that they are not kept any more"
+            complete = bool(self.sent(NotServing, event.sender))
         self.demand(
-            not owed.commits and not owed.not_serving,
-            f"does not send peer {owed.to}, which requests commits, {lacking}",
+            complete, f"does not send peer {event.sender}, which requests commits, {lacking}"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +35,13 @@ from gossip_lab.simulation.checkers.base import (
     keep_latest,
     updates_needed,
 )
-from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
+from gossip_lab.simulation.checkers.watching import (
+    after_event,
+    around_event,
+    on_effect,
+    on_event,
+    on_report,
+)
 from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 
 RECENT_PUSHES = 512
@@ -293,18 +299,6 @@ def _short(value: Any) -> str:
     return value.hex() if isinstance(value, bytes) else repr(value)[:400]
 
 
-@dataclass(frozen=True, slots=True)
-class _Promise:
-    """Attempt of a peer at a shard when a commit arrives, and the attempt of this commit
-    (``offered``)."""
-
-    round_id: int
-    shard: int
-    attempt: int
-    offered: int
-    may_reissue: bool  # the peer is the server of that attempt
-
-
 def _with_newcomers(swarm: AnySwarm, core: Inspection, rounds: RollingInspection, need: int) -> int:
     """Return the number of answers that must arrive if newcomers replace members of the roster that
     have ended: those of all members that have not ended."""
@@ -338,7 +332,6 @@ class OneHistory(Checker):
 
     invariant = "S10"
     needs = "rolling"
-    _promised = PerLife[_Promise | None](lambda: None)
     _offered = PerLife(dict[tuple[int, int, bytes], int])
     # by round and shard: the peers that forwarded a rejected result
     _refused = PerLife(dict[tuple[int, int], set[PeerId]])
@@ -357,40 +350,37 @@ class OneHistory(Checker):
     def begin_calm(self) -> None:
         self._calm_at = self.now
 
-    @on_event
-    def record_promise(self, event: Received, commit: Commit) -> None:
+    @around_event
+    def judge_promise(self, event: Received, commit: Commit) -> Iterator[None]:
         rounds = self.rolling
-        self._promised = None
         if commit.round_id != rounds.round_id or commit.shard >= len(rounds.shards):
             return
         shard = rounds.shards[commit.shard]
-        if shard.commit is None:
-            may_reissue = shard.server_of(shard.attempt) == self.peer
-            self._promised = _Promise(
-                commit.round_id, commit.shard, shard.attempt, commit.attempt, may_reissue
-            )
-
-    @after_event
-    def judge_promise(self, event: Received, commit: Commit) -> None:
-        promise, rounds, self._promised = self._promised, self.rolling, None
-        if promise is None or not rounds.shards:
+        if shard.commit is not None:
             return
-        if rounds.round_id > promise.round_id or rounds.shards[promise.shard].commit is not None:
-            self.demand(
-                promise.offered >= promise.attempt or promise.may_reissue,
-                f"accepts a commit of attempt {promise.offered} in round {promise.round_id}, shard "
-                f"{promise.shard}, although it has moved on to attempt {promise.attempt}",
-            )
-
-    @on_report("attempt")
-    def record_attempt(self, report: Report) -> None:
-        """Record an attempt. A peer that was paused moves on before it handles the commit: as the
-        server of that attempt it may re-issue it."""
-        promise = self._promised
-        moved = report.fields["round"], report.fields["shard"]
-        serves = report.fields["server"] == self.peer
-        if promise is not None and moved == (promise.round_id, promise.shard) and serves:
-            self._promised = replace(promise, may_reissue=True)
+        attempt = shard.attempt
+        may_reissue = shard.server_of(attempt) == self.peer
+        yield
+        rounds = self.rolling
+        if not rounds.shards or (
+            rounds.round_id <= commit.round_id and rounds.shards[commit.shard].commit is None
+        ):
+            return
+        # A peer that was paused moves on before it handles the commit: as the server of that
+        # attempt it may re-issue it.
+        moved = {"round": commit.round_id, "shard": commit.shard, "server": self.peer}
+        self.demand(
+            commit.attempt >= attempt
+            or may_reissue
+            or any(
+                isinstance(effect, Report)
+                and effect.event == "attempt"
+                and moved.items() <= effect.fields.items()
+                for effect in self.swarm.asked
+            ),
+            f"accepts a commit of attempt {commit.attempt} in round {commit.round_id}, shard "
+            f"{commit.shard}, although it has moved on to attempt {attempt}",
+        )
 
     @on_report("recovering")
     def forget_refusals(self, report: Report) -> None:
