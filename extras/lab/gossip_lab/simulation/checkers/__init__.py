@@ -72,7 +72,7 @@ def every_checker(
 ) -> list[Watching]:
     """Return every checker, after the onlookers that the checkers read: for tests, and for a run
     that needs some of them."""
-    c, known = circumstances or RunConditions(), onlookers or Onlookers.create()
+    c, known = circumstances or RunConditions(), onlookers or Onlookers.create(circumstances)
     return [*known, *[kind(c, known) for kind in Checker.kinds]]
 
 
@@ -107,7 +107,7 @@ def stage_panels(
 ) -> StagePanels:
     """Return the panels of all checkers of a pipeline: those of a swarm for each stage, those of
     membership for all stages together, and those of micro-batches."""
-    onlookers = Onlookers.create()
+    onlookers = Onlookers.create(circumstances)
     elsewhere = (*OF_MEMBERSHIP, *map(type, onlookers))
     unfit = (*elsewhere, *NOT_OF_STAGES)
 

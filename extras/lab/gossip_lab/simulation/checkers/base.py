@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
-from gossip.core import CoreSettings, PeerId
+from gossip.core import Apply, Committed, CoreSettings, PeerId, Report, Restore
 from gossip.faults import CLAIM_ATTACKS, STATE_ATTACKS
 from gossip_lab.simulation.world import AnySwarm
 
 from .disturbances import Disturbances
 from .hearing import Hearing
 from .reach import Reach
-from .watching import Watching
+from .watching import Watching, on_effect, on_report
 
 Record = TypeVar("Record")
 
@@ -41,6 +41,8 @@ class Violation(AssertionError):
     def __str__(self) -> str:
         return f"{self.invariant} at {self.now_s:.6f} s, peer {self.peer}: {self.text}"
 
+
+ROUNDS_KEPT = 64
 
 REFUSALS = ("refused_result", "bad_commit")
 """Events by which a peer reports that it rejects a result."""
@@ -205,16 +207,109 @@ class RunConditions:
         return not FALSE_STATES.isdisjoint(self.lies)
 
 
+class TaintedStates(Watching):
+    """Peers that hold the state of a Byzantine peer: they restored it from the attacker, or from a
+    peer that had done so, and have restored no other since.
+
+    A peer is not among them if more than f peers have attested its state, and at most f peers are
+    Byzantine or misled.
+    """
+
+    def __init__(self, circumstances: RunConditions) -> None:
+        self.circumstances = circumstances
+        self._peers: dict[PeerId, None] = {}
+
+    def __contains__(self, peer: PeerId) -> bool:
+        return peer in self._peers
+
+    @property
+    def lying(self) -> set[PeerId]:
+        """Peers with an unreliable state."""
+        return {*self.circumstances.equivocating, *self._peers}
+
+    def begin_life(self) -> None:
+        self._peers.pop(self.peer, None)
+
+    @on_effect
+    def record(self, restore: Restore) -> None:
+        if not self.circumstances.false_states:
+            return
+        self._peers.pop(self.peer, None)
+        lying, recovery = self.lying, self.core.recovery
+        if recovery.donor in lying and (
+            recovery.need == 1
+            or len(lying) >= recovery.need
+            or has_unattested_state(self.swarm, self.peer)
+        ):
+            self._peers[self.peer] = None
+
+
+class Refusals(Watching):
+    """Results that each peer has rejected, in its present life and since it last restored a
+    state."""
+
+    needs = "rolling"
+
+    def __init__(self) -> None:
+        # by peer, round and shard: the peers that sent the result, and the reports of it
+        self._known: dict[PeerId, dict[tuple[int, int], set[tuple[PeerId, str]]]] = {}
+
+    def begin_life(self) -> None:
+        self._known[self.peer] = {}
+
+    @on_report("recovering")
+    def forget(self, report: Report) -> None:
+        # if it returns to its round, it has no record of them
+        self._known[self.peer].clear()
+
+    @on_report(*REFUSALS)
+    def record(self, report: Report) -> None:
+        known = self._known[self.peer]
+        known.setdefault(place_of(report), set()).add((report.fields["from"], report.event))
+        keep_latest(known, ROUNDS_KEPT)
+
+    def senders(
+        self, peer: PeerId, place: tuple[int, int], kinds: Collection[str] = REFUSALS
+    ) -> set[PeerId]:
+        """Return the peers with a result of a round and shard that ``peer`` has rejected."""
+        found = self._known[peer].get(place, ())
+        return {sender for sender, kind in found if kind in kinds}
+
+
+class RoundCommits(Watching):
+    """Commits of the round that each peer applies: those since the round that it applied before."""
+
+    def __init__(self) -> None:
+        self.of: dict[PeerId, list[Committed]] = {}
+        self._is_applied: dict[PeerId, bool] = {}
+
+    def begin_life(self) -> None:
+        self.of[self.peer] = []
+
+    @on_effect
+    def record(self, effect: Committed | Apply) -> None:
+        is_apply = isinstance(effect, Apply)
+        if self._is_applied.get(self.peer):
+            self.of[self.peer] = []
+        if isinstance(effect, Committed):
+            self.of[self.peer].append(effect)
+        self._is_applied[self.peer] = is_apply
+
+
 class Onlookers(NamedTuple):
     """Observers that judge nothing themselves; checkers read their records."""
 
     disturbances: Disturbances
     hearing: Hearing
     reach: Reach
+    misled: TaintedStates
+    refusals: Refusals
+    commits: RoundCommits
 
     @staticmethod
-    def create() -> Onlookers:
-        return Onlookers(Disturbances(), Hearing(), Reach())
+    def create(circumstances: RunConditions | None = None) -> Onlookers:
+        misled = TaintedStates(circumstances or RunConditions())
+        return Onlookers(Disturbances(), Hearing(), Reach(), misled, Refusals(), RoundCommits())
 
 
 class PerLife(Generic[Record]):
@@ -256,7 +351,10 @@ class Checker(Watching):
         self, circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
     ) -> None:
         self.circumstances = circumstances or RunConditions()
-        self.disturbances, self.hearing, self.reach = onlookers or Onlookers.create()
+        known = onlookers or Onlookers.create(self.circumstances)
+        self.disturbances, self.hearing, self.reach, self.misled, self.refusals, self._commits = (
+            known
+        )
         self.judged = 0
         self.of_lives: dict[PeerId, dict[PerLife[Any], Any]] = defaultdict(dict)
         self._of_lives: list[tuple[dict[PeerId, Any], Callable[[], Any] | None]] = []
@@ -291,6 +389,11 @@ class Checker(Watching):
         """Handle the end of the run."""
 
     @property
+    def commits(self) -> list[Committed]:
+        """Commits of the round that the peer applies."""
+        return self._commits.of[self.peer]
+
+    @property
     def life(self) -> Life:
         return self.peer, self.host.incarnation
 
@@ -311,49 +414,17 @@ def keep_latest(records: dict[Any, Any], most: int) -> None:
         del records[next(iter(records))]
 
 
+def place_of(report: Report) -> tuple[int, int]:
+    """Return the round and shard that a report is about."""
+    return report.fields["round"], report.fields["shard"]
+
+
 def updates_needed(
     settings: CoreSettings, roster: Iterable[PeerId], proven: Collection[PeerId]
 ) -> int:
     """Return the number of updates that are enough for the rule. Each peer that is proven Byzantine
     is one less for the rule to tolerate."""
     return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in proven))
-
-
-class TaintedStates:
-    """Peers that hold the state of a Byzantine peer: they restored it from the attacker, or from a
-    peer that had done so, and have restored no other since.
-
-    A peer is not among them if more than f peers have attested its state, and at most f peers are
-    Byzantine or misled.
-    """
-
-    def __init__(self, circumstances: RunConditions) -> None:
-        self.circumstances = circumstances
-        self._peers: dict[PeerId, None] = {}
-
-    def __contains__(self, peer: PeerId) -> bool:
-        return peer in self._peers
-
-    def forget(self, peer: PeerId) -> None:
-        """Remove a peer that begins a new life."""
-        self._peers.pop(peer, None)
-
-    @property
-    def lying(self) -> set[PeerId]:
-        """Peers with an unreliable state."""
-        return {*self.circumstances.equivocating, *self._peers}
-
-    def restores(self, swarm: AnySwarm, peer: PeerId) -> None:
-        """Record that ``peer`` restores the state of its donor."""
-        core = swarm.inspections.get(peer)
-        if core is None or not self.circumstances.false_states:
-            return
-        self._peers.pop(peer, None)
-        lying, need = self.lying, core.recovery.need
-        if core.recovery.donor in lying and (
-            need == 1 or len(lying) >= need or has_unattested_state(swarm, peer)
-        ):
-            self._peers[peer] = None
 
 
 def has_unattested_state(swarm: AnySwarm, peer: PeerId) -> bool:

@@ -16,12 +16,11 @@ from gossip.core import (
     Inspection,
     MembershipSettings,
     PeerId,
-    Restore,
     Stop,
     longest_s,
 )
 from gossip.topologies import lots
-from gossip_lab.simulation.checkers.base import Checker, Life, TaintedStates, updates_needed
+from gossip_lab.simulation.checkers.base import Checker, Life, updates_needed
 from gossip_lab.simulation.checkers.disturbances import NEVER
 from gossip_lab.simulation.checkers.safety import memory_s
 from gossip_lab.simulation.checkers.watching import on_effect, on_event
@@ -266,18 +265,6 @@ class OneLineage(RoundLiveness):
 
     invariant = "L5"
 
-    def make_records(self) -> None:
-        super().make_records()
-        self._misled = TaintedStates(self.circumstances)
-
-    def begin_life(self) -> None:
-        super().begin_life()
-        self._misled.forget(self.peer)
-
-    @on_effect
-    def record(self, restore: Restore) -> None:
-        self._misled.restores(self.swarm, self.peer)
-
     def lacks(self) -> Shortcoming:
         participants = self.participants()
         for peer, core in participants:
@@ -302,13 +289,13 @@ class OneLineage(RoundLiveness):
         for peer, core in participants:
             assert core.gossip is not None
             here, f = at[peer], core.settings.f
-            sources = [source for source in core.gossip.sources if source not in self._misled]
+            sources = [source for source in core.gossip.sources if source not in self.misled]
             ahead = [source for source in sources if at.get(source, 0) - here > far]
             if len(ahead) > f:
                 text = f"it is in round {here}, peer {ahead[0]}, a source of it, in round"
                 return peer, f"{text} {at[ahead[0]]}"
             behind = [source for source in sources if here - at.get(source, here) > far]
-            if peer not in self._misled and len(behind) == len(core.gossip.sources) > f:
+            if peer not in self.misled and len(behind) == len(core.gossip.sources) > f:
                 text = f"it is alone in round {here}; all its sources are behind, the first in"
                 return peer, f"{text} round {at[behind[0]]}"
         return None

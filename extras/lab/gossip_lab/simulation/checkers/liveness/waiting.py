@@ -24,7 +24,7 @@ from gossip.core import (
     UpdateRequest,
     quorum_of,
 )
-from gossip_lab.simulation.checkers.base import REFUSALS, Checker, PerLife
+from gossip_lab.simulation.checkers.base import Checker, PerLife, place_of
 from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
 
 RoundReport = (
@@ -55,8 +55,6 @@ class WaitsForNobodyInVain(Checker):
     needs = "rolling"
     # peers with a broken link that have reported no round since
     _silent = PerLife(set[PeerId])
-    # by round and shard: the peers that forwarded a rejected result
-    _refused = PerLife(dict[tuple[int, int], set[PeerId]])
 
     @on_event
     def record_broken_link(self, event: LinkDown) -> None:
@@ -83,36 +81,24 @@ class WaitsForNobodyInVain(Checker):
 
     @on_report("recovering")
     def forget(self, report: Report) -> None:
-        """Drop the records. If it returns to its round, it has lost them, and handles again the
-        messages that it has kept."""
-        self._refused.clear()
+        # If it returns to its round, it handles again the messages that it has kept.
         self._silent.clear()
-
-    @on_report(*REFUSALS)
-    def record_refusal(self, report: Report) -> None:
-        refused, where = self._refused, _place(report)
-        if self.core.settings.f:  # else no Byzantine peer is expected
-            if where not in refused and any(round_id != where[0] for round_id, _ in refused):
-                refused.clear()
-            refused.setdefault(where, set()).add(report.fields["from"])
 
     @on_report("late")
     def judge(self, report: Report) -> None:
-        where, waited_s = _place(report), report.fields["waited_s"]
+        where, waited_s = place_of(report), report.fields["waited_s"]
+        # without f no Byzantine peer is expected
+        refused = self.refusals.senders(self.peer, where) if self.core.settings.f else ()
         what = f"waits {waited_s} s in round {where[0]}, shard {where[1]}, for the update of"
         for other in report.fields["missing"]:
             self.demand(
-                other not in self._refused.get(where, ()),
+                other not in refused,
                 f"{what} peer {other}, which holds a result that it has rejected",
             )
             if other in self._silent:
                 raise self.violated(
                     f"{what} peer {other}, which has reported no round since its link broke"
                 )
-
-
-def _place(report: Report) -> tuple[int, int]:
-    return report.fields["round"], report.fields["shard"]
 
 
 class NoRoundStands(Checker):
@@ -123,24 +109,17 @@ class NoRoundStands(Checker):
 
     invariant = "L2"
     needs = "rolling"
-    # by round and shard: the peers that forwarded a rejected result
-    _refused = PerLife(dict[tuple[int, int], set[PeerId]])
     # number of second turns, and since when
     _once_round = PerLife(dict[tuple[int, int], tuple[int, float]])
 
     @on_report("recovering", "round")
     def forget(self, report: Report) -> None:
-        self.begin_life()
-
-    @on_report(*REFUSALS)
-    def record_refusal(self, report: Report) -> None:
-        refused = self._refused.setdefault(_place(report), set())
-        refused.add(report.fields["from"])
+        self._once_round.clear()
 
     @on_report("attempt")
     def judge(self, report: Report) -> None:
-        where, attempt = _place(report), report.fields["attempt"]
-        rounds, refused = self.rolling, self._refused.get(where)
+        where, attempt = place_of(report), report.fields["attempt"]
+        rounds, refused = self.rolling, self.refusals.senders(self.peer, where)
         if not refused or rounds.round_id != where[0] or not self.core.settings.f:
             return
         order, once_round = rounds.shards[where[1]].order, self._once_round

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gossip.core import ConfirmState, PeerId, Restore, StateConfirmed
-from gossip_lab.simulation.checkers.base import Checker, TaintedStates
+from gossip.core import ConfirmState, PeerId, StateConfirmed
+from gossip_lab.simulation.checkers.base import Checker
 from gossip_lab.simulation.checkers.watching import on_effect, on_event
 from gossip_lab.simulation.world import ToyTrainer
 
@@ -24,19 +24,10 @@ class EndsAlike(Checker):
         self._confirmed: dict[int, tuple[bytes, PeerId]] = {}
         # peers that have requested a confirmation, and since when
         self.waiting: dict[PeerId, float] = self.per_life()
-        self._misled = TaintedStates(self.circumstances)
-
-    def begin_life(self) -> None:
-        super().begin_life()
-        self._misled.forget(self.peer)
 
     @on_event
     def record_question(self, event: ConfirmState) -> None:
         self.waiting.setdefault(self.peer, self.now)
-
-    @on_effect
-    def record_restore(self, restore: Restore) -> None:
-        self._misled.restores(self.swarm, self.peer)
 
     @on_effect
     def judge(self, confirmed: StateConfirmed) -> None:
@@ -57,7 +48,7 @@ class EndsAlike(Checker):
         )
         state = (trainer.digest, self.peer)
         digest, first = self._confirmed.setdefault(confirmed.round_id, state)
-        misled = self.peer in self._misled or first in self._misled
+        misled = self.peer in self.misled or first in self.misled
         if misled and self._alike() <= 2 * f:
             return  # too few peers are left that could have confirmed it
         text = f"{ends} {trainer.digest.hex()}, peer {first} with {digest.hex()}"
@@ -79,7 +70,7 @@ class EndsAlike(Checker):
             self.demand(peer in finished, text, peer)
         for peer, since in self.waiting.items():
             core = self.swarm.inspections[peer]
-            if self._misled.lying and self._alike() <= 2 * core.settings.f:
+            if self.misled.lying and self._alike() <= 2 * core.settings.f:
                 continue  # too few peers are left that could have confirmed it
             text = f"it has requested at {since:.2f} s to have its last state confirmed, in vain"
             self.demand(not hosts[peer].running, text, peer)
@@ -87,4 +78,4 @@ class EndsAlike(Checker):
     def _alike(self) -> int:
         """Return the number of running peers without a tainted state."""
         hosts = self.swarm.hosts.items()
-        return sum(host.running and other not in self._misled for other, host in hosts)
+        return sum(host.running and other not in self.misled for other, host in hosts)

@@ -38,7 +38,7 @@ from gossip.core import (
     parts_of,
 )
 from gossip.vectors import described, payload_digest, to_bytes
-from gossip_lab.simulation.checkers.base import Checker, PerLife, TaintedStates, keep_latest
+from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
 from gossip_lab.simulation.checkers.watching import (
     after_event,
     around_event,
@@ -70,7 +70,6 @@ class Conserved(Checker):
 
     invariant = "S11"
     _rows = PerLife(dict[tuple[int, int], tuple[Row, ...] | None])
-    _pending = PerLife(list[Committed])
     # aggregates that each peer has applied last by kinds of steps, since it restored a state
     _previous = PerLife(dict[int, tuple[Payload, ...]])
 
@@ -106,7 +105,6 @@ class Conserved(Checker):
 
     @on_effect
     def judge_commit(self, committed: Committed) -> None:
-        self._pending.append(committed)
         commit = committed.commit
         rows = self._rows.get((commit.round_id, commit.shard), ())
         if committed.made and rows is not None:
@@ -118,7 +116,7 @@ class Conserved(Checker):
 
     @on_effect
     def judge_apply(self, apply: Apply) -> None:
-        done, self._pending = self._pending, []
+        done = self.commits
         if apply.payloads:
             self._previous[apply.kind] = apply.payloads
         if done and done[0].chain not in self._branches:
@@ -301,13 +299,8 @@ class TakesOverTheDonorsState(Checker):
     _first = PerLife(int)  # round of the state with which it has begun
 
     def make_records(self) -> None:
-        self._misled = TaintedStates(self.circumstances)
         self._taken: dict[int, list[bytes]] = {}
         self._heads: dict[int, set[bytes]] = defaultdict(set)  # of the round before
-
-    def begin_life(self) -> None:
-        super().begin_life()
-        self._misled.forget(self.peer)
 
     @on_event
     def record_state(self, event: SnapshotTaken) -> None:
@@ -338,8 +331,7 @@ class TakesOverTheDonorsState(Checker):
         content, stated = _state_digest(restore.payload), parts_of(restore.payload)[0]
         if _name_of(restore.payload) != stated:
             raise self.violated(f"restores bytes with the digest {content.hex()} as {stated.hex()}")
-        self._misled.restores(self.swarm, self.peer)
-        if self.peer not in self._misled:
+        if self.peer not in self.misled:
             known = content in self._taken.get(restore.round_id, [])
             self.demand(
                 known, f"restores a state of round {restore.round_id} that no donor has packed"
@@ -351,7 +343,7 @@ class TakesOverTheDonorsState(Checker):
         if event.error or self.core.recovery.stage != "idle":
             return
         self._first = event.round_id
-        if rounds is not None and self.peer not in self._misled:
+        if rounds is not None and self.peer not in self.misled:
             head = rounds.replicated.lineage.at(event.round_id - 1)
             text = f"restores round {event.round_id} upon a history that no peer has: "
             self.demand(head in self._heads[event.round_id], f"{text}{(head or b'').hex()}")
@@ -383,7 +375,6 @@ class CheckedBeforeUse(Checker):
     peer forwards it, so only its sender's life need not be the present one."""
 
     invariant = "S13"
-    _commits = PerLife(list[Commit])
 
     @around_event
     def judge_refusable(self, event: Received, message: _Usable) -> Iterator[None]:
@@ -445,12 +436,8 @@ class CheckedBeforeUse(Checker):
             self._judge_payload(row.payload, want, f"peer {row.peer}'s row in round {ask.round_id}")
 
     @on_effect
-    def record_commit(self, committed: Committed) -> None:
-        self._commits.append(committed.commit)
-
-    @on_effect
     def judge_apply(self, apply: Apply) -> None:
-        commits, self._commits = self._commits, []
+        commits = [committed.commit for committed in self.commits]
         shard_bytes = self.core.rounds.shard_bytes
         for shard, payload in enumerate(apply.payloads):
             where = f"shard {shard} of round {apply.round_id}"

@@ -17,17 +17,14 @@ from gossip.core import (
     Payload,
     PeerId,
     Received,
-    Report,
     RollingInspection,
     Update,
     UpdateRequest,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
-from gossip_lab.simulation.checkers.watching import around_event, on_report
+from gossip_lab.simulation.checkers.base import ROUNDS_KEPT, Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.watching import around_event
 
 from .believing import is_doubtful, must_be_refused
-
-ROUNDS_KEPT = 64
 
 
 class HandsOnWhatItHolds(Checker):
@@ -85,18 +82,6 @@ class TakesWhatWasCommitted(Checker):
     needs = "rolling"
     # by round and shard: peers that forwarded a doubtful result
     _doubted = PerLife(dict[tuple[int, int, bytes], set[PeerId]])
-    # by round and shard: peers from which a result was rejected
-    _refused = PerLife(dict[tuple[int, int], set[PeerId]])
-
-    @on_report("recovering")
-    def forget_refusals(self, report: Report) -> None:
-        self._refused.clear()  # in a round to which it returns it begins anew
-
-    @on_report("refused_result")
-    def record_refusal(self, report: Report) -> None:
-        refused, fields = self._refused, report.fields
-        refused.setdefault((fields["round"], fields["shard"]), set()).add(fields["from"])
-        keep_latest(refused, ROUNDS_KEPT)
 
     def _refusable(self, event: Received, commit: Commit) -> str | None:
         """Return why a doubtful commit must be rejected; "": it must be accepted; None: both are
@@ -106,7 +91,8 @@ class TakesWhatWasCommitted(Checker):
         by = doubted.setdefault(where, set())
         by.add(event.sender)
         keep_latest(doubted, ROUNDS_KEPT)
-        refused = self._refused.get(where[:2], set())  # because of its length, too
+        # because of its length, too
+        refused = self.refusals.senders(self.peer, where[:2], ("refused_result",))
         if len(by | refused) <= core.settings.f:
             return must_be_refused(core, self.rolling, commit, event.similarity) or None
         # Before its own update existed, it may have found the result plausible.

@@ -27,11 +27,9 @@ from gossip.core import (
     chain_hash,
 )
 from gossip_lab.simulation.checkers.base import (
-    REFUSALS,
     Checker,
     Life,
     PerLife,
-    TaintedStates,
     keep_latest,
     updates_needed,
 )
@@ -82,7 +80,6 @@ class AppliedOnce(Checker):
 
     invariant = "S8"
     _places = PerLife(_Place)
-    _pending = PerLife(list[Committed])
     _started = PerLife[StartRound | None](lambda: None)
 
     def make_records(self) -> None:
@@ -119,10 +116,6 @@ class AppliedOnce(Checker):
             self._places.head = rounds.chain
 
     @on_effect
-    def record_commit(self, effect: Committed) -> None:
-        self._pending.append(effect)
-
-    @on_effect
     def forget_round(self, effect: Restore) -> None:
         self._started = None  # computed from another state, the same round is another one
 
@@ -150,7 +143,7 @@ class AppliedOnce(Checker):
         place.next_round = round_id + 1
 
     def _follow(self, round_id: int, head: bytes) -> bytes:
-        done, self._pending = self._pending, []
+        done = self.commits
         if not done:
             raise self.violated(f"applies round {round_id} without a commit")
         for shard, committed in enumerate(done):
@@ -228,15 +221,11 @@ class IdenticalReplicas(Checker):
     needs = "rolling"
 
     def make_records(self) -> None:
-        self._misled = TaintedStates(self.circumstances)
         # what it is -> round and history -> its value, and the peer that held it first
         self._known: dict[str, dict[tuple[int, bytes], tuple[Any, PeerId]]] = {
             PARAMETERS: {},
             AGREED: {},
         }
-
-    def begin_life(self) -> None:
-        self._misled.forget(self.peer)
 
     def end_life(self) -> None:
         """Drop initial states that no peer holds any more. The last holder of the state that the
@@ -255,10 +244,6 @@ class IdenticalReplicas(Checker):
     def compare_before(self, effect: Apply) -> None:
         self._compare()  # the result of the rounds before
 
-    @on_effect
-    def record_restore(self, effect: Restore) -> None:
-        self._misled.restores(self.swarm, self.peer)
-
     @after_event
     def compare_restored(self, event: Restored) -> None:
         self._compare()
@@ -275,7 +260,7 @@ class IdenticalReplicas(Checker):
         trainer, rounds = self.trainer, self.rolling
         if self.core.phase not in ("running", "draining") or not isinstance(trainer, ToyTrainer):
             return
-        if self.peer in self._misled:
+        if self.peer in self.misled:
             return
         lineage = rounds.replicated.lineage
         if (chain := lineage.at(trainer.next_round - 1)) is not None:
@@ -333,8 +318,6 @@ class OneHistory(Checker):
     invariant = "S10"
     needs = "rolling"
     _offered = PerLife(dict[tuple[int, int, bytes], int])
-    # by round and shard: the peers that forwarded a rejected result
-    _refused = PerLife(dict[tuple[int, int], set[PeerId]])
 
     def make_records(self) -> None:
         self._calm_at: float | None = None
@@ -382,17 +365,6 @@ class OneHistory(Checker):
             f"{commit.shard}, although it has moved on to attempt {attempt}",
         )
 
-    @on_report("recovering")
-    def forget_refusals(self, report: Report) -> None:
-        self._refused.clear()  # if it returns to its round, it has no record of them
-
-    @on_report(*REFUSALS)
-    def record_refusal(self, report: Report) -> None:
-        refused, where = self._refused, (report.fields["round"], report.fields["shard"])
-        if any(round_id < where[0] for round_id, _ in refused):
-            refused.clear()
-        refused.setdefault(where, set()).add(report.fields["from"])
-
     @on_effect
     def judge_offer(self, send: Send, update: Update) -> None:
         key, offered = (update.round_id, update.shard, update.parent), self._offered
@@ -433,7 +405,7 @@ class OneHistory(Checker):
         n = len(rounds.roster) - len(gone)
         need = 1 if n < 3 or core.settings.rounds.quorum == "available" else n // 2 + 1
         need = _with_newcomers(self.swarm, core, rounds, need)
-        refused = self._refused.get((ask.round_id, ask.shard), set())
+        refused = self.refusals.senders(self.peer, (ask.round_id, ask.shard))
         here = [p for p in rounds.roster if p in answers or (core.settings.f and p in refused)]
         away = [p for p in rounds.roster if p not in here and not core.membership.is_gone(p)]
         alone = len(here) > len(answers) and (not away or shard.attempt >= len(shard.order))

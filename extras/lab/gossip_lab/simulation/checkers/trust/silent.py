@@ -13,18 +13,18 @@ from math import floor, log
 from gossip.core import (
     ACCUSATIONS_MAX,
     Aggregated,
-    Apply,
     Commit,
-    Committed,
+    CoreSettings,
     PeerId,
     Report,
     Send,
     TrustSettings,
 )
-from gossip_lab.simulation.checkers.base import Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import PerLife, keep_latest
 from gossip_lab.simulation.checkers.watching import on_effect, on_report
 
-HISTORIES_KEPT = 512
+from .histories import Decision, HistoryChecker
+
 TURNS = ("passed_over", "serves_again")
 KNOWN_MAX = 32  # of the waits of a peer, as many as it surely remembers
 OPEN_MAX = 16
@@ -74,6 +74,10 @@ class Waits:
     rests: dict[PeerId, int] = field(default_factory=dict)
     again: frozenset[PeerId] = frozenset()
     wrong: tuple[PeerId, str] | None = None
+
+    @staticmethod
+    def begin(settings: CoreSettings) -> Waits:
+        return Waits(settings.trust, settings.f)
 
     @property
     def window(self) -> int:
@@ -150,21 +154,11 @@ class Waits:
         for peer in passed_over:
             least = self.enough(self.settings.suspect_below if peer in turn.again else 1.0)
             if (number := rounds.get(peer, (0, 0))[0]) < least:
-                return (
-                    peer,
-                    (
-                        f"is skipped with round {round_id}: more than f have waited in vain "
-                        f"in {number}, of {least}"
-                    ),
-                )
+                text = "more than f have waited in vain in"
+                return peer, f"is skipped with round {round_id}: {text} {number}, of {least}"
         if passed_over and len({*out, *passed_over}) > self.f:
-            return (
-                passed_over[0],
-                (
-                    f"is skipped with round {round_id}, and {sorted(out)} are out of {self.f} "
-                    "that may be"
-                ),
-            )
+            text = f"{sorted(out)} are out of {self.f} that may be"
+            return passed_over[0], f"is skipped with round {round_id}, and {text}"
         room = min(self.f - len(out), (len(roster) - 1) // 2 - len(out.intersection(roster)))
         silent = [
             peer
@@ -181,29 +175,16 @@ class Waits:
         return None
 
 
-class OmissionsFollowTheCommits(Checker):
+class OmissionsFollowTheCommits(HistoryChecker):
     """S14: along a history a server is skipped for as long as it should be, once more than f peers
     have waited in vain in enough rounds, and not before. While it is skipped it makes no result. A
     peer that has waited itself states this in its next commit."""
 
     invariant = "S14"
-    needs = "rolling"
-    _turns = PerLife(list[tuple[PeerId, str]])
-    _pending = PerLife(list[Committed])
+    told = TURNS
+    record_kind = Waits
     # server and round of results that the peer has waited for in vain
     _waited = PerLife(dict[tuple[PeerId, int], None])
-
-    def make_records(self) -> None:
-        self._histories: dict[bytes, Waits] = {}  # by the hash of the last round
-
-    @on_report("ready")
-    def begin_history(self, report: Report) -> None:
-        settings = self.core.settings
-        self._histories.setdefault(self.rolling.chain, Waits(settings.trust, settings.f))
-
-    @on_report(*TURNS)
-    def record_turn(self, report: Report) -> None:
-        self._turns.append((report.fields["subject"], report.event))
 
     @on_report("attempt")
     def record_wait(self, report: Report) -> None:
@@ -220,7 +201,7 @@ class OmissionsFollowTheCommits(Checker):
 
     @on_effect
     def judge_accusations(self, send: Send, commit: Commit) -> None:
-        history = self._histories.get(commit.parent)
+        history = self.records.get(commit.parent)
         if commit.server != self.peer or type(self.swarm.handling) is not Aggregated:
             return
         if not self.core.settings.f or history is None:
@@ -236,23 +217,11 @@ class OmissionsFollowTheCommits(Checker):
                     f"state this in its result of round {commit.round_id}",
                 )
 
-    @on_effect
-    def record_commit(self, committed: Committed) -> None:
-        self._pending.append(committed)
-
-    @on_effect
-    def judge_history(self, apply: Apply) -> None:
-        done, self._pending = self._pending, []
-        turns, self._turns = self._turns, []
-        if done and self.core.settings.f and done[0].chain not in self._histories:
-            self._follow(done, turns)
-
-    def _follow(self, done: list[Committed], turns: list[tuple[PeerId, str]]) -> None:
-        commits = [committed.commit for committed in done]
-        before = self._histories.get(commits[0].parent)
-        if before is None or self.rolling.round_id != commits[0].round_id + 1:
-            # it has restored a state with an unknown history, or has applied several rounds at once
-            return
+    def follow(
+        self, before: Waits, commits: Sequence[Commit], decisions: Sequence[Decision]
+    ) -> Waits | None:
+        if self.rolling.round_id != commits[0].round_id + 1:
+            return None  # it has applied several rounds at once
         trust = self.rolling.replicated.trust
         others = [
             other
@@ -265,12 +234,8 @@ class OmissionsFollowTheCommits(Checker):
                     f"round {commit.round_id}, shard {commit.shard} was made by peer "
                     f"{commit.server}, which is skipped"
                 )
-        after = before.after(commits, turns, trust.quarantined())
-        self.judged += bool(turns or before.rounds)
-        if after.wrong is not None:
-            raise self.violated(f"peer {after.wrong[0]} {after.wrong[1]}")
-        self._histories[done[0].chain] = after
-        keep_latest(self._histories, HISTORIES_KEPT)
+        self.judged += bool(decisions or before.rounds)
+        return before.after(commits, decisions, trust.quarantined())
 
 
 def silent_server(report: Report) -> PeerId | None:

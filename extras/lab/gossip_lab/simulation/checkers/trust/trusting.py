@@ -24,54 +24,29 @@ from gossip.core import (
     Report,
     header_bytes,
 )
-from gossip_lab.simulation.checkers.base import REFUSALS, Checker, PerLife, keep_latest
+from gossip_lab.simulation.checkers.base import REFUSALS, Checker, PerLife
 from gossip_lab.simulation.checkers.safety import members_of
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
+from .histories import Decision, HistoryChecker
 from .ledger import CLEARLY, Ledger, RoundEvidence
 from .silent import silent_server
 
-HISTORIES_KEPT = 512
 TOLD = ("quarantined", "parole")
 
 
-class TrustFollowsTheCommits(Checker):
+class TrustFollowsTheCommits(HistoryChecker):
     """S14, of rolling rounds: along a history a peer is in quarantine for standing out, for as long
     as it should be. A peer that stands out for long is quarantined, as long as more Byzantine peers
     can be tolerated. A peer in quarantine contributes to no commit and makes none."""
 
     invariant = "S14"
-    needs = "rolling"
-    _changes = PerLife(list[tuple[PeerId, str]])
-    _pending = PerLife(list[Committed])
+    told = TOLD
+    record_kind = Ledger
 
-    def make_records(self) -> None:
-        self._ledgers: dict[bytes, Ledger] = {}  # by the hash of the last round
-
-    @on_report("ready")
-    def begin_history(self, report: Report) -> None:
-        self._ledgers.setdefault(self.rolling.chain, Ledger.begin(self.core.settings))
-
-    @on_report(*TOLD)
-    def record_change(self, report: Report) -> None:
-        self._changes.append((report.fields["subject"], report.event))
-
-    @on_effect
-    def record_commit(self, committed: Committed) -> None:
-        self._pending.append(committed)
-
-    @on_effect
-    def judge_history(self, apply: Apply) -> None:
-        done, self._pending = self._pending, []
-        changes, self._changes = self._changes, []
-        if done and self.core.settings.f and done[0].chain not in self._ledgers:
-            self._follow(done, changes)
-
-    def _follow(self, done: list[Committed], changes: list[tuple[PeerId, str]]) -> None:
-        commits = [committed.commit for committed in done]
-        before = self._ledgers.get(commits[0].parent)
-        if before is None:
-            return  # it has restored a state with an unknown history
+    def follow(
+        self, before: Ledger, commits: Sequence[Commit], decisions: Sequence[Decision]
+    ) -> Ledger:
         for commit in commits:
             self._judge_commit(before, commit)
         told = [(c.server, each) for c in commits for each in c.accusations if not each.silent]
@@ -81,12 +56,8 @@ class TrustFollowsTheCommits(Checker):
         ]
         judged = _judged(commits, self.core.settings, before.locked())
         evidence = RoundEvidence(judged, charged, stated)
-        ledger = before.after(commits[0].round_id, evidence, changes, commits[0].roster)
         self.judged += 1
-        if ledger.wrong is not None:
-            raise self.violated(f"peer {ledger.wrong[0]} {ledger.wrong[1]}")
-        self._ledgers[done[0].chain] = ledger
-        keep_latest(self._ledgers, HISTORIES_KEPT)
+        return before.after(commits[0].round_id, evidence, decisions, commits[0].roster)
 
     def _judge_commit(self, before: Ledger, commit: Commit) -> None:
         if commit.server in self.circumstances.equivocating:
@@ -104,7 +75,7 @@ class TrustFollowsTheCommits(Checker):
         rounds = self.rolling
         if not self.core.settings.f or rounds.round_id != ask.round_id:
             return
-        ledger = self._ledgers.get(rounds.chain)
+        ledger = self.records.get(rounds.chain)
         if ledger is None or ask.shard >= len(rounds.shards):
             return
         shard = rounds.shards[ask.shard]
@@ -182,7 +153,7 @@ def _used_without_need(
 
 
 def _judged(
-    commits: list[Commit], settings: CoreSettings, locked: Collection[PeerId]
+    commits: Sequence[Commit], settings: CoreSettings, locked: Collection[PeerId]
 ) -> list[tuple[PeerId, int]]:
     """Return the peers that a round has judged, and how clearly each stood out in one of its
     shards. A peer that is not ``locked`` was not measured unless its update was used."""
