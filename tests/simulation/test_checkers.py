@@ -175,7 +175,7 @@ def test_gossip_rounds_are_found_sound_too() -> None:
 
 def test_checkers_by_themselves_see_what_they_see_in_a_panel() -> None:
     panel = Panel(every_checker())
-    alone = [Panel([checker]) for checker in every_checker()]
+    alone = [Panel([checker], has_onlookers=False) for checker in every_checker()]
     for observers in ([panel], alone):
         swarm = checked_swarm(*observers)
         swarm.run_for(2.0)

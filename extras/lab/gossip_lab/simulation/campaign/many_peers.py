@@ -20,32 +20,27 @@ from gossip.core import (
     STASH_ROUNDS,
     CoreSettings,
     Effect,
-    Envelope,
     Hello,
-    Payload,
     Peer,
     PeerId,
     RoundSettings,
     events,
 )
-from gossip.inject import OutMessage
-from gossip.transport import decode, encode
 from gossip_lab.simulation.checkers import consensus_distance
 from gossip_lab.simulation.world import (
     SharedLedgers,
-    SimulationStuck,
     Swarm,
     ToyTrainer,
     address,
     weighted_mean,
 )
 
+from .measuring import TrafficMeter, advance
 from .play import CachedTopology
 
 COMPUTE_S = (0.35, 0.5)
 START_TIMEOUT_S = 60.0
 ROUND_TIMEOUT_S = 10.0
-STEP_S = 0.1
 PATIENCE_S = 120.0
 KILLED_AFTER, JOINS_AFTER, BACK_AFTER = 5, 7, 10  # rounds
 SAMPLES = 100_003
@@ -109,33 +104,6 @@ class SwarmSpeed:
 
 
 @dataclass(slots=True)
-class Meter:
-    """Encodes sent messages, and decodes the largest of each kind as its receiver would."""
-
-    by_peer: Counter[PeerId] = field(default_factory=Counter)
-    largest: dict[str, int] = field(default_factory=dict)
-    sent: Counter[str] = field(default_factory=Counter)
-    nbytes: int = 0
-    _last: Envelope | None = None
-    _length: int = 0
-
-    def __call__(
-        self, sender: PeerId, to: PeerId, said: Envelope, payload: Payload | None
-    ) -> tuple[OutMessage, ...]:
-        if said is not self._last:
-            data = encode(said)
-            self._last, self._length = said, len(data)
-            name = type(said.message).__name__
-            if len(data) > self.largest.get(name, 0):
-                assert decode(data) == said
-                self.largest[name] = len(data)
-        self.sent[type(said.message).__name__] += 1
-        self.nbytes += self._length
-        self.by_peer[sender] += self._length
-        return ((to, said, payload),)
-
-
-@dataclass(slots=True)
 class Acquaintance:
     """Knowledge that all peers share: the present life of each peer, and its hello at the start of
     the run."""
@@ -195,11 +163,11 @@ def many_peers(
     known = Acquaintance(dict.fromkeys(range(world.n), 0))
     swarm = _swarm(world, known)
     killed, newcomer = world.n // 2, world.n
-    meter = Meter()
+    meter = TrafficMeter()
     swarm.outgoing = meter
     _advance(swarm, partial(_is_in, swarm, 1), "a first round", tell)
-    begun, before, by_peer = _round(swarm), meter.nbytes, Counter(meter.by_peer)
-    most = 0
+    begun, before, most = _round(swarm), Counter(meter.by_peer), 0
+    by_peer = before
     acts: dict[int, Callable[[], None]] = {
         KILLED_AFTER: lambda: swarm.crash(killed),
         JOINS_AFTER: lambda: _start(swarm, newcomer, 0, known),
@@ -211,7 +179,7 @@ def many_peers(
         by_peer = Counter(meter.by_peer)
         if act := acts.get(number):
             act()
-    sent_bytes = (meter.nbytes - before) / world.n / (_round(swarm) - begun)
+    sent_bytes = (meter.by_peer - before).total() / world.n / (_round(swarm) - begun)
     _advance(swarm, partial(_is_whole, swarm, world.n + 1), "all are in the roster", tell)
     return ManyPeersResult(
         world.n,
@@ -340,10 +308,5 @@ def _are_together(swarm: Swarm[Peer]) -> bool:
 def _advance(
     swarm: Swarm[Peer], predicate: Callable[[], bool], what: str, tell: Callable[[str], None]
 ) -> None:
-    """Run until the predicate holds, and test it every ``STEP_S``."""
-    limit_s = swarm.now + PATIENCE_S
-    while not predicate():
-        if swarm.now >= limit_s:
-            raise SimulationStuck(f"not so after {PATIENCE_S:g} s: {what}")
-        swarm.run_for(STEP_S)
+    advance(swarm, predicate, lambda: what, PATIENCE_S)
     tell(f"{swarm.now:.1f} s: {what}")

@@ -11,17 +11,12 @@ from typing import Any
 from gossip.core import (
     Change,
     Effect,
-    Envelope,
     Event,
     MembershipSettings,
-    Payload,
     PeerId,
-    PushPull,
     Started,
     table_interval_s,
 )
-from gossip.inject import OutMessage
-from gossip.transport import encode
 from gossip_lab.simulation.world import (
     MemberCore,
     Network,
@@ -31,6 +26,8 @@ from gossip_lab.simulation.world import (
     member_swarm,
 )
 
+from .measuring import TrafficMeter, advance
+
 SILENT = {"closing_s": (1e9, 1e9), "heartbeat_s": None}
 """The kernel reports nothing, as when a cable is pulled: only probes can detect it."""
 
@@ -39,7 +36,6 @@ ACQUAINTED_ABOVE = 128
 # by then every peer has sent its first table, at a time that does not depend on n yet
 FIRST_TABLES_S = 6.0
 LIMIT_S = 60.0
-STEP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,28 +87,6 @@ class MassCrashResult:
 
 
 @dataclass(slots=True)
-class TrafficMeter:
-    """Encodes sent messages and counts the bytes. These very bytes travel."""
-
-    bytes: int = 0
-    tables: int = 0
-    messages: int = 0
-
-    def __call__(
-        self, sender: PeerId, to: PeerId, said: Envelope, payload: Payload | None
-    ) -> tuple[OutMessage, ...]:
-        data = encode(said)
-        self.bytes += len(data)
-        self.messages += 1
-        if type(said.message) is PushPull:
-            self.tables += len(data)
-        return ((to, data, payload),)
-
-    def reset(self) -> None:
-        self.bytes = self.tables = self.messages = 0
-
-
-@dataclass(slots=True)
 class Deaths:
     """Times at which each survivor recorded each victim's death, and false accusations."""
 
@@ -147,8 +121,7 @@ def mass_crash(world: MassCrash) -> MassCrashResult:
     swarm.outgoing = meter
     calm_s = table_interval_s(world.n, MembershipSettings())
     swarm.run_for(calm_s)
-    calm = (meter.bytes, meter.tables, meter.messages)
-    meter.reset()
+    swarm.outgoing = after = TrafficMeter()
 
     crashed_at, deaths.crashed = swarm.now, True
     for victim in world.victims:
@@ -157,7 +130,7 @@ def mass_crash(world: MassCrash) -> MassCrashResult:
     pairs = survivors * len(world.victims)
     _advance(swarm, lambda: len(deaths.dead) == pairs, f"{pairs} deaths are to be recorded", deaths)
     known_all_s = max(deaths.dead.values()) - crashed_at
-    crash_bytes = meter.bytes / survivors
+    crash_bytes = after.by_peer.total() / survivors
     until_s = swarm.now - crashed_at
     _advance(
         swarm,
@@ -181,9 +154,9 @@ def mass_crash(world: MassCrash) -> MassCrashResult:
         converged_s=converged_s,
         false_deaths=deaths.false_deaths,
         false_suspicions=deaths.false_suspicions,
-        calm_bytes_per_peer_s=calm[0] / world.n / calm_s,
-        calm_table_bytes_per_peer_s=calm[1] / world.n / calm_s,
-        calm_messages_per_peer_s=calm[2] / world.n / calm_s,
+        calm_bytes_per_peer_s=meter.by_peer.total() / world.n / calm_s,
+        calm_table_bytes_per_peer_s=meter.by_kind["PushPull"] / world.n / calm_s,
+        calm_messages_per_peer_s=meter.sent.total() / world.n / calm_s,
         crash_bytes_per_peer_s=crash_bytes / until_s,
         crash_bytes_per_peer=crash_bytes,
     )
@@ -211,13 +184,7 @@ def started(world: MassCrash, deaths: Deaths) -> Swarm[MemberCore]:
 
 
 def _advance(swarm: Swarm[MemberCore], predicate: Any, what: str, deaths: Deaths) -> None:
-    """Run until the predicate holds, and test it every ``STEP_S``: a test of a thousand tables
-    takes a second."""
-    limit_s = swarm.now + LIMIT_S
-    while not predicate():
-        if swarm.now >= limit_s:
-            raise SimulationStuck(
-                f"not so after {LIMIT_S} s: {what}; {len(deaths.dead)} deaths were recorded\n"
-                f"{swarm.summary()[:2000]}"
-            )
-        swarm.run_for(STEP_S)
+    def describe() -> str:
+        return f"{what}; {len(deaths.dead)} deaths were recorded"
+
+    advance(swarm, predicate, describe, LIMIT_S)

@@ -70,6 +70,7 @@ from gossip_lab.simulation.checkers import (
     SaysThatNoRoundComes,
     StagePanels,
     StaysForTakers,
+    TaintedStates,
     Violation,
     every_checker,
     rule_has_enough,
@@ -110,8 +111,15 @@ TRUST = TrustSettings(quarantine_rounds=12, parole_rounds=8)
 """Trust settings under which a peer that stands out passes through quarantine and parole, and
 returns, within the rounds of a run."""
 
-AT_THE_END = RemindsTheSilent | SaysThatNoRoundComes | StaysForTakers
-"""Checkers that hold through an attack in the last round, too."""
+AT_THE_END = (
+    TaintedStates
+    | EndsAlike
+    | EverybodyEnds
+    | RemindsTheSilent
+    | SaysThatNoRoundComes
+    | StaysForTakers
+)
+"""Checkers that hold through an attack in the last round, too, and an onlooker that they read."""
 
 FORKING = (
     Partition
@@ -267,10 +275,9 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         found = _reached(swarm, schedule.compute_s[0]), swarm.now, _left(swarm), _reports(swarm)
         if isinstance(panel, Panel):
             swarm.hooks.remove(panel)  # the coming attack forks the history
-            ends = next(checker for checker in panel.checkers if isinstance(checker, EndsAlike))
-            everybody = next(each for each in panel.checkers if isinstance(each, EverybodyEnds))
             at_the_end = [each for each in panel.checkers if isinstance(each, AT_THE_END)]
-            swarm.hooks.extend([ends, everybody, *at_the_end])
+            swarm.hooks.extend(at_the_end)
+            ends, everybody = panel.find(EndsAlike), panel.find(EverybodyEnds)
             lied_to = play_end(swarm, ends.circumstances.attackers, ends)
             play_gossip_end(swarm, everybody)
     except Exception as error:  # noqa: BLE001

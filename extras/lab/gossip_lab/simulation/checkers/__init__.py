@@ -16,7 +16,7 @@ from __future__ import annotations
 from gossip.core import PeerId
 
 from . import trust
-from .base import Checker, Onlookers, RunConditions, Violation
+from .base import Checker, Onlookers, RunConditions, TaintedStates, Violation
 from .liveness import (
     AT_ONCE_S,
     Converges,
@@ -59,6 +59,7 @@ __all__ = [
     "StagePanels",
     "StaysForTakers",
     "TableWatch",
+    "TaintedStates",
     "Violation",
     "consensus_distance",
     "every_checker",
@@ -113,7 +114,7 @@ def stage_panels(
 
     def of_stage() -> Panel:
         each = every_checker(circumstances, onlookers)
-        return Panel([checker for checker in each if not isinstance(checker, unfit)])
+        return Panel([checker for checker in each if not isinstance(checker, unfit)], False)
 
     of_all = [c for c in every_checker(circumstances, onlookers) if isinstance(c, elsewhere)]
     computed = ComputesAlike(stages, circumstances)
@@ -124,4 +125,4 @@ def stage_panels(
         if kind not in (ComputesAlike, CountsOnce)
     ]
     of_stages = [StagePanel(members, of_stage()) for members in stages]
-    return StagePanels(of_stages, Panel([*of_all, computed, counted, *others]))
+    return StagePanels(of_stages, Panel([*of_all, computed, counted, *others], False))

@@ -351,10 +351,9 @@ class Checker(Watching):
         self, circumstances: RunConditions | None = None, onlookers: Onlookers | None = None
     ) -> None:
         self.circumstances = circumstances or RunConditions()
-        known = onlookers or Onlookers.create(self.circumstances)
-        self.disturbances, self.hearing, self.reach, self.misled, self.refusals, self._commits = (
-            known
-        )
+        self.onlookers = onlookers or Onlookers.create(self.circumstances)
+        self.disturbances, self.hearing, self.reach = self.onlookers[:3]
+        self.misled, self.refusals, self._commits = self.onlookers[3:]
         self.judged = 0
         self.of_lives: dict[PeerId, dict[PerLife[Any], Any]] = defaultdict(dict)
         self._of_lives: list[tuple[dict[PeerId, Any], Callable[[], Any] | None]] = []

@@ -4,6 +4,7 @@ the checker watches."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from gossip.core import Event, PeerId
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
@@ -14,20 +15,32 @@ from .safety import NothingRaises
 from .transitions import TableChecker, TableWatch, watch_life
 from .watching import Watching
 
+C = TypeVar("C", bound=Checker)
 SLICE_S = 0.25  # of a calm phase, between two checks of all liveness checkers
 
 
 class Panel(Observer):
-    """Seventeen checkers for the price of three: a run has some ten thousand events, and most of
-    them concern one or two checkers."""
+    """Checkers of a run, with the onlookers whose records they read. A run has some ten thousand
+    events, and most of them concern one or two checkers.
 
-    def __init__(self, checkers: Iterable[Watching]) -> None:
-        self.checkers = tuple(checkers)
+    Args:
+        has_onlookers: Whether the onlookers watch through this panel; another one has them
+            otherwise.
+    """
+
+    def __init__(self, checkers: Iterable[Watching], has_onlookers: bool = True) -> None:
+        given = list(checkers)
+        judges = [each for each in given if has_onlookers and isinstance(each, Checker)]
+        read = [onlooker for judge in judges for onlooker in judge.onlookers]
+        self.checkers = tuple(dict.fromkeys([*read, *given]))
         self._tables = [checker for checker in self.checkers if isinstance(checker, TableChecker)]
         self._judges = [checker for checker in self.checkers if isinstance(checker, Checker)]
         self._watches: dict[PeerId, TableWatch] = {}
         self.observers: tuple[Observer, ...] = (self,)
         self._raises = [checker for checker in self.checkers if isinstance(checker, NothingRaises)]
+
+    def find(self, kind: type[C]) -> C:
+        return next(each for each in self.checkers if isinstance(each, kind))
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
         """Return the watchers of ``kind`` of all checkers. The panel itself watches the tables."""

@@ -170,9 +170,9 @@ class Swarm(Timeline, Generic[C]):
         self._trace = Trace()
         self._traced = traced
         self._delivered = self._trace.delivered if traced else _not_traced
-        self._links: Links[C] = Links(self)
+        self._links = Links(self)
         self._wire = Wire(self, self._links)
-        self._slow_nodes: SlowNodes[C] = SlowNodes(self, self._handle)
+        self._slow_nodes = SlowNodes(self, self._handle)
         self._carry_out: dict[type, Callable[[SimProcess[C], Any], None]] = {
             Send: self._wire.send,
             events.AfterSends: self._settle_sends,

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import random
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from gossip.core import (
     Admission,
     Effect,
+    Envelope,
     Event,
     Inspection,
     Membership,
     MembershipInspection,
     Message,
+    Payload,
     Peer,
     PeerId,
     Token,
     events,
 )
+from gossip.inject import OutMessage
 
 from .machine import Machine
+from .network import Network
+from .observer import Hooks
 from .toy_trainer import Said, Trainer
 
 
@@ -33,6 +38,26 @@ class SansIOCore(Protocol):
 
 
 C = TypeVar("C", bound=SansIOCore)
+
+
+class SwarmEnvironment(Protocol):
+    """The swarm, as its links, its messages and its slow nodes see it."""
+
+    hosts: dict[PeerId, SimProcess[Any]]
+    network: Network
+    counts: Counter[str]
+    hooks: Hooks
+    now_ns: int
+    run: bytes
+    encoded: bool
+    copies_per_s: float
+    outgoing: Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[OutMessage]] | None
+
+    def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
+
+    def deliver(self, host: SimProcess[Any], event: Event, said: bytes | None = None) -> None: ...
+
+    def address_of(self, peer: PeerId, incarnation: int) -> tuple[str, str]: ...
 
 
 @dataclass(slots=True)

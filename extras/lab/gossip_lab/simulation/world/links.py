@@ -3,40 +3,25 @@ timed out when silent."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, Protocol
+from typing import Any
 
-from gossip.core import Event, PeerId, events
+from gossip.core import PeerId, events
 
-from .host import C, Lane, SimProcess
+from .host import Lane, SimProcess, SwarmEnvironment
 from .machine import to_ns
-from .network import Network, between
+from .network import between
 
 FIRST_TRY_S, HANDSHAKE_WAYS = 0.001, 4
 """Least time until a connection is up, and one-way trips that it takes: TCP, then ZMTP."""
 
 
-class LinkEnvironment(Protocol[C]):
-    """The swarm, as its links see it."""
-
-    hosts: dict[PeerId, SimProcess[C]]
-    network: Network
-    now_ns: int
-
-    def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
-
-    def deliver(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> None: ...
-
-    def address_of(self, peer: PeerId, incarnation: int) -> tuple[str, str]: ...
-
-
-class Links(Generic[C]):
+class Links:
     """Opens, closes and loses the lanes of all hosts."""
 
-    def __init__(self, swarm: LinkEnvironment[C]) -> None:
+    def __init__(self, swarm: SwarmEnvironment) -> None:
         self.swarm = swarm
 
-    def connect(self, host: SimProcess[C], to: PeerId, control: str) -> None:
+    def connect(self, host: SimProcess[Any], to: PeerId, control: str) -> None:
         assert to != host.peer, f"peer {to} connects to itself"
         lane = host.lanes.get(to)
         if lane is not None and lane.control == control:
@@ -46,17 +31,17 @@ class Links(Generic[C]):
         host.lanes[to] = lane = Lane(control)
         self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
-    def stand(self, host: SimProcess[C], to: SimProcess[C]) -> None:
+    def stand(self, host: SimProcess[Any], to: SimProcess[Any]) -> None:
         """Connect a host as if it had been connected for long: it gets no event."""
         control, _ = self.swarm.address_of(to.peer, to.incarnation)
         host.lanes[to.peer] = Lane(control, up=True, to_incarnation=to.incarnation)
 
-    def disconnect(self, host: SimProcess[C], to: PeerId) -> None:
+    def disconnect(self, host: SimProcess[Any], to: PeerId) -> None:
         lane = host.lanes.pop(to, None)
         if lane is not None:
             lane.up, lane.attempt = False, lane.attempt + 1
 
-    def reset(self, host: SimProcess[C], to: PeerId, lane: Lane) -> None:
+    def reset(self, host: SimProcess[Any], to: PeerId, lane: Lane) -> None:
         """Break the connection: messages on their way are lost, and the peer that opened it gets an
         event and opens it again."""
         if not lane.up:
@@ -64,13 +49,13 @@ class Links(Generic[C]):
         lane.up, lane.breaks, lane.attempt = False, lane.breaks + 1, lane.attempt + 1
         self.swarm.at_ns(self.swarm.now_ns, self._on_reset, host, to, lane, lane.attempt)
 
-    def _on_reset(self, host: SimProcess[C], to: PeerId, lane: Lane, attempt: int) -> None:
+    def _on_reset(self, host: SimProcess[Any], to: PeerId, lane: Lane, attempt: int) -> None:
         if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
             return
         self.swarm.deliver(host, events.LinkDown(to, "closed"))
         self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
-    def close_process(self, host: SimProcess[C]) -> None:
+    def close_process(self, host: SimProcess[Any]) -> None:
         """Close the connections of a process at once; others see theirs to it close a moment
         later."""
         for other in self.swarm.hosts.values():
@@ -81,7 +66,7 @@ class Links(Generic[C]):
         for lane in host.lanes.values():
             lane.up, lane.attempt = False, lane.attempt + 1
 
-    def _try_later(self, host: SimProcess[C], to: PeerId, lane: Lane, after_s: float) -> None:
+    def _try_later(self, host: SimProcess[Any], to: PeerId, lane: Lane, after_s: float) -> None:
         lane.attempt += 1
         self.swarm.at_ns(
             self.swarm.now_ns + to_ns(after_s), self._try, host, to, lane, lane.attempt
@@ -92,7 +77,7 @@ class Links(Generic[C]):
         to_and_fro_s = model((a, b)).delay_s[0] + model((b, a)).delay_s[0]
         return max(FIRST_TRY_S, HANDSHAKE_WAYS / 2 * to_and_fro_s)
 
-    def _try(self, host: SimProcess[C], to: PeerId, lane: Lane, attempt: int) -> None:
+    def _try(self, host: SimProcess[Any], to: PeerId, lane: Lane, attempt: int) -> None:
         if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
             return
         if host.state == "paused" or self.blocked(host.peer, to):
@@ -121,13 +106,15 @@ class Links(Generic[C]):
         return self.swarm.network.is_cut((a, b)) or self.swarm.network.is_cut((b, a))
 
     def _lose_later(
-        self, host: SimProcess[C], to: PeerId, lane: Lane, after_s: float, reason: str
+        self, host: SimProcess[Any], to: PeerId, lane: Lane, after_s: float, reason: str
     ) -> None:
         self.swarm.at_ns(
             self.swarm.now_ns + to_ns(after_s), self._lose, host, to, lane, lane.attempt, reason
         )
 
-    def _lose(self, host: SimProcess[C], to: PeerId, lane: Lane, attempt: int, reason: str) -> None:
+    def _lose(
+        self, host: SimProcess[Any], to: PeerId, lane: Lane, attempt: int, reason: str
+    ) -> None:
         if (
             not lane.up
             or lane.attempt != attempt

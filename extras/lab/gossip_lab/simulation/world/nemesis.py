@@ -8,11 +8,11 @@ is not counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from math import inf, prod
-from typing import TYPE_CHECKING, Any, TypeAlias, assert_never
+from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import numpy as np
 
@@ -49,7 +49,6 @@ from gossip.faults import (
     ProcessFault,
     Reorder,
     Reset,
-    Restart,
     Rewritten,
     Ring,
     ServerFault,
@@ -77,7 +76,6 @@ from .toy_trainer import ToyTrainer, Vector
 
 if TYPE_CHECKING:
     from .driver import AnySwarm
-    from .host import SimProcess
 
 
 CarriedOut: TypeAlias = (
@@ -191,7 +189,7 @@ class Nemesis(Observer):
         if any(
             isinstance(f, CrashMidway | ServerFault)
             or getattr(f, "peer", 0) == "server"
-            or _has_round(f)
+            or getattr(f, "round", None) is not None
             for f in self.schedule.faults
         ):
             swarm.hooks.append(self)
@@ -327,27 +325,23 @@ class Nemesis(Observer):
             self._midway[peer] = (left - 1, midway)
             if left <= 0:
                 del self._midway[peer]
-                self._kill(swarm, midway, peer, midway.after_s)
+                self._kill(swarm, midway, peer)
                 return
         if self._servers:
             self._strike_server(swarm, peer, effect)
         if self._at_round and isinstance(effect, StartRound | Aggregate):
-            for fault in [
-                fault for fault in self._at_round if self._is_due(fault, peer, effect, swarm.now)
-            ]:
+            for fault in [each for each in self._at_round if _is_due(each, peer, effect)]:
                 self._at_round.remove(fault)
                 if isinstance(fault, Hang):
-                    swarm.at(swarm.now, partial(self._blow, swarm, fault))
+                    swarm.at(swarm.now, partial(self._hang, swarm, fault, peer))
                 else:
-                    self._kill(
-                        swarm, fault, peer, fault.after_s if isinstance(fault, Restart) else None
-                    )
+                    self._kill(swarm, fault, peer)
 
     def _strike_server(self, swarm: AnySwarm, peer: PeerId, effect: Effect) -> None:
         fault = self._servers[0]
         match fault, effect:
             case HangServer(), Aggregate():
-                swarm.at(swarm.now, partial(self._hang_server, swarm, fault, peer))
+                swarm.at(swarm.now, partial(self._hang, swarm, fault, peer))
             case CrashBroadcast(told=told), Send(
                 message=Commit(server=maker, round_id=round_id, shard=shard)
             ) if maker == peer:
@@ -355,63 +349,34 @@ class Nemesis(Observer):
                 self._told = (peer, round_id, shard, before + 1)
                 if before < told:
                     return
-                self._kill(swarm, fault, peer, fault.after_s)
+                self._kill(swarm, fault, peer)
             case _:
                 return
         self._servers.remove(fault)
 
-    def _hang_server(self, swarm: AnySwarm, fault: HangServer, peer: PeerId) -> None:
-        if swarm.hosts[peer].state == "up":
+    def _hang(self, swarm: AnySwarm, fault: Hang | HangServer, peer: PeerId) -> None:
+        if peer in swarm.hosts and swarm.hosts[peer].state == "up":
             self._call_fault_hooks(swarm, peer, str(fault))
             swarm.pause_for(peer, fault.for_s)
             self.struck[name_of(fault)] += 1
-
-    def _is_due(
-        self, fault: Blow, peer: PeerId, effect: StartRound | Aggregate, now: float
-    ) -> bool:
-        if fault.peer == "server":
-            serves = (
-                isinstance(effect, Aggregate)
-                and effect.shard == 0
-                and effect.step in ("whole", "measure")
-            )
-            return serves and (effect.round_id == fault.round if fault.round is not None else True)
-        return (
-            fault.peer == peer
-            and isinstance(effect, StartRound)
-            and fault.round is not None
-            and fault.round <= effect.round_id
-        )
 
     def _blow(self, swarm: AnySwarm, fault: Blow) -> None:
         """Carry out a crash, restart or hang that is due."""
         if fault.peer == "server":
             self._at_round.append(Crash("server"))  # the next server
-            return
-        host = swarm.hosts.get(fault.peer)
-        if host is None:
-            return  # it has not started yet
-        match fault:
-            case Crash():
-                self._kill(swarm, fault, fault.peer, None)
-            case Restart():
-                self._kill(swarm, fault, fault.peer, fault.after_s)
-            case Hang():
-                if host.state == "up":
-                    self._call_fault_hooks(swarm, fault.peer, str(fault))
-                    swarm.pause_for(fault.peer, fault.for_s)
-                    self.struck["hang"] += 1
-            case _:
-                assert_never(fault)
+        elif isinstance(fault, Hang):
+            self._hang(swarm, fault, fault.peer)
+        elif fault.peer in swarm.hosts:  # else it has not started yet
+            self._kill(swarm, fault, fault.peer)
 
-    def _kill(
-        self, swarm: AnySwarm, fault: Fault, peer: PeerId, again_after_s: float | None
-    ) -> None:
+    def _kill(self, swarm: AnySwarm, fault: Fault, peer: PeerId) -> None:
+        """Kill a peer, which comes again if the fault says so."""
         if not swarm.hosts[peer].running:
             return
         self.struck[name_of(fault)] += 1
         self._call_fault_hooks(swarm, peer, str(fault))
         swarm.crash(peer)
+        again_after_s: float | None = getattr(fault, "after_s", None)
         if again_after_s is not None:
             # Not within an event of the life that ends here.
             swarm.at(swarm.now, partial(swarm.restart, peer, again_after_s))
@@ -419,52 +384,48 @@ class Nemesis(Observer):
             self._launchers.has_ended(swarm, peer)
 
     def _strike(self, swarm: AnySwarm, fault: ProcessFault) -> None:
-        host = swarm.hosts.get(fault.peer)
+        peer, host = fault.peer, swarm.hosts.get(fault.peer)
         if host is None or host.state != "up" or host.trainer is None:
             return
-        self._call_fault_hooks(swarm, fault.peer, str(fault))
+        self._call_fault_hooks(swarm, peer, str(fault))
         match fault:
             case CrashMidway():
-                self._midway[fault.peer] = (fault.effect, fault)
+                self._midway[peer] = (fault.effect, fault)
                 return  # counted when it crashes
             case HangTrainer():
-                swarm.stop_trainer(fault.peer)
+                swarm.stop_trainer(peer)
                 swarm.at(
                     swarm.now + fault.for_s,
-                    lambda: swarm.resume_trainer(fault.peer) if host.trainer_stopped else None,
+                    lambda: swarm.resume_trainer(peer) if host.trainer_stopped else None,
                 )
             case KillTrainer():
-                swarm.lose_trainer(fault.peer)
-                swarm.at(swarm.now, partial(swarm.restart, fault.peer, fault.after_s))
+                swarm.lose_trainer(peer)
+                swarm.at(swarm.now, partial(swarm.restart, peer, fault.after_s))
             case Leave():
-                swarm.stop(fault.peer, "asked to leave")
+                swarm.stop(peer, "asked to leave")
             case Drift():
-                swarm.drift(fault.peer, fault.rate)
+                swarm.drift(peer, fault.rate)
                 self._later(
-                    swarm, swarm.now + fault.for_s, partial(self._set_clock_right, swarm, host)
+                    swarm,
+                    swarm.now + fault.for_s,
+                    # if this life still runs
+                    lambda: swarm.drift(peer, 1.0) if swarm.hosts[peer] is host else None,
                 )
             case LateTimers():
-                swarm.make_timers_late(fault.peer, fault.late_s)
+                swarm.make_timers_late(peer, fault.late_s)
                 self._later(
-                    swarm, swarm.now + fault.for_s, partial(swarm.make_timers_late, fault.peer, 0.0)
+                    swarm, swarm.now + fault.for_s, partial(swarm.make_timers_late, peer, 0.0)
                 )
             case SlowNode() | Starve():
                 slowness = 1.0 / fault.share if isinstance(fault, Starve) else 1.0
                 busy_s = fault.handling_s if isinstance(fault, SlowNode) else EVENT_S * slowness
-                swarm.slow_down(fault.peer, slowness, busy_s)
+                swarm.slow_down(peer, slowness, busy_s)
                 self._slow_nodes.append((fault, host.machine.waited))
-                self._later(
-                    swarm, swarm.now + fault.for_s, partial(swarm.slow_down, fault.peer, 1.0)
-                )
+                self._later(swarm, swarm.now + fault.for_s, partial(swarm.slow_down, peer, 1.0))
                 return  # counted when an event has had to wait
             case _:
                 assert_never(fault)
         self.struck[name_of(fault)] += 1
-
-    def _set_clock_right(self, swarm: AnySwarm, host: SimProcess[Any]) -> None:
-        """Set a peer's clock to that of a healthy machine, if this life still runs."""
-        if swarm.hosts[host.peer] is host:
-            swarm.drift(host.peer, 1.0)
 
     # --- the network ------------------------------------------------------------------------------
 
@@ -537,44 +498,45 @@ class Nemesis(Observer):
         swarm.at(t, lambda: act() if not self._calm else None)
 
 
-def _slower(model: LinkModel, fault: Narrow | Trickle) -> LinkModel:
-    slowest = min(fault.bytes_per_s, model.bytes_per_s or inf)
-    queue_bytes = fault.queue_bytes if isinstance(fault, Narrow) else model.queue_bytes
-    return replace(model, bytes_per_s=slowest, queue_bytes=queue_bytes, slowed=True)
+def _is_due(fault: Blow, peer: PeerId, effect: StartRound | Aggregate) -> bool:
+    """Whether the effect begins the round that the fault waits for."""
+    if fault.peer == "server":
+        serves = isinstance(effect, Aggregate) and effect.shard == 0
+        return (
+            serves
+            and effect.step in ("whole", "measure")
+            and fault.round in (None, effect.round_id)
+        )
+    is_start = fault.peer == peer and isinstance(effect, StartRound)
+    return is_start and fault.round is not None and fault.round <= effect.round_id
 
 
-def _has_round(fault: Fault) -> bool:
-    return getattr(fault, "round", None) is not None
+_WORSE: Mapping[type, Mapping[str, str]] = {
+    Loss: {"loss": "share"},
+    Duplicate: {"duplicate": "share"},
+    Corrupt: {"corrupt": "share", "corrupt_payload": "share"},
+    Reset: {"reset": "share"},
+    Reorder: {"reorder": "share", "reorder_s": "held_s"},
+    Spike: {"spike": "share", "spike_s": "spike_s"},
+}
+"""Fields of a link that a fault raises, each to the value of one of its own."""
 
 
 def _worse(model: LinkModel, fault: Weather) -> LinkModel:
     match fault:
-        case Loss():
-            return replace(model, loss=max(model.loss, fault.share))
-        case Duplicate():
-            return replace(model, duplicate=max(model.duplicate, fault.share))
-        case Corrupt():
-            worst = max(model.corrupt, fault.share)
-            return replace(model, corrupt=worst, corrupt_payload=worst)
-        case Reset():
-            return replace(model, reset=max(model.reset, fault.share))
-        case Reorder():
-            return replace(
-                model,
-                reorder=max(model.reorder, fault.share),
-                reorder_s=max(model.reorder_s, fault.held_s),
-            )
-        case Spike():
-            return replace(
-                model,
-                spike=max(model.spike, fault.share),
-                spike_s=max(model.spike_s, fault.spike_s),
-            )
+        case Loss() | Duplicate() | Corrupt() | Reset() | Reorder() | Spike():
+            raised = {
+                name: max(getattr(model, name), getattr(fault, own))
+                for name, own in _WORSE[type(fault)].items()
+            }
+            return replace(model, **raised)
         case Delay():
             least, most = model.delay_s
             return replace(model, delay_s=(least, max(most, fault.delay_s)))
         case Narrow() | Trickle():
-            return _slower(model, fault)
+            slowest = min(fault.bytes_per_s, model.bytes_per_s or inf)
+            queue_bytes = fault.queue_bytes if isinstance(fault, Narrow) else model.queue_bytes
+            return replace(model, bytes_per_s=slowest, queue_bytes=queue_bytes, slowed=True)
         case Unreadable():
             return replace(model, unreadable=True)
         case _:

@@ -44,19 +44,22 @@ class LinkModel:
     # ``bytes_per_s`` is a fault: payloads on their way at its end get through at once
     slowed: bool = False
     unreadable: bool = False  # no payload arrives, and all other messages do
+    numbered_shares: tuple[tuple[int, float], ...] = field(init=False, repr=False, compare=False)
+    """Share of the messages for each effect of ``wire``, which are numbered."""
     disturbs: bool = field(init=False, repr=False, compare=False)
     """Whether the link affects a message by more than time and bandwidth."""
 
     def __post_init__(self) -> None:
         shares = (
-            self.spike,
             self.loss,
             self.duplicate,
-            self.reorder,
             self.corrupt,
-            self.corrupt_payload,
             self.reset,
+            self.reorder,
+            self.spike,
+            self.corrupt_payload,
         )
+        object.__setattr__(self, "numbered_shares", tuple(enumerate(shares, 1)))
         object.__setattr__(self, "disturbs", any(shares))
 
 

@@ -4,27 +4,26 @@ timer may be cancelled."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Generic
+from typing import Any
 
 from gossip.core import Event, TimerFired
 
-from .host import C, SimProcess
-from .timeline import Timeline
+from .host import SimProcess, SwarmEnvironment
 
 
-class SlowNodes(Generic[C]):
+class SlowNodes:
     """Queues of slow nodes. ``SimProcess.waiting`` holds the events that wait,
     ``Machine.free_at_ns`` is the time when the node is free. ``handle_now`` delivers an event to a
     core."""
 
     def __init__(
         self,
-        swarm: Timeline,
-        handle_now: Callable[[SimProcess[C], Event, bytes | None], None],
+        swarm: SwarmEnvironment,
+        handle_now: Callable[[SimProcess[Any], Event, bytes | None], None],
     ) -> None:
         self.swarm, self.handle_now = swarm, handle_now
 
-    def puts_off(self, host: SimProcess[C], event: Event, said: bytes | None = None) -> bool:
+    def puts_off(self, host: SimProcess[Any], event: Event, said: bytes | None = None) -> bool:
         """Whether the event has to wait, as it does from now on. If not, the node is busy with
         it."""
         machine, now_ns = host.machine, self.swarm.now_ns
@@ -39,7 +38,7 @@ class SlowNodes(Generic[C]):
             self.swarm.at_ns(machine.free_at_ns, self._go_on, host, machine.free_at_ns)
         return True
 
-    def _go_on(self, host: SimProcess[C], free_at_ns: int) -> None:
+    def _go_on(self, host: SimProcess[Any], free_at_ns: int) -> None:
         """Handle the event that has waited longest."""
         machine = host.machine
         if not host.waiting or host.state != "up" or machine.free_at_ns != free_at_ns:
@@ -50,13 +49,13 @@ class SlowNodes(Generic[C]):
             self.swarm.at_ns(machine.free_at_ns, self._go_on, host, machine.free_at_ns)
         self.handle(host, event, said)
 
-    def handle(self, host: SimProcess[C], event: Event, said: bytes | None) -> None:
+    def handle(self, host: SimProcess[Any], event: Event, said: bytes | None) -> None:
         """Handle an event that has waited."""
         if type(event) is TimerFired and host.timers.pop(event.token, None) is None:
             return  # cancelled while it waited
         self.handle_now(host, event, said)
 
-    def catch_up(self, host: SimProcess[C]) -> None:
+    def catch_up(self, host: SimProcess[Any]) -> None:
         """Handle all waiting events at once, as the node is no longer slow."""
         while host.waiting and host.state == "up":
             self.handle(host, *host.waiting.popleft())

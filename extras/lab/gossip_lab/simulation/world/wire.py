@@ -3,15 +3,13 @@ on them."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from gossip.core import (
     BULK_MESSAGES,
     Arriving,
     Envelope,
-    Event,
     Payload,
     PeerId,
     Received,
@@ -22,11 +20,10 @@ from gossip.errors import Malformed
 from gossip.inject import OutMessage
 from gossip.transport import TOLD_EVERY_S, decode, encode
 
-from .host import Lane, SimProcess
+from .host import Lane, SimProcess, SwarmEnvironment
 from .links import Links
 from .machine import NS, to_ns
-from .network import LinkModel, Network
-from .observer import Hooks
+from .network import LinkModel
 
 _BULK = frozenset(BULK_MESSAGES)
 _RUNNING = frozenset({"up", "paused"})
@@ -38,28 +35,10 @@ Outgoing = Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[OutMess
 """``(sender, to, envelope, payload) -> messages to send instead``."""
 
 
-class WireEnvironment(Protocol):
-    """The swarm, as its messages see it."""
-
-    hosts: dict[PeerId, SimProcess[Any]]
-    network: Network
-    counts: Counter[str]
-    hooks: Hooks
-    now_ns: int
-    run: bytes
-    encoded: bool
-    copies_per_s: float
-    outgoing: Outgoing | None
-
-    def at_ns(self, t_ns: int, act: Callable[..., None], *arguments: Any) -> None: ...
-
-    def deliver(self, host: SimProcess[Any], event: Event, said: bytes | None = None) -> None: ...
-
-
 class Wire:
     """Carries messages over the lanes that ``Links`` opened."""
 
-    def __init__(self, swarm: WireEnvironment, links: Links[Any]) -> None:
+    def __init__(self, swarm: SwarmEnvironment, links: Links) -> None:
         self.swarm, self.links = swarm, links
         self._known: dict[bytes, Envelope] = {}
         # the last one: a message to several peers is one object, and encoded once
@@ -117,8 +96,7 @@ class Wire:
         elif fate.lost or (sender, to) in swarm.network.cuts:
             self._note("lost" if fate.lost else "cut", sender, to, said)
         else:
-            takes_time = model.bytes_per_s is not None and bulk
-            leaves_ns = self._leaves_ns(sending) if takes_time else swarm.now_ns
+            leaves_ns = self._leaves_ns(sending) if sending.needs_bandwidth else swarm.now_ns
             if leaves_ns is not None:
                 self._put_on_the_way(sending, parcel, leaves_ns)
 
@@ -126,22 +104,23 @@ class Wire:
         """Return the message as it travels on the link. A damaged message always travels as
         bytes."""
         said, damaged = sending.said, sending.fate.damaged
-        parcel: Envelope | bytes = said
-        if type(said) is Envelope and (self.swarm.encoded or damaged):
+        if not self.swarm.encoded and not damaged:
+            return said
+        if isinstance(said, Envelope):
             if said is not self._said:
                 self._said, self._encoded = said, encode(said)
-            parcel = self._encoded
-        if damaged:
-            self._note("corrupted", sending.sender, sending.to, said)
-            parcel = _flipped(parcel, _chance(sending.lot, 8))
-        return parcel
+            said = self._encoded
+        if not damaged:
+            return said
+        self._note("corrupted", sending.sender, sending.to, sending.said)
+        return flipped_bit(said, _chance(sending.lot, 8))
 
     def _leaves_ns(self, sending: _Sending) -> int | None:
         """Return when the sender's end of the link has sent it; None: its queue is full."""
         swarm, model, lane, payload = self.swarm, sending.model, sending.lane, sending.payload
         leaves_ns, network = swarm.now_ns, swarm.network
-        if not sending.needs_bandwidth or payload is None or model.bytes_per_s is None:
-            return leaves_ns
+        assert payload is not None
+        assert model.bytes_per_s is not None
         sender, to, said = sending.sender, sending.to, sending.said
         waiting_s = max(0, lane.free_at_ns - leaves_ns) / 1e9
         if model.queue_bytes is not None and waiting_s * model.bytes_per_s > model.queue_bytes:
@@ -186,7 +165,7 @@ class Wire:
             arrives_ns += to_ns(_chance(lot, 9) * model.reorder_s)
         elif fifo:
             arrives_ns = lane.in_order(arrives_ns, bulk)
-        trip = _Trip(sender, to, said, lane, lane.to_incarnation, lane.breaks, parcel, payload)
+        trip = _Trip(sending, lane.to_incarnation, lane.breaks, parcel, payload)
         if model.slowed and bulk and payload is not None:
             self._note("slowed", sender, to, said)
             lane.slowed.append(trip)
@@ -201,7 +180,7 @@ class Wire:
 
     def _got_through(self, trip: _Trip) -> None:
         """Deliver a payload that a fault has slowed down, unless it got through sooner."""
-        lane = trip.lane
+        lane = trip.sending.lane
         if any(waiting is trip for waiting in lane.slowed):
             lane.slowed = [waiting for waiting in lane.slowed if waiting is not trip]
             self._arrive(trip)
@@ -245,8 +224,9 @@ class Wire:
             see(swarm, sender, to, what, said.message if type(said) is Envelope else None)
 
     def _arrive(self, trip: _Trip) -> None:
-        source, to, sent, lane, incarnation, breaks, parcel, payload = trip
-        swarm = self.swarm
+        sending, incarnation, breaks, parcel, payload = trip
+        swarm, source, to, sent = self.swarm, sending.sender, sending.to, sending.said
+        lane = sending.lane
         host = swarm.hosts[to]
         if host.incarnation != incarnation or host.state not in _RUNNING:
             self._note("gone", source, to, sent)
@@ -273,7 +253,7 @@ class Wire:
         if sender == to:
             self._note("own_name", source, to, sent)
             return
-        if payload is not None and not self._is_accepted(host, envelope, payload):
+        if payload is not None and not _expects(host, envelope, payload.nbytes):
             self._note("unwanted_payload", source, to, sent)
             return
         event = Received(sender, envelope.incarnation, envelope.message, payload)
@@ -309,11 +289,6 @@ class Wire:
         self._known[data] = envelope
         return envelope
 
-    @staticmethod
-    def _is_accepted(host: SimProcess[Any], envelope: Envelope, payload: Payload) -> bool:
-        """Whether the transport accepts the payload."""
-        return _expects(host, envelope, payload.nbytes)
-
 
 def _chance(lot: int, number: int) -> float:
     """Return the ``number``-th of many numbers in [0, 1) from one lot of 64 bits (SplitMix64:
@@ -344,12 +319,9 @@ class _Sending(NamedTuple):
 
 
 class _Trip(NamedTuple):
-    """A message on its way, over the lane as it was when it left."""
+    """A message on its way: the lane as it was when it left, and what travels."""
 
-    source: PeerId
-    to: PeerId
-    sent: Envelope | bytes
-    lane: Lane
+    sending: _Sending
     incarnation: int
     breaks: int
     parcel: Envelope | bytes
@@ -368,7 +340,7 @@ class _InFlight(NamedTuple):
 
 
 class _Fate(NamedTuple):
-    """Effects of a link on a message."""
+    """Effects of a link on a message, in the order of ``LinkModel.numbered_shares``."""
 
     lost: bool = False
     doubled: bool = False
@@ -384,18 +356,8 @@ NOTHING = _Fate()
 
 def _fate(model: LinkModel, lot: int) -> _Fate:
     return _Fate(
-        lost=_befalls(model.loss, lot, 1),
-        doubled=_befalls(model.duplicate, lot, 2),
-        damaged=_befalls(model.corrupt, lot, 3),
-        broken=_befalls(model.reset, lot, 4),
-        held_up=_befalls(model.reorder, lot, 5),
-        spiked=_befalls(model.spike, lot, 6),
-        spoiled=_befalls(model.corrupt_payload, lot, 7),
+        *[share > 0.0 and _chance(lot, number) < share for number, share in model.numbered_shares]
     )
-
-
-def _befalls(share: float, lot: int, number: int) -> bool:
-    return share > 0.0 and _chance(lot, number) < share
 
 
 def flipped_bit(data: bytes, place: float) -> bytes:
