@@ -7,53 +7,31 @@ chosen by lots that every possible peer draws.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
 from gossip import topologies
 from gossip.core import BatchPolicy, MembershipSettings
 from gossip.faults import (
     CLAIM_ATTACKS,
-    NODE_ATTACKS,
     PIECE_ATTACKS,
     SHARD_ATTACKS,
     STATE_ATTACKS,
     ByzantineFault,
-    Corrupt,
     Crash,
-    CrashBroadcast,
-    CrashMidway,
-    Delay,
-    Drift,
-    Duplicate,
     Fault,
-    Flap,
-    Hang,
-    HangServer,
-    HangTrainer,
-    KillTrainer,
-    LateTimers,
     Leave,
-    Loss,
-    Narrow,
     NodeAttack,
-    Partition,
-    Reorder,
-    Reset,
     Restart,
     Rewritten,
-    Ring,
     ServerFault,
-    Slow,
-    SlowNode,
-    Spike,
     Trickle,
     Unreadable,
 )
 from gossip.topologies import write_weights
 
 from .bearable import bearable_of
+from .fault_kinds import KINDS
 from .late_starts import begun_late, disturbed
 from .lots import FaultSampler
 from .schedule import KINDS_MIN, PEERS_MAX, Schedule
@@ -127,14 +105,6 @@ SERVER_ATTACKS = (
     *CLAIM_ATTACKS,
 )
 """Attacks on results of rounds with servers: in gossip rounds they have no meaning."""
-LIES = (
-    ("sign_flip", 1.0),
-    ("nan", 1.0),
-    ("zero", 1.0),
-    ("stale", 3.0),
-    ("scale", 20.0),
-    ("bit_flip", 1.0),
-)
 
 # share of the schedules; piece sizes: a small part of a state, or more than half of it
 IN_PIECES, PIECES_BYTES = 0.5, (4, 8, 20)
@@ -400,270 +370,6 @@ def _is_of_an_attacker(fault: Fault) -> bool:
     return isinstance(fault, ByzantineFault) or (
         isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
     )
-
-
-@dataclass(frozen=True, slots=True)
-class FaultGenerator:
-    """Frequency of a kind of fault, and the function that draws it. The function draws the same
-    number of lots whatever the outcome."""
-
-    name: str
-    weight: float
-    draw: Callable[[FaultSampler], list[Fault]]
-
-
-def _crash(lots: FaultSampler) -> list[Fault]:
-    server, at_s = lots.random.random() < 0.5, lots.when()
-    victim = lots.peers()[0]
-    return [Crash("server" if server else victim, at_s=at_s)]
-
-
-def _restart(lots: FaultSampler) -> list[Fault]:
-    count, order = lots.few(3), lots.peers()
-    drawn = [(lots.when(), lots.long(0.01, 4.0)) for _ in range(3)]
-    return [
-        Restart(peer, None, after_s, at_s)
-        for peer, (at_s, after_s) in zip(order[:count], drawn, strict=False)
-    ]
-
-
-def _restart_loop(lots: FaultSampler) -> list[Fault]:
-    """Restart one peer again and again, sooner than any peer detects it."""
-    victim, began, every_s, after_s = (
-        lots.peers()[0],
-        lots.ms(1.0, 6.0),
-        lots.long(0.2, 1.5),
-        lots.long(0.01, 0.2),
-    )
-    return [Restart(victim, None, after_s, round(began + i * every_s, 3)) for i in range(4)]
-
-
-def _massacre(lots: FaultSampler) -> list[Fault]:
-    """Kill all peers but one within a fifth of a second, and restart them within two."""
-    order, at_s = lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
-    drawn = [(lots.ms(0.0, 0.2), lots.long(0.05, 2.0)) for _ in range(PEERS_MAX)]
-    return [
-        Restart(peer, None, drawn[peer][1], round(at_s + drawn[peer][0], 3)) for peer in order[1:]
-    ]
-
-
-def _crash_midway(lots: FaultSampler) -> list[Fault]:
-    order, count = lots.peers(), lots.few(2)
-    drawn = [(lots.when(), lots.random.randint(0, 40), lots.long(0.02, 3.0)) for _ in range(2)]
-    return [CrashMidway(peer, *each) for peer, each in zip(order[:count], drawn, strict=False)]
-
-
-def _crash_broadcast(lots: FaultSampler) -> list[Fault]:
-    return [
-        CrashBroadcast(lots.when(), int(lots.random.random() * (lots.n - 1)), lots.long(0.02, 8.0))
-    ]
-
-
-def _hang_server(lots: FaultSampler) -> list[Fault]:
-    return [HangServer(lots.when(), lots.long(0.2, 8.0))]
-
-
-def _hang(lots: FaultSampler) -> list[Fault]:
-    count, order = lots.few(2), lots.peers()
-    drawn = [(lots.when(), lots.long(0.05, 8.0)) for _ in range(2)]
-    return [
-        Hang(peer, None, for_s, at_s)
-        for peer, (at_s, for_s) in zip(order[:count], drawn, strict=False)
-    ]
-
-
-def _slow(lots: FaultSampler) -> list[Fault]:
-    return [Slow(lots.peers()[0], lots.random.choice((1.5, 2.0, 3.0)))]
-
-
-def _attacker(lots: FaultSampler) -> list[Fault]:
-    attack, strength = lots.random.choice(LIES)
-    return [ByzantineFault(attack, (lots.peers()[0],), strength)]
-
-
-def _node_lie(lots: FaultSampler) -> list[Fault]:
-    """Draw an attack of a node. An attack on states needs peers that request one, so other peers
-    are restarted."""
-    # hollow_states is for starts without a seed
-    elsewhere = (*SHARD_ATTACKS, *PIECE_ATTACKS, *CLAIM_ATTACKS, "hollow_states")
-    lie, (attacker, *others) = (
-        lots.random.choice([lie for lie in NODE_ATTACKS if lie not in elsewhere]),
-        lots.peers(),
-    )
-    drawn = [(lots.when(), lots.long(0.01, 1.0)) for _ in range(3)]
-    asking = [
-        Restart(peer, None, after_s, at_s)
-        for peer, (at_s, after_s) in zip(others, drawn, strict=False)
-    ]
-    return [NodeAttack(lie, (attacker,)), *(asking if lie in STATE_ATTACKS else ())]
-
-
-def _partition(lots: FaultSampler) -> list[Fault]:
-    """Cut off one peer, a minority, halves, three parts, or halves with a bridge; sometimes one
-    way."""
-    made: list[Fault] = []
-    count, order = lots.few(2), lots.peers()
-    for number in range(2):
-        shape, cut, one_way = (
-            lots.random.randrange(5),
-            lots.random.random(),
-            lots.random.random() < 0.25,
-        )
-        at_s, for_s = lots.when(), lots.long(0.1, 6.0)
-        n, middle = len(order), len(order) // 2
-        turned = order[number:] + order[:number]
-        edge = 1 + int(cut * (n - 1))
-        sides = {
-            0: (turned[:1], turned[1:]),
-            1: (turned[: max(1, (n - 1) // 2)], turned[max(1, (n - 1) // 2) :]),
-            2: (turned[:edge], turned[edge:]),
-            3: (turned[:middle], turned[middle : n - 1], turned[n - 1 :]),
-            4: (turned[:middle], turned[middle : n - 1]),  # the last is a bridge
-        }[shape]
-        named = tuple(tuple(sorted(side)) for side in sides if side)
-        if number < count and len(named) > 1:
-            made.append(Partition(named, at_s, for_s, one_way))
-    return made
-
-
-def _flap(lots: FaultSampler) -> list[Fault]:
-    count, order = lots.few(2), lots.peers()
-    drawn = [(lots.when(), lots.long(0.5, 5.0), lots.long(0.05, 2.0)) for _ in range(2)]
-    pairs = [tuple(sorted(order[:2])), tuple(sorted(order[1:3]))]
-    return [
-        Flap(pair, *each)
-        for pair, each in zip(pairs[:count], drawn, strict=False)
-        if len(pair) == 2
-    ]
-
-
-def _near(lots: FaultSampler) -> tuple[int, ...]:
-    """Draw the peers that a fault affects: in two of three cases all, as an empty tuple."""
-    order, everybody, count = lots.peers(), lots.random.random() < 2 / 3, lots.few(2)
-    return () if everybody else tuple(sorted(order[:count]))
-
-
-def _share_of_messages(
-    lots: FaultSampler,
-    kind: type[Loss | Duplicate | Corrupt | Reset],
-    share: tuple[float, float],
-    *,
-    digits: int,
-    most_s: float,
-) -> list[Fault]:
-    drawn = round(lots.random.uniform(*share), digits)
-    return [kind(drawn, lots.when(0.2), lots.long(0.5, most_s), _near(lots))]
-
-
-def _loss(lots: FaultSampler) -> list[Fault]:
-    return _share_of_messages(lots, Loss, (0.02, 0.4), digits=3, most_s=10.0)
-
-
-def _duplicate(lots: FaultSampler) -> list[Fault]:
-    return _share_of_messages(lots, Duplicate, (0.05, 0.5), digits=3, most_s=12.0)
-
-
-def _corrupt(lots: FaultSampler) -> list[Fault]:
-    return _share_of_messages(lots, Corrupt, (0.005, 0.1), digits=4, most_s=8.0)
-
-
-def _delay(lots: FaultSampler) -> list[Fault]:
-    return [Delay(lots.long(0.005, 0.5), lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
-
-
-def _reorder(lots: FaultSampler) -> list[Fault]:
-    share, held_s = round(lots.random.uniform(0.05, 0.5), 3), lots.long(0.002, 0.2)
-    return [Reorder(share, held_s, lots.when(0.2), lots.long(0.5, 10.0), _near(lots))]
-
-
-def _spike(lots: FaultSampler) -> list[Fault]:
-    share, spike_s = round(lots.random.uniform(0.002, 0.05), 4), lots.long(0.05, 2.0)
-    return [Spike(share, spike_s, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
-
-
-def _reset(lots: FaultSampler) -> list[Fault]:
-    return _share_of_messages(lots, Reset, (0.001, 0.05), digits=4, most_s=8.0)
-
-
-def _narrow(lots: FaultSampler) -> list[Fault]:
-    speed, queue_bytes = lots.long(100.0, 10_000.0), float(lots.random.choice((64, 256, 4096)))
-    return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(0.5, 8.0), _near(lots))]
-
-
-def _full_queue(lots: FaultSampler) -> list[Fault]:
-    """Draw a link so slow that an update is still on its way when the next one arrives, for which
-    there is no room."""
-    speed, queue_bytes = lots.long(10.0, 200.0), float(lots.random.choice((0, 16, 32)))
-    return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(1.0, 8.0), _near(lots))]
-
-
-def _ring(lots: FaultSampler) -> list[Fault]:
-    return [Ring(tuple(lots.peers()), lots.when(), lots.long(0.2, 5.0))]
-
-
-def _drift(lots: FaultSampler) -> list[Fault]:
-    rate = round(1.0 + lots.random.uniform(-0.1, 0.1), 4)
-    return [Drift(lots.peers()[0], rate, lots.when(0.2), lots.long(1.0, 10.0))]
-
-
-def _late_timers(lots: FaultSampler) -> list[Fault]:
-    return [LateTimers(lots.peers()[0], lots.long(0.005, 0.5), lots.when(), lots.long(0.5, 6.0))]
-
-
-def _slow_node(lots: FaultSampler) -> list[Fault]:
-    """Slow a node down, hardly noticeably or so that it is overloaded."""
-    return [SlowNode(lots.peers()[0], lots.long(0.0005, 0.03), lots.when(0.2), lots.long(0.5, 6.0))]
-
-
-def _hang_trainer(lots: FaultSampler) -> list[Fault]:
-    return [HangTrainer(lots.peers()[0], lots.when(), lots.long(0.2, 6.0))]
-
-
-def _kill_trainer(lots: FaultSampler) -> list[Fault]:
-    """Kill a trainer once, or again and again soon after each start. Then its peer announces its
-    end while others still spread the news of its start."""
-    victim, at_s, after_s = lots.peers()[0], lots.when(), lots.long(0.02, 3.0)
-    looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)
-    if not looping:
-        return [KillTrainer(victim, at_s, after_s)]
-    return [KillTrainer(victim, round(at_s + i * every_s, 3), soon_s) for i in range(4)]
-
-
-def _leave(lots: FaultSampler) -> list[Fault]:
-    return [Leave(lots.peers()[0], lots.when())]
-
-
-KINDS: tuple[FaultGenerator, ...] = (
-    FaultGenerator("crash", 1.0, _crash),
-    FaultGenerator("restart", 2.0, _restart),
-    FaultGenerator("restart_loop", 0.5, _restart_loop),
-    FaultGenerator("massacre", 0.4, _massacre),
-    FaultGenerator("crash_midway", 2.0, _crash_midway),
-    FaultGenerator("hang", 2.0, _hang),
-    FaultGenerator("slow", 0.7, _slow),
-    FaultGenerator("liar", 0.6, _attacker),
-    FaultGenerator("lie", 2.0, _node_lie),
-    FaultGenerator("partition", 2.0, _partition),
-    FaultGenerator("flap", 1.0, _flap),
-    FaultGenerator("loss", 1.5, _loss),
-    FaultGenerator("duplicate", 1.5, _duplicate),
-    FaultGenerator("corrupt", 0.7, _corrupt),
-    FaultGenerator("delay", 1.0, _delay),
-    FaultGenerator("reorder", 1.0, _reorder),
-    FaultGenerator("spike", 0.8, _spike),
-    FaultGenerator("reset", 1.0, _reset),
-    FaultGenerator("narrow", 0.5, _narrow),
-    FaultGenerator("queue_full", 0.6, _full_queue),
-    FaultGenerator("ring", 0.6, _ring),
-    FaultGenerator("drift", 0.5, _drift),
-    FaultGenerator("late_timers", 0.7, _late_timers),
-    FaultGenerator("slow_node", 0.8, _slow_node),
-    FaultGenerator("hang_trainer", 0.8, _hang_trainer),
-    FaultGenerator("kill_trainer", 0.8, _kill_trainer),
-    FaultGenerator("leave", 0.5, _leave),
-    FaultGenerator("crash_broadcast", 1.5, _crash_broadcast),
-    FaultGenerator("hang_server", 1.2, _hang_server),
-)
 
 
 def needs_a_server(fault: Fault) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
-from .schedule import PEERS_MAX
+from .schedule import PEERS_MAX, Schedule
 
 BEGIN_S = 1.0  # the swarm has gathered by then
 
@@ -35,5 +37,46 @@ class FaultSampler:
         stretched: float = least_s * (most_s / least_s) ** self.random.random()
         return round(stretched, 3)
 
+    def share(self, least: float, most: float, digits: int = 3) -> float:
+        return round(self.random.uniform(least, most), digits)
+
     def few(self, most: int) -> int:
         return self.random.randint(1, most)
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A kind of schedule that replaces the drawn one.
+
+    Attributes:
+        weight: Relative frequency.
+        least, most: Bounds of the number of peers, which else stays as drawn.
+        arrange: Returns the schedule, made from the drawn one without its faults.
+    """
+
+    name: str
+    weight: float
+    least: int
+    most: int
+    arrange: Callable[[FaultSampler, Schedule], Schedule]
+
+    def make(self, drawn: Schedule, **changes: Any) -> Schedule:
+        n = min(max(drawn.peers, self.least), self.most)
+        lots = FaultSampler(Random(f"schedule/{drawn.seed}/{self.name}"), n, drawn.active_s)
+        return self.arrange(lots, replace(drawn, peers=n, faults=(), **changes))
+
+
+def draw_scenario(
+    drawn: Schedule, name: str, share: float, scenarios: Sequence[Scenario], **changes: Any
+) -> Schedule:
+    """Return one of the scenarios in place of the drawn schedule, in a ``share`` of the schedules.
+
+    Args:
+        name: Of the lot, which depends on nothing else.
+        changes: Fields of the schedule that a scenario begins with.
+    """
+    lot = Random(f"schedule/{drawn.seed}/{name}")
+    if lot.random() >= share:
+        return drawn
+    weights = [scenario.weight for scenario in scenarios]
+    return lot.choices(scenarios, weights)[0].make(drawn, **changes)

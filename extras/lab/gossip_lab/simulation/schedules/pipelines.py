@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from random import Random
 
 from gossip.faults import (
@@ -132,7 +133,15 @@ def _with_lost_stage(
             if peer in away
             else Restart(peer, None, draw.uniform(0.1, 3.0), at_s=when_s)
         )
-    return (*kept, *lost)
+    dead_at = {fault.peer: fault.at_s for fault in lost if isinstance(fault, Crash)}
+    return (
+        *[
+            fault
+            for fault in kept
+            if not isinstance(fault, Hang) or (fault.at_s or 0.0) < (dead_at.get(fault.peer) or inf)
+        ],
+        *lost,
+    )
 
 
 def _bearable(

@@ -9,9 +9,8 @@ times and the size of its swarm stay as drawn, if possible.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from random import Random
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gossip.faults import (
     RESULT_ATTACKS,
@@ -34,7 +33,7 @@ from gossip.faults import (
     SlowNode,
 )
 
-from .lots import FaultSampler
+from .lots import FaultSampler, Scenario, draw_scenario
 from .schedule import Schedule
 
 SHARE = 0.2
@@ -57,33 +56,12 @@ RATHER = ("two_results", "kept_results")  # attacks that are detected only after
 
 def situated(drawn: Schedule) -> Schedule:
     """Return a situation in place of the drawn schedule, or the drawn schedule."""
-    lot = Random(f"schedule/{drawn.seed}/situation")
-    if lot.random() >= SHARE:
-        return drawn
-    chosen = lot.choices(SITUATIONS, [situation.weight for situation in SITUATIONS])[0]
-    return chosen.make(drawn)
+    return draw_scenario(drawn, "situation", SHARE, SITUATIONS)
 
 
 def standing(drawn: Schedule) -> Schedule:
     """Return a standstill in place of the drawn schedule, or the drawn schedule."""
-    lot = Random(f"schedule/{drawn.seed}/standing")
-    return STANDSTILL.make(drawn) if lot.random() < STANDING else drawn
-
-
-@dataclass(frozen=True, slots=True)
-class Scenario:
-    """``least``, ``most``: bounds of the number of peers."""
-
-    name: str
-    weight: float
-    least: int
-    most: int
-    arrange: Callable[[FaultSampler, Schedule], Schedule]
-
-    def make(self, drawn: Schedule) -> Schedule:
-        n = min(max(drawn.peers, self.least), self.most)
-        lots = FaultSampler(Random(f"schedule/{drawn.seed}/{self.name}"), n, drawn.active_s)
-        return self.arrange(lots, replace(drawn, peers=n, faults=()))
+    return draw_scenario(drawn, "standing", STANDING, [STANDSTILL])
 
 
 def _harmless(lots: FaultSampler, peers: Sequence[int] = ()) -> list[Fault]:

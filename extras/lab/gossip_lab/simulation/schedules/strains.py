@@ -8,9 +8,9 @@ the random schedules is one of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
+from typing import Any
 
 from gossip.faults import (
     Crash,
@@ -26,7 +26,7 @@ from gossip.faults import (
     Unreadable,
 )
 
-from .lots import FaultSampler
+from .lots import FaultSampler, Scenario, draw_scenario
 from .schedule import Schedule
 
 SHARE, LENT_SHARE = 0.3, 0.08
@@ -39,6 +39,13 @@ FAR_SHARE, FAR_S, JITTERS = 0.04, (0.01, 0.2), (0.0, 0.3)
 FAR_PEERS = 3
 """Two peers have no majority: each receives the other's commit a moment later, and both go on
 alone."""
+PLAIN: dict[str, Any] = {
+    "topology": "rolling",
+    "aggregator": "mean",
+    "batch_policy": "fixed_local",
+    "rule_s": 0.0001,
+    "prepare_s": 0.001,
+}
 COMPUTE_S = (0.1, 0.2)
 QUEUE_S = 0.6
 """A queue of 0.1 s, and a segment that is sent again after 0.2 s or after 0.4 s more."""
@@ -52,17 +59,13 @@ ROUND_TIMEOUT_S = 10.0
 
 def strained(drawn: Schedule) -> Schedule:
     """Return a strain in place of the drawn schedule, or the drawn schedule."""
-    lot = Random(f"schedule/{drawn.seed}/strain")
-    if lot.random() >= SHARE:
-        return drawn
-    return _arranged(drawn, lot.choices(STRAINS, [strain.weight for strain in STRAINS])[0])
+    return draw_scenario(drawn, "strain", SHARE, STRAINS, **PLAIN)
 
 
 def lent(drawn: Schedule) -> Schedule:
     """Return a schedule with lent memory in place of the drawn one, or the drawn one. To be called
     last: it leaves the other schedules unchanged."""
-    chance = Random(f"schedule/{drawn.seed}/lent").random()
-    return _arranged(drawn, LENT_MEMORY) if chance < LENT_SHARE else drawn
+    return draw_scenario(drawn, "lent", LENT_SHARE, [LENT_MEMORY], **PLAIN)
 
 
 def starved(drawn: Schedule) -> Schedule:
@@ -87,26 +90,6 @@ def far(drawn: Schedule) -> Schedule:
         return drawn
     way_s, jitter = lots.long(*FAR_S), lots.random.choice(JITTERS)
     return replace(drawn, delay_s=(way_s * (1 - jitter), way_s * (1 + jitter)), rounds_min=0)
-
-
-def _arranged(drawn: Schedule, chosen: StressScenario) -> Schedule:
-    n = min(max(drawn.peers, chosen.least), chosen.most)
-    plain = replace(
-        drawn, peers=n, topology="rolling", aggregator="mean", batch_policy="fixed_local", faults=()
-    )
-    lots = FaultSampler(Random(f"schedule/{drawn.seed}/{chosen.name}"), n, drawn.active_s)
-    return chosen.arrange(lots, replace(plain, rule_s=0.0001, prepare_s=0.001))
-
-
-@dataclass(frozen=True, slots=True)
-class StressScenario:
-    """``least``, ``most``: bounds of the number of peers."""
-
-    name: str
-    weight: float
-    least: int
-    most: int
-    arrange: Callable[[FaultSampler, Schedule], Schedule]
 
 
 def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
@@ -214,13 +197,13 @@ def _last_holder(lots: FaultSampler, drawn: Schedule) -> Schedule:
     return replace(drawn, compute_s=COMPUTE_S, faults=crashes, joins_s=joins_s, told=True)
 
 
-STRAINS: tuple[StressScenario, ...] = (
-    StressScenario("alone", 2.0, 1, 2, _alone),
-    StressScenario("all stop", 1.5, 2, 6, _all_stop),
-    StressScenario("large", 2.0, 2, 6, _large),
-    StressScenario("slow newcomers", 1.5, 2, 5, _slow_newcomers),
-    StressScenario("trickle", 1.5, 3, 6, _trickle),
-    StressScenario("last holder", 1.0, 3, 5, _last_holder),
+STRAINS: tuple[Scenario, ...] = (
+    Scenario("alone", 2.0, 1, 2, _alone),
+    Scenario("all stop", 1.5, 2, 6, _all_stop),
+    Scenario("large", 2.0, 2, 6, _large),
+    Scenario("slow newcomers", 1.5, 2, 5, _slow_newcomers),
+    Scenario("trickle", 1.5, 3, 6, _trickle),
+    Scenario("last holder", 1.0, 3, 5, _last_holder),
 )
 
 
@@ -239,4 +222,4 @@ def _lent(lots: FaultSampler, drawn: Schedule) -> Schedule:
     return replace(drawn, compute_s=COMPUTE_S, faults=faults)
 
 
-LENT_MEMORY = StressScenario("lent memory", 0.0, 3, 6, _lent)
+LENT_MEMORY = Scenario("lent memory", 1.0, 3, 6, _lent)
