@@ -15,7 +15,9 @@ from gossip.topologies import load
 from gossip_lab.simulation.world import SharedLedgers
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.observer import Observer
-from gossip_lab.simulation.world.toy_trainer import Reducer, ToyTrainer, weighted_mean
+from gossip_lab.simulation.world.toy_payloads import weighted_mean
+from gossip_lab.simulation.world.toy_rule import Reducer
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 SAMPLES = 97
 

@@ -18,9 +18,9 @@ from gossip.launch.cli import app
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.campaign.runner import CampaignTally
 from gossip_lab.simulation.checkers import Violation
-from gossip_lab.simulation.checkers.safety.answering import RuleAnswers
+from gossip_lab.simulation.checkers.safety.results import RuleAnswers
 from gossip_lab.simulation.schedules.schedule import Schedule
-from gossip_lab.simulation.world.toy_trainer import Values, weighted_mean
+from gossip_lab.simulation.world.toy_payloads import Values, weighted_mean
 
 QUICK = Schedule(3, peers=5, topology="full", compute_s=(0.05, 0.1), active_s=1.0, duration_s=1.5)
 PLAN = (

@@ -60,7 +60,8 @@ from gossip_lab.simulation.checkers.safety.rounds import FORKS_AFTER_S
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.observer import Observer
-from gossip_lab.simulation.world.toy_trainer import OWN_BYTES, packed_of, payload_of
+from gossip_lab.simulation.world.toy_model import OWN_BYTES
+from gossip_lab.simulation.world.toy_payloads import packed_of, payload_of
 
 ATTACKERS = RunConditions.of(attackers=(3,))
 

@@ -36,7 +36,7 @@ from gossip_lab.simulation.checkers.liveness.liveness import (
     RoundsGoOn,
 )
 from gossip_lab.simulation.checkers.safety.rounds import FORKS_AFTER_S, OneHistory
-from gossip_lab.simulation.checkers.traffic.traffic import AsksInMeasure, NewsGrowOld
+from gossip_lab.simulation.checkers.traffic.rates import AsksInMeasure, NewsGrowOld
 from gossip_lab.simulation.schedules.generator import FAST_COMPUTE_S, generate
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.network import LinkModel

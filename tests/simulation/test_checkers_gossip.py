@@ -47,7 +47,8 @@ from gossip_lab.simulation.checkers.trust.trusting import (
 )
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
-from gossip_lab.simulation.world.toy_trainer import RuleResult, Values, payload_of, weighted_mean
+from gossip_lab.simulation.world.toy_payloads import Values, payload_of, weighted_mean
+from gossip_lab.simulation.world.toy_rule import RuleResult
 
 ATTACKER = 3
 SENDS = "random_k:k=2"

@@ -18,7 +18,8 @@ from gossip.core.messages import Collected, PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip_lab.simulation.world.driver import Swarm
-from gossip_lab.simulation.world.toy_trainer import ToyTrainer, bytes_of_state, packed_of
+from gossip_lab.simulation.world.toy_payloads import bytes_of_state, packed_of
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 EVERY = 5
 """Steps between two operations."""

@@ -15,7 +15,8 @@ from gossip.faults import NodeAttack
 from gossip_lab.simulation.campaign import play
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world import Observer
-from gossip_lab.simulation.world.toy_trainer import ToyTrainer, noise_of
+from gossip_lab.simulation.world.toy_payloads import noise_of
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 LOUD = 8
 """Numbers of the first shard. The second one has a single number: nothing but a sign."""

@@ -45,7 +45,7 @@ from gossip_lab.simulation.checkers import Violation
 from gossip_lab.simulation.checkers.safety.concluding import EndsAlike
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
-from gossip_lab.simulation.world.toy_trainer import packed_of, payload_of
+from gossip_lab.simulation.world.toy_payloads import packed_of, payload_of
 
 LIMIT_S = 60.0
 DRAIN_S = 5.0

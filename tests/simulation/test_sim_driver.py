@@ -11,12 +11,9 @@ from gossip.core.events import Effect, Event
 from gossip.core.messages import Gossip, Ping, Rumor
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.network import LinkModel, Network
-from gossip_lab.simulation.world.toy_trainer import (
-    OWN_BYTES,
-    ToyTrainer,
-    digest_of,
-    payload_of,
-)
+from gossip_lab.simulation.world.toy_model import OWN_BYTES
+from gossip_lab.simulation.world.toy_payloads import digest_of, payload_of
+from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 
 class Scripted:

@@ -16,7 +16,7 @@ from gossip.core.messages import Hello, PeerId, Ping, Update
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.network import LinkModel, Network
 from gossip_lab.simulation.world.observer import Observer
-from gossip_lab.simulation.world.toy_trainer import payload_of
+from gossip_lab.simulation.world.toy_payloads import payload_of
 
 
 def received(

@@ -20,7 +20,6 @@ from .base import Checker, Onlookers, RunConditions, TaintedStates, Violation
 from .liveness import (
     AT_ONCE_S,
     Converges,
-    EverybodyEnds,
     NobodyIsStuck,
     OverWhenAllIsThere,
     consensus_distance,
@@ -33,6 +32,7 @@ from .safety import (
     ComputesAlike,
     CountsOnce,
     EndsAlike,
+    EverybodyEnds,
     FormerLivesAreNotAnswered,
     NobodyAsksTheDead,
     NothingRaises,

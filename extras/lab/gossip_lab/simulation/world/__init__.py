@@ -25,16 +25,8 @@ if TYPE_CHECKING:
     from .observer import MANY, Observer, Watcher
     from .shared_ledgers import SharedLedgers
     from .stage_trainer import StageTrainer
-    from .toy_trainer import (
-        OWN_BYTES,
-        PREPARE_S,
-        MadeOf,
-        Reducer,
-        RuleRefusal,
-        RuleResult,
-        Said,
-        Step,
-        ToyTrainer,
+    from .toy_model import OWN_BYTES
+    from .toy_payloads import (
         Values,
         bytes_of_state,
         digest_of,
@@ -42,6 +34,8 @@ if TYPE_CHECKING:
         payload_of_values,
         weighted_mean,
     )
+    from .toy_rule import Reducer, RuleRefusal, RuleResult, Step
+    from .toy_trainer import PREPARE_S, MadeOf, Said, ToyTrainer
     from .wire import Outgoing
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -15,7 +15,7 @@ from gossip.core import Envelope, Payload, PeerId
 from gossip.inject import LIES, ByzantinePeer, OutMessage
 
 from . import message_lies  # noqa: F401 - its lies have names
-from .toy_trainer import digest_of
+from .toy_payloads import digest_of
 
 if TYPE_CHECKING:
     from .driver import AnySwarm

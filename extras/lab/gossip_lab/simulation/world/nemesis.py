@@ -72,7 +72,8 @@ from .observer import Observer
 from .proof import FaultEffects, drops
 from .stage_trainer import StageTrainer
 from .toy_lies import PerReceiverAttack, ToyAttack
-from .toy_trainer import ToyTrainer, Vector
+from .toy_payloads import Vector
+from .toy_trainer import ToyTrainer
 
 if TYPE_CHECKING:
     from .driver import AnySwarm

@@ -14,14 +14,8 @@ from gossip.core import Effect, Payload, PipelineTask, events
 from gossip.faults import ActivationFault, PassResult, corrupt_pass_result
 from gossip.vectors import bytes_for
 
-from .toy_trainer import (
-    Said,
-    ToyTrainer,
-    Values,
-    bytes_of_state,
-    noise_of,
-    payload_of_values,
-)
+from .toy_payloads import Values, bytes_of_state, noise_of, payload_of_values
+from .toy_trainer import Said, ToyTrainer
 
 WIDTH = 4  # elements of an activation
 PASSED_ON = 0.5  # share of an activation, and of a gradient, that each stage forwards

@@ -17,7 +17,8 @@ from gossip.core import Envelope, Payload, PeerId, Push
 from gossip.faults import ByzantineFault, FaultPlan
 from gossip.inject import OutMessage
 
-from .toy_trainer import NOISE, STEP_SIZE, Vector, noise_of, payload_of
+from .toy_model import NOISE, STEP_SIZE
+from .toy_payloads import Vector, noise_of, payload_of
 from .wire import Outgoing
 
 if TYPE_CHECKING:

@@ -4,33 +4,24 @@ target."""
 from __future__ import annotations
 
 import hashlib
-import itertools
 import random
 import struct
-from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from functools import cache
-from math import isfinite, sqrt
-from typing import Any, NamedTuple, Protocol, TypeAlias, assert_never, get_args
+from math import isfinite
+from typing import NamedTuple, Protocol, TypeAlias, assert_never, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gossip.aggregators import outer
-from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, Payload, PeerId, Row, events
-from gossip.vectors import bytes_for, described, fragment_of, from_bytes, to_bytes
+from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, Row, events
+from gossip.vectors import bytes_for
 
-Vector = NDArray[np.float32]
-STEP_SIZE = 0.1
-NOISE = 0.05
+from .toy_model import ToyModel
+from .toy_payloads import Vector, bytes_of_state, packed_of, payload_of_values, weighted_mean
+from .toy_rule import Reducer, Step, ToyRule
+
 PREPARE_S = 0.001
 SNAPSHOT_S = 0.0005  # to copy or restore the state
-OWN_BYTES = 8  # of a packed state, behind the parameters and the memory of the outer step
-OUTER = outer.OuterStep(outer.NESTEROV, outer.LR, outer.MOMENTUM)
-"""Outer step that follows a round of local steps."""
-
-WHOLE = slice(None)
 
 CALLS = 0.2
 """Share of the rounds in which all scripts call a collective operation, for a model in
@@ -42,36 +33,6 @@ FIRST, FURTHER = 2, 5
 
 DRAINS = 8
 """Interval of rounds after which no round is computed beside another, as before a checkpoint."""
-
-Values = Sequence[float]
-"""A vector for arithmetic. For eight numbers Python is several times as fast as numpy."""
-
-
-class RuleResult(NamedTuple):
-    """An aggregate ``(d,)``, and its rule's verdict on each row: its weight, and its outlyingness
-    (1: typical)."""
-
-    aggregate: Values
-    weights: tuple[float, ...]
-    outlyingness: tuple[float, ...]
-    length: float = 0.0  # of an update, if the rule returns it
-
-
-class RuleRefusal(NamedTuple):
-    """The rule made nothing of the updates; ``reason`` is its own text."""
-
-    reason: str
-
-
-Reducer = Callable[..., Values | RuleResult | RuleRefusal]
-"""``(rows of (d,), samples of each, f, previous, round_id) -> (d,)``; a bare vector has no
-verdicts. f is that of the present request: it falls as Byzantine peers are detected. previous is
-the last aggregate, if there is one. A rule that returns lengths gets ``usual=`` of recent
-rounds."""
-
-Step = Callable[[events.Aggregate], events.Aggregated]
-"""Runs the steps ``measure``, ``decide`` and ``combine`` of a rule with shards that decide
-together."""
 
 TRAINER_EFFECTS = (
     events.Aggregate,
@@ -117,84 +78,6 @@ class Trainer(Protocol):
         ...
 
 
-def digest_of(*arrays: NDArray[Any]) -> bytes:
-    """Return blake2b-16 of the arrays' bytes, one after the other."""
-    return hashlib.blake2b(
-        b"".join([array.tobytes() for array in arrays]), digest_size=DIGEST_BYTES
-    ).digest()
-
-
-def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
-    """Return a payload with its facts. The array is made read-only, as the peers of a simulation
-    share it."""
-    array.setflags(write=False)
-    finite = bool(np.logical_and.reduce(np.isfinite(array))) if array.dtype.kind == "f" else True
-    content = to_bytes(array)
-    return Payload(array, len(content), finite, digest_of(content) if digest else b"")
-
-
-def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
-    """Return the payload of float32 ``values``: numbers that are too large become infinite."""
-    packed = array("f", values)
-    content = to_bytes(np.frombuffer(packed.tobytes(), np.float32))
-    # A sum of float32 in float64 stays finite if all are.
-    name = hashlib.blake2b(content.data, digest_size=DIGEST_BYTES).digest() if digest else b""
-    return Payload(from_bytes(content), len(content), isfinite(sum(packed)), name)
-
-
-def noise_of(name: str, elements: int) -> list[float]:
-    """Return numbers with mean 0 and variance 1 that depend on ``name`` alone. Making a generator
-    would take 20 times as long."""
-    drawn = struct.unpack(
-        f"<{4 * elements}H", hashlib.shake_128(name.encode()).digest(8 * elements)
-    )
-    fours = zip(*[iter(drawn)] * 4, strict=True)
-    # the sum of four is bell-shaped enough
-    return [(a + b + c + d - 131070.0) / 37837.2 for a, b, c, d in fours]
-
-
-def packed_of(parts: Sequence[bytes], piece_bytes: int = PIECE_BYTES) -> Payload:
-    """Return a packed state in parts, with its facts. ``piece_bytes``: size of a piece, if the
-    first part is larger."""
-    content = np.frombuffer(b"".join(parts), np.uint8)
-    return Payload(
-        content,
-        content.nbytes,
-        True,
-        *described(content, [len(part) for part in parts], piece_bytes),
-    )
-
-
-def bytes_of_state(payload: Payload) -> bytes:
-    """Return the bytes of a packed state for a restore."""
-    data = payload.data if isinstance(payload.data, tuple) else (payload.data,)
-    return b"".join([part.tobytes() for part in data])
-
-
-@cache
-def target_of(seed: int, elements: int) -> Vector:
-    """Return the target that all peers of a run descend to."""
-    target: Vector = np.random.default_rng([seed, 1]).standard_normal(elements).astype(np.float32)
-    target.setflags(write=False)
-    return target
-
-
-def weighted_mean(
-    rows: Sequence[Values],
-    samples: Sequence[int],
-    f: int = 0,
-    previous: Values | None = None,
-    round_id: int = 0,
-) -> list[float]:
-    """Return the sample-weighted mean, summed in the order of ``rows``, so that every peer gets the
-    same bits. It tolerates no Byzantine peers, has no memory, and does not depend on the round."""
-    total = [0.0] * len(rows[0])
-    for row, weight in zip(rows, samples, strict=True):
-        total = [sum_so_far + value * weight for sum_so_far, value in zip(total, row, strict=True)]
-    everything = sum(samples)
-    return [value / everything for value in total]
-
-
 class MadeOf(NamedTuple):
     """Inputs that an update was computed from."""
 
@@ -217,15 +100,11 @@ class _Draft:
 
 
 @dataclass(eq=False, repr=False)
-class ToyTrainer:
-    """A float32 vector with the interface of a trainer.
-
-    Its update of a round is a step towards a target that all peers share, plus noise that depends
-    on (seed, peer, round) alone; applying an aggregate adds it. While it computes it does nothing
-    else. ``applied`` lists (round, digest of the aggregate, b"" if there was none).
+class ToyTrainer(ToyModel):
+    """A ``ToyModel`` with the interface of a trainer. While it computes it does nothing else.
+    ``applied`` lists (round, digest of the aggregate, b"" if there was none).
 
     Args:
-        sizes: Elements of each shard.
         compute_s: Bounds of the time from ``StartRound`` to ``Contributed``.
         rule_s: Time from ``Aggregate`` to ``Aggregated``.
         slowness: Factor on the compute time.
@@ -248,53 +127,32 @@ class ToyTrainer:
             its script also calls collective operations, in rounds that are no steps.
         further_every: Steps before each step of the second optimizer of its script; 0: there is
             none.
-        compares_every: Rounds between two comparisons of its replica; 0: only if the core requests
-            one.
-        corrupted_in: Rounds after which bits of its parameters flip.
     """
 
-    peer: PeerId
-    seed: int
     _: KW_ONLY
     incarnation: int = 0
-    sizes: tuple[int, ...] = (8,)
     batch: int = 4
     compute_s: tuple[float, float] = (0.005, 0.015)
     rule_s: float = 0.0001
     slowness: float = 1.0
-    step_size: float = STEP_SIZE
-    noise: float = NOISE
     lie: Callable[[Vector, int], Vector] | None = None
     reducer: Reducer = weighted_mean
     step: Step | None = None
     second_reading: Callable[[Row, int, float], Vector] | None = None
     samples_total: int | None = None
-    initial: int | None = None
     rates: tuple[float, ...] = ()
     rounds: int | None = None
     prepare_s: float = PREPARE_S
     snapshot_s: float = SNAPSHOT_S
     by_samples: bool = False
     piece_bytes: int = PIECE_BYTES
-    local_steps: int = 1
     overlap: int = 0
-    fragments: int = 1
     further_every: int = 0
-    compares_every: int = 0
-    corrupted_in: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"toy/{self.seed}/{self.peer}/{self.incarnation}")
-        elements = self.fragments * sum(self.sizes)
-        self.target = target_of(self.seed, elements)
-        self._target: list[float] = self.target.tolist()
-        self._here = array("f", bytes(4 * elements))  # the parameters
-        # memory of the outer step; empty if updates are of one step
-        self._momentum = array("f", bytes(4 * elements if self.local_steps > 1 else 0))
-        # a peer begins with weights of its own and has to restore the swarm's
-        if self.initial is not None:
-            draw = np.random.default_rng([self.seed, 2, self.initial])
-            self.parameters = draw.standard_normal(elements)
+        super().__post_init__()
+        self.rule = ToyRule(self.peer, self.reducer, self.step, self.second_reading)
         self.next_round = 0
         self.confirmed: events.StateConfirmed | None = None
         self.ledger: events.LedgerReply | None = None
@@ -304,7 +162,7 @@ class ToyTrainer:
         # the update in computation; with overlap also one that is not requested yet
         self.computing: events.Contributed | ComputedAhead | None = None
         self.made_of: MadeOf | None = None  # the update offered last
-        self.ahead = self.dropped = 0  # updates computed beside a round that were offered, or not
+        self.dropped = 0  # updates computed beside a round that were not offered
         self._go: events.StartRound | None = None  # the round that it has answered last
         self._guess: events.StartRound | None = None  # the round that will probably follow
         self._draft: _Draft | None = None  # finished or unfinished update computed beside a round
@@ -312,36 +170,9 @@ class ToyTrainer:
         self._put_off: list[Effect] = []  # effects that wait while it computes
         self.changed_at = 0.0
         self.applied: list[tuple[int, bytes]] = []
-        self.moved: tuple[int, int] = (-1, -1)  # the round applied last, and the fragment it moved
         self.restored: list[tuple[int, bytes]] = []
         self.computed: list[tuple[int, int]] = []  # (round, samples)
         self.served: list[int] = []  # rounds for which this peer aggregated
-
-    @property
-    def parameters(self) -> Vector:
-        """Copy of the parameters."""
-        return np.frombuffer(self._here.tobytes(), np.float32)
-
-    @parameters.setter
-    def parameters(self, values: NDArray[Any]) -> None:
-        self._here = array("f", values.tolist())
-
-    @property
-    def digest(self) -> bytes:
-        """Digest of the parameters and the memory of the outer step: equal digests mean
-        bit-identical replicas."""
-        return hashlib.blake2b(self._shared, digest_size=DIGEST_BYTES).digest()
-
-    @property
-    def _shared(self) -> bytes:
-        """State that is the same on all peers after the same commits."""
-        return self._here.tobytes() + self._momentum.tobytes()
-
-    @property
-    def distance(self) -> float:
-        """Root mean square distance to the target."""
-        apart = [here - there for here, there in zip(self._here, self._target, strict=True)]
-        return sqrt(sum([each * each for each in apart]) / len(apart))
 
     def on_start(self, now: float) -> list[tuple[float, Said]]:
         self.changed_at = now
@@ -409,7 +240,8 @@ class ToyTrainer:
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
         if isinstance(effect, events.Aggregate):  # the node itself does that
-            return [(self.rule_s, self._aggregate_in_place(effect, now))]
+            self.served.append(effect.round_id)
+            return [(self.rule_s, self.rule.run(effect, now))]
         if self._has_to_wait(effect):
             self._put_off.append(effect)
             return []
@@ -465,21 +297,6 @@ class ToyTrainer:
             case _:
                 assert_never(effect)
 
-    def update(self, round_id: int, beside: Sequence[float] = ()) -> list[float]:
-        """Return the honest update for a round, from the present parameters, or with ``beside``,
-        the update of the last round, on top of them."""
-        noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self._target))
-        size, blur = self.step_size, self.noise
-        if self.local_steps > 1:  # together these steps come as far as one of this size
-            size = 1.0 - (1.0 - size) ** self.local_steps
-        start: Sequence[float] = self._here
-        if beside:
-            start = [here + each for here, each in zip(start, beside, strict=True)]
-        return [
-            size * (to - here + blur * z)
-            for to, here, z in zip(self._target, start, noise, strict=True)
-        ]
-
     def _pause_s(self, samples: int) -> float:
         pause_s = self.rng.uniform(*self.compute_s) * self.slowness
         return pause_s * max(1, samples) / self.batch if self.by_samples else pause_s
@@ -498,12 +315,6 @@ class ToyTrainer:
         )
         return _Draft(go, honest, offered, samples, len(self.applied), len(self.restored))
 
-    def _fragment(self, round_id: int, collectives: int) -> slice:
-        """Return the elements that a round is on."""
-        size = sum(self.sizes)
-        start = size * fragment_of(round_id, collectives, self.fragments)
-        return slice(start, start + size)
-
     def _calls(self, round_id: int) -> bool:
         """Whether all scripts call a collective operation in this round."""
         lot = random.Random(f"calls/{self.seed}/{round_id}")
@@ -521,7 +332,6 @@ class ToyTrainer:
         self._awaits = self.further_every > 0
         draft, self._draft, self._go = self._draft, None, go
         if draft is not None and self._is_of_use(draft, go):
-            self.ahead += 1
             pause_s = 0.0002
         else:
             self.dropped += draft is not None
@@ -599,9 +409,8 @@ class ToyTrainer:
             self._steps = 0 if self._kind == FURTHER else self._steps + 1
 
     def _compares(self, go: events.StartRound) -> bool:
-        regular = self.compares_every and go.round_id % self.compares_every == 0
         plain = self.overlap == 0 and self.local_steps == 1 and self._kind != FURTHER
-        return plain and bool(regular or go.compares)
+        return plain and go.compares
 
     def _used(self, round_id: int, samples: int) -> int:
         """Return how many samples of its slice the trainer uses. With local steps a peer may use
@@ -611,162 +420,14 @@ class ToyTrainer:
         lot = random.Random(f"steps/{self.seed}/{self.peer}/{round_id}")
         return lot.choice([samples, lot.randint(1, samples)])
 
-    def _cut(self, vector: Values) -> list[Values]:
-        if len(self.sizes) == 1:
-            return [vector]
-        edges = itertools.accumulate(self.sizes, initial=0)
-        return [vector[a:b] for a, b in itertools.pairwise(edges)]
-
-    def _aggregate_in_place(self, ask: events.Aggregate, now: float) -> events.Aggregated:
-        """Aggregate the updates as they are in memory by now. As in a node, updates that are no
-        longer finite are left out and have no weight."""
-        if self.second_reading is None or ask.step != "whole" or ask.mix:
-            return self._aggregate(ask)
-        rows = [
-            row
-            if row.peer == self.peer
-            else replace(row, payload=payload_of(self.second_reading(row, ask.round_id, now)))
-            for row in ask.rows
-        ]
-        counted = [row.payload.finite for row in rows]
-        if rows and not any(counted):
-            return events.Aggregated(ask.ticket, None, reason=events.NO_ROWS)
-        left = tuple([row for row in rows if row.payload.finite])
-        own = None if ask.own is None else sum(counted[: ask.own])
-        answer = self._aggregate(replace(ask, rows=left, own=own))
-        if answer.payload is None:
-            return answer
-        weights, far = iter(answer.weights), iter(answer.outlyingness)
-        return replace(
-            answer,
-            weights=tuple([next(weights) if counts else 0.0 for counts in counted]),
-            outlyingness=tuple([next(far) if counts else 1.0 for counts in counted]),
-        )
-
-    def _aggregate(self, ask: events.Aggregate) -> events.Aggregated:
-        self.served.append(ask.round_id)
-        rows: list[list[float]] = [row.payload.data.tolist() for row in ask.rows]
-        samples = [row.samples for row in ask.rows]
-        if not rows or sum(samples) == 0:
-            return events.Aggregated(ask.ticket, None, reason="nothing to aggregate")
-        if ask.step != "whole":
-            assert self.step is not None, "nobody has said how its shards decide together"
-            return self.step(ask)
-        if ask.mix:
-            assert ask.own is not None, "mixing is centred on the own row"
-            center = rows[ask.own]
-            rows = [[value - own for value, own in zip(row, center, strict=True)] for row in rows]
-            samples = [1] * len(rows)
-        previous = ask.previous.data.tolist() if ask.previous is not None else None
-        usual = {"usual": ask.usual} if ask.usual else {}
-        found = self.reducer(rows, samples, ask.f, previous, ask.round_id, **usual)
-        if isinstance(found, RuleRefusal):
-            return events.Aggregated(ask.ticket, None, reason=found.reason)
-        if not isinstance(found, RuleResult):
-            everything = sum(samples)
-            found = RuleResult(
-                found, tuple([weight / everything for weight in samples]), (1.0,) * len(rows)
-            )
-        values = found.aggregate
-        if ask.own_share:
-            assert ask.own is not None, "a share of the own row, and there is none"
-            pairs = zip(values, rows[ask.own], strict=True)
-            values = [value + ask.own_share * (own - value) for value, own in pairs]
-        result = payload_of_values(values, digest=True)
-        if not result.finite:
-            return events.Aggregated(ask.ticket, None, reason="the aggregate is not finite")
-        outside = self._measure_outside(ask, previous)
-        return events.Aggregated(
-            ask.ticket,
-            result,
-            found.weights,
-            found.outlyingness,
-            outside=outside,
-            length=found.length,
-        )
-
-    def _measure_outside(
-        self, ask: events.Aggregate, previous: list[float] | None
-    ) -> tuple[float, ...]:
-        """Return the outlyingness of the rows outside, as if the rule had got all rows."""
-        if not ask.outside:
-            return ()
-        everybody = sorted((*ask.rows, *ask.outside), key=lambda row: row.peer)
-        values = [row.payload.data.tolist() for row in everybody]
-        samples = [row.samples for row in everybody]
-        found = self.reducer(values, samples, ask.f, previous, ask.round_id)
-        if isinstance(found, RuleRefusal):
-            return ()
-        if not isinstance(found, RuleResult):
-            return (1.0,) * len(ask.outside)
-        far = zip(everybody, found.outlyingness, strict=True)
-        return tuple([value for row, value in far if row in ask.outside])
-
     def _apply(self, apply: events.Apply, now: float) -> None:
-        changed: Sequence[float] = self._here
-        if apply.mix is not None:
-            scale = apply.mix_scale
-            changed = [
-                here + scale * apart
-                for here, apart in zip(changed, apply.mix.data.tolist(), strict=True)
-            ]
-        content = b"".join([payload.data.tobytes() for payload in apply.payloads])
-        if content:
-            rate = apply.rates[0] if apply.rates else 1.0
-            part = self._fragment(apply.round_id, apply.collectives)
-            moved = zip(changed[part], self._moved(content, part), strict=True)
-            changed = [
-                *changed[: part.start],
-                *[here + rate * step for here, step in moved],
-                *changed[part.stop :],
-            ]
-            self.moved = apply.round_id, part.start // sum(self.sizes)
-        self._here = array("f", changed)
-        if apply.round_id in self.corrupted_in:
-            flipped = bytearray(self._here.tobytes())
-            flipped[2] ^= 1 + self.peer  # of a number that no step rounds away; differs by peer
-            self._here = array("f", bytes(flipped))
-        said = hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest() if content else b""
-        self.applied.append((apply.round_id, said))
+        self.applied.append((apply.round_id, self.move(apply)))
         self._note_step(apply)
         self.next_round, self.changed_at = apply.round_id + 1, now
 
-    def _moved(self, content: bytes, part: slice) -> Values:
-        """Return the step for an aggregate. With local steps this is the outer step, and its memory
-        is updated."""
-        aggregate = memoryview(content).cast("f")
-        if self.local_steps == 1:
-            return aggregate
-        moved, memory = self._outer_step(aggregate, part)
-        self._momentum[part] = array("f", memory)
-        return moved
-
-    def _outer_step(
-        self, aggregate: Values, part: slice = WHOLE
-    ) -> tuple[list[float], list[float]]:
-        """Return the outer step of ``part`` of the model, and its new memory."""
-        memory = array(
-            "f",
-            [
-                OUTER.momentum * held + each
-                for held, each in zip(self._momentum[part], aggregate, strict=True)
-            ],
-        )
-        moved = [
-            OUTER.lr * (each + OUTER.momentum * held)
-            for held, each in zip(memory, aggregate, strict=True)
-        ]
-        return moved, memory.tolist()
-
     def _restore(self, restore: events.Restore, now: float) -> events.Restored:
-        packed, most = bytes_of_state(restore.payload), len(self._shared)
-        if len(packed) != most + OWN_BYTES:
-            return events.Restored(
-                restore.round_id, f"{len(packed)} bytes do not fit {most + OWN_BYTES}"
-            )
-        parameters = 4 * len(self._here)
-        self._here = array("f", packed[:parameters])
-        self._momentum = array("f", packed[parameters:most])
+        if error := self.load(bytes_of_state(restore.payload)):
+            return events.Restored(restore.round_id, error)
         self.next_round, self.changed_at = restore.round_id, now
         self._draft = None  # it was computed from other parameters
         self.restored.append((restore.round_id, self.digest))

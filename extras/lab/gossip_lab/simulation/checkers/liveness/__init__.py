@@ -2,6 +2,5 @@
 
 from . import branches, crashes, fault_free, newcomers, pushing, waiting
 from .consensus import consensus_distance
-from .ending import EverybodyEnds
 from .liveness import Converges, Liveness
 from .promptness import AT_ONCE_S, NobodyIsStuck, OverWhenAllIsThere

@@ -1,17 +1,15 @@
 """Safety checkers: events that must never happen."""
 
 from . import (
-    answering,
     concluding,
     contents,
-    fragments,
     handing_on,
     keeping,
-    overlapping,
     results,
     together,
+    updates,
 )
-from .concluding import EndsAlike
+from .concluding import EndsAlike, EverybodyEnds
 from .evidence import (
     AnAnswerEndsTheSkip,
     ClosedIsSkipped,

@@ -1,12 +1,12 @@
-"""S9 at the end of a training: the peers that get their last state confirmed hold the same state,
-to the last bit."""
+"""S9 and L12 at the end of a training: all peers end, and those that get their last state confirmed
+hold the same state, to the last bit."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gossip.core import ConfirmState, PeerId, StateConfirmed
-from gossip_lab.simulation.checkers.base import Checker
+from gossip.core import ConfirmState, Halt, PeerId, Restore, StateConfirmed
+from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.watching import on_effect, on_event
 from gossip_lab.simulation.world import ToyTrainer
 
@@ -79,3 +79,44 @@ class EndsAlike(Checker):
         """Return the number of running peers without a tainted state."""
         hosts = self.swarm.hosts.items()
         return sum(host.running and other not in self.misled for other, host in hosts)
+
+
+class EverybodyEnds(Checker):
+    """L12: once all scripts reach their last round, in gossip rounds each in its own time, all
+    peers end by themselves. This includes peers that are behind, pause, hang or are killed and
+    restarted in between. A peer that was sent the final state ends with exit code 0, in rolling
+    rounds, too."""
+
+    invariant = "L12"
+
+    # the round of the state that this life was sent last
+    _sent = PerLife[int](lambda: -1)
+
+    @on_effect
+    def record_restore(self, restore: Restore) -> None:
+        self._sent = restore.round_id
+
+    @on_effect
+    def judge(self, halt: Halt) -> None:
+        last = self.trainer.rounds if isinstance(self.trainer, ToyTrainer) else None
+        if self.peer in self.circumstances.attackers or last is None:
+            return
+        if self._sent >= last:
+            text = f"it was sent the final state, and ends with exit code {halt.exit_code}: "
+            self.demand(halt.exit_code == 0, text + halt.reason)
+
+    def remaining(self) -> list[PeerId]:
+        """Return the peers that have not ended and were not killed for good."""
+        hosts = self.swarm.hosts.items()
+        return [p for p, host in hosts if host.running or host.state == "starting"]
+
+    def judge_end(self, since: float) -> None:
+        """Judge that all peers have ended: they have had the time since then."""
+        self.judged += 1
+        for peer in self.remaining():
+            core = self.swarm.hosts[peer].core
+            raise self.violated(
+                f"it has not ended {self.now - since:.1f} s after all scripts were to end: "
+                f"{core.phase} in round {core.rounds.round_id}",
+                peer,
+            )

@@ -1,5 +1,5 @@
-"""S11: a committed or applied result is what the rule made of those rows; and how far a peer moves
-towards others."""
+"""S11: a committed or applied result is what the rule made of those rows; a rule makes one of the
+updates that it needs; and how far a peer moves towards others."""
 
 from __future__ import annotations
 
@@ -199,4 +199,35 @@ class AppliesWhatTheRuleSaid(Checker):
             raise self.violated(
                 f"{moves} by {apply.mix_scale:.3f} of the way towards {others} others; "
                 f"{least:.3f} to {most:.3f} is right"
+            )
+
+
+class RuleAnswers(Checker):
+    """S11: a rule makes a finite aggregate if it gets as many finite updates as it needs for f
+    Byzantine peers.
+
+    Differences of parameters are excepted: those of Byzantine peers may be too far apart for
+    float32.
+    """
+
+    invariant = "S11"
+    _asked = PerLife(dict[int, Aggregate])
+
+    @on_effect
+    def record_question(self, ask: Aggregate) -> None:
+        by_word = ask.step in ("decide", "combine") and self.circumstances.equivocating
+        if ask.mix or by_word:
+            return
+        count = len(ask.peers if ask.step == "decide" else ask.rows)
+        if count >= self.core.settings.updates_min and any(row.samples for row in ask.rows):
+            self._asked[ask.ticket] = ask
+
+    @on_event
+    def judge(self, event: Aggregated) -> None:
+        ask = self._asked.pop(event.ticket, None)
+        if ask is not None and all(row.payload.finite for row in ask.rows):
+            self.demand(
+                event.payload is not None or not event.reason,
+                f"round {ask.round_id}: of {len(ask.rows)} finite updates, where it needs "
+                f"{self.core.settings.updates_min}, the rule makes nothing: {event.reason}",
             )

@@ -1,5 +1,4 @@
 """Traffic checkers: how often a peer sends what."""
 
 from . import answers
-from .rates import FallsSilent, SpeaksInMeasure
-from .traffic import AsksInMeasure, NewsGrowOld
+from .rates import AsksInMeasure, FallsSilent, NewsGrowOld, SpeaksInMeasure
