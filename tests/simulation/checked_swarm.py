@@ -4,6 +4,7 @@ and ways to make one of its cores or trainers faulty."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from gossip.core import PIECE_BYTES
@@ -125,6 +126,46 @@ def show(checker: Observer, moment: str, swarm: Any, peer: PeerId, what: Event |
         see(swarm, peer, what)
 
 
+Change = Callable[[Any, list[Effect]], list[Effect] | None]
+"""``(event, effects of a core) -> those that it returns instead``; None: as they are."""
+
+
+def each(kind: type, change: Callable[[Any], list[Effect]]) -> Callable[..., list[Effect]]:
+    """Replaces every effect of a kind."""
+    return lambda event, effects: [
+        new for old in effects for new in (change(old) if isinstance(old, kind) else [old])
+    ]
+
+
+def changed(fields: dict[str, Any], of: Any) -> dict[str, Any]:
+    """Return the new values of fields. A value may be a function of the object."""
+    return {name: value(of) if callable(value) else value for name, value in fields.items()}
+
+
+def swapped(kind: type, **fields: Any) -> Callable[..., list[Effect]]:
+    """Replaces fields of every effect of a kind."""
+    return each(kind, lambda effect: [replace(effect, **changed(fields, effect))])
+
+
+def recommitted(**fields: Any) -> Callable[..., list[Effect]]:
+    """Replaces fields of every commit that a core reports."""
+    return swapped(
+        Committed, commit=lambda done: replace(done.commit, **changed(fields, done.commit))
+    )
+
+
+def resent(kind: type, **fields: Any) -> Callable[..., list[Effect]]:
+    """Replaces fields of every message of a kind."""
+
+    def change(send: Send) -> list[Effect]:
+        if not isinstance(send.message, kind):
+            return [send]
+        message: Any = send.message
+        return [replace(send, message=replace(message, **changed(fields, message)))]
+
+    return each(Send, change)
+
+
 def record_commits(swarm: Swarm[Peer]) -> dict[int, Committed]:
     """Return what will hold the commit of each round, of one shard: also those that were made by
     peers which have crashed since."""
@@ -138,9 +179,7 @@ def record_commits(swarm: Swarm[Peer]) -> dict[int, Committed]:
     return commits
 
 
-def tamper(
-    swarm: Swarm[Peer], peer: PeerId, change: Callable[[Event, list[Effect]], list[Effect] | None]
-) -> None:
+def tamper(swarm: Swarm[Peer], peer: PeerId, change: Change) -> None:
     """From now on the effects of a peer's core are what ``change`` makes of them;
     None: as they are."""
     core = swarm.hosts[peer].core
@@ -148,8 +187,8 @@ def tamper(
 
     def faulty(event: Event, now: float) -> list[Effect]:
         effects = handle(event, now)
-        changed = change(event, effects)
-        return effects if changed is None else changed
+        instead = change(event, effects)
+        return effects if instead is None else instead
 
     core.handle = faulty  # type: ignore[method-assign]
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from checked_swarm import checked_swarm, tamper
-from test_checkers import another_digest, each
+from checked_swarm import checked_swarm, each, tamper
+from test_checkers import ANOTHER_FORWARDED
 
-from gossip.core.events import Apply, Committed, Effect, Event, Received, Send, StartRound
+from gossip.core.events import Apply, Effect, Event, Received, Send, StartRound
 from gossip.core.messages import CommitRequest, Gossip, Rumor
 from gossip.faults.kinds import Hang, Slow
 from gossip.faults.world import (
@@ -230,8 +230,7 @@ def test_a_second_result_is_excused_by_a_lie_for_some_seconds_of_the_calm_only()
     circumstances = RunConditions.of((3,), equivocating=(3,), lies=["two_results"])
     panel = Panel([OneHistory(circumstances)])
     swarm = checked_swarm(panel)
-    other = each(Committed, lambda done: [done] if done.made else another_digest(done))
-    tamper(swarm, 1, other)
+    tamper(swarm, 1, ANOTHER_FORWARDED)
     swarm.run_for(2.0)
     panel.begin_calm()
     with pytest.raises(Violation, match="at peer"):

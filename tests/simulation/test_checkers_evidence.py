@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checked_swarm import disturb, tamper
-from test_checkers import caught, each, running
+from checked_swarm import disturb, each, tamper
+from test_checkers import caught, running
 
 from gossip.core.events import Effect, Event, Received, Send, TimerFired
 from gossip.core.messages import Ack, Gossip, Ping, Progress, Rumor, StateRequest

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from checked_swarm import checked_swarm, tamper
-from test_checkers import each
+from checked_swarm import checked_swarm, each, tamper
 from test_peer_gossip import gossip_swarm, run_to
 
 from gossip.core import QUORUM_LOST

@@ -133,3 +133,9 @@ def test_schedules_are_drawn_in_which_a_stage_loses_all_its_peers() -> None:
     assert result.violation is None, result.violation
     assert result.reports["stage_rebuilt"] > 0
     assert result.judged["S26"] > 0
+
+
+@pytest.mark.parametrize("seed", [611, 1221])
+def test_no_peer_hangs_after_it_has_died_for_good_with_its_stage(seed: int) -> None:
+    """Such a schedule is refused: a dead process cannot hang."""
+    assert generate_pipeline(seed).checked()

@@ -36,10 +36,9 @@ from gossip.faults.world import (
 )
 from gossip.topologies.weights import read_weights
 from gossip_lab.simulation.campaign.runner import SearchQuery
+from gossip_lab.simulation.schedules.fault_kinds import KINDS, LIES
 from gossip_lab.simulation.schedules.generator import (
     CROSS_SHARD,
-    KINDS,
-    LIES,
     RULES,
     WEIGHTED,
     generate,
@@ -289,7 +288,7 @@ def test_much_can_happen_while_a_rule_runs_in_half_of_the_schedules() -> None:
 
 def test_a_seed_draws_the_same_in_every_process() -> None:
     code = (
-        "from gossip_lab.simulation.schedules.generator import LIES, generate\n"
+        "from gossip_lab.simulation.schedules.generator import generate\n"
         "print(''.join(generate(s).plan.to_toml() for s in range(20)))"
     )
     seen = {

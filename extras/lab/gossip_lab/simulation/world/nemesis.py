@@ -502,9 +502,9 @@ class Nemesis(Observer):
 def _is_due(fault: Blow, peer: PeerId, effect: StartRound | Aggregate) -> bool:
     """Whether the effect begins the round that the fault waits for."""
     if fault.peer == "server":
-        serves = isinstance(effect, Aggregate) and effect.shard == 0
         return (
-            serves
+            isinstance(effect, Aggregate)
+            and effect.shard == 0
             and effect.step in ("whole", "measure")
             and fault.round in (None, effect.round_id)
         )
