@@ -13,7 +13,7 @@ from gossip.faults.kinds import Hang
 from gossip.faults.world import Loss, Narrow
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules.schedule import Schedule
-from gossip_lab.simulation.world import nemesis, wire
+from gossip_lab.simulation.world import network_faults, wire
 
 PAIR = Schedule(
     1,
@@ -49,6 +49,15 @@ def test_newcomers_that_cannot_keep_up_cost_the_others_little(
     assert "paused" not in outcome.reports
 
 
+def fill_queues(monkeypatch: pytest.MonkeyPatch, queue_s: float) -> None:
+    """Small messages wait behind payloads on narrow links, whose progress is not reported."""
+    worse = network_faults._worse
+    monkeypatch.setattr(
+        network_faults, "_worse", lambda model, fault: replace(worse(model, fault), queue_s=queue_s)
+    )
+    monkeypatch.setattr(wire, "TOLD_EVERY_NS", 60 * 10**9)
+
+
 @pytest.mark.parametrize("seed", effort((0,), tuple(range(8))))
 def test_nobody_is_suspected_while_a_state_and_what_came_since_pass_a_full_link(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -56,11 +65,7 @@ def test_nobody_is_suspected_while_a_state_and_what_came_since_pass_a_full_link(
     """Answers wait up to 0.6 s behind payloads there, and of a chunk that takes longer than a probe
     nobody hears before it is there: the others were suspected at once, and one was taken for
     dead."""
-    slower = nemesis._slower
-    monkeypatch.setattr(
-        nemesis, "_slower", lambda model, fault: replace(slower(model, fault), queue_s=0.6)
-    )
-    monkeypatch.setattr(wire, "TOLD_EVERY_NS", 60 * 10**9)
+    fill_queues(monkeypatch, 0.6)
     narrow = Narrow(40.0, 1e9, 1.0, 24.0, (2,))
     outcome = run(
         replace(PAIR, seed=seed, joins_s=(5.0,), active_s=24.0, duration_s=24.0, faults=(narrow,))
@@ -79,11 +84,7 @@ def test_nobody_is_suspected_whose_link_is_full_of_what_another_newcomer_is_sent
 ) -> None:
     """Before a newcomer has said where it is, nobody knows that its answers wait, nor does it
     itself. As it was: it accused the others, and they it."""
-    slower = nemesis._slower
-    monkeypatch.setattr(
-        nemesis, "_slower", lambda model, fault: replace(slower(model, fault), queue_s=0.35)
-    )
-    monkeypatch.setattr(wire, "TOLD_EVERY_NS", 60 * 10**9)
+    fill_queues(monkeypatch, 0.35)
     narrow = Narrow(40.0, 1e9, 1.0, 24.0, (2, 3))
     outcome = run(
         replace(PAIR, seed=seed, joins_s=joins_s, active_s=24.0, duration_s=24.0, faults=(narrow,))

@@ -293,7 +293,7 @@ def run(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationRes
         rounds,
         simulated_s,
         dict(nemesis.totals(swarm)),
-        len(nemesis.cuts_seen),
+        len(nemesis.network.cuts_seen),
         {**swarm.counts, "delivered": swarm.deliveries, "lied_to_at_last": lied_to},
         reports,
         panel.judged(),

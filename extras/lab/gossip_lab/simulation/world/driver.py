@@ -47,8 +47,9 @@ from .network import Network
 from .observer import MANY, Hooks
 from .slow_nodes import SlowNodes
 from .timeline import SimulationStuck, Timeline
-from .toy_trainer import TRAINER_EFFECTS, ComputedAhead, Said, Trainer
+from .toy_trainer import TRAINER_EFFECTS, Trainer
 from .trace import Trace
+from .trainers import Trainers
 from .wire import Outgoing, Wire
 
 __all__ = ["AnySwarm", "SimulationStuck", "Swarm", "address", "node_rng"]
@@ -58,8 +59,6 @@ DELIVERIES_MAX = 50_000_000
 CRASHED: str = "crashed"
 # a node does not notice a shorter pause: ``StallDetector`` in the node
 STALLED_AFTER_S = 0.2
-SLICE_S = 0.05
-"""Longest time after which the trainer of a slow machine notices that it is fast again."""
 
 
 def address(peer: PeerId, incarnation: int = 0) -> tuple[str, str]:
@@ -173,6 +172,7 @@ class Swarm(Timeline, Generic[C]):
         self._links = Links(self)
         self._wire = Wire(self, self._links)
         self._slow_nodes = SlowNodes(self, self._handle)
+        self._trainers = Trainers(self)
         self._carry_out: dict[type, Callable[[SimProcess[C], Any], None]] = {
             Send: self._wire.send,
             events.AfterSends: self._settle_sends,
@@ -183,7 +183,7 @@ class Swarm(Timeline, Generic[C]):
             events.Report: self._report,
             events.Committed: self._committed,
             events.Halt: self._halt,
-            **dict.fromkeys(TRAINER_EFFECTS, self._ask_trainer),
+            **dict.fromkeys(TRAINER_EFFECTS, self._trainers.request),
         }
         self.hosts: dict[PeerId, SimProcess[C]] = {}
         self.inspections: dict[PeerId, Inspection] = {}
@@ -334,14 +334,7 @@ class Swarm(Timeline, Generic[C]):
         self.hosts[peer].trainer_stopped = True
 
     def resume_trainer(self, peer: PeerId) -> None:
-        host = self.hosts[peer]
-        host.trainer_stopped = False
-        waiting, host.trainer_inbox = host.trainer_inbox, []
-        for event in waiting:
-            self._deliver_trainer_event(host, event)
-        asked, host.asked = host.asked, []
-        for effect in asked:
-            self._ask_trainer(host, effect)
+        self._trainers.resume(self.hosts[peer])
 
     def lose_trainer(self, peer: PeerId) -> None:
         """End the trainer's process, while its node goes on."""
@@ -412,7 +405,7 @@ class Swarm(Timeline, Generic[C]):
             see(self, host.peer)
         self._handle(host, events.Started())
         if host.trainer is not None:
-            self._answer(host, host.trainer.on_start(host.machine.clock_s(self.now_ns)))
+            self._trainers.schedule(host, host.trainer.on_start(host.machine.clock_s(self.now_ns)))
             self._watch_progress(host)
 
     def _watch_progress(self, host: SimProcess[C]) -> None:
@@ -542,55 +535,6 @@ class Swarm(Timeline, Generic[C]):
     def _halt(self, host: SimProcess[C], effect: events.Halt) -> None:
         host.halt, host.state = effect, "halted"
         self._close_process(host)
-
-    # --- the trainer ------------------------------------------------------------------------------
-
-    def _ask_trainer(self, host: SimProcess[C], effect: Effect) -> None:
-        assert host.trainer is not None, (
-            f"peer {host.peer} asks a trainer that is not there for {type(effect).__name__}"
-        )
-        # the node itself aggregates
-        if host.trainer_stopped and not isinstance(effect, events.Aggregate):
-            host.asked.append(effect)
-        else:
-            self._answer(host, host.trainer.on_effect(effect, host.machine.clock_s(self.now_ns)))
-
-    def _answer(self, host: SimProcess[C], answers: list[tuple[float, Said]]) -> None:
-        """Schedule the trainer's answers. Those that take no time are settled before the node
-        handles its timers, as in ``Node._settle``."""
-        for delay_s, event in answers:
-            if not delay_s and isinstance(event, events.Aggregated):
-                host.settling.append(event)
-                continue
-            self._work(host, event, delay_s)
-
-    def _work(self, host: SimProcess[C], event: Said, left_s: float) -> None:
-        """Let the trainer finish an answer. A slow machine works in slices, as it may become fast
-        again before the end."""
-        slowness = host.machine.slowness
-        done_s = left_s if slowness == 1.0 else min(left_s, SLICE_S / slowness)
-        act = (self._work, host, event, left_s - done_s)
-        self.at_ns(
-            self.now_ns + to_ns(done_s * slowness),
-            *(act if done_s < left_s else (self._from_trainer, host, event)),
-        )
-
-    def _from_trainer(self, host: SimProcess[C], event: Said) -> None:
-        if host.trainer is None or not host.trainer.is_still_valid(event):
-            return
-        if host.trainer_stopped and not isinstance(event, events.Aggregated):
-            host.trainer_inbox.append(event)
-        else:
-            self._deliver_trainer_event(host, event)
-
-    def _deliver_trainer_event(self, host: SimProcess[C], event: Said) -> None:
-        """Let the trainer go on, and deliver its event, in this order. The core may react to the
-        event with a command, which comes after those that the trainer has."""
-        if host.trainer is not None:
-            for effect in host.trainer.put_off(event):
-                self._ask_trainer(host, effect)
-        if not isinstance(event, ComputedAhead):
-            self.deliver(host, event)
 
 
 AnySwarm: TypeAlias = Swarm[Any]

@@ -8,10 +8,9 @@ is not counted.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
 from functools import partial
-from math import inf, prod
+from math import prod
 from typing import TYPE_CHECKING, TypeAlias, assert_never
 
 import numpy as np
@@ -21,18 +20,13 @@ from gossip.errors import BadFault
 from gossip.faults import (
     ActivationFault,
     Blow,
-    Break,
     ByzantineFault,
-    Corrupt,
     Crash,
     CrashBroadcast,
     CrashMidway,
-    Delay,
     Drift,
-    Duplicate,
     Fault,
     FaultPlan,
-    Flap,
     Hang,
     HangServer,
     HangTrainer,
@@ -40,36 +34,26 @@ from gossip.faults import (
     LateStart,
     LateTimers,
     Leave,
-    Loss,
     Narrow,
     NetworkFault,
     NeverStarts,
     NodeAttack,
     Partition,
     ProcessFault,
-    Reorder,
-    Reset,
     Rewritten,
-    Ring,
     ServerFault,
     Slow,
     SlowNode,
-    Spike,
     StartFault,
     Starve,
-    Trickle,
-    Unreadable,
-    Weather,
-    near,
-    severed,
 )
 from gossip_lab.simulation.schedules import Schedule
 
 from .launchers import Launchers
 from .liars import ByzantinePeers
-from .network import Link, LinkModel
+from .network_faults import NetworkFaults
 from .observer import Observer
-from .proof import FaultEffects, drops
+from .proof import drops
 from .stage_trainer import StageTrainer
 from .toy_lies import PerReceiverAttack, ToyAttack
 from .toy_payloads import Vector
@@ -114,7 +98,7 @@ class Nemesis(Observer):
 
     Attributes:
         struck: How often each kind of fault took place.
-        cuts_seen: Each different way in which the network was cut.
+        network: Faults of the network.
 
     Raises: BadFault: The schedule has a fault that the simulator cannot carry out.
     """
@@ -128,7 +112,7 @@ class Nemesis(Observer):
                 )
         self.schedule = schedule
         self.struck: Counter[str] = Counter()
-        self.cuts_seen: dict[tuple[Link, ...], bool] = {}
+        self.network = NetworkFaults(self)
         self.lies: dict[PeerId, ToyAttack] = {
             peer: ToyAttack(fault, peer, schedule)
             for fault in schedule.faults
@@ -143,10 +127,6 @@ class Nemesis(Observer):
         self._servers: list[ServerFault] = []  # for the next server
         # of the last commit: server, round, shard, number of receivers
         self._told: tuple[PeerId, int, int, int] = (-1, -1, -1, 0)
-        self._weather: dict[int, Weather] = {}
-        self._cuts: dict[int, tuple[Link, ...]] = {}
-        self._on_now: dict[int, bool] = {}
-        self._proofs = FaultEffects()
         # faults that made a node slow, and the number of events that had waited there before
         self._slow_nodes: list[tuple[SlowNode | Starve, int]] = []
         self._attackers: ByzantinePeers | None = None
@@ -154,7 +134,7 @@ class Nemesis(Observer):
         self._calm = False
         self._rewritten: dict[Rewritten, bool] = {}  # those that were read
 
-    def _call_fault_hooks(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
+    def announce(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
         for look in swarm.hooks.fault:
             look(swarm, peer, text)
 
@@ -195,7 +175,7 @@ class Nemesis(Observer):
         ):
             swarm.hooks.append(self)
         if any(isinstance(fault, NetworkFault) for fault in self.schedule.faults):
-            swarm.hooks.append(self._proofs)
+            swarm.hooks.append(self.network.proofs)
         for number, fault in enumerate(self.schedule.faults):
             self._plan(swarm, number, fault)
         if self._launchers is not None:
@@ -221,25 +201,24 @@ class Nemesis(Observer):
         """Schedule a fault, or let it wait for its event. Slow and Byzantine peers are so from the
         first round on, in the trainer."""
         if isinstance(fault, NetworkFault):
-            self._later(swarm, fault.at_s, partial(self._on, swarm, number, fault))
-            self._later(swarm, fault.at_s + fault.for_s, partial(self._off, swarm, number, fault))
+            self.network.plan(swarm, number, fault)
         elif isinstance(fault, ProcessFault):
-            self._later(swarm, fault.at_s, partial(self._strike, swarm, fault))
+            self.later(swarm, fault.at_s, partial(self._strike, swarm, fault))
         elif isinstance(fault, StartFault):
             if not isinstance(fault, NeverStarts):
                 swarm.at(fault.at_s, partial(self._come, swarm, fault))
         elif isinstance(fault, ServerFault):
-            self._later(swarm, fault.at_s, partial(self._servers.append, fault))
+            self.later(swarm, fault.at_s, partial(self._servers.append, fault))
         elif isinstance(fault, Slow) and fault.at_s is not None:
-            self._later(swarm, fault.at_s, partial(self._slow_down, swarm, fault, True))
+            self.later(swarm, fault.at_s, partial(self._slow_down, swarm, fault, True))
             if fault.for_s is not None:
                 until = fault.at_s + fault.for_s
-                self._later(swarm, until, partial(self._slow_down, swarm, fault, False))
+                self.later(swarm, until, partial(self._slow_down, swarm, fault, False))
         elif isinstance(fault, Blow):
             if fault.at_s is None:
                 self._at_round.append(fault)
             else:
-                self._later(swarm, fault.at_s, partial(self._blow, swarm, fault))
+                self.later(swarm, fault.at_s, partial(self._blow, swarm, fault))
 
     def _slow_down(self, swarm: AnySwarm, fault: Slow, begins: bool) -> None:
         """Begin or end a slowdown of the trainer."""
@@ -248,7 +227,7 @@ class Nemesis(Observer):
         if host is not None and isinstance(host.trainer, ToyTrainer | StageTrainer):
             host.trainer.slowness = self.slowness(fault.peer)
             self.struck["slow"] += begins
-        self._call_fault_hooks(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
+        self.announce(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
 
     def _come(self, swarm: AnySwarm, fault: StartFault) -> None:
         """Start a late peer, or end the wait for it. The fault took place if the others have ended
@@ -257,27 +236,25 @@ class Nemesis(Observer):
         waited_for = self.schedule.stages and any(rounds.mode == "active" for rounds in others)
         if waited_for or any(rounds.round_id > 0 for rounds in others):
             self.struck[name_of(fault)] += 1
-        self._call_fault_hooks(swarm, fault.peer, str(fault))
+        self.announce(swarm, fault.peer, str(fault))
         if isinstance(fault, LateStart):
             self._join(swarm, fault.peer)
 
     def _join(self, swarm: AnySwarm, peer: PeerId) -> None:
         """Start a newcomer, which has the same link faults as the others."""
-        self._call_fault_hooks(swarm, peer, "joins")
+        self.announce(swarm, peer, "joins")
         swarm.join(peer)
-        self._reshape(swarm)
+        self.network.reshape(swarm)
 
     def end(self, swarm: AnySwarm) -> None:
         """End every fault: the network is whole, and paused peers resume. Peers that crashed for
         good stay away, and Byzantine trainers stay Byzantine."""
-        for number, fault in enumerate(self.schedule.faults):
-            if number in self._on_now and isinstance(fault, NetworkFault):
-                self._off(swarm, number, fault)
+        self.network.end(swarm)
         for fault in self.schedule.faults:
             if isinstance(fault, NeverStarts):
                 self._come(swarm, fault)
         self._calm = True
-        self._call_fault_hooks(swarm, -1, "all faults are over")
+        self.announce(swarm, -1, "all faults are over")
         if self._attackers is not None:
             self._attackers.active = False
         self._at_round.clear()
@@ -297,7 +274,7 @@ class Nemesis(Observer):
     def totals(self, swarm: AnySwarm) -> Counter[str]:
         """Return ``struck``, with the attackers and the slow peers."""
         found = Counter(self.struck)
-        found.update(name_of(self.schedule.faults[number]) for number in self._proofs.proven)
+        found.update(name_of(self.schedule.faults[number]) for number in self.network.proofs.proven)
         found.update(map(name_of, self._rewritten))
         for fault, before in self._slow_nodes:
             found[fault.kind] += swarm.machines[fault.peer].waited > before
@@ -357,7 +334,7 @@ class Nemesis(Observer):
 
     def _hang(self, swarm: AnySwarm, fault: Hang | HangServer, peer: PeerId) -> None:
         if peer in swarm.hosts and swarm.hosts[peer].state == "up":
-            self._call_fault_hooks(swarm, peer, str(fault))
+            self.announce(swarm, peer, str(fault))
             swarm.pause_for(peer, fault.for_s)
             self.struck[name_of(fault)] += 1
 
@@ -375,7 +352,7 @@ class Nemesis(Observer):
         if not swarm.hosts[peer].running:
             return
         self.struck[name_of(fault)] += 1
-        self._call_fault_hooks(swarm, peer, str(fault))
+        self.announce(swarm, peer, str(fault))
         swarm.crash(peer)
         again_after_s: float | None = getattr(fault, "after_s", None)
         if again_after_s is not None:
@@ -388,7 +365,7 @@ class Nemesis(Observer):
         peer, host = fault.peer, swarm.hosts.get(fault.peer)
         if host is None or host.state != "up" or host.trainer is None:
             return
-        self._call_fault_hooks(swarm, peer, str(fault))
+        self.announce(swarm, peer, str(fault))
         match fault:
             case CrashMidway():
                 self._midway[peer] = (fault.effect, fault)
@@ -406,7 +383,7 @@ class Nemesis(Observer):
                 swarm.stop(peer, "asked to leave")
             case Drift():
                 swarm.drift(peer, fault.rate)
-                self._later(
+                self.later(
                     swarm,
                     swarm.now + fault.for_s,
                     # if this life still runs
@@ -414,7 +391,7 @@ class Nemesis(Observer):
                 )
             case LateTimers():
                 swarm.make_timers_late(peer, fault.late_s)
-                self._later(
+                self.later(
                     swarm, swarm.now + fault.for_s, partial(swarm.make_timers_late, peer, 0.0)
                 )
             case SlowNode() | Starve():
@@ -422,79 +399,13 @@ class Nemesis(Observer):
                 busy_s = fault.handling_s if isinstance(fault, SlowNode) else EVENT_S * slowness
                 swarm.slow_down(peer, slowness, busy_s)
                 self._slow_nodes.append((fault, host.machine.waited))
-                self._later(swarm, swarm.now + fault.for_s, partial(swarm.slow_down, peer, 1.0))
+                self.later(swarm, swarm.now + fault.for_s, partial(swarm.slow_down, peer, 1.0))
                 return  # counted when an event has had to wait
             case _:
                 assert_never(fault)
         self.struck[name_of(fault)] += 1
 
-    # --- the network ------------------------------------------------------------------------------
-
-    def _on(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
-        self._on_now[number] = True
-        self._call_fault_hooks(swarm, -1, f"begins: {fault}")
-        if isinstance(fault, Flap):
-            self._swing(swarm, number, fault)
-        elif isinstance(fault, Partition | Ring):
-            self._break(swarm, number, fault, severed(fault))
-        else:
-            self._weather[number] = fault
-            self._proofs.watch(number, fault, near(fault, tuple(swarm.hosts)))
-            self._reshape(swarm)
-
-    def _off(self, swarm: AnySwarm, number: int, fault: NetworkFault) -> None:
-        if self._on_now.pop(number, None) is None:
-            return  # ended before its time
-        self._proofs.rest(number)
-        self._call_fault_hooks(swarm, -1, f"ends: {fault}")
-        if isinstance(fault, Break):
-            self._cuts.pop(number, None)
-            self._cut(swarm)
-        else:
-            del self._weather[number]
-            self._reshape(swarm)
-            if isinstance(fault, Narrow | Trickle):
-                for link in near(fault, tuple(swarm.hosts)):
-                    swarm.let_go(*link)
-
-    def _break(self, swarm: AnySwarm, number: int, fault: Break, links: Iterable[Link]) -> None:
-        self._cuts[number] = tuple(links)
-        self._proofs.watch(number, fault, self._cuts[number])
-        self._cut(swarm)
-
-    def _swing(self, swarm: AnySwarm, number: int, fault: Flap) -> None:
-        if number not in self._on_now:
-            return  # it is over
-        if number in self._cuts:
-            del self._cuts[number]
-            self._proofs.rest(number)
-            self._cut(swarm)
-        else:
-            self._break(swarm, number, fault, severed(fault))
-        self._later(
-            swarm, swarm.now + fault.period_s / 2, partial(self._swing, swarm, number, fault)
-        )
-
-    def _cut(self, swarm: AnySwarm) -> None:
-        """Set the network's cuts to those of all present faults."""
-        wanted = {link: True for links in self._cuts.values() for link in links}
-        for link in [link for link in swarm.network.cuts if link not in wanted]:
-            del swarm.network.cuts[link]
-            swarm.network.changed += 1
-        for link in [link for link in wanted if link not in swarm.network.cuts]:
-            swarm.network.cut(*link, both_ways=False)
-        if wanted:
-            self.cuts_seen[tuple(sorted(wanted))] = True
-
-    def _reshape(self, swarm: AnySwarm) -> None:
-        """Make every link as bad as all present faults together make it."""
-        peers, network = tuple(swarm.hosts), swarm.network
-        network.models.clear()
-        for fault in self._weather.values():
-            for link in near(fault, peers):
-                network.models[link] = _worse(network.models.get(link, network.default), fault)
-
-    def _later(self, swarm: AnySwarm, t: float, act: Callable[[], None]) -> None:
+    def later(self, swarm: AnySwarm, t: float, act: Callable[[], None]) -> None:
         """Schedule a call, unless the calm has begun by then."""
         swarm.at(t, lambda: act() if not self._calm else None)
 
@@ -510,35 +421,3 @@ def _is_due(fault: Blow, peer: PeerId, effect: StartRound | Aggregate) -> bool:
         )
     is_start = fault.peer == peer and isinstance(effect, StartRound)
     return is_start and fault.round is not None and fault.round <= effect.round_id
-
-
-_WORSE: Mapping[type, Mapping[str, str]] = {
-    Loss: {"loss": "share"},
-    Duplicate: {"duplicate": "share"},
-    Corrupt: {"corrupt": "share", "corrupt_payload": "share"},
-    Reset: {"reset": "share"},
-    Reorder: {"reorder": "share", "reorder_s": "held_s"},
-    Spike: {"spike": "share", "spike_s": "spike_s"},
-}
-"""Fields of a link that a fault raises, each to the value of one of its own."""
-
-
-def _worse(model: LinkModel, fault: Weather) -> LinkModel:
-    match fault:
-        case Loss() | Duplicate() | Corrupt() | Reset() | Reorder() | Spike():
-            raised = {
-                name: max(getattr(model, name), getattr(fault, own))
-                for name, own in _WORSE[type(fault)].items()
-            }
-            return replace(model, **raised)
-        case Delay():
-            least, most = model.delay_s
-            return replace(model, delay_s=(least, max(most, fault.delay_s)))
-        case Narrow() | Trickle():
-            slowest = min(fault.bytes_per_s, model.bytes_per_s or inf)
-            queue_bytes = fault.queue_bytes if isinstance(fault, Narrow) else model.queue_bytes
-            return replace(model, bytes_per_s=slowest, queue_bytes=queue_bytes, slowed=True)
-        case Unreadable():
-            return replace(model, unreadable=True)
-        case _:
-            assert_never(fault)

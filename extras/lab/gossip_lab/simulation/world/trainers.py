@@ -1,0 +1,80 @@
+"""The trainers beside their nodes: what a core requests of them, and when they answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gossip.core import Effect, events
+
+from .host import SimProcess, SwarmEnvironment
+from .machine import to_ns
+from .toy_trainer import ComputedAhead, Said
+
+SLICE_S = 0.05
+"""Longest time after which the trainer of a slow machine notices that it is fast again."""
+
+
+class Trainers:
+    """Carries requests to the trainers, and their answers back."""
+
+    def __init__(self, swarm: SwarmEnvironment) -> None:
+        self.swarm = swarm
+
+    def resume(self, host: SimProcess[Any]) -> None:
+        """Let a trainer that hung go on, with what came in between."""
+        host.trainer_stopped = False
+        waiting, host.trainer_inbox = host.trainer_inbox, []
+        for event in waiting:
+            self._deliver(host, event)
+        asked, host.asked = host.asked, []
+        for effect in asked:
+            self.request(host, effect)
+
+    def request(self, host: SimProcess[Any], effect: Effect) -> None:
+        assert host.trainer is not None, (
+            f"peer {host.peer} asks a trainer that is not there for {type(effect).__name__}"
+        )
+        # the node itself aggregates
+        if host.trainer_stopped and not isinstance(effect, events.Aggregate):
+            host.asked.append(effect)
+        else:
+            self.schedule(
+                host, host.trainer.on_effect(effect, host.machine.clock_s(self.swarm.now_ns))
+            )
+
+    def schedule(self, host: SimProcess[Any], answers: list[tuple[float, Said]]) -> None:
+        """Schedule the trainer's answers. Those that take no time are settled before the node
+        handles its timers, as in ``Node._settle``."""
+        for delay_s, event in answers:
+            if not delay_s and isinstance(event, events.Aggregated):
+                host.settling.append(event)
+                continue
+            self._work(host, event, delay_s)
+
+    def _work(self, host: SimProcess[Any], event: Said, left_s: float) -> None:
+        """Let the trainer finish an answer. A slow machine works in slices, as it may become fast
+        again before the end."""
+        slowness = host.machine.slowness
+        done_s = left_s if slowness == 1.0 else min(left_s, SLICE_S / slowness)
+        act = (self._work, host, event, left_s - done_s)
+        self.swarm.at_ns(
+            self.swarm.now_ns + to_ns(done_s * slowness),
+            *(act if done_s < left_s else (self._from_trainer, host, event)),
+        )
+
+    def _from_trainer(self, host: SimProcess[Any], event: Said) -> None:
+        if host.trainer is None or not host.trainer.is_still_valid(event):
+            return
+        if host.trainer_stopped and not isinstance(event, events.Aggregated):
+            host.trainer_inbox.append(event)
+        else:
+            self._deliver(host, event)
+
+    def _deliver(self, host: SimProcess[Any], event: Said) -> None:
+        """Let the trainer go on, and deliver its event, in this order. The core may react to the
+        event with a command, which comes after those that the trainer has."""
+        if host.trainer is not None:
+            for effect in host.trainer.put_off(event):
+                self.request(host, effect)
+        if not isinstance(event, ComputedAhead):
+            self.swarm.deliver(host, event)
