@@ -3,7 +3,7 @@ and ways to make one of its cores or trainers faulty."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,8 @@ from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
 from gossip.topologies import load
+from gossip_lab.simulation.campaign.play import SimulationResult, run
+from gossip_lab.simulation.schedules import Schedule
 from gossip_lab.simulation.world import SharedLedgers
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.observer import Observer
@@ -21,6 +23,13 @@ from gossip_lab.simulation.world.toy_rule import Reducer
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 SAMPLES = 97
+
+
+def assert_sound(schedule: Schedule, observers: Iterable[Observer] = ()) -> SimulationResult:
+    """Play a schedule in which no checker finds anything."""
+    outcome = run(schedule, observers)
+    assert outcome.violation is None, outcome.violation
+    return outcome
 
 
 class OnEffect(Observer):

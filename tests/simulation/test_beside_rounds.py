@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from checked_swarm import assert_sound
 
 from gossip import topologies
 from gossip.faults import Restart
@@ -28,8 +29,7 @@ def test_all_end_alike_and_no_sample_is_used_twice(
         return used[-1]
 
     monkeypatch.setattr(ToyTrainer, "_is_of_use", counted)
-    outcome = run(replace(SCHEDULE, local_steps=local_steps, fragments=fragments))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(SCHEDULE, local_steps=local_steps, fragments=fragments))
     assert outcome.judged["S24"] > 50
     assert used.count(True) > 2 * used.count(False) > 0
 

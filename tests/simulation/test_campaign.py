@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 
 from gossip.core.events import Aggregate, Aggregated, Effect, Event, TrainerProgress
@@ -164,8 +165,7 @@ def test_a_fault_that_is_still_on_when_a_violation_ends_the_run_took_place() -> 
 
 def test_flipped_bits_never_get_through() -> None:
     schedule = replace(WORLD, faults=(Corrupt(0.2, 1.0, 3.0),))
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(schedule)
     counts = outcome.counts
     # a spoiled payload is dropped on the way
     believed = counts["corrupted"] - counts["malformed"] - counts["spoiled"]
@@ -212,8 +212,7 @@ def test_a_rule_takes_its_time_and_a_server_may_move_on_meanwhile() -> None:
         Hang(peer, None, 0.3, round(4.0 + 0.4 * number, 1))
         for number, peer in enumerate((0, 1, 2, 3, 0, 1, 2))
     )
-    outcome = run(replace(WORLD, rule_s=0.15, faults=hangs, active_s=7.0, duration_s=7.0), [rules])
-    assert outcome.violation is None, outcome.violation
+    assert_sound(replace(WORLD, rule_s=0.15, faults=hangs, active_s=7.0, duration_s=7.0), [rules])
     assert min(rules.took_s) == pytest.approx(0.15)
     assert rules.too_late > 0
 
@@ -233,8 +232,7 @@ def test_a_liar_among_robust_rules_is_quarantined_released_and_watched_and_the_r
         active_s=6.0,
         duration_s=6.0,
     )
-    outcome = run(lying)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(lying)
     assert {"suspected", "quarantined", "parole"} <= set(outcome.reports)
     assert outcome.judged["S9"] > 100
 
@@ -247,8 +245,7 @@ def test_l4_with_one_that_sends_no_numbers_a_rule_goes_on_with_the_updates_of_th
         faults=(ByzantineFault("nan", (0,), 1.0), Leave(1, at_s=2.0)),
         aggregator="trimmed_mean",
     )
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(schedule)
     assert "lost_round" not in outcome.reports
 
 
@@ -260,8 +257,7 @@ def test_a_crash_that_leaves_enough_updates_without_the_liar_found_costs_one_rou
         active_s=12.0,
         duration_s=12.0,
     )
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(schedule)
     assert outcome.judged["L3"] > 0
     # one round, as each of the others reports it
     assert outcome.reports.get("lost_round", 0) <= schedule.peers - 1
@@ -271,7 +267,7 @@ def test_where_too_few_updates_are_left_to_tell_a_liar_the_others_wait() -> None
     """Multi-Krum against one liar needs five updates. Before it is found out two of six leave: no
     round could change anything."""
     leaves = (Leave(4, at_s=0.5), Leave(5, at_s=0.7))
-    outcome = run(
+    outcome = assert_sound(
         replace(
             WORLD,
             peers=6,
@@ -279,7 +275,6 @@ def test_where_too_few_updates_are_left_to_tell_a_liar_the_others_wait() -> None
             aggregator="multi_krum",
         )
     )
-    assert outcome.violation is None, outcome.violation
     assert outcome.reports["paused"] >= 3
     assert outcome.reports.get("lost_round", 0) <= 4  # one, as each of the others reports it
     assert "quarantined" not in outcome.reports
@@ -290,8 +285,7 @@ def test_who_waits_for_want_of_updates_goes_on_when_somebody_is_back() -> None:
     rosters change with commits only."""
     both = (Restart(4, None, 4.0, 0.5), Restart(5, None, 5.0, 0.8))
     world = replace(WORLD, peers=6, aggregator="multi_krum", active_s=7.0, duration_s=9.0)
-    outcome = run(replace(world, faults=(ByzantineFault("sign_flip", (1,), 1.0), *both)))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(world, faults=(ByzantineFault("sign_flip", (1,), 1.0), *both)))
     assert outcome.reports["paused"] >= 3
     assert outcome.reports["resumed"] >= 3
     assert outcome.reports["restored"] == 2

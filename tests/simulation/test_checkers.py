@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from checked_swarm import (
     Change,
+    assert_sound,
     changed,
     checked_swarm,
     disturb,
@@ -56,7 +57,6 @@ from gossip.faults.kinds import Crash
 from gossip.faults.world import NodeAttack
 from gossip.topologies import Roster
 from gossip_lab.simulation import checkers
-from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.checkers import (
     Checker,
     Panel,
@@ -941,8 +941,9 @@ def test_l3_one_that_a_liar_says_has_left_is_not_wanting_when_the_liar_crashes()
         duration_s=11.5,
         compute_s=(0.46, 0.58),
     )
-    outcome = run(replace(schedule, rule_s=0.01, probe_interval_s=1.0, stable_addresses=True))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(
+        replace(schedule, rule_s=0.01, probe_interval_s=1.0, stable_addresses=True)
+    )
     assert outcome.judged_by["CrashCostsLittle"] > 0
     assert "lost_round" not in outcome.reports
 

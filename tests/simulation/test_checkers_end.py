@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from checked_swarm import checked_swarm, each, tamper
+from checked_swarm import assert_sound, checked_swarm, each, tamper
 from test_checkers import ANOTHER_FORWARDED
 
 from gossip.core.events import Apply, Effect, Event, Received, Send, StartRound
@@ -305,11 +305,9 @@ FAR_AWAY = Schedule(
 def test_seed_5_who_is_behind_over_a_slow_link_does_not_ask_for_everything_again_and_again():
     """It asked 48 times in a second, each time for all that it lacked,
     and was sent 963 commits for it."""
-    outcome = run(BEHIND)
-    assert outcome.violation is None, outcome.violation
+    assert_sound(BEHIND)
 
 
 def test_seed_100_rounds_to_which_a_liar_has_sent_everybody_are_not_counted_as_played() -> None:
-    outcome = run(FAR_AWAY)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(FAR_AWAY)
     assert 20 < outcome.rounds < 100

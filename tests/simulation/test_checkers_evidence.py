@@ -8,14 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checked_swarm import disturb, each, tamper
+from checked_swarm import assert_sound, disturb, each, tamper
 from test_checkers import caught, running
 
 from gossip.core.events import Effect, Event, Received, Send, TimerFired
 from gossip.core.messages import Ack, Gossip, Ping, Progress, Rumor, StateRequest
 from gossip.core.peer import Peer
 from gossip.faults.world import KillTrainer
-from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.checkers import Panel, Violation
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
@@ -222,11 +221,10 @@ def test_s12_one_that_waits_for_a_donor_whose_connection_closed_is_caught() -> N
 
 def test_a_trainer_that_dies_soon_after_each_start_is_buried_each_time_at_its_own_word() -> None:
     again_and_again = tuple(KillTrainer(3, 4.0 + 0.6 * i, 0.05) for i in range(4))
-    outcome = run(
+    outcome = assert_sound(
         Schedule(
             2, peers=4, faults=again_and_again, active_s=8.0, duration_s=14.0, start_timeout_s=6.0
         )
     )
-    assert outcome.violation is None, outcome.violation
     assert outcome.struck["kill_trainer"] == 4
     assert outcome.reports["dead"] >= 3 * 4 - 1

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from checked_swarm import assert_sound
 from test_checkers_waiting import QUICK, Faulty
 
 from gossip.core.events import Effect, Report
@@ -92,8 +93,7 @@ def test_s14_a_result_of_one_that_is_passed_over_is_caught() -> None:
 
 
 def test_a_server_that_keeps_its_results_is_judged_and_all_is_sound() -> None:
-    outcome = run(KEEPING)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(KEEPING)
     assert outcome.judged_by["OmissionsFollowTheCommits"] > 50
     assert outcome.reports["passed_over"]
     assert outcome.reports["serves_again"]

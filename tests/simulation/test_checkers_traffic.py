@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
-from checked_swarm import checked_swarm, show, tamper
+from checked_swarm import assert_sound, checked_swarm, show, tamper
 from test_checkers_gossip import caught, each, watched
 from test_world import reset_link
 
@@ -35,7 +35,6 @@ from gossip.core.messages import (
 from gossip.core.peer import Peer
 from gossip.core.settings import MembershipSettings
 from gossip.faults.world import Reset
-from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.checkers import Checker, Panel, RunConditions, Violation
 from gossip_lab.simulation.checkers.liveness.pushing import PushesToAll
 from gossip_lab.simulation.checkers.traffic.answers import (
@@ -273,6 +272,5 @@ def test_seed_2088_connections_that_break_often_do_not_fill_the_network_with_que
     schedule = Schedule(
         1, peers=5, topology=topology, faults=(Reset(0.1, 2.0, 3.0),), active_s=5.0, duration_s=5.0
     )
-    outcome = run(replace(schedule, probe_interval_s=1.0))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(schedule, probe_interval_s=1.0))
     assert outcome.counts["reset"] > 30

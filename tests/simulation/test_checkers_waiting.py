@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checked_swarm import checked_swarm
+from checked_swarm import assert_sound, checked_swarm
 from impatient import as_it_was
 from test_checkers_gossip import caught
 
@@ -98,8 +98,7 @@ def test_l2_waiting_for_one_that_holds_a_refused_result_is_caught() -> None:
 
 
 def test_servers_that_refuse_results_and_say_whose_are_sound() -> None:
-    outcome = run(BYZANTINE)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(BYZANTINE)
     assert outcome.reports["refused_result"]
     assert outcome.judged_by["AccusesByExperience"]
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 
 from gossip.faults.kinds import Restart
-from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules.schedule import Schedule
 
 SEEDS = effort(4, 200)
@@ -44,6 +44,5 @@ def killed_around_a_joiner(seed: int) -> Schedule:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_fresh_weights_never_become_the_model_of_the_swarm(seed: int) -> None:
-    outcome = run(killed_around_a_joiner(seed))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(killed_around_a_joiner(seed))
     assert outcome.judged["S19"]

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from checked_swarm import peer_swarm, toy_trainers
+from checked_swarm import assert_sound, peer_swarm, toy_trainers
 from effort import effort
 
 from gossip.core.events import Halt
@@ -14,7 +14,7 @@ from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.faults.kinds import ByzantineFault, Crash, Restart
 from gossip.faults.world import CrashBroadcast, Leave, Loss, Partition
-from gossip_lab.simulation.campaign.play import SimulationResult, run
+from gossip_lab.simulation.campaign.play import SimulationResult
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 
@@ -24,9 +24,7 @@ SEEDS = effort((1,), (1, 2, 3, 4))
 def played(**schedule: Any) -> SimulationResult:
     """Under every checker: S8 one commit a round, S11 samples, L1 all see all, L4 all contribute,
     L5 one history in the end."""
-    outcome = run(Schedule(**schedule).checked())
-    assert outcome.violation is None, outcome.violation
-    return outcome
+    return assert_sound(Schedule(**schedule).checked())
 
 
 @pytest.mark.parametrize("seed", SEEDS)

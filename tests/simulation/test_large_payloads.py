@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 
 from gossip.core import Effect, PeerId, Report, Send
@@ -71,8 +72,9 @@ def test_without_a_fault_large_updates_are_all_in_every_commit(
 ) -> None:
     bytes_per_s, copies_per_s = speed
     large = FAST if bytes_per_s == 1000.0 else lasting(LOOKED_AT_S)
-    outcome = run(replace(large, peers=peers, bytes_per_s=bytes_per_s, copies_per_s=copies_per_s))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(
+        replace(large, peers=peers, bytes_per_s=bytes_per_s, copies_per_s=copies_per_s)
+    )
     assert outcome.judged["L8"] > 0
 
 
@@ -84,10 +86,9 @@ def test_nor_where_answers_wait_behind_payloads(peers: int, bytes_per_s: float) 
     """Links share their cables: pings wait in the same queues,
     and are sent again when they are lost there."""
     large = lasting(LOOKED_AT_S)
-    outcome = run(
+    outcome = assert_sound(
         replace(large, peers=peers, shards=(8,) * peers, bytes_per_s=bytes_per_s, queue_s=0.6)
     )
-    assert outcome.violation is None, outcome.violation
     assert outcome.judged["L8"] > 0
     assert outcome.counts["delayed"] > 0
 
@@ -104,12 +105,11 @@ HICCUPS = hiccups(0.28, 10.0)
 def test_a_server_that_is_busy_with_what_has_come_does_not_hand_on(
     faults: tuple[Hang, ...],
 ) -> None:
-    outcome = run(
+    outcome = assert_sound(
         replace(
             LARGE, peers=4, shards=(8,) * 4, bytes_per_s=30.0, link_timeout_s=2.0, faults=faults
         )
     )
-    assert outcome.violation is None, outcome.violation
     assert "attempt" not in outcome.reports
 
 
@@ -124,8 +124,7 @@ def test_within_a_host_it_does_for_the_others_go_on_without_it_sooner() -> None:
         faults=(Hang(1, None, 0.8, 9.0),),
     )
     for seed in range(1, effort(2, 5)):
-        outcome = run(replace(stopped, seed=seed))
-        assert outcome.violation is None, outcome.violation
+        outcome = assert_sound(replace(stopped, seed=seed))
         assert outcome.reports["attempt"] > 0
 
 
@@ -136,14 +135,12 @@ def test_nor_where_shards_decide_together(seed: int) -> None:
     together = replace(
         LARGE, seed=seed, peers=6, shards=(4, 4, 4), aggregator="geometric_median", bytes_per_s=40.0
     )
-    outcome = run(together)
-    assert outcome.violation is None, outcome.violation
+    assert_sound(together)
 
 
 def test_a_first_answer_that_has_no_link_yet_leaves_time_for_the_second() -> None:
     """The second one waits behind payloads, which began to move after the first ping."""
-    outcome = run(generate(1561))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(generate(1561))
 
 
 @pytest.mark.parametrize(
@@ -168,8 +165,7 @@ def test_nor_where_some_of_the_peers_are_behind_a_slow_link(
 
     monkeypatch.setattr(play, "Network", two_hosts)
     time_s = LOOKED_AT_S if bytes_per_s == 100.0 else effort(100.0, 200.0)  # of so many rounds
-    outcome = run(replace(lasting(time_s), peers=peers, shards=(8,) * peers))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(lasting(time_s), peers=peers, shards=(8,) * peers))
     assert outcome.judged["L8"] > 0
 
 
@@ -186,16 +182,14 @@ def test_one_that_was_stopped_asks_for_the_rounds_that_it_has_missed(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     no_fork_is_excused(monkeypatch)
-    outcome = run(replace(STOPPED, seed=seed))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(replace(STOPPED, seed=seed))
 
 
 @pytest.mark.parametrize("seed", effort([2, 7], [2, 3, 7, 8]))
 def test_two_that_part_while_a_result_is_on_its_way_come_together_again(seed: int) -> None:
     """Result and link end together; a transfer that had nearly come was then waited for for
     ever (L6)."""
-    outcome = run(replace(LARGE, seed=seed, bytes_per_s=30.0, faults=(Hang(1, None, 0.5, 9.0),)))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(replace(LARGE, seed=seed, bytes_per_s=30.0, faults=(Hang(1, None, 0.5, 9.0),)))
 
 
 DRAWN = [6651, 7624, 9808, 12042, 12188, 13931, 16664, 26931]
@@ -218,8 +212,7 @@ SELDOM = replace(LARGE, peers=4, shards=(8,) * 4, queue_s=0.6, bytes_per_s=30.0)
 
 @pytest.mark.parametrize("peers", effort([4], [4, 8]))
 def test_nor_where_payloads_come_after_computing_for_seconds(peers: int) -> None:
-    outcome = run(replace(SELDOM, peers=peers, shards=(8,) * peers, compute_s=(4.0, 4.1)))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(replace(SELDOM, peers=peers, shards=(8,) * peers, compute_s=(4.0, 4.1)))
 
 
 EIGHT = replace(LARGE, peers=8, shards=(8,) * 8, bytes_per_s=2.0, active_s=130.0, duration_s=130.0)
@@ -231,8 +224,7 @@ SLOW = effort(FIVE, EIGHT)
 
 def test_nor_where_links_need_minutes_for_a_round() -> None:
     """As it was: after a minute peers gave up on a server, and from then on on each one."""
-    outcome = run(effort(replace(EIGHT, peers=3), EIGHT))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(effort(replace(EIGHT, peers=3), EIGHT))
     assert outcome.judged["L8"] > 0
 
 
@@ -279,8 +271,7 @@ def test_a_server_that_crashes_or_hangs_costs_the_others_no_credit(
             attempts[peer] += isinstance(effect, Report) and effect.event == "attempt"
 
     slow = replace(slow, bytes_per_s=3.0, active_s=time_s, duration_s=time_s, faults=faults)
-    outcome = run(slow, [CountAttempts()])
-    assert outcome.violation is None, outcome.violation
+    assert_sound(slow, [CountAttempts()])
     away = {fault.peer for fault in faults}
     assert all(1 <= attempts[peer] < 15 for peer in range(slow.peers) if peer not in away)
 

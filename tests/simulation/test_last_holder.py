@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 
 from gossip.faults.kinds import Crash
@@ -27,8 +28,7 @@ LAST = Schedule(
 
 @pytest.mark.parametrize("seed", range(effort(2, 4)))
 def test_newcomers_stand_in_for_those_who_have_ended(seed: int) -> None:
-    outcome = run(replace(LAST, seed=seed))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(LAST, seed=seed))
     assert outcome.reports["joined"] >= 3
     assert outcome.rounds > 30
     assert outcome.judged["L4"] > 0
@@ -37,8 +37,7 @@ def test_newcomers_stand_in_for_those_who_have_ended(seed: int) -> None:
 def test_who_comes_in_vain_is_too_few() -> None:
     """One newcomer does not make a majority of four with the one that is left:
     both end, and say why."""
-    outcome = run(replace(LAST, joins_s=(6.0,)))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(LAST, joins_s=(6.0,)))
     assert outcome.judged["L10"] > 0
     assert outcome.reports["error"] == 2
 

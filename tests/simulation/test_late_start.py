@@ -9,7 +9,7 @@ from itertools import cycle, product
 from random import Random
 
 import pytest
-from checked_swarm import peer_swarm
+from checked_swarm import assert_sound, peer_swarm
 from effort import effort
 from test_joining import SEEDS
 
@@ -136,8 +136,7 @@ def test_a_late_peer_takes_the_weights_the_others_began_with_though_its_own_woul
 ) -> None:
     """The others begin after a second: what they said before is true no more. In their first round
     they say whose theirs are."""
-    outcome = run(replace(APART, faults=(late(0, at_s),), aggregator=aggregator).checked())
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(APART, faults=(late(0, at_s),), aggregator=aggregator).checked())
     assert outcome.rounds > 8
 
 
@@ -157,8 +156,7 @@ def test_whose_weights_all_await_may_die_before_it_gave_them_and_come_back_with_
         apart=True,
         faults=(Restart(0, None, 1.0, at_s),),
     )
-    outcome = run(again.checked())
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(again.checked())
     assert outcome.rounds > 8
 
 
@@ -181,8 +179,7 @@ def test_whose_weights_all_await_may_die_for_good_before_it_gave_them(
         apart=True,
         faults=(Crash(0, at_s=at_s),),
     )
-    outcome = run(gone.checked())
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(gone.checked())
     assert outcome.rounds > 8
     assert outcome.reports["no_state_found"] >= peers - 1
 
@@ -209,8 +206,7 @@ def test_a_liar_whose_weights_all_await_and_that_gives_none_is_passed_over(
         apart=True,
         faults=(NodeAttack(lie, (0,)),),
     )
-    outcome = run(lying.checked())
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(lying.checked())
     assert outcome.struck == {f"lie_{lie}": 1}
     assert outcome.rounds > 8
 
@@ -251,8 +247,7 @@ def at_the_start(seed: int) -> Schedule:
 @pytest.mark.parametrize("seed", range(effort(6, 400)))
 def test_whatever_befalls_the_first_moments_all_begin_with_the_same(seed: int) -> None:
     """L2 and L3: they do begin. S9 and L5: on one branch."""
-    outcome = run(at_the_start(seed))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(at_the_start(seed))
     assert outcome.rounds > 2
 
 
@@ -262,8 +257,7 @@ def test_a_fault_of_the_start_takes_place_when_a_round_has_ended_without_the_pee
 ) -> None:
     schedule = replace(APART, faults=(fault,)).checked()
     assert Schedule(1).with_plan(from_toml(schedule.plan.to_toml())) == schedule
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(schedule)
     assert outcome.struck == {name_of(fault): 1}
     assert outcome.rounds > 14
     assert run(replace(schedule, min_peers=0, start_timeout_s=8.5, patience_s=1.0)).struck == {}

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from checked_swarm import assert_sound
 from impatient import as_it_was
 
 from gossip.core.messages import PeerId
@@ -20,7 +21,7 @@ from gossip.faults.world import (
     NodeAttack,
     Partition,
 )
-from gossip_lab.simulation.campaign.play import circumstances, make_swarm, run
+from gossip_lab.simulation.campaign.play import circumstances, make_swarm
 from gossip_lab.simulation.checkers import RunConditions
 from gossip_lab.simulation.checkers.base import (
     FALSE_STATES,
@@ -59,8 +60,7 @@ def test_one_liar_of_any_kind_tells_its_lie_and_breaks_nothing(
         short = replace(short, joins_s=(4.5,))  # there are ids that nobody has as yet
     if lie == "usurper":
         short = replace(short, seed=2)  # in which its turn to serve comes
-    outcome = run(replace(short, faults=(NodeAttack(lie, (0,)), *RESTARTS)))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(short, faults=(NodeAttack(lie, (0,)), *RESTARTS)))
     assert outcome.struck[f"lie_{lie}"] == 1
 
 
@@ -68,10 +68,9 @@ def test_one_liar_of_any_kind_tells_its_lie_and_breaks_nothing(
     "lie", ["garbage", "huge", "replays", "flood", "false_suspicions", "wrong_size"]
 )
 def test_one_liar_breaks_nothing_in_gossip_rounds(lie: str) -> None:
-    outcome = run(
+    assert_sound(
         replace(SHORT, topology="random-k", shards=(8,), faults=(NodeAttack(lie, (0,)), *RESTARTS))
     )
-    assert outcome.violation is None, outcome.violation
 
 
 def test_most_lies_excuse_nothing_but_what_their_teller_holds_itself() -> None:
@@ -89,15 +88,13 @@ def test_most_lies_excuse_nothing_but_what_their_teller_holds_itself() -> None:
 
 
 def test_seed_0_hellos_do_not_beget_hellos_without_end() -> None:
-    outcome = run(
+    assert_sound(
         world(0, peers=4, active_s=1.0, duration_s=1.0, faults=(NodeAttack("flood", (0,)),))
     )
-    assert outcome.violation is None, outcome.violation
 
 
 def test_seed_1_who_left_a_round_with_a_commit_holds_it_when_it_comes_back() -> None:
-    outcome = run(world(1, peers=5, shards=(5, 3), faults=(NodeAttack("wrong_size", (1,)),)))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(world(1, peers=5, shards=(5, 3), faults=(NodeAttack("wrong_size", (1,)),)))
 
 
 OUTBID = Schedule(
@@ -140,8 +137,7 @@ def test_what_comes_of_a_life_and_a_farewell_that_were_invented_before_the_start
     """The faults were the checkers'. Who is told of a later life of a peer before the two have met
     answers that peer nothing, and is accused by it. Without whom a run has begun, as it was said to
     have left, comes in like a newcomer."""
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    assert_sound(schedule)
 
 
 def test_seed_63_one_who_suspects_everybody_does_not_keep_a_cut_swarm_busy_through_its_bridge():
@@ -157,8 +153,7 @@ def test_seed_63_one_who_suspects_everybody_does_not_keep_a_cut_swarm_busy_throu
         active_s=3.5,
         duration_s=3.5,
     )
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(schedule)
     assert outcome.counts["sent"] < 10_000
 
 
@@ -202,8 +197,7 @@ def test_seed_527_a_liar_that_offers_a_state_of_a_far_round_is_not_followed_ther
         compute_s=(0.46, 0.58),
         shards=(12,),
     )
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(schedule)
     # Of three the rule needs all to tolerate one: nobody is locked up.
     assert (outcome.reports.get("quarantined", 0), outcome.reports["restored"]) == (0, 1)
     assert outcome.rounds < 100

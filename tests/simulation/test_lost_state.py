@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from checked_swarm import assert_sound
 
 from gossip.faults.kinds import Restart
-from gossip_lab.simulation.campaign.play import circumstances, run
+from gossip_lab.simulation.campaign.play import circumstances
 from gossip_lab.simulation.checkers import every_checker
 from gossip_lab.simulation.checkers.safety.keeping import KeepsWhatWasHeld
 from gossip_lab.simulation.schedules.schedule import Schedule
@@ -25,8 +26,7 @@ def all_lost(peers: int, topology: str) -> Schedule:
 
 @pytest.mark.parametrize(("peers", "topology"), SWARMS)
 def test_when_all_who_had_the_state_are_lost_nobody_begins_anew(peers: int, topology: str) -> None:
-    outcome = run(all_lost(peers, topology))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(all_lost(peers, topology))
     assert outcome.reports["ready"] == peers, "at the start, and then no more"
     assert outcome.reports["error"] == peers
     assert "begun_anew" not in outcome.reports
@@ -36,8 +36,7 @@ def test_when_all_who_had_the_state_are_lost_nobody_begins_anew(peers: int, topo
 @pytest.mark.parametrize("peers", [2, 4])
 def test_one_that_is_left_gives_its_state_to_all(peers: int) -> None:
     schedule = all_lost(peers, "rolling")
-    outcome = run(replace(schedule, faults=schedule.faults[1:]))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(schedule, faults=schedule.faults[1:]))
     assert outcome.reports["ready"] == peers
     assert outcome.reports["restored"] >= peers - 1
 

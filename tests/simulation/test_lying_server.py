@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 from test_ending import run_to, swarm_that_ends
 
@@ -16,7 +17,6 @@ from gossip.faults.kinds import Crash, Hang, Restart
 from gossip.faults.world import HangServer, NodeAttack, Partition
 from gossip.inject.byzantine import ByzantinePeer, Instead, Letter
 from gossip.inject.message_attacks import LIES
-from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.observer import Observer
@@ -64,8 +64,7 @@ def test_a_server_that_lies_in_its_turns_is_locked_up_by_all_and_nobody_else_is(
     schedule = Schedule(
         7, peers=5, active_s=3.0, duration_s=3.0, compute_s=(0.02, 0.04), aggregator="suspicion"
     )
-    outcome = run(replace(schedule, faults=(NodeAttack(lie, (ATTACKER,)),)), [seen])
-    assert outcome.violation is None, outcome.violation
+    assert_sound(replace(schedule, faults=(NodeAttack(lie, (ATTACKER,)),)), [seen])
     assert seen.locked == {ATTACKER}
     # which may have missed that round, and taken over a state instead
     assert seen.by | {ATTACKER} == set(range(5))
@@ -97,8 +96,7 @@ def test_nobody_waits_for_a_timeout_since_a_server_has_lied(
     )
     # f counts who lies about states
     faults = (NodeAttack(lie, attackers), NodeAttack("kept_states", attackers))
-    outcome = run(replace(world, faults=faults, round_timeout_s=3.0), [seen])
-    assert outcome.violation is None, outcome.violation
+    assert_sound(replace(world, faults=faults, round_timeout_s=3.0), [seen])
     assert seen.longest_s < 0.7
 
 
@@ -114,8 +112,9 @@ def test_a_server_that_puts_the_dead_into_the_next_roster_again_is_not_followed(
         aggregator="median",
         joins_s=(9.0,) * 4,
     )
-    outcome = run(replace(schedule, faults=(NodeAttack("ghost_roster", (0,)), Crash(1, at_s=0.5))))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(
+        replace(schedule, faults=(NodeAttack("ghost_roster", (0,)), Crash(1, at_s=0.5)))
+    )
     assert outcome.struck["lie_ghost_roster"] == 1
     assert outcome.reports["refused_result"] > 20
     assert outcome.rounds > 60
@@ -127,11 +126,10 @@ def test_a_server_that_keeps_its_results_is_passed_over_and_costs_few_timeouts()
         7, peers=5, active_s=8.0, duration_s=8.0, compute_s=(0.02, 0.04), aggregator="suspicion"
     )
     seen = Verdicts()
-    outcome = run(
+    outcome = assert_sound(
         replace(schedule, faults=(NodeAttack("kept_results", (ATTACKER,)),), round_timeout_s=0.5),
         [seen],
     )
-    assert outcome.violation is None, outcome.violation
     assert outcome.reports["passed_over"] >= 4
     assert seen.locked == set()
     assert "suspected" not in outcome.reports
@@ -145,11 +143,10 @@ def test_a_server_that_tells_peers_different_results_is_locked_up_by_what_they_s
     schedule = Schedule(
         7, peers=peers, active_s=2.0, duration_s=2.0, compute_s=(0.02, 0.04), aggregator="suspicion"
     )
-    outcome = run(
+    assert_sound(
         replace(schedule, faults=(NodeAttack("two_results", (attacker,)),), round_timeout_s=0.5),
         [seen],
     )
-    assert outcome.violation is None, outcome.violation
     assert seen.locked == {attacker}
     assert any("different results" in reason for reason in seen.reasons)
 
@@ -185,11 +182,10 @@ def test_a_server_whose_different_results_all_look_right_is_locked_up_by_those_w
     schedule = Schedule(
         7, peers=peers, active_s=4.0, duration_s=4.0, compute_s=(0.02, 0.04), aggregator="suspicion"
     )
-    outcome = run(
+    assert_sound(
         replace(schedule, faults=(NodeAttack("two_results", (attacker,)),), round_timeout_s=0.5),
         [seen],
     )
-    assert outcome.violation is None, outcome.violation
     assert seen.locked == {attacker}
     assert all("different results" in reason for reason in seen.reasons)
 
@@ -262,8 +258,7 @@ shows it as it is to one that has slept through all that."""
 
 
 def test_who_wakes_up_may_be_shown_the_result_of_a_liar_that_the_others_have_refused() -> None:
-    outcome = run(SLEPT_THROUGH)
-    assert outcome.violation is None, outcome.violation
+    assert_sound(SLEPT_THROUGH)
 
 
 LEAPS = Schedule(
@@ -290,5 +285,4 @@ LEAPS = Schedule(
 
 
 def test_a_server_that_is_leapt_over_has_had_no_turn() -> None:
-    outcome = run(LEAPS)
-    assert outcome.violation is None, outcome.violation
+    assert_sound(LEAPS)

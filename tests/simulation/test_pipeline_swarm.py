@@ -7,6 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 
 from gossip.core import Peer
@@ -18,7 +19,7 @@ from gossip.faults import (
     NegatedGradients,
     Slow,
 )
-from gossip_lab.simulation.campaign.play import make_swarm, panel_of, run
+from gossip_lab.simulation.campaign.play import make_swarm, panel_of
 from gossip_lab.simulation.checkers import StagePanels
 from gossip_lab.simulation.schedules import Schedule, generate_pipeline
 from gossip_lab.simulation.world import Nemesis, StageTrainer, Swarm
@@ -177,8 +178,7 @@ def test_a_schedule_that_is_drawn_breaks_no_promise(seed: int, promise: str) -> 
     408: one of three was locked up, and another died."""
     schedule = generate_pipeline(seed)
     assert bool(schedule.audit) == (seed in (8, 45, 69, 377, 408))
-    result = run(schedule)
-    assert result.violation is None, result.violation
+    result = assert_sound(schedule)
     assert all(result.judged[each] for each in ("S20", "S22", "S23", promise))
 
 

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from checked_swarm import checked_swarm
+from checked_swarm import assert_sound, checked_swarm
 
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
@@ -33,8 +33,7 @@ send its update."""
 
 
 def test_an_ack_tells_that_a_peer_behind_a_new_link_is_the_one_that_was_there() -> None:
-    outcome = run(ONE_SIDED)
-    assert outcome.violation is None, outcome.violation
+    assert_sound(ONE_SIDED)
 
 
 BETWEEN_PAYLOADS = Schedule(
@@ -55,8 +54,7 @@ server of the next round then stands still for 6 s."""
 
 
 def test_one_that_wakes_up_asks_for_what_it_lacks_whatever_it_had_waited_for_before() -> None:
-    outcome = run(BETWEEN_PAYLOADS)
-    assert outcome.violation is None, outcome.violation
+    assert_sound(BETWEEN_PAYLOADS)
 
 
 def server_of(swarm: Swarm[Peer]) -> PeerId:
@@ -89,8 +87,7 @@ def test_s10_a_commit_that_only_a_newcomer_was_told_of_does_not_exist() -> None:
     """Seeds 1, 5: the server died when it had told the lowest peer alone, which was about to return
     to the roster. Nobody asks such a one, so the round was committed again without it."""
     faults = (CrashBroadcast(3.0, 0, 2.0), CrashBroadcast(6.0, 1, 2.0))
-    outcome = run(Schedule(1, peers=4, faults=faults, active_s=9.0, duration_s=12.0))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(Schedule(1, peers=4, faults=faults, active_s=9.0, duration_s=12.0))
     assert outcome.struck == {"crash_broadcast": 2}
 
 
@@ -108,8 +105,7 @@ def test_s10_a_server_that_stood_still_for_less_than_a_probe_interval_commits_no
         active_s=6.0,
         duration_s=8.0,
     )
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(schedule)
     assert outcome.struck == {"hang_server": 1}
 
 
@@ -131,5 +127,4 @@ def test_l2_the_pace_is_that_of_peers_that_run_and_are_not_sent_far_ahead_by_a_l
 def test_seed_20261267_who_comes_after_the_others_were_asked_is_asked_too() -> None:
     """Its round began at the attempt that the others had handed on, and the server waited for the
     update until its patience ended."""
-    outcome = run(generate(20261267))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(generate(20261267))

@@ -4,6 +4,7 @@ somebody has applied (S10), and nobody takes a state at the word of too few (S12
 from __future__ import annotations
 
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 from restart_waves import with_waves
 
@@ -121,13 +122,11 @@ SCHEDULES = {
 
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES)
 def test_s10_a_result_outlives_those_who_made_it(schedule: Schedule) -> None:
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    assert_sound(schedule)
 
 
 def test_s12_those_who_had_no_state_when_they_were_asked_vouch_for_one() -> None:
-    outcome = run(STATES_ONE_BY_ONE)
-    assert outcome.violation is None, outcome.violation
+    assert_sound(STATES_ONE_BY_ONE)
 
 
 @pytest.mark.parametrize("seed", range(effort(3, 600)))

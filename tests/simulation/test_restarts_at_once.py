@@ -5,9 +5,9 @@ life may have made (S10)."""
 from __future__ import annotations
 
 import pytest
+from checked_swarm import assert_sound
 
 from gossip.faults import CrashMidway, HangTrainer, KillTrainer, LateStart, Restart, Spike
-from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules.schedule import Schedule
 
 FIVE_OF_SIX = Schedule(
@@ -67,8 +67,7 @@ ONE_AFTER_THE_OTHER = Schedule(
 def test_l2_who_comes_back_is_asked_for_the_latest_attempt(schedule: Schedule) -> None:
     """Who was asked before it had a state was not asked again, and waited, with others that were
     back, in an earlier attempt for as long as a round may take: 4.00 s and 3.79 s of 3.65."""
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    assert_sound(schedule)
 
 
 THREE_OF_FOUR = Schedule(
@@ -99,6 +98,5 @@ state."""
 
 
 def test_who_comes_back_makes_no_second_result_of_the_round_that_it_had_made_one_of() -> None:
-    outcome = run(THREE_OF_FOUR)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(THREE_OF_FOUR)
     assert outcome.rounds > 15

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checked_swarm import checked_swarm
+from checked_swarm import assert_sound, checked_swarm
 from effort import effort
 from test_lying_server import Verdicts
 
@@ -17,7 +17,6 @@ from gossip.core.peer import Peer
 from gossip.faults.kinds import ByzantineFault, Crash, Restart
 from gossip.faults.plan import Fault
 from gossip.faults.world import HangServer, Leave, NodeAttack
-from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.observer import Observer
@@ -98,8 +97,7 @@ def test_every_promise_is_kept_though_those_fail_who_serve_most(faults: tuple[Fa
         duration_s=15.0,
     )
     seen = Turns()
-    outcome = run(replace(world, faults=faults).checked(), [seen])
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(world, faults=faults).checked(), [seen])
     assert outcome.rounds > 70
     assert min(seen.servers[peer] for peer in range(7)) > 0
     assert max(seen.servers[1], seen.servers[2]) > 1.5 * max(
@@ -113,6 +111,5 @@ def test_a_liar_that_serves_half_of_the_rounds_is_locked_up_and_nobody_else_is(l
     world = Schedule(
         7, peers=6, active_s=8.0, duration_s=8.0, compute_s=(0.02, 0.04), aggregator="suspicion"
     )
-    outcome = run(replace(world, server_weights="0:10", faults=(NodeAttack(lie, (0,)),)), [seen])
-    assert outcome.violation is None, outcome.violation
+    assert_sound(replace(world, server_weights="0:10", faults=(NodeAttack(lie, (0,)),)), [seen])
     assert seen.locked == {0}

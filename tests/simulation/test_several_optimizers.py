@@ -6,11 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 
 from gossip.core import Committed, Effect, PeerId, is_further
 from gossip.faults import Hang, Restart
-from gossip_lab.simulation import Schedule, generate, run
+from gossip_lab.simulation import Schedule, generate
 from gossip_lab.simulation.world import AnySwarm, Observer
 
 PEERS = 4
@@ -49,8 +50,7 @@ def test_who_has_missed_rounds_is_in_those_of_both_optimizers_again(
     seed: int, further_every: int
 ) -> None:
     records = CommitRecords()
-    outcome = run(schedule(seed, further_every), [records])
-    assert outcome.violation is None, outcome.violation
+    assert_sound(schedule(seed, further_every), [records])
     last = records.made[-2 * (further_every + 1) - 4 : -4]  # then peers begin to leave
     assert {named for _, named in last} == {tuple(range(PEERS))}
     assert sum(is_further(kind) for kind, _ in last) == 2
@@ -61,8 +61,7 @@ def test_drawn_faults_are_borne(seed: int) -> None:
     """201: those of two kinds were each too few for the rule, and lost all their rounds."""
     drawn = generate(seed, topology="rolling", aggregator="mean" if seed != 201 else None)
     drawn = replace(drawn, overlap=0, local_steps=1, fragments=1, stages=())
-    outcome = run(replace(drawn, further_every=(1, 3)[seed % 2] if seed != 201 else 1))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(replace(drawn, further_every=(1, 3)[seed % 2] if seed != 201 else 1))
 
 
 def test_some_schedules_have_two_optimizers() -> None:
@@ -72,5 +71,4 @@ def test_some_schedules_have_two_optimizers() -> None:
 def test_a_round_whose_shards_are_of_two_kinds_uses_no_samples() -> None:
     """One peer of nine lives on, with the result of one shard, and makes the other with the new
     lives of the rest, whose scripts are elsewhere."""
-    outcome = run(generate(26376))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(generate(26376))

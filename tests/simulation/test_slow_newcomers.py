@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 
 from gossip.faults.kinds import Hang
@@ -42,8 +43,7 @@ def test_newcomers_that_cannot_keep_up_cost_the_others_little(
     """Up to 80 bytes/s they are let in when the link is as fast as before: the others have 195
     rounds, as if nobody had come. From 100 bytes/s on they come in before that, and one that serves
     costs a round timeout: 159."""
-    outcome = run(behind(bytes_per_s))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(behind(bytes_per_s))
     assert outcome.reports["restored"] >= 2  # a transfer ends, however slow the link
     assert outcome.rounds > share * 74.0 / 0.37
     assert "paused" not in outcome.reports
@@ -95,8 +95,7 @@ def test_nobody_is_suspected_whose_link_is_full_of_what_another_newcomer_is_sent
 
 
 def test_newcomers_that_can_keep_up_come_in() -> None:
-    outcome = run(behind(2000.0))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(behind(2000.0))
     assert outcome.reports["restored"] == 2
     assert outcome.judged["L9"] >= 2
 
@@ -110,5 +109,4 @@ def test_l9_only_the_first_shard_says_who_is_in_the_next_round() -> None:
     schedule = replace(
         schedule, probe_interval_s=0.5, round_timeout_s=3.0, commit_log=8, faults=faults
     )
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    assert_sound(schedule)

@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 
 from gossip.faults.kinds import Crash, Hang, Restart
 from gossip.faults.world import HangServer, Loss, NodeAttack, Partition, SlowNode
-from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules.schedule import Schedule
 
 ALONE = Schedule(
@@ -29,8 +29,9 @@ ALONE = Schedule(
     effort([(0.3, 0.0), (2.5, 0.0001)], list(product((0.3, 1.0, 2.5), (0.0, 0.0001)))),
 )
 def test_a_lone_peer_that_was_stopped_trains_on(for_s: float, rule_s: float) -> None:
-    outcome = run(replace(ALONE, rule_s=rule_s, faults=(Hang(0, None, at_s=3.0, for_s=for_s),)))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(
+        replace(ALONE, rule_s=rule_s, faults=(Hang(0, None, at_s=3.0, for_s=for_s),))
+    )
     assert outcome.rounds > 17
     assert "attempt" not in outcome.reports  # there is nobody to hand on to
 
@@ -38,8 +39,9 @@ def test_a_lone_peer_that_was_stopped_trains_on(for_s: float, rule_s: float) -> 
 def test_the_last_survivor_that_was_stopped_trains_on() -> None:
     """Of two, one is enough: the roster shrinks to it."""
     faults = (Crash(1, at_s=2.0), Hang(0, None, at_s=5.0, for_s=1.5))
-    outcome = run(Schedule(2, peers=2, rule_s=0.0, faults=faults, active_s=8.0, duration_s=14.0))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(
+        Schedule(2, peers=2, rule_s=0.0, faults=faults, active_s=8.0, duration_s=14.0)
+    )
     assert outcome.rounds > 10
 
 
@@ -59,8 +61,7 @@ def test_s10_who_stood_still_between_spreading_its_commit_and_holding_it_holds_i
     }
     timing |= {"active_s": 4.934, "duration_s": 4.934, "round_timeout_s": 3.0}
     schedule = Schedule(925740, peers=2, rule_s=0.0, shards=(8,), faults=faults, **timing)
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(schedule)
     assert outcome.rounds > 40
 
 
@@ -76,8 +77,7 @@ def test_s13_seed_951346_a_server_that_slept_holds_its_commit_before_an_old_upda
     timing = {"compute_s": (0.46, 0.58), "delay_s": (0.0002, 0.001), "probe_interval_s": 1.0}
     timing |= {"active_s": 7.688, "duration_s": 7.688, "round_timeout_s": 3.0}
     schedule = Schedule(951346, peers=5, rule_s=0.0001, shards=(8,), faults=faults, **timing)
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(schedule)
     assert outcome.struck["hang_server"] == 1
 
 
@@ -103,8 +103,7 @@ def test_s10_seed_972407_who_stood_still_re_issues_a_commit_as_the_server_that_i
         "shards": (4, 4, 4),
         "piece_bytes": 4,
     }
-    outcome = run(Schedule(972407, peers=5, faults=faults, **timing, **median))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(Schedule(972407, peers=5, faults=faults, **timing, **median))
     assert outcome.struck["hang"] == 1
 
 
@@ -119,6 +118,5 @@ def test_all_who_were_stopped_at_once_lose_a_second_and_no_round_timeout(
         Hang(peer, None, at_s=3.0 + 0.01 * peer * seed, for_s=1.5) for peer in range(peers)
     )
     timing = {"active_s": 6.0, "duration_s": 14.0, "compute_s": (0.05, 0.1), "round_timeout_s": 8.0}
-    outcome = run(Schedule(seed, peers=peers, faults=hangs, **timing))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(Schedule(seed, peers=peers, faults=hangs, **timing))
     assert outcome.rounds > 95

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 
 from gossip.core import Contributed, Event, PeerId
@@ -38,15 +39,13 @@ def starving(peers: Sequence[PeerId], at_s: float, for_s: float, share: float = 
 @pytest.mark.parametrize("seed", range(effort(1, 100)))
 @pytest.mark.parametrize("peers", [(0, 1, 2), (1, 2), (1,)])
 def test_fresh_peers_that_starve_stay_on_one_branch(peers: tuple[PeerId, ...], seed: int) -> None:
-    outcome = run(replace(starving(peers, 0.06, 6.0), seed=seed))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(starving(peers, 0.06, 6.0), seed=seed))
     assert outcome.struck["starve"] == len(peers)
 
 
 def test_a_trainer_that_starves_is_fast_again_in_the_middle_of_its_work() -> None:
     seen = Contributions()
-    outcome = run(starving((1,), 2.0, 3.0, share=0.01), [seen])
-    assert outcome.violation is None, outcome.violation
+    assert_sound(starving((1,), 2.0, 3.0, share=0.01), [seen])
     assert not [at_s for at_s in seen.times if 3.0 < at_s < 5.0]
     assert [at_s for at_s in seen.times if 5.0 <= at_s < 6.0]
 
@@ -80,8 +79,7 @@ def test_what_starved_schedules_have_found(seed: int, monkeypatch: pytest.Monkey
     """188: shards of a round that is lost, of two kinds of steps, became the last aggregate (S11).
     245: a peer took a state from a million rounds ahead, and the others were played to there."""
     monkeypatch.setattr(strains, "STARVED_SHARE", 1.0)
-    outcome = run(generate(seed))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(generate(seed))
 
 
 @pytest.mark.xfail(strict=True, reason="a server has no lease: docs/limits.md")
@@ -99,5 +97,4 @@ def test_short_stops_of_a_server_leave_one_result_of_a_round(
 ) -> None:
     """Each stop is too short for the server to notice, and its links break."""
     quick = replace(FRESH, compute_s=(0.005, 0.03), rule_s=0.001, active_s=5.0, duration_s=8.0)
-    outcome = run(replace(quick, seed=seed, faults=stops))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(replace(quick, seed=seed, faults=stops))

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from checked_swarm import tamper
+from checked_swarm import assert_sound, tamper
 from effort import effort
 
 from gossip.core.events import Aggregate, Committed, Effect, Event
@@ -56,8 +56,7 @@ class Serving(Observer):
 
 @pytest.mark.parametrize("rule", CROSS_SHARD)
 def test_a_quiet_swarm_loses_no_round_and_takes_no_second_attempt(rule: str) -> None:
-    outcome = run(replace(QUIET, aggregator=rule))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(QUIET, aggregator=rule))
     assert not outcome.reports.get("attempt")
     assert not outcome.reports.get("lost_round")
     assert outcome.rounds >= 22
@@ -88,8 +87,7 @@ def test_a_server_that_dies_at_any_effect_of_a_step_breaks_no_promise(step: str)
 
 def test_a_server_that_hangs_is_handed_on() -> None:
     faults = tuple(HangServer(at_s, 1.0) for at_s in (1.0, 4.0))
-    outcome = run(replace(QUIET, active_s=7.0, duration_s=8.0, faults=faults))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(QUIET, active_s=7.0, duration_s=8.0, faults=faults))
     assert outcome.rounds >= 27
 
 
@@ -101,12 +99,11 @@ def test_a_server_that_hangs_is_handed_on() -> None:
     ),
 )
 def test_one_that_lies_to_the_other_servers_breaks_nothing(lie: str, rule: str) -> None:
-    outcome = run(
+    outcome = assert_sound(
         replace(
             QUIET, aggregator=rule, active_s=5.0, duration_s=5.0, faults=(NodeAttack(lie, (0,)),)
         )
     )
-    assert outcome.violation is None, outcome.violation
     assert outcome.struck[f"lie_{lie}"] == 1
     assert outcome.counts.get("lied", 0) + outcome.counts.get("withheld", 0) > 0, "it told no lie"
     assert outcome.judged_by["DecidesTogether"] > 50

@@ -7,10 +7,10 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from checked_swarm import assert_sound
 from effort import effort
 
 from gossip.faults.world import Trickle
-from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules.schedule import Schedule
 
 SMALL = Schedule(
@@ -34,13 +34,11 @@ def trickling(bytes_per_s: float, peers: int = 4) -> Schedule:
     effort([(3, 1.0), (4, 4.0), (4, 20.0)], list(product((3, 4, 8), (1.0, 4.0, 20.0)))),
 )
 def test_rounds_go_on_beside_a_peer_whose_payloads_trickle(peers: int, bytes_per_s: float) -> None:
-    outcome = run(trickling(bytes_per_s, peers))
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(trickling(bytes_per_s, peers))
     assert outcome.judged["L11"] > 0
     assert outcome.struck["trickle"] == 1
 
 
 def test_of_two_the_other_one_is_waited_for_once_it_is_slow_as_a_rule() -> None:
     """There is nobody else: three payloads in a row say that the link has become slower."""
-    outcome = run(replace(trickling(8.0, peers=2), seed=1))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(replace(trickling(8.0, peers=2), seed=1))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from checked_swarm import checked_swarm
+from checked_swarm import assert_sound, checked_swarm
 from effort import effort
 
 from gossip.faults.kinds import ByzantineFault, Crash, Hang, Restart
-from gossip_lab.simulation.campaign.play import reducer_of, run
+from gossip_lab.simulation.campaign.play import reducer_of
 from gossip_lab.simulation.checkers.trust.lengths import RuleKnowsUsualLengths
 from gossip_lab.simulation.schedules.generator import generate
 from gossip_lab.simulation.schedules.schedule import Schedule
@@ -37,8 +37,7 @@ def test_a_peer_with_a_runaway_scale_is_quarantined_beside_other_faults(
         active_s=20.0,
         duration_s=30.0,
     ).checked()
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(schedule)
     assert outcome.reports["quarantined"]
     assert outcome.judged_by["RuleKnowsUsualLengths"]
 
@@ -48,5 +47,4 @@ def test_a_peer_with_a_runaway_scale_is_quarantined_beside_other_faults(
     [seed for seed in range(effort(60, 1500)) if generate(seed).aggregator == "guarded_mean"],
 )
 def test_drawn_schedules_are_borne_under_the_default_rule(seed: int) -> None:
-    outcome = run(generate(seed))
-    assert outcome.violation is None, outcome.violation
+    assert_sound(generate(seed))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checked_swarm import checked_swarm
+from checked_swarm import assert_sound, checked_swarm
 from effort import effort
 
 from gossip.core.events import Send
@@ -15,7 +15,6 @@ from gossip.core.messages import PeerId, StateRequest
 from gossip.core.peer import Peer
 from gossip.faults.kinds import Restart
 from gossip.faults.world import PIECE_ATTACKS, STATE_ATTACKS, CrashMidway, NodeAttack
-from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.checkers import RunConditions, every_checker
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
@@ -40,12 +39,11 @@ def test_two_lying_donors_of_five_mislead_nobody_who_comes_back(lie: str, seed: 
         shards=(5, 3),
     )
     attackers = NodeAttack(lie, (0, 1 + seed % 3))
-    outcome = run(
+    outcome = assert_sound(
         replace(
             schedule, faults=(attackers, Restart(4, None, 0.3, 2.0), Restart(5, None, 0.1, 3.5))
         )
     )
-    assert outcome.violation is None, outcome.violation
     assert outcome.reports["restored"] >= 2
     assert "unattested_state" not in outcome.reports
     # for which a liar has to be the one that is asked to send its state
@@ -169,7 +167,7 @@ def test_a_taker_that_dies_on_the_way_begins_anew(effect: int) -> None:
         Restart(4, None, 0.2, 2.0),
         CrashMidway(4, 2.21, effect, 0.2),
     )
-    outcome = run(
+    outcome = assert_sound(
         Schedule(
             3,
             peers=6,
@@ -180,5 +178,4 @@ def test_a_taker_that_dies_on_the_way_begins_anew(effect: int) -> None:
             faults=faults,
         )
     )
-    assert outcome.violation is None, outcome.violation
     assert "unattested_state" not in outcome.reports

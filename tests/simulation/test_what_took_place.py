@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from checked_swarm import assert_sound
 from test_campaign import WORLD, played
 
 from gossip.faults.kinds import Crash
@@ -23,7 +24,6 @@ from gossip.faults.world import (
     SlowNode,
 )
 from gossip_lab.simulation.campaign.chart import Chart
-from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.world.nemesis import name_of
 
 
@@ -64,8 +64,7 @@ def test_a_queue_counts_as_full_only_when_a_message_was_dropped_for_it() -> None
 
 def test_a_node_with_more_to_do_than_it_has_time_for_is_gone_on_without_and_comes_back() -> None:
     schedule = replace(WORLD, faults=(SlowNode(1, 0.03, 1.0, 2.0),), active_s=3.5, duration_s=5.0)
-    outcome = run(schedule)
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(schedule)
     assert outcome.reports["skip"] > 0
 
 
@@ -80,8 +79,7 @@ def test_the_trace_says_of_every_message_that_did_not_arrive_why() -> None:
         NodeAttack("deaf", (2,)),
         NodeAttack("sign_flip", (1,)),
     )
-    outcome = run(replace(WORLD, faults=faults), [chart])
-    assert outcome.violation is None, outcome.violation
+    outcome = assert_sound(replace(WORLD, faults=faults), [chart])
     told = Counter(
         line.text.partition(":")[0] for line in chart.lines if line.what in ("lost", "altered")
     )
