@@ -364,8 +364,8 @@ def test_s8_one_hash_for_two_commits_is_caught() -> None:
     assert caught(swarm, "S8").text
 
 
-def test_s8_a_push_that_is_used_again_is_caught() -> None:
-    swarm = running("S8", topology="random_k")
+def test_s11_a_push_that_is_used_again_is_caught() -> None:
+    swarm = running("S11", topology="random_k")
     first: list[events.Payload] = []
 
     def same_rows(ask: Aggregate) -> tuple[Any, ...]:
@@ -375,7 +375,7 @@ def test_s8_a_push_that_is_used_again_is_caught() -> None:
         return tuple(row if row.peer == 0 else replace(row, payload=first[0]) for row in ask.rows)
 
     tamper(swarm, 0, swapped(Aggregate, rows=same_rows))
-    assert "went into" in caught(swarm, "S8").text
+    assert "what has arrived, and is its own" in caught(swarm, "S11").text
 
 
 def test_s9_replicas_that_differ_in_one_bit_are_caught() -> None:

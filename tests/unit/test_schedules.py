@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from itertools import pairwise
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -65,6 +65,15 @@ def is_strained(schedule: Schedule) -> bool:
     return schedule.peers < 4 or len({type(fault) for fault in schedule.faults}) < KINDS_MIN
 
 
+def of_kind(schedule: Schedule, *kinds: type) -> list[Any]:
+    return [fault for fault in schedule.faults if isinstance(fault, kinds)]
+
+
+def victims(schedule: Schedule, *kinds: type) -> set[Any]:
+    return {fault.peer for fault in of_kind(schedule, *kinds)}
+
+
+KILLS = (Crash, Leave, Restart, CrashMidway, KillTrainer)
 STRAINED = [schedule for schedule in DRAWN if is_strained(schedule)]
 MANY = [schedule for schedule in DRAWN if not is_strained(schedule)]
 
@@ -115,7 +124,7 @@ def test_in_some_schedules_hardly_anything_goes_wrong_and_payloads_or_peers_are_
     for schedule in STRAINED:
         schedule.checked()
     assert any(schedule.peers == 1 for schedule in STRAINED)
-    assert any(len(hung(schedule)) == schedule.peers > 1 for schedule in STRAINED)
+    assert any(len(victims(schedule, Hang)) == schedule.peers > 1 for schedule in STRAINED)
     assert any(not schedule.faults and schedule.bytes_per_s for schedule in STRAINED)
     assert any(not schedule.faults and schedule.copies_per_s for schedule in STRAINED)
     assert any(schedule.joins_s and isinstance(schedule.faults[0], Narrow) for schedule in STRAINED)
@@ -124,30 +133,15 @@ def test_in_some_schedules_hardly_anything_goes_wrong_and_payloads_or_peers_are_
     assert found >= {Trickle, Rewritten, Unreadable}
 
 
-def hung(schedule: Schedule) -> set[int]:
-    return {fault.peer for fault in schedule.faults if isinstance(fault, Hang)}
-
-
 def test_somebody_who_tells_the_truth_about_its_state_stays_up_all_the_time() -> None:
     for schedule in [*MANY, generate(85), generate(92)]:
-        attackers = {
-            p
-            for fault in schedule.faults
-            if isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
-            for p in fault.peers
-        }
-        mortal = {
-            fault.peer
-            for fault in schedule.faults
-            if isinstance(fault, Crash | Leave | Restart | CrashMidway | KillTrainer)
-        }
+        lies = [f for f in of_kind(schedule, NodeAttack) if f.lie in STATE_ATTACKS]
+        attackers, mortal = {p for lie in lies for p in lie.peers}, victims(schedule, *KILLS)
         assert len((mortal | attackers) - {"server"}) + ("server" in mortal) < schedule.peers
 
 
 def test_a_trainer_dies_once_or_again_and_again() -> None:
-    deaths = [
-        [fault for fault in schedule.faults if isinstance(fault, KillTrainer)] for schedule in MANY
-    ]
+    deaths = [of_kind(schedule, KillTrainer) for schedule in MANY]
     assert {len(killed) for killed in deaths} == {0, 1, 4}
     for killed in deaths:
         assert len({fault.peer for fault in killed}) < 2
@@ -160,11 +154,7 @@ NEEDS = RULES | CROSS_SHARD | {"guarded_mean": 3}
 
 
 def test_liars_meet_means_and_robust_rules_that_have_an_update_to_spare() -> None:
-    lied_to = [
-        schedule
-        for schedule in MANY
-        if any(isinstance(fault, ByzantineFault) for fault in schedule.faults)
-    ]
+    lied_to = [schedule for schedule in MANY if of_kind(schedule, ByzantineFault)]
     assert set(RULES) <= {schedule.aggregator for schedule in lied_to} <= set(NEEDS)
     assert all(NEEDS[schedule.aggregator] < schedule.peers for schedule in lied_to)
     others = [schedule for schedule in MANY if schedule not in lied_to]
@@ -177,10 +167,7 @@ def test_liars_meet_means_and_robust_rules_that_have_an_update_to_spare() -> Non
 def test_rules_have_enough_updates_when_those_are_gone_who_never_come_back() -> None:
     # for which multi_krum, which needs five, would have been drawn
     many = [*MANY, generate(881210)]
-    gone = [
-        (schedule, sum(isinstance(fault, Crash | Leave) for fault in schedule.faults))
-        for schedule in many
-    ]
+    gone = [(schedule, len(of_kind(schedule, Crash, Leave))) for schedule in many]
     assert all(NEEDS[schedule.aggregator] + lost <= schedule.peers for schedule, lost in gone)
     assert max(lost for schedule, lost in gone if lost < schedule.peers / 2) == 2
 
@@ -202,10 +189,7 @@ def test_a_fifth_of_the_schedules_is_of_a_situation_unless_something_was_asked_f
 
 
 def test_in_some_schedules_most_of_the_swarm_leaves_and_enough_stay() -> None:
-    left = [
-        (schedule, {fault.peer for fault in schedule.faults if isinstance(fault, Leave)})
-        for schedule in MANY
-    ]
+    left = [(schedule, victims(schedule, Leave)) for schedule in MANY]
     most = [
         schedule.peers - len(peers) for schedule, peers in left if len(peers) > schedule.peers / 2
     ]
@@ -214,11 +198,7 @@ def test_in_some_schedules_most_of_the_swarm_leaves_and_enough_stay() -> None:
 
 
 def test_a_tenth_of_the_schedules_begin_without_somebody_and_those_who_are_there_suffice() -> None:
-    begun = [
-        (s, [fault for fault in s.faults if isinstance(fault, StartFault)])
-        for s in MANY
-        if s.min_peers
-    ]
+    begun = [(s, of_kind(s, StartFault)) for s in MANY if s.min_peers]
     assert 0.07 < len(begun) / len(MANY) < 0.18
     assert {type(fault) for _, late in begun for fault in late} == {
         LateStart,
@@ -232,8 +212,7 @@ def test_a_tenth_of_the_schedules_begin_without_somebody_and_those_who_are_there
             == schedule.peers - len(late)
             >= max(schedule.peers // 2 + 1, NEEDS[schedule.aggregator])
         )
-        never = {fault.peer for fault in late if isinstance(fault, NeverStarts)}
-        gone = {f.peer for f in schedule.faults if isinstance(f, Crash | Leave)}
+        never, gone = victims(schedule, NeverStarts), victims(schedule, Crash, Leave)
         assert not never & {
             getattr(f, "peer", None) for f in schedule.faults if not isinstance(f, NeverStarts)
         }
@@ -262,20 +241,15 @@ def test_in_some_schedules_one_dies_hangs_or_is_cut_off_while_all_are_to_begin_w
         for (fault,) in first
     ]
     assert 0.4 < sum(lowest) / len(lowest) < 0.95
-    assert not any(
-        isinstance(fault, ByzantineFault) for schedule in made for fault in schedule.faults
-    )
+    assert not any(of_kind(schedule, ByzantineFault) for schedule in made)
 
 
 def test_in_some_schedules_those_who_are_left_are_no_majority_without_the_server_that_lies():
     made = [schedule for schedule in MANY if schedule.duration_s == BRIEF_S[1]]
     assert 0.5 * STANDING < len(made) / len(MANY) < 1.3 * STANDING
     for schedule in made:
-        away = {
-            f.peer
-            for f in schedule.faults
-            if isinstance(f, Crash | Restart) or (isinstance(f, HangTrainer) and f.for_s > 1.0)
-        }
+        hung = {f.peer for f in of_kind(schedule, HangTrainer) if f.for_s > 1.0}
+        away = victims(schedule, Crash, Restart) | hung
         assert schedule.aggregator != "mean"
         assert schedule.peers - len(away) <= schedule.peers // 2 + 1
 
@@ -320,14 +294,9 @@ def test_fewer_peers_leave_the_kinds_and_times_of_the_faults_as_they_were() -> N
 
 def test_a_minority_is_gone_for_good_and_somebody_lives_through_it_all() -> None:
     for schedule in MANY:
-        gone = [f for f in schedule.faults if isinstance(f, Crash | Leave)]
-        if len({f.peer for f in gone if isinstance(f, Leave)}) > schedule.peers / 2:
+        gone, killed = of_kind(schedule, Crash, Leave), victims(schedule, *KILLS)
+        if len(victims(schedule, Leave)) > schedule.peers / 2:
             continue  # most leave in one moment, as they may
-        killed = {
-            f.peer
-            for f in schedule.faults
-            if isinstance(f, Crash | Leave | Restart | CrashMidway | KillTrainer)
-        }
         servers = sum(
             1
             for f in schedule.faults

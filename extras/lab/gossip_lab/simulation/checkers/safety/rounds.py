@@ -13,9 +13,7 @@ from gossip.core import (
     Committed,
     Hello,
     Inspection,
-    Payload,
     PeerId,
-    Push,
     Received,
     Report,
     Restore,
@@ -42,7 +40,7 @@ from gossip_lab.simulation.checkers.watching import (
 )
 from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 
-RECENT_PUSHES = 512
+OFFERS_KEPT = 512
 FORKS_AFTER_S = 6.5
 """Two round timeouts and the messages between them. After this time since the network was uneven,
 no second commit of a round appears. A peer that was paused goes from attempt to attempt until a
@@ -171,43 +169,6 @@ class AppliedOnce(Checker):
 def _is_same(a: Commit, b: Commit) -> bool:
     """Whether the commits differ in nothing but the attempt under which they were sent."""
     return a is b or replace(a, attempt=b.attempt) == b
-
-
-class UsedOnce(Checker):
-    """S8, of gossip rounds: no push goes into two aggregates of one life, however often it
-    arrives."""
-
-    invariant = "S8"
-    needs = "gossip"
-    _arrived = PerLife(dict[int, tuple[Payload, tuple[PeerId, int, str, int]]])
-    _used = PerLife(dict[tuple[PeerId, int, str, int], int])
-
-    @on_event
-    def record_push(self, event: Received, push: Push) -> None:
-        if event.payload is not None:
-            arrived = self._arrived
-            # The payload is kept too, or another one could get its id.
-            arrived[id(event.payload)] = (
-                event.payload,
-                (event.sender, event.incarnation, push.what, push.round_id),
-            )
-            keep_latest(arrived, RECENT_PUSHES)
-
-    @on_effect
-    def judge_rows(self, ask: Aggregate) -> None:
-        used = self._used
-        for row in ask.rows:
-            _, push = self._arrived.get(id(row.payload), (None, None))
-            if push is None:
-                continue  # the own row
-            sender, _, what, round_id = push
-            self.demand(
-                push not in used,
-                f"peer {sender}'s {what} of round {round_id} goes into round {ask.round_id} and "
-                f"went into {used.get(push)}",
-            )
-            used[push] = ask.round_id
-            keep_latest(used, RECENT_PUSHES)
 
 
 PARAMETERS, AGREED = "parameters", "roster, trust or data cursor"
@@ -369,7 +330,7 @@ class OneHistory(Checker):
     def judge_offer(self, send: Send, update: Update) -> None:
         key, offered = (update.round_id, update.shard, update.parent), self._offered
         before, offered[key] = offered.get(key, 0), update.attempt
-        keep_latest(offered, RECENT_PUSHES)
+        keep_latest(offered, OFFERS_KEPT)
         if update.attempt < before:
             raise self.violated(
                 f"goes back to attempt {update.attempt} of round {update.round_id}, shard "
