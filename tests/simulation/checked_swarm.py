@@ -42,6 +42,11 @@ class OnEffect(Observer):
         self._act(peer, effect)
 
 
+def core_settings(n: int, seed: int, **fields: Any) -> CoreSettings:
+    """Return the settings of a run of ``n`` peers."""
+    return CoreSettings(b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), **fields)
+
+
 def peer_swarm(
     settings: CoreSettings,
     make_trainer: Callable[[PeerId, int], ToyTrainer],
@@ -105,11 +110,9 @@ def checked_swarm(
     )
     trust = TrustSettings(quarantine_rounds=quarantine_rounds, parole_rounds=8)
     membership = MembershipSettings(probe_interval_s=probe_interval_s)
-    settings = CoreSettings(
-        b"run-id!!",
-        b"lineage!",
-        seed=seed,
-        peers=tuple(range(n)),
+    settings = core_settings(
+        n,
+        seed,
         f=f,
         rounds=rounds,
         trust=trust,

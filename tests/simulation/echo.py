@@ -13,7 +13,8 @@ from gossip_lab.simulation.world.network import Network
 
 
 class Echo:
-    """``extra`` are effects for its next event, ``limit`` the size that a payload must have."""
+    """``extra`` are effects for its next event, ``limit`` the size that a payload must have,
+    ``pinging`` whether it goes on."""
 
     def __init__(self, peer: PeerId, incarnation: int, n: int) -> None:
         self.peer, self.incarnation, self.n = peer, incarnation, n
@@ -22,6 +23,7 @@ class Echo:
         self.token = 0
         self.extra: list[Effect] = []
         self.limit: int | None = None
+        self.pinging = True
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         self.seen.append((now, event))
@@ -30,7 +32,7 @@ class Echo:
         match event:
             case events.Started():
                 return [*[events.Connect(peer, *address(peer)) for peer in others], *self.tick(now)]
-            case events.TimerFired(token) if token == self.token:
+            case events.TimerFired(token) if token == self.token and self.pinging:
                 self.sent_at[token] = now
                 return [
                     *extra,
@@ -47,8 +49,12 @@ class Echo:
         self.token += 1
         return [events.SetTimer(self.token, now + 0.01)]
 
-    def of(self, kind: type, since: float = 0.0) -> list[tuple[float, Event]]:
+    def of(self, kind: type, since: float = 0.0) -> list[tuple[float, Any]]:
         return [(at, event) for at, event in self.seen if isinstance(event, kind) and at >= since]
+
+    def received(self, sender: PeerId | None = None, since: float = 0.0) -> list[tuple[float, Any]]:
+        found = self.of(events.Received, since)
+        return [(at, event) for at, event in found if sender in (None, event.sender)]
 
 
 def echo_swarm(

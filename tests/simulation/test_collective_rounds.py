@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
-from checked_swarm import peer_swarm, toy_trainers
+from checked_swarm import core_settings, peer_swarm, toy_trainers
 from effort import effort
 
 from gossip.core import Event, events
 from gossip.core.messages import Collected, PeerId
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.settings import RoundSettings
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.toy_payloads import bytes_of_state, packed_of
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
@@ -79,11 +79,9 @@ def _by_step(collected: tuple[Collected, ...]) -> dict[int, list[PeerId]]:
 
 
 def swarm_of_callers(n: int, seed: int, f: int = 0, **options: Any) -> Swarm[Peer]:
-    settings = CoreSettings(
-        b"run-id!!",
-        b"lineage!",
-        seed=seed,
-        peers=tuple(range(n)),
+    settings = core_settings(
+        n,
+        seed,
         f=f,
         rounds=RoundSettings(round_timeout_s=4.0),
     )

@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from checked_swarm import peer_swarm, toy_trainers
+from checked_swarm import core_settings, peer_swarm, toy_trainers
 from effort import effort
 
 from gossip.core.events import Halt, PeerEnded, Received
 from gossip.core.messages import Gossip, Hello, PeerId
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.settings import RoundSettings
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
@@ -36,9 +36,7 @@ def swarm_that_ends(
     wanted = RoundSettings(
         **{"round_timeout_s": 2.0, "linger_s": LINGER_S, "quorum_timeout_s": QUORUM_S, **rounds}
     )
-    settings = CoreSettings(
-        b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), f=f, rounds=wanted
-    )
+    settings = core_settings(n, seed, f=f, rounds=wanted)
     ends = {peer: None if peer in endless else ROUNDS for peer in range(n)}
     return peer_swarm(settings, toy_trainers(seed, rounds=ends, snapshot_s=snapshot_s), topology)
 

@@ -10,13 +10,14 @@ from functools import cache
 from typing import Any
 
 import pytest
+from checked_swarm import core_settings
 
 from gossip.core import Envelope, Payload
 from gossip.core.events import AddressLearned, Halt, LedgerRequest, PeerEnded, Prepared
 from gossip.core.lifecycle.exit_codes import QUORUM_LOST
 from gossip.core.messages import Hello, PeerId
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.settings import RoundSettings
 from gossip.inject import OutMessage
 from gossip.topologies import load
 from gossip_lab.simulation.world.driver import Swarm, address
@@ -62,11 +63,9 @@ def swarm_of(
     topology: str = "rolling",
 ) -> Swarm[Peer]:
     """Of the ``n`` peers of the run ``started`` are there from the start."""
-    settings = CoreSettings(
-        b"run-id!!",
-        b"lineage!",
-        seed=SEED,
-        peers=tuple(range(n)),
+    settings = core_settings(
+        n,
+        SEED,
         f=f,
         rounds=rounds or RoundSettings(),
     )

@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
+from checked_swarm import core_settings
 from effort import effort
 
 from gossip.core.events import Payload
 from gossip.core.ledger.chain import genesis
 from gossip.core.messages import Commit, Envelope, Hello, Message, PeerId, Update
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.settings import RoundSettings
 from gossip.inject.byzantine import OutMessage
 from gossip.topologies import load
 from gossip_lab.simulation.campaign.play import had_round
@@ -39,9 +40,7 @@ def swarm_of(
     quorum, on_minority = policy
     wanted = RoundSettings(quorum=quorum, on_minority=on_minority, round_timeout_s=3.0, **rounds)
     needed = {"f": f, "updates_for": (1, 3)} if f else {}
-    settings = CoreSettings(
-        b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=wanted, **needed
-    )
+    settings = core_settings(n, seed, rounds=wanted, **needed)
     settings, made = replace(settings, begin_anew=begin_anew), list[Swarm[Peer]]()
     plan, folder = load("rolling"), {peer: address(peer, 0) for peer in range(n)}
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from checked_swarm import assert_sound, peer_swarm, toy_trainers
+from checked_swarm import assert_sound, core_settings, peer_swarm, toy_trainers
 from effort import effort
 
 from gossip.core.events import Halt
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.settings import RoundSettings
 from gossip.faults.kinds import ByzantineFault, Crash, Restart
 from gossip.faults.world import CrashBroadcast, Leave, Loss, Partition
 from gossip_lab.simulation.campaign.play import SimulationResult
@@ -95,9 +95,7 @@ def test_newcomers_take_part_in_gossip_rounds(topology: str) -> None:
 def elastic_swarm(seed: int, n: int, room: int, *, f: int = 0, **rounds: Any) -> Swarm[Peer]:
     """With a folder of addresses."""
     wanted = RoundSettings(**{"round_timeout_s": 2.0, **rounds})
-    settings = CoreSettings(
-        b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), room=room, f=f, rounds=wanted
-    )
+    settings = core_settings(n, seed, room=room, f=f, rounds=wanted)
     return peer_swarm(settings, toy_trainers(seed, compute_s=(0.1, 0.12), rounds=120))
 
 

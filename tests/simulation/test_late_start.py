@@ -9,14 +9,14 @@ from itertools import cycle, product
 from random import Random
 
 import pytest
-from checked_swarm import assert_sound, peer_swarm
+from checked_swarm import assert_sound, core_settings, peer_swarm
 from effort import effort
 from test_joining import SEEDS
 
 from gossip.core.events import Payload
 from gossip.core.messages import Envelope, Hello, PeerId
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.settings import RoundSettings
 from gossip.faults.kinds import Crash, Hang, Restart
 from gossip.faults.plan import Fault, from_toml
 from gossip.faults.start import LateStart, LateTrainer, NeverStarts
@@ -46,9 +46,7 @@ def swarm_of_four(
     """
     wanted = RoundSettings(min_peers=3, patience_s=1.0, round_timeout_s=2.0)
     needed = {"f": f, "updates_for": (1, 3)} if f else {}
-    settings = CoreSettings(
-        b"run-id!!", b"lineage!", seed=seed, peers=(0, 1, 2, 3), rounds=wanted, **needed
-    )
+    settings = core_settings(4, seed, rounds=wanted, **needed)
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         late = {"prepare_s": prepare_s} if peer == LATE and prepare_s is not None else {}

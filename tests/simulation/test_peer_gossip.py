@@ -6,19 +6,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checked_swarm import peer_swarm, toy_trainers
+from checked_swarm import core_settings, peer_swarm, toy_trainers
 
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, RoundSettings
+from gossip.core.settings import RoundSettings
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 
 def gossip_swarm(n: int, seed: int, topology: str = "random_k", **trainer: Any) -> Swarm[Peer]:
     rounds = RoundSettings(round_timeout_s=2.0)
-    settings = CoreSettings(
-        b"run-id!!", b"lineage!", seed=seed, peers=tuple(range(n)), rounds=rounds
-    )
+    settings = core_settings(n, seed, rounds=rounds)
     return peer_swarm(settings, toy_trainers(seed, **trainer), topology)
 
 

@@ -55,6 +55,14 @@ def recorded_swarm(folder: Path, topology: str, seed: int = 5, n: int = 4) -> Sw
     )
 
 
+def recording(path: Path, kind: type[Peer] = Peer) -> RecordingCore:
+    """One of two peers, that records its life."""
+    settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
+    core = kind(0, 0, settings, load("rolling"), control="c", bulk="b")
+    header = recorder.Header(0, 0, settings, "rolling", "c", "b", (), CODE)
+    return RecordingCore(core, header, path)
+
+
 @pytest.fixture(scope="module")
 def life(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recording of a peer in a quiet swarm."""
@@ -136,10 +144,7 @@ def test_a_recording_that_was_cut_off_anywhere_replays_up_to_the_cut(
 
 
 def test_an_event_that_kills_the_core_is_the_last_thing_in_its_recording(tmp_path: Path) -> None:
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.Header(0, 0, settings, "rolling", "c", "b", (), CODE)
-    peer = Peer(0, 0, settings, load("rolling"), control="c", bulk="b")
-    core = RecordingCore(peer, header, tmp_path / "life.msgpack")
+    core = recording(tmp_path / "life.msgpack")
     core.handle(events.Started(), 1.0)
     # an age that cannot be computed with
     fatal = events.TrainerProgress(1, None)  # type: ignore[arg-type]
@@ -162,11 +167,7 @@ def test_an_event_is_in_the_recording_before_the_core_hears_it(tmp_path: Path) -
             killed.write_bytes(path.read_bytes())  # what is on the disk if this call never ends
             return super().handle(event, now)
 
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.Header(0, 0, settings, "rolling", "c", "b", (), CODE)
-    core = RecordingCore(
-        Looping(0, 0, settings, load("rolling"), control="c", bulk="b"), header, path
-    )
+    core = recording(path, Looping)
     core.handle(events.Started(), 1.0)
     core.handle(events.TrainerProgress(1, 0.0), 1.5)
 
@@ -178,13 +179,7 @@ def test_an_event_is_in_the_recording_before_the_core_hears_it(tmp_path: Path) -
 def test_addresses_learnt_from_outside_the_protocol_are_part_of_the_recording(
     tmp_path: Path,
 ) -> None:
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.Header(0, 0, settings, "rolling", "c", "b", (), CODE)
-    core = RecordingCore(
-        Peer(0, 0, settings, load("rolling"), control="c", bulk="b"),
-        header,
-        tmp_path / "life.msgpack",
-    )
+    core = recording(tmp_path / "life.msgpack")
     core.handle(events.Started(), 1.0)
     assert core.handle(events.AddressLearned(1, "c1", "b1", 0), 1.5) == [
         events.Connect(1, "c1", "b1")
@@ -218,11 +213,7 @@ def test_recording_never_stands_in_the_way_of_the_core(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_ends_the_recording_and_says_so() -> None:
-    settings = CoreSettings(b"run-id!!", b"lineage!", seed=1, peers=(0, 1))
-    header = recorder.Header(0, 0, settings, "rolling", "c", "b", (), CODE)
-    core = RecordingCore(
-        Peer(0, 0, settings, load("rolling"), control="c", bulk="b"), header, Path("/dev/full")
-    )
+    core = recording(Path("/dev/full"))
     first = core.handle(events.Started(), 1.0)
     assert [e.fields["message"] for e in first if isinstance(e, events.Report)] == [
         "the recording full ends here: [Errno 28] No space left on device"

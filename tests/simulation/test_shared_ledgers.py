@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checked_swarm import peer_swarm, toy_trainers
+from checked_swarm import core_settings, peer_swarm, toy_trainers
 
 from gossip.core.ledger import Ledger
 from gossip.core.peer import Peer
-from gossip.core.settings import CoreSettings, TrustSettings
+from gossip.core.settings import TrustSettings
 from gossip_lab.simulation.world import SharedLedgers
 from gossip_lab.simulation.world.driver import Swarm
 
@@ -20,11 +20,9 @@ N, ROUNDS, BYZANTINE, SLOW, RESTARTED = 6, 60, 4, 5, 2
 
 def swarm_of(ledgers: SharedLedgers | None) -> Swarm[Peer]:
     """Peers of which one sends updates that are not finite, one is slow, and one restarts."""
-    settings = CoreSettings(
-        b"run-id!!",
-        b"lineage!",
-        seed=3,
-        peers=tuple(range(N)),
+    settings = core_settings(
+        N,
+        3,
         f=1,
         trust=TrustSettings(quarantine_rounds=12, parole_rounds=8),
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from checked_swarm import OnEffect
+from echo import echo_swarm
 
 from gossip.core import events
 from gossip.core.events import Effect, Event
-from gossip.core.messages import Gossip, Ping, Rumor
+from gossip.core.messages import Gossip, Rumor, Update
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.network import LinkModel, Network
 from gossip_lab.simulation.world.toy_model import OWN_BYTES
@@ -16,52 +19,8 @@ from gossip_lab.simulation.world.toy_payloads import digest_of, payload_of
 from gossip_lab.simulation.world.toy_trainer import ToyTrainer
 
 
-class Scripted:
-    """Connects to everybody, pings everybody every 10 ms, and remembers what happened."""
-
-    def __init__(self, peer: int, incarnation: int, n: int) -> None:
-        self.peer, self.incarnation, self.n = peer, incarnation, n
-        self.seen: list[tuple[float, Event]] = []
-        self.token = 0
-        self.extra: list[Effect] = []
-        self.pinging = True
-
-    def handle(self, event: Event, now: float) -> list[Effect]:
-        self.seen.append((now, event))
-        extra, self.extra = self.extra, []
-        match event:
-            case events.Started():
-                others = [p for p in range(self.n) if p != self.peer]
-                return [events.Connect(p, *address(p)) for p in others] + self.tick(now)
-            case events.TimerFired() if self.pinging:
-                return (
-                    extra
-                    + [
-                        events.Send(p, Ping(self.token, p, ()))
-                        for p in range(self.n)
-                        if p != self.peer
-                    ]
-                    + self.tick(now)
-                )
-            case _:
-                return extra
-
-    def tick(self, now: float) -> list[Effect]:
-        self.token += 1
-        return [events.SetTimer(self.token, now + 0.01)]
-
-    def of(self, kind: type, since: float = 0.0) -> list[tuple[float, Event]]:
-        return [(at, event) for at, event in self.seen if isinstance(event, kind) and at >= since]
-
-
-def swarm_of(
-    n: int = 3, seed: int = 1, network: Network | None = None, **options: object
-) -> Swarm[Scripted]:
-    return Swarm(lambda peer, life: Scripted(peer, life, n), n, seed, network, **options)  # type: ignore[arg-type]
-
-
 def test_a_crash_closes_the_others_connections_a_moment_later_and_then_nothing_listens() -> None:
-    swarm = swarm_of()
+    swarm = echo_swarm(3)
     swarm.run_for(1.0)
     swarm.crash(2)
     swarm.run_for(1.0)
@@ -73,18 +32,17 @@ def test_a_crash_closes_the_others_connections_a_moment_later_and_then_nothing_l
 
 def test_data_of_a_dead_peer_may_come_after_its_disconnection() -> None:
     """docs/design_notes.md N16."""
-    swarm = swarm_of(network=Network(LinkModel(delay_s=(0.05, 0.05))))
+    swarm = echo_swarm(3, network=Network(LinkModel(delay_s=(0.05, 0.05))))
     swarm.run_for(1.0)
     swarm.crash(2)
     swarm.run_for(1.0)
     core = swarm.cores[0]
     (closed_at, _), *_ = core.of(events.LinkDown, since=1.0)
-    late = [event for _, event in core.of(events.Received, since=closed_at) if event.sender == 2]  # type: ignore[attr-defined]
-    assert late
+    assert core.received(2, since=closed_at)
 
 
 def test_a_paused_peer_gets_its_input_then_the_jump_then_its_timers() -> None:
-    swarm = swarm_of(network=Network(heartbeat_s=None))
+    swarm = echo_swarm(3, network=Network(heartbeat_s=None))
     swarm.run_for(1.0)
     swarm.pause_for(1, 0.5)
     swarm.run_for(0.5)
@@ -97,7 +55,7 @@ def test_a_paused_peer_gets_its_input_then_the_jump_then_its_timers() -> None:
 
 
 def test_links_to_a_paused_peer_time_out_and_come_back() -> None:
-    swarm = swarm_of()
+    swarm = echo_swarm(3)
     swarm.run_for(1.0)
     swarm.pause_for(1, 2.0)
     swarm.run_for(3.0)
@@ -110,7 +68,7 @@ def test_links_to_a_paused_peer_time_out_and_come_back() -> None:
 def test_a_peer_that_is_being_started_is_not_started_twice() -> None:
     """Seed 972718: its node died in the moment in which its trainer was killed,
     and two launchers had started it."""
-    swarm = swarm_of()
+    swarm = echo_swarm(3)
     swarm.run_for(0.05)
     swarm.crash(1)
     swarm.restart(1, 0.02)
@@ -120,7 +78,7 @@ def test_a_peer_that_is_being_started_is_not_started_twice() -> None:
 
 
 def test_a_restarted_peer_has_another_address_and_gets_no_message_of_its_former_life() -> None:
-    swarm = swarm_of(network=Network(LinkModel(delay_s=(0.05, 0.05))))
+    swarm = echo_swarm(3, network=Network(LinkModel(delay_s=(0.05, 0.05))))
     swarm.run_for(1.0)
     swarm.restart(1, 0.01)
     swarm.run_for(0.5)
@@ -133,15 +91,13 @@ def test_a_restarted_peer_has_another_address_and_gets_no_message_of_its_former_
 
 @pytest.mark.parametrize("both_ways", [True, False])
 def test_a_cut_link_carries_nothing_in_the_directions_that_are_cut(both_ways: bool) -> None:
-    swarm = swarm_of(network=Network(heartbeat_s=None))
+    swarm = echo_swarm(3, network=Network(heartbeat_s=None))
     swarm.run_for(1.0)
     swarm.network.cut(0, 1, both_ways)
     swarm.run_for(1.0)
 
     def heard(to: int, sender: int) -> int:
-        return sum(
-            event.sender == sender for _, event in swarm.cores[to].of(events.Received, since=1.01)
-        )  # type: ignore[attr-defined]
+        return len(swarm.cores[to].received(sender, since=1.01))
 
     assert heard(1, 0) == 0
     assert (heard(0, 1) == 0) == both_ways
@@ -153,16 +109,16 @@ def test_a_cut_link_carries_nothing_in_the_directions_that_are_cut(both_ways: bo
 
 def test_a_lane_is_first_in_first_out_unless_asked_otherwise() -> None:
     def nonces(fifo: bool) -> list[int]:
-        swarm = swarm_of(2, network=Network(LinkModel(delay_s=(0.0, 0.1)), fifo=fifo))
+        swarm = echo_swarm(2, network=Network(LinkModel(delay_s=(0.0, 0.1)), fifo=fifo))
         swarm.run_for(2.0)
-        return [event.message.nonce for _, event in swarm.cores[0].of(events.Received)]  # type: ignore[attr-defined]
+        return [event.message.nonce for _, event in swarm.cores[0].received()]
 
     assert nonces(True) == sorted(nonces(True))
     assert nonces(False) != sorted(nonces(False))
 
 
 def test_loss_duplication_and_corruption_happen_about_as_often_as_asked() -> None:
-    swarm = swarm_of(2, network=Network(LinkModel(loss=0.2, duplicate=0.1, corrupt=0.05)))
+    swarm = echo_swarm(2, network=Network(LinkModel(loss=0.2, duplicate=0.1, corrupt=0.05)))
     swarm.run_for(10.0)
     sent = swarm.counts["sent"] - swarm.counts["no_link"]
     assert swarm.counts["lost"] == pytest.approx(0.2 * sent, rel=0.2)
@@ -171,20 +127,19 @@ def test_loss_duplication_and_corruption_happen_about_as_often_as_asked() -> Non
 
 
 def test_payloads_take_their_time_on_a_slow_link() -> None:
-    from gossip.core.messages import Update
-
-    swarm = swarm_of(2, network=Network(LinkModel(bytes_per_s=1e6)))
+    swarm = echo_swarm(2, network=Network(LinkModel(bytes_per_s=1e6)))
     swarm.run_for(1.0)
+    swarm.cores[1].limit = 100_000
     update = Update(b"l" * 8, 0, 0, 0, b"", 1, None)
     swarm.cores[0].extra = [events.Send(1, update, payload_of(np.zeros(25_000, np.float32)))] * 2
     swarm.run_for(0.5)
-    times = [at for at, event in swarm.cores[1].of(events.Received) if event.payload is not None]  # type: ignore[attr-defined]
+    times = [at for at, event in swarm.cores[1].received() if event.payload is not None]
     assert times[0] == pytest.approx(1.1, abs=0.02)
     assert times[1] - times[0] == pytest.approx(0.1, abs=0.01)
 
 
 def test_a_token_that_is_used_twice_is_an_error_even_after_it_fired() -> None:
-    swarm = swarm_of()
+    swarm = echo_swarm(3)
     swarm.run_for(0.5)
     swarm.cores[0].extra = [events.SetTimer(1, 9.0)]
     with pytest.raises(AssertionError, match="used timer token 1 twice"):
@@ -192,7 +147,7 @@ def test_a_token_that_is_used_twice_is_an_error_even_after_it_fired() -> None:
 
 
 def test_nothing_may_follow_a_halt_and_a_halted_peer_is_gone_for_the_others() -> None:
-    swarm = swarm_of()
+    swarm = echo_swarm(3)
     swarm.run_for(0.5)
     swarm.cores[0].extra = [events.Halt("done")]
     swarm.cores[0].pinging = False
@@ -205,7 +160,7 @@ def test_nothing_may_follow_a_halt_and_a_halted_peer_is_gone_for_the_others() ->
 
 
 def test_a_peer_can_be_killed_between_two_effects() -> None:
-    swarm = swarm_of()
+    swarm = echo_swarm(3)
     swarm.run_for(0.5)
     said = Gossip((Rumor(0, "left", 0, "", "", 0),))
 
@@ -216,13 +171,13 @@ def test_a_peer_can_be_killed_between_two_effects() -> None:
     swarm.hooks.append(OnEffect(kill_at_second))
     swarm.cores[0].extra = [events.Send(1, said), events.Send(2, said)]
     swarm.run_for(0.5)
-    got = [[e for _, e in swarm.cores[p].of(events.Received) if e.message == said] for p in (1, 2)]  # type: ignore[attr-defined]
-    assert (len(got[0]), len(got[1])) == (1, 0)
+    got = [[e for _, e in swarm.cores[p].received() if e.message == said] for p in (1, 2)]
+    assert list(map(len, got)) == [1, 0]
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:
     def trace(seed: int, loss: float) -> str:
-        swarm = swarm_of(4, seed, Network(LinkModel(loss=loss, duplicate=0.1)))
+        swarm = echo_swarm(4, seed, Network(LinkModel(loss=loss, duplicate=0.1)))
         swarm.run_for(0.5)
         swarm.restart(1, 0.1)
         swarm.run_for(0.5)
@@ -260,30 +215,28 @@ class Solo:
                 )
         return []
 
+    def of(self, *kinds: type) -> list[Any]:
+        return [event for event in self.seen if isinstance(event, kinds)]
 
-def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
-    swarm = Swarm(
+
+def solo_swarm() -> Swarm[Solo]:
+    return Swarm(
         lambda peer, life: Solo(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1)
     )
+
+
+def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
+    swarm = solo_swarm()
     trainer = swarm.trainer(0)
     assert isinstance(trainer, ToyTrainer)
     before = trainer.distance
-    swarm.run_until(
-        lambda: any(isinstance(e, events.SnapshotTaken) for e in swarm.cores[0].seen), 5.0
-    )
+    core = swarm.cores[0]
+    swarm.run_until(lambda: bool(core.of(events.SnapshotTaken)), 5.0)
     assert trainer.distance < 0.3 * before
     assert [round_id for round_id, _ in trainer.applied] == list(range(21))
-    aggregated = [e.payload for e in swarm.cores[0].seen if isinstance(e, events.Aggregated)]
-    assert [digest for _, digest in trainer.applied] == [
-        p.digest for p in aggregated if p is not None
-    ]
-
-    taken = (
-        swarm.cores[0].seen[-1]
-        if isinstance(swarm.cores[0].seen[-1], events.SnapshotTaken)
-        else None
-    )
-    taken = taken or next(e for e in swarm.cores[0].seen if isinstance(e, events.SnapshotTaken))
+    aggregated = [e.payload.digest for e in core.of(events.Aggregated)]
+    assert [digest for _, digest in trainer.applied] == aggregated
+    [taken] = core.of(events.SnapshotTaken)
     assert taken.round_id == 21
     other = ToyTrainer(1, 1, initial=5)
     assert other.digest != trainer.digest
@@ -296,20 +249,14 @@ def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
 
 
 def test_a_hung_trainer_answers_nothing_until_it_wakes_while_its_node_goes_on() -> None:
-    swarm = Swarm(
-        lambda peer, life: Solo(), 1, 1, make_trainer=lambda peer, life: ToyTrainer(peer, 1)
-    )
+    swarm = solo_swarm()
     swarm.run_for(0.2)
     swarm.stop_trainer(0)
-    done = [e for e in swarm.cores[0].seen if isinstance(e, events.Contributed | events.Applied)]
+    core, answers = swarm.cores[0], (events.Contributed, events.Applied)
+    done = core.of(*answers)
     swarm.run_for(1.0)
-    assert [
-        e for e in swarm.cores[0].seen if isinstance(e, events.Contributed | events.Applied)
-    ] == done
-    ages = [e.age_s for e in swarm.cores[0].seen if isinstance(e, events.TrainerProgress)]
-    assert ages[-1] > 0.8
+    assert core.of(*answers) == done
+    assert core.of(events.TrainerProgress)[-1].age_s > 0.8
     swarm.resume_trainer(0)
     swarm.run_for(0.1)
-    assert len(
-        [e for e in swarm.cores[0].seen if isinstance(e, events.Contributed | events.Applied)]
-    ) > len(done)
+    assert len(core.of(*answers)) > len(done)

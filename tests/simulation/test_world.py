@@ -18,17 +18,6 @@ from gossip_lab.simulation.world.network import LinkModel, Network
 from gossip_lab.simulation.world.observer import Observer
 from gossip_lab.simulation.world.toy_payloads import payload_of
 
-
-def received(
-    core: Echo, sender: PeerId | None = None, since: float = 0.0
-) -> list[tuple[float, Any]]:
-    return [
-        (at, event)
-        for at, event in core.of(events.Received, since)
-        if sender in (None, event.sender)
-    ]
-
-
 # --- links ----------------------------------------------------------------------------------------
 
 
@@ -47,12 +36,12 @@ def test_a_reset_loses_what_is_on_its_way_and_the_connection_is_opened_again() -
     reset_link(swarm, 0, 1)
     swarm.run_for(0.4)
     core = swarm.cores[1]
-    gap = [at for at, _ in received(core, 0, since=1.0)]
+    gap = [at for at, _ in core.received(0, since=1.0)]
     assert gap[0] >= 1.25, "nothing that was sent before arrives"
     assert swarm.counts["lost_by_reset"] >= 8
     assert [event.reason for _, event in swarm.cores[0].of(events.LinkDown, since=1.0)] == [
         "closed"
-    ]  # type: ignore[attr-defined]
+    ]
     assert [at for at, _ in swarm.cores[0].of(events.LinkUp, since=1.0)] == [pytest.approx(1.2)]
 
 
@@ -60,14 +49,14 @@ def test_messages_that_reset_their_connection_go_lost_with_it() -> None:
     swarm = echo_swarm(2, network=Network(LinkModel(reset=0.02)))
     swarm.run_for(10.0)
     downs = [event for core in swarm.cores.values() for _, event in core.of(events.LinkDown)]
-    closed = [event for event in downs if event.reason == "closed"]  # type: ignore[attr-defined]
+    closed = [event for event in downs if event.reason == "closed"]
     assert swarm.counts["reset"] == len(closed) > 10
 
 
 def test_a_message_that_is_held_up_is_overtaken_though_lanes_are_in_order() -> None:
     swarm = echo_swarm(2, network=Network(LinkModel(reorder=0.2, reorder_s=0.05)))
     swarm.run_for(5.0)
-    nonces = [event.message.nonce for _, event in received(swarm.cores[0])]
+    nonces = [event.message.nonce for _, event in swarm.cores[0].received()]
     assert nonces != sorted(nonces)
     assert len(nonces) == len(set(nonces)), "none came twice"
     assert swarm.counts["reordered"] == pytest.approx(0.2 * swarm.counts["sent"], rel=0.3)
@@ -79,12 +68,11 @@ def test_a_spike_delays_a_message_and_all_behind_it() -> None:
     )
     swarm.run_for(5.0)
     delays = [
-        at - swarm.cores[1].sent_at[event.message.nonce]
-        for at, event in received(swarm.cores[0], 1)
+        at - swarm.cores[1].sent_at[event.message.nonce] for at, event in swarm.cores[0].received(1)
     ]
     assert max(delays) > 0.05
     assert sorted(delays)[len(delays) // 4] < 0.002
-    nonces = [event.message.nonce for _, event in received(swarm.cores[0])]
+    nonces = [event.message.nonce for _, event in swarm.cores[0].received()]
     assert nonces == sorted(nonces)
 
 
@@ -98,7 +86,7 @@ def bulk_swarm(model: LinkModel, elements: int = 2500) -> tuple[Swarm[Echo], lis
 
 
 def payloads(swarm: Swarm[Echo]) -> list[Any]:
-    return [event.payload for _, event in received(swarm.cores[1]) if event.payload is not None]
+    return [event.payload for _, event in swarm.cores[1].received() if event.payload is not None]
 
 
 def test_a_full_queue_drops_payloads() -> None:
@@ -133,7 +121,7 @@ def test_no_damaged_header_is_believed() -> None:
     swarm = echo_swarm(2, network=Network(LinkModel(corrupt=1.0)))
     swarm.run_for(5.0)
     assert swarm.counts["malformed"] == swarm.counts["corrupted"] > 500
-    assert received(swarm.cores[0]) + received(swarm.cores[1]) == []
+    assert swarm.cores[0].received() + swarm.cores[1].received() == []
 
 
 def test_a_one_way_partition_and_a_ring_cut_what_they_say() -> None:
@@ -154,7 +142,7 @@ def test_a_fault_on_one_link_leaves_the_luck_of_the_others_as_it_was() -> None:
     def arrivals(network: Network) -> list[float]:
         swarm = echo_swarm(3, network=network)
         swarm.run_for(2.0)
-        return [at for at, _ in received(swarm.cores[2], 1)]
+        return [at for at, _ in swarm.cores[2].received(1)]
 
     spoilt = Network()
     spoilt.shape([(0, 2), (0, 1)], loss=0.5, duplicate=0.5, corrupt=0.1)
@@ -176,9 +164,9 @@ def test_a_fast_clock_makes_a_peer_do_more_and_the_timers_that_are_set_follow_it
     swarm.run_for(0.02)
     swarm.drift(0, 0.1)
     swarm.run_for(5.0)
-    assert not [e for _, e in swarm.cores[0].of(events.TimerFired) if e.token == 10_000]  # type: ignore[attr-defined]
+    assert not [e for _, e in swarm.cores[0].of(events.TimerFired) if e.token == 10_000]
     swarm.run_for(5.0)
-    assert [e for _, e in swarm.cores[0].of(events.TimerFired) if e.token == 10_000]  # type: ignore[attr-defined]
+    assert [e for _, e in swarm.cores[0].of(events.TimerFired) if e.token == 10_000]
 
 
 def test_late_timers_fire_late_and_nothing_else_is() -> None:
@@ -187,7 +175,7 @@ def test_late_timers_fire_late_and_nothing_else_is() -> None:
     swarm.run_for(2.0)
     # one in 10 + 90 ms
     assert len(swarm.cores[0].of(events.TimerFired)) == pytest.approx(20, abs=1)
-    assert len(received(swarm.cores[0])) == pytest.approx(200, abs=10)
+    assert len(swarm.cores[0].received()) == pytest.approx(200, abs=10)
 
 
 def test_a_slow_node_handles_its_events_one_after_the_other() -> None:
@@ -197,7 +185,7 @@ def test_a_slow_node_handles_its_events_one_after_the_other() -> None:
     times = [at for at, _ in swarm.cores[0].seen]
     gaps = [later - earlier for earlier, later in itertools.pairwise(times[2:])]
     assert min(gaps) == pytest.approx(0.02)
-    nonces = [event.message.nonce for _, event in received(swarm.cores[0])]
+    nonces = [event.message.nonce for _, event in swarm.cores[0].received()]
     assert nonces == sorted(nonces)
     assert len(times) <= 101 < 150 < len(swarm.cores[1].seen), "50 in a second, however many wait"
 
@@ -277,13 +265,13 @@ def test_every_message_travels_as_bytes_and_equal_bytes_are_parsed_once() -> Non
     got = [
         event.message
         for peer in (1, 2, 3)
-        for _, event in received(swarm.cores[peer], 0)
+        for _, event in swarm.cores[peer].received(0)
         if event.message == hello
     ]
     assert len(got) == 3
     assert got[0] is not hello, "it was encoded and decoded"
     assert got[0] is got[1] is got[2]
-    assert isinstance(received(swarm.cores[1])[0][1].message, Ping)
+    assert isinstance(swarm.cores[1].received()[0][1].message, Ping)
 
 
 def test_a_timer_that_is_cancelled_while_a_slow_node_has_no_time_for_it_does_not_fire() -> None:
@@ -301,6 +289,6 @@ def test_a_timer_that_is_cancelled_while_a_slow_node_has_no_time_for_it_does_not
     }
     swarm._cancel_timer(host, events.CancelTimer(70))
     swarm.run_for(0.5)
-    fired = [event.token for _, event in swarm.cores[0].of(events.TimerFired)]  # type: ignore[attr-defined]
+    fired = [event.token for _, event in swarm.cores[0].of(events.TimerFired)]
     assert 71 in fired
     assert 70 not in fired
