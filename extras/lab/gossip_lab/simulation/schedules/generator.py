@@ -7,13 +7,15 @@ chosen by lots that every possible peer draws.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 from random import Random
 
 from gossip import topologies
-from gossip.core import BatchPolicy, MembershipSettings
+from gossip.core import PIECE_BYTES, MembershipSettings
 from gossip.faults import (
     CLAIM_ATTACKS,
+    NODE_ATTACKS,
     PIECE_ATTACKS,
     SHARD_ATTACKS,
     STATE_ATTACKS,
@@ -122,102 +124,97 @@ def generate(
     peers: int | None = None,
     topology: str | None = None,
     aggregator: str | None = None,
-    world: Schedule | None = None,
 ) -> Schedule:
     """Return the schedule of a seed. Arguments replace drawn values; all other draws stay
-    unchanged.
-
-    Args:
-        world: Times and settings beside the drawn ones; its faults are not used.
-    """
+    unchanged."""
     draw = Random(f"schedule/{seed}")
-    drawn_peers, drawn_topology = (
-        draw.choices(tuple(PEERS), tuple(PEERS.values()))[0],
-        draw.choice(TOPOLOGIES),
-    )
-    shards, chosen = draw.choice(SHARDS), draw.randint(*KINDS_A_SCHEDULE)
-    stable = draw.random() < STABLE
-    lots, drawn_rule = [draw.random() for _ in KINDS], draw.choice(tuple(RULES))
-    probe_interval_s = Random(f"schedule/{seed}/probe interval").choice(PROBE_INTERVALS_S)
-    rule_s = Random(f"schedule/{seed}/rule").choice(RULES_S)
-    commit_log = Random(f"schedule/{seed}/commit log").choice(COMMIT_LOGS)
-    prepare_s = Random(f"schedule/{seed}/prepare").choice(PREPARES_S)
-    n, chosen_topology = peers or drawn_peers, topology or drawn_topology
-    rolling = topologies.load(chosen_topology).rolling
-    if not rolling:
-        shards = (sum(shards),)  # gossip rounds exchange whole vectors
-    batch_policy: BatchPolicy = "fixed_local"
-    if rolling and Random(f"schedule/{seed}/batch policy").random() < FIXED_GLOBAL:
-        batch_policy = "fixed_global"
-    fast = Random(f"schedule/{seed}/fast").random() < FAST and rolling and n <= FAST_PEERS
-    base = replace(
-        world
-        or Schedule(seed, compute_s=FAST_COMPUTE_S if fast else COMPUTE_S, rounds_min=ROUNDS_MIN),
-        seed=seed,
-        peers=n,
-        topology=chosen_topology,
-        aggregator=aggregator or (world.aggregator if world else "mean"),
-        shards=shards,
-        stable_addresses=stable,
-        batch_policy=batch_policy,
-        probe_interval_s=probe_interval_s,
-        rule_s=min(rule_s, RULES_S[0]) if fast else rule_s,  # shorter than the compute time
-        commit_log=commit_log,
-        prepare_s=prepare_s,
-        faults=(),
-    )
-    lot = Random(f"schedule/{seed}/pieces")
-    pieces = lot.choice(PIECES_BYTES) if lot.random() < IN_PIECES else None
-    doubts = (
-        _draw_attacker_of_pieces(seed, n, base.active_s)
-        if rolling and pieces is not None and world is None
-        else []
-    )
-    bearable = _draw_faults(base, lots, chosen, doubts)
-    # With one to spare, or a single crash would cost every round from then on; and with as many as
-    # are gone for good.
-    spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in bearable))
-    robust = Random(f"schedule/{seed}/robust").random() < ROBUST or any(
-        _is_of_an_attacker(fault) for fault in bearable
-    )
-    if aggregator is None and world is None and RULES[drawn_rule] < n and robust:
-        rule = drawn_rule if RULES[drawn_rule] + spare <= n else "median"
-        base = replace(base, aggregator="median" if doubts and rule == "mean" else rule)
-    lot = Random(f"schedule/{seed}/together")
-    if (
-        aggregator is None
-        and world is None
-        and rolling
-        and n >= PEERS_TOGETHER
-        and lot.random() < TOGETHER
-    ):
-        able = [rule for rule, need in CROSS_SHARD.items() if need + spare <= n]
-        base = replace(
-            base,
-            aggregator=lot.choice(able),
-            shards=shards if len(shards) > 1 else lot.choice(SHARDS[2:]),
-        )
+    drawn_peers = draw.choices(tuple(PEERS), tuple(PEERS.values()))[0]
+    drawn_topology, shards = draw.choice(TOPOLOGIES), draw.choice(SHARDS)
+    chosen, stable = draw.randint(*KINDS_A_SCHEDULE), draw.random() < STABLE
+    lots, rule = [draw.random() for _ in KINDS], draw.choice(tuple(RULES))
+    base = _draw_world(seed, peers or drawn_peers, topology or drawn_topology, shards)
+    base = replace(base, stable_addresses=stable, aggregator=aggregator or "mean")
+    in_pieces = base.piece_bytes != PIECE_BYTES
+    doubts = _draw_attacker_of_pieces(base) if in_pieces else []
+    faults = _draw_faults(base, lots, chosen, doubts)
+    together = Random(f"schedule/{seed}/together")
+    if aggregator is None:
+        rule = "median" if doubts and rule == "mean" else rule  # a mean tolerates no attacker
+        base = _with_rule(replace(base, faults=faults), rule, shards, together)
     if (
         base.aggregator in CROSS_SHARD
         and len(base.shards) > 1
-        and lot.random() < SHARD_ATTACK_SHARE
+        and together.random() < SHARD_ATTACK_SHARE
         and not doubts
     ):
-        told = lot.choice(SHARD_ATTACKS)
-        bearable = tuple(
-            [
-                replace(fault, lie=told) if isinstance(fault, NodeAttack) else fault
-                for fault in bearable
-            ]
-        )
-    if world is None and pieces is not None:
-        base = replace(base, piece_bytes=pieces)
-    drawn = replace(base, faults=_with_claims(base, bearable))
-    is_free = (peers, topology, aggregator, world) == (None, None, None, None)
-    if not is_free:
+        faults = _with_lie(faults, together.choice(SHARD_ATTACKS), NODE_ATTACKS)
+    drawn = replace(base, faults=_with_claims(base, faults))
+    if (peers, topology, aggregator) != (None, None, None):
         return drawn
     made = _with_fragments(_with_overlap(_with_local_steps(_weighted(_placed(drawn)))))
     return far(starved(_guarded(_with_further(made))))
+
+
+def _draw_world(seed: int, n: int, topology: str, shards: tuple[int, ...]) -> Schedule:
+    """Return a schedule without faults: each setting has a lot of its own."""
+
+    def lot(name: str) -> Random:
+        return Random(f"schedule/{seed}/{name}")
+
+    rolling = topologies.load(topology).rolling
+    fast = lot("fast").random() < FAST and rolling and n <= FAST_PEERS
+    is_global = rolling and lot("batch policy").random() < FIXED_GLOBAL
+    rule_s, pieces = lot("rule").choice(RULES_S), lot("pieces")
+    return Schedule(
+        seed,
+        peers=n,
+        topology=topology,
+        rounds_min=ROUNDS_MIN,
+        compute_s=FAST_COMPUTE_S if fast else COMPUTE_S,
+        rule_s=RULES_S[0] if fast else rule_s,  # shorter than the compute time
+        shards=shards if rolling else (sum(shards),),  # gossip rounds exchange whole vectors
+        batch_policy="fixed_global" if is_global else "fixed_local",
+        probe_interval_s=lot("probe interval").choice(PROBE_INTERVALS_S),
+        commit_log=lot("commit log").choice(COMMIT_LOGS),
+        prepare_s=lot("prepare").choice(PREPARES_S),
+        piece_bytes=pieces.choice(PIECES_BYTES) if pieces.random() < IN_PIECES else PIECE_BYTES,
+    )
+
+
+def _with_rule(base: Schedule, rule: str, shards: tuple[int, ...], together: Random) -> Schedule:
+    """Use the drawn rule in schedules with attackers, and in some others, if it has updates enough;
+    in some schedules with many peers one that servers of shards run together.
+
+    Args:
+        shards: As drawn; at least two are needed for that.
+    """
+    # With one to spare, or a single crash would cost every round from then on; and with as many as
+    # are gone for good.
+    spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in base.faults))
+    robust = Random(f"schedule/{base.seed}/robust").random() < ROBUST
+    n, rolling = base.peers, topologies.load(base.topology).rolling
+    if RULES[rule] < n and (robust or any(map(_is_of_an_attacker, base.faults))):
+        base = replace(base, aggregator=rule if RULES[rule] + spare <= n else "median")
+    if rolling and n >= PEERS_TOGETHER and together.random() < TOGETHER:
+        able = [rule for rule, need in CROSS_SHARD.items() if need + spare <= n]
+        chosen = together.choice(able)
+        several = shards if len(shards) > 1 else together.choice(SHARDS[2:])
+        return replace(base, aggregator=chosen, shards=several)
+    return base
+
+
+def _with_lie(
+    faults: tuple[Fault, ...], lie: str, instead_of: Collection[str]
+) -> tuple[Fault, ...]:
+    """Replace some attacks of nodes by another one."""
+    return tuple(
+        [
+            replace(fault, lie=lie)
+            if isinstance(fault, NodeAttack) and fault.lie in instead_of
+            else fault
+            for fault in faults
+        ]
+    )
 
 
 def _draw_faults(
@@ -249,14 +246,17 @@ def _draw_faults(
     return bearable
 
 
-def _draw_attacker_of_pieces(seed: int, n: int, active_s: float) -> list[Fault]:
-    """Return, in some schedules, the attack of one of ``n`` peers on pieces, or its repeated
-    requests for each, with restarts of peers that request pieces. Otherwise return no faults."""
-    lot = Random(f"schedule/{seed}/liar of pieces")
-    if lot.random() >= PIECE_ATTACKER or n < PIECES_PEERS:
+def _draw_attacker_of_pieces(base: Schedule) -> list[Fault]:
+    """Return, in some schedules, the attack of a peer on pieces, or its repeated requests for each,
+    with restarts of peers that request pieces. Otherwise return no faults."""
+    n, lot = base.peers, Random(f"schedule/{base.seed}/liar of pieces")
+    rolling = topologies.load(base.topology).rolling
+    if not rolling or n < PIECES_PEERS or lot.random() >= PIECE_ATTACKER:
         return []
     attacker, *others = lot.sample(range(n), n)
-    times = [round(lot.uniform(PIECES_FROM_S, active_s - 0.5), 3) for _ in range(PIECES_ASKING)]
+    times = [
+        round(lot.uniform(PIECES_FROM_S, base.active_s - 0.5), 3) for _ in range(PIECES_ASKING)
+    ]
     asking = [
         Restart(peer, None, round(lot.uniform(0.01, 1.0), 3), at_s)
         for peer, at_s in zip(others, times, strict=False)
@@ -273,15 +273,7 @@ def _with_claims(base: Schedule, faults: tuple[Fault, ...]) -> tuple[Fault, ...]
     lot = Random(f"schedule/{base.seed}/claims")
     if base.aggregator == "mean" or lot.random() >= CLAIM_ATTACK_SHARE:
         return faults
-    told = lot.choice(CLAIM_ATTACKS)
-    return tuple(
-        [
-            replace(fault, lie=told)
-            if isinstance(fault, NodeAttack) and fault.lie in SERVER_ATTACKS
-            else fault
-            for fault in faults
-        ]
-    )
+    return _with_lie(faults, lot.choice(CLAIM_ATTACKS), SERVER_ATTACKS)
 
 
 def _placed(drawn: Schedule) -> Schedule:
