@@ -18,6 +18,7 @@ from .kinds import (
     ByzantineFault,
     Crash,
     Hang,
+    RealFault,
     Restart,
     Slow,
     attacker,
@@ -71,4 +72,5 @@ from .world import (
     Trickle,
     Unreadable,
     Weather,
+    WorldFault,
 )

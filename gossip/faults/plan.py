@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gossip.aggregators.attacks import AttackKind
 from gossip.errors import BadFault
@@ -28,6 +28,8 @@ from .kinds import ByzantineFault, Crash, RealFault
 from .reader import Reader
 from .tables import from_table, to_table, toml_of
 from .world import FINAL_ROUND_ATTACKS, REAL_ATTACKS, RESULT_ATTACKS, LinkFault, NodeAttack
+
+K = TypeVar("K", bound=Fault)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,38 +49,31 @@ class FaultPlan:
     def __len__(self) -> int:
         return len(self.faults)
 
+    def of_kind(self, kind: type[K]) -> list[K]:
+        return [fault for fault in self.faults if isinstance(fault, kind)]
+
     @property
     def attackers(self) -> Mapping[int, ByzantineFault]:
         """Attack of each Byzantine peer on its updates."""
-        return {
-            peer: fault
-            for fault in self.faults
-            if isinstance(fault, ByzantineFault)
-            for peer in fault.peers
-        }
+        return {peer: fault for fault in self.of_kind(ByzantineFault) for peer in fault.peers}
 
     @property
     def byzantine(self) -> frozenset[int]:
         """All peers with an attack of any kind: the f of a run counts them all."""
         return frozenset(self.attackers).union(
-            *(f.peers for f in self.faults if isinstance(f, NodeAttack | ActivationFault))
+            *[fault.peers for fault in self.of_kind(NodeAttack)],
+            *[fault.peers for fault in self.of_kind(ActivationFault)],
         )
 
     def lies_of(self, peer: int) -> tuple[str, ...]:
         """Return the peer's attacks beside those on its updates. They belong to its node, not to
         its core: names in ``LIES`` of ``gossip.inject``."""
-        return tuple(
-            {
-                fault.lie: None
-                for fault in self.faults
-                if isinstance(fault, NodeAttack) and peer in fault.peers
-            }
-        )
+        attacks = self.of_kind(NodeAttack)
+        return tuple(dict.fromkeys([fault.lie for fault in attacks if peer in fault.peers]))
 
     def activation_lies(self, peer: int) -> tuple[ActivationFault, ...]:
         """Return the peer's attacks on micro-batches of a pipeline."""
-        lies = [fault for fault in self.faults if isinstance(fault, ActivationFault)]
-        return tuple([lie for lie in lies if peer in lie.peers])
+        return tuple([lie for lie in self.of_kind(ActivationFault) if peer in lie.peers])
 
     def attack_kinds(self, peer: int) -> tuple[str, ...]:
         """Return the kinds of all its attacks."""
@@ -153,9 +148,9 @@ class FaultPlan:
 
         Raises: BadFault: They are not, and the plan has an attack on activations.
         """
-        lie = next((fault for fault in self.faults if isinstance(fault, ActivationFault)), None)
-        if lie is not None and not stages:
-            raise BadFault(f"fault {lie}: it is for members of a stage of a pipeline", hint)
+        lies = self.of_kind(ActivationFault)
+        if lies and not stages:
+            raise BadFault(f"fault {lies[0]}: it is for members of a stage of a pipeline", hint)
         return self
 
     def disturbs(self, peer: int) -> bool:

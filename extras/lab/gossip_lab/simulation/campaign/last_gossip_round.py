@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from gossip.core import GossipRounds, Peer, PeerId
 from gossip.inject import FAR_ROUNDS
 from gossip_lab.simulation.checkers import EverybodyEnds
-from gossip_lab.simulation.world import ToyTrainer
+
+from .last_round import toys_of
 
 if TYPE_CHECKING:
     from gossip_lab.simulation.world import Swarm
@@ -46,10 +47,9 @@ def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
         return
     left = rng.randint(*ROUNDS)
     last, compute_s = max(at) + left, 0.0
-    for host in swarm.hosts.values():
-        if isinstance(host.trainer, ToyTrainer):
-            host.trainer.rounds = last
-            compute_s = max(compute_s, host.trainer.compute_s[1] * host.trainer.slowness)
+    for trainer in toys_of(swarm).values():
+        trainer.rounds = last
+        compute_s = max(compute_s, trainer.compute_s[1] * trainer.slowness)
     over_s = _disturb(swarm, sorted(running), last, rng)
     settings = next(iter(running.values())).settings.rounds
     # a peer that is further behind reaches it alone, or restores the state of one that has
@@ -69,10 +69,8 @@ def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) ->
     if rng.random() >= DISTURBED:
         return 0.0
     timeout_s = swarm.hosts[peers[0]].core.settings.rounds.round_timeout_s
-    for host in swarm.hosts.values():
-        if isinstance(host.trainer, ToyTrainer):
-            copy_s = rng.choice(COPY_SHARES) * timeout_s
-            host.trainer.snapshot_s = max(copy_s, host.trainer.snapshot_s)
+    for trainer in toys_of(swarm).values():
+        trainer.snapshot_s = max(rng.choice(COPY_SHARES) * timeout_s, trainer.snapshot_s)
     together_s = rng.uniform(*AWAY_S) if rng.random() < TOGETHER else None
     most_s = 0.0
     for peer in rng.sample(peers, rng.randint(1, len(peers))):
@@ -99,8 +97,7 @@ def _disturb_one(swarm: Swarm[Peer], peer: PeerId, for_s: float, last: int, rng:
             swarm.at(over, partial(swarm.resume_trainer, peer))
         case _:
             swarm.restart(peer, for_s)
-            trainer = swarm.hosts[peer].trainer
-            if isinstance(trainer, ToyTrainer):
+            if (trainer := toys_of(swarm).get(peer)) is not None:
                 trainer.rounds = last
                 return for_s + trainer.prepare_s
     return for_s

@@ -45,6 +45,17 @@ requests the state from another peer."""
 LOST_MOST = 3
 
 
+def toys_of(swarm: Swarm[Peer]) -> dict[PeerId, ToyTrainer]:
+    trainers = {peer: host.trainer for peer, host in swarm.hosts.items()}
+    return {peer: it for peer, it in trainers.items() if isinstance(it, ToyTrainer)}
+
+
+def slow_copies(swarm: Swarm[Peer], copy_s: float) -> None:
+    """Let copying or restoring a state take at least so long."""
+    for trainer in toys_of(swarm).values():
+        trainer.snapshot_s = max(copy_s, trainer.snapshot_s)
+
+
 class FinalRoundAttack:
     """The first server that sends its result of ``round_id`` sends some peers a different one. It
     replaces ``Swarm.outgoing``.
@@ -123,11 +134,8 @@ class LateRejoin:
         }
         self.takes_s = away_s + LOST_MOST + 4 * copy_s
         swarm.restart(peer, away_s)
-        for host in swarm.hosts.values():
-            if isinstance(host.trainer, ToyTrainer):
-                host.trainer.snapshot_s = max(copy_s, host.trainer.snapshot_s)
-        trainer = swarm.hosts[peer].trainer
-        if isinstance(trainer, ToyTrainer):
+        slow_copies(swarm, copy_s)
+        if (trainer := toys_of(swarm).get(peer)) is not None:
             trainer.rounds = last
         swarm.outgoing = self
 
@@ -168,9 +176,8 @@ def play_end(swarm: Swarm[Peer], attackers: frozenset[PeerId], checker: EndsAlik
     rng = Random(f"last round/{swarm.seed}")
     victims = rng.sample(sorted(cores), rng.randint(1, max(1, len(cores) - 1)))
     lies = swarm.outgoing = FinalRoundAttack(last - 1, victims, attackers or None, swarm.outgoing)
-    for host in swarm.hosts.values():
-        if isinstance(host.trainer, ToyTrainer):
-            host.trainer.rounds = last
+    for trainer in toys_of(swarm).values():
+        trainer.rounds = last
     late = _latecomer(swarm, cores, attackers, last, rng)
     rounds = settings.rounds
     until = (

@@ -35,6 +35,7 @@ from gossip_lab.simulation.world import (
     weighted_mean,
 )
 
+from .last_round import toys_of
 from .measuring import TrafficMeter, advance
 from .play import CachedTopology
 
@@ -291,11 +292,7 @@ def _is_whole(swarm: Swarm[Peer], n: int) -> bool:
 
 def _are_together(swarm: Swarm[Peer]) -> bool:
     rounds = {peer: core.rounds.round_id for peer, core in swarm.inspections.items()}
-    trainers = {
-        peer: host.trainer
-        for peer, host in swarm.hosts.items()
-        if isinstance(host.trainer, ToyTrainer)
-    }
+    trainers = toys_of(swarm)
     gossip = next(iter(swarm.inspections.values())).gossip
     if gossip is None:
         held = {(rounds[peer], trainer.digest) for peer, trainer in trainers.items()}

@@ -36,11 +36,11 @@ from gossip.errors import ConfigError
 from gossip.faults import (
     STATE_ATTACKS,
     ActivationFault,
-    ByzantineFault,
     Corrupt,
     CrashBroadcast,
     CrashMidway,
     Delay,
+    FaultPlan,
     Flap,
     Hang,
     HangTrainer,
@@ -98,7 +98,7 @@ from gossip_lab.simulation.world import (
 from gossip_pipelines.protocol import StagePeer
 
 from .last_gossip_round import play_gossip_end
-from .last_round import play_end
+from .last_round import play_end, toys_of
 
 HEARTBEAT_S = 0.1  # until a link beyond its timeout is detected
 LONGER = 2.0  # largest multiple of its duration for which a schedule is played to reach its rounds
@@ -365,11 +365,7 @@ def _reached(swarm: Swarm[Peer], compute_s: float) -> int:
 
 def _left(swarm: Swarm[Peer]) -> float:
     """Return the share for ``SimulationResult.left``; nan if no peer runs."""
-    trainers = [
-        host.trainer
-        for host in swarm.hosts.values()
-        if host.running and isinstance(host.trainer, ToyTrainer)
-    ]
+    trainers = [trainer for peer, trainer in toys_of(swarm).items() if swarm.hosts[peer].running]
     if not trainers:
         return nan
     started_at = sqrt(float((trainers[0].target.astype(float) ** 2).mean()))
@@ -388,34 +384,26 @@ def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
 def _may_part(schedule: Schedule) -> bool:
     """Whether one of two peers may go on alone while a result of the other, which pauses, is on its
     way. A link may end before it has carried a large result, and two peers need no majority."""
-    stops = any(isinstance(fault, Hang) for fault in schedule.faults)
-    return stops and schedule.bytes_per_s > 0 and schedule.peers < 3
+    stops = FaultPlan(schedule.faults).of_kind(Hang)
+    return bool(stops) and schedule.bytes_per_s > 0 and schedule.peers < 3
 
 
 def circumstances(schedule: Schedule) -> RunConditions:
     """Return what the faults of a schedule excuse. Flipped bits excuse no false claims: a checksum
     detects each of them."""
-    node_attacks = [fault for fault in schedule.faults if isinstance(fault, NodeAttack)]
-    equivocating = [peer for fault in node_attacks for peer in fault.peers]
-    attackers = [
-        peer
-        for fault in schedule.faults
-        if isinstance(fault, ByzantineFault)
-        for peer in fault.peers
-    ]
-    rewriting = [
-        peer for fault in schedule.faults if isinstance(fault, Rewritten) for peer in fault.peers
-    ]
-    answering = [fault for fault in schedule.faults if isinstance(fault, ActivationFault)]
+    plan = FaultPlan(schedule.faults)
+    attacks, answering = plan.of_kind(NodeAttack), plan.of_kind(ActivationFault)
+    equivocating = [peer for fault in attacks for peer in fault.peers]
+    rewriting = [peer for fault in plan.of_kind(Rewritten) for peer in fault.peers]
     found = RunConditions.of(
-        (*attackers, *equivocating, *rewriting),
-        forks=_may_part(schedule) or any(isinstance(fault, FORKING) for fault in schedule.faults),
+        (*plan.attackers, *equivocating, *rewriting),
+        forks=_may_part(schedule) or any(isinstance(fault, FORKING) for fault in plan),
         equivocating=equivocating,
-        lies=[fault.lie for fault in node_attacks],
-        forgetting=any(isinstance(fault, FORGETTING) for fault in schedule.faults),
+        lies=[fault.lie for fault in attacks],
+        forgetting=any(isinstance(fault, FORGETTING) for fault in plan),
         trickling=_trickling(schedule),
         faultless=not schedule.faults and not schedule.joins_s,
-        untolerated=schedule.aggregator == "mean" and bool(attackers) and tolerated(schedule) > 0,
+        untolerated=bool(plan.attackers) and schedule.aggregator == "mean" and schedule.f > 0,
     )
     return replace(
         found,
@@ -471,8 +459,8 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
         known = replace(settings, had_round=max([had_round(swarm) for swarm in made], default=0))
         return kind(folder, peer, incarnation, known, topology, control=control, bulk=bulk)
 
-    rewrites = any(isinstance(fault, Rewritten) for fault in schedule.faults)
-    late = {fault.peer: fault.at_s for fault in schedule.faults if isinstance(fault, LateTrainer)}
+    plan = FaultPlan(schedule.faults)
+    late = {fault.peer: fault.at_s for fault in plan.of_kind(LateTrainer)}
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         stage = next((at for at, members in enumerate(schedule.members) if peer in members), 0)
@@ -482,7 +470,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
                 stage=stage,
                 stages=len(schedule.stages),
                 micro_batches=schedule.micro_batches,
-                lies=nemesis.activation_lies(peer),
+                lies=plan.activation_lies(peer),
                 saved=saved,
             )
             if schedule.stages
@@ -499,7 +487,7 @@ def make_swarm(schedule: Schedule, nemesis: Nemesis) -> Swarm[Peer]:
             lie=nemesis.lies.get(peer),
             reducer=reducer,
             step=step,
-            second_reading=nemesis.second_reading if rewrites else None,
+            second_reading=nemesis.second_reading if plan.of_kind(Rewritten) else None,
             samples_total=None if schedule.stages else SAMPLES,
             rates=RATES if topology.rolling else (),
             initial=peer + PEERS_MAX * incarnation if schedule.apart else None,
@@ -549,21 +537,12 @@ def had_round(swarm: Swarm[Peer]) -> int:
 def tolerated(schedule: Schedule) -> int:
     """Return the f of a schedule: at least one, with or without attackers, except for the mean.
     Attackers of updates and of states are counted apart: each rule has to tolerate either."""
-    attackers = {
-        peer
-        for fault in schedule.faults
-        if isinstance(fault, ByzantineFault)
-        for peer in fault.peers
-    }
-    donors = {
-        peer
-        for f in schedule.faults
-        if isinstance(f, NodeAttack) and f.lie in STATE_ATTACKS
-        for peer in f.peers
-    }
-    return max(
-        schedule.f, *(() if schedule.aggregator == "mean" else (1, len(attackers), len(donors))), 0
-    )
+    plan = FaultPlan(schedule.faults)
+    lies = [fault for fault in plan.of_kind(NodeAttack) if fault.lie in STATE_ATTACKS]
+    donors = {peer for fault in lies for peer in fault.peers}
+    if schedule.aggregator == "mean":
+        return schedule.f
+    return max(schedule.f, 1, len(plan.attackers), len(donors))
 
 
 def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from gossip.core import PeerId
 from gossip.faults import (
     STATE_ATTACKS,
+    ByzantineFault,
     Crash,
     CrashBroadcast,
     CrashMidway,
@@ -23,6 +24,14 @@ from gossip.faults import (
     Restart,
     Ring,
 )
+
+
+def is_counted(fault: Fault) -> bool:
+    """Whether the fault is an attack that the f of a run counts: on updates or states."""
+    return isinstance(fault, ByzantineFault) or (
+        isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
+    )
+
 
 SOME_SERVER, SOME_MAKER = -1, -2  # any server; any server that has made a commit
 

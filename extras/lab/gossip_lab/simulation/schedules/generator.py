@@ -18,7 +18,6 @@ from gossip.faults import (
     NODE_ATTACKS,
     PIECE_ATTACKS,
     SHARD_ATTACKS,
-    STATE_ATTACKS,
     ByzantineFault,
     Crash,
     Fault,
@@ -32,7 +31,7 @@ from gossip.faults import (
 )
 from gossip.topologies import write_weights
 
-from .bearable import bearable_of
+from .bearable import bearable_of, is_counted
 from .fault_kinds import KINDS
 from .late_starts import begun_late, disturbed
 from .lots import FaultSampler
@@ -193,7 +192,7 @@ def _with_rule(base: Schedule, rule: str, shards: tuple[int, ...], together: Ran
     spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in base.faults))
     robust = Random(f"schedule/{base.seed}/robust").random() < ROBUST
     n, rolling = base.peers, topologies.load(base.topology).rolling
-    if RULES[rule] < n and (robust or any(map(_is_of_an_attacker, base.faults))):
+    if RULES[rule] < n and (robust or any(map(is_counted, base.faults))):
         base = replace(base, aggregator=rule if RULES[rule] + spare <= n else "median")
     if rolling and n >= PEERS_TOGETHER and together.random() < TOGETHER:
         able = [rule for rule, need in CROSS_SHARD.items() if need + spare <= n]
@@ -355,13 +354,6 @@ def _guarded(drawn: Schedule) -> Schedule:
     scaled = ByzantineFault("scale", (lot.randrange(drawn.peers),), 1000.0)
     broken = (scaled,) if lot.random() < 0.5 else ()
     return replace(drawn, aggregator="guarded_mean", faults=(*drawn.faults, *broken))
-
-
-def _is_of_an_attacker(fault: Fault) -> bool:
-    """Whether the fault is an attack that the run's f counts."""
-    return isinstance(fault, ByzantineFault) or (
-        isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
-    )
 
 
 def needs_a_server(fault: Fault) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from random import Random
 
 from gossip.faults import (
-    STATE_ATTACKS,
     ByzantineFault,
     Crash,
     Fault,
@@ -28,7 +27,7 @@ from gossip.faults import (
     StartFault,
 )
 
-from .bearable import bearable_of
+from .bearable import bearable_of, is_counted
 from .lots import FaultSampler
 from .schedule import KINDS_MIN, Schedule
 
@@ -91,7 +90,7 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
     ]
     faults = bearable_of([*late, *kept], n)
     gone = sum(isinstance(fault, Crash | Leave | NeverStarts) for fault in faults)
-    told = any(_needs_two_honest(fault) for fault in faults)
+    told = any(map(is_counted, faults))  # two honest peers must agree against such an attack
     if need + gone > n or len({type(fault) for fault in faults}) < KINDS_MIN:
         return drawn
     return replace(
@@ -113,7 +112,7 @@ def disturbed(drawn: Schedule, need: int) -> Schedule:
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/first moments"), drawn.peers, drawn.active_s)
     lot, lowest, order = lots.random.random(), lots.random.random() < LOWEST, lots.peers()
     at_s, for_s, way = lots.ms(*FIRST_S), lots.long(*AWAY_S), lots.random.choice(FIRST)
-    if lot >= FIRST_SHARE or any(_needs_two_honest(fault) for fault in drawn.faults):
+    if lot >= FIRST_SHARE or any(map(is_counted, drawn.faults)):
         return drawn
     peer = 0 if lowest else order[0]
     first = way(peer, tuple(other for other in range(drawn.peers) if other != peer), at_s, for_s)
@@ -136,13 +135,6 @@ FIRST: tuple[Callable[[int, tuple[int, ...], float, float], Fault], ...] = (
     lambda peer, others, at_s, for_s: Hang(peer, None, for_s, at_s),
     lambda peer, others, at_s, for_s: Partition(((peer,), others), at_s, for_s),
 )
-
-
-def _needs_two_honest(fault: Fault) -> bool:
-    """Whether the fault is an attack that needs two honest peers with the same claim against it."""
-    return isinstance(fault, ByzantineFault) or (
-        isinstance(fault, NodeAttack) and fault.lie in STATE_ATTACKS
-    )
 
 
 def _start(way: str, peer: int, at_s: float) -> StartFault:

@@ -175,13 +175,13 @@ class Swarm(Timeline, Generic[C]):
         self._trainers = Trainers(self)
         self._carry_out: dict[type, Callable[[SimProcess[C], Any], None]] = {
             Send: self._wire.send,
-            events.AfterSends: self._settle_sends,
+            events.AfterSends: lambda host, _: host.settling.appendleft(events.SendsDone()),
             events.SetTimer: self._set_timer,
             events.CancelTimer: self._cancel_timer,
-            events.Connect: self._connect,
-            events.Disconnect: self._disconnect,
-            events.Report: self._report,
-            events.Committed: self._committed,
+            events.Connect: lambda host, it: self._links.connect(host, it.peer, it.control),
+            events.Disconnect: lambda host, it: self._links.disconnect(host, it.peer),
+            events.Report: lambda host, it: host.reports.append((self.now, it)),
+            events.Committed: lambda host, it: host.commits.append((self.now, it)),
             events.Halt: self._halt,
             **dict.fromkeys(TRAINER_EFFECTS, self._trainers.request),
         }
@@ -486,9 +486,6 @@ class Swarm(Timeline, Generic[C]):
             carry_out[asked](host, effect)
         return True
 
-    def _settle_sends(self, host: SimProcess[C], effect: events.AfterSends) -> None:
-        host.settling.appendleft(events.SendsDone())
-
     def _set_timer(self, host: SimProcess[C], effect: events.SetTimer) -> None:
         # With one token for two timers in one life, stale timers kill healthy peers
         # (docs/design_notes.md N7).
@@ -519,18 +516,6 @@ class Swarm(Timeline, Generic[C]):
         if not self._slow_nodes.puts_off(host, event):
             del host.timers[token]
             self._handle(host, event)
-
-    def _connect(self, host: SimProcess[C], effect: events.Connect) -> None:
-        self._links.connect(host, effect.peer, effect.control)
-
-    def _disconnect(self, host: SimProcess[C], effect: events.Disconnect) -> None:
-        self._links.disconnect(host, effect.peer)
-
-    def _report(self, host: SimProcess[C], effect: events.Report) -> None:
-        host.reports.append((self.now, effect))
-
-    def _committed(self, host: SimProcess[C], effect: events.Committed) -> None:
-        host.commits.append((self.now, effect))
 
     def _halt(self, host: SimProcess[C], effect: events.Halt) -> None:
         host.halt, host.state = effect, "halted"

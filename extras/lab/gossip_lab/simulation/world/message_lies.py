@@ -185,58 +185,42 @@ def _with_rumor(letter: Letter, rumor: Rumor) -> Instead:
             return None
 
 
+def _claim(
+    attacker: ByzantinePeer, letter: Letter, victim: PeerId, status: Status, origin: PeerId
+) -> Instead:
+    """Return the letter with a false claim about the victim, as if ``origin`` made it."""
+    rumor = Rumor(victim, status, _standing_of(attacker, victim), "", "", origin)
+    return _with_rumor(letter, rumor)
+
+
 @lie
 def false_deaths(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Announce, in its own name, that a peer is dead. The peer is drawn at random each time."""
     victim, often = _victim(attacker), attacker.rng.random() < OFTEN
-    return (
-        _with_rumor(
-            letter,
-            Rumor(victim, "dead", _standing_of(attacker, victim), "", "", attacker.peer),
-        )
-        if often
-        else None
-    )
+    return _claim(attacker, letter, victim, "dead", attacker.peer) if often else None
 
 
 @lie
 def false_suspicions(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Suspect all other peers all the time."""
-    victim = _victim(attacker)
-    return _with_rumor(
-        letter,
-        Rumor(victim, "suspect", _standing_of(attacker, victim), "", "", attacker.peer),
-    )
+    return _claim(attacker, letter, _victim(attacker), "suspect", attacker.peer)
 
 
 @lie
 def forged_departures(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Announce that a peer has left, as if that peer had announced it."""
     victim, often = _victim(attacker), attacker.rng.random() < OFTEN
-    return (
-        _with_rumor(
-            letter,
-            Rumor(victim, "left", _standing_of(attacker, victim), "", "", victim),
-        )
-        if often
-        else None
-    )
+    return _claim(attacker, letter, victim, "left", victim) if often else None
 
 
 @lie
 def forged_incarnations(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Announce that a peer is alive again, with an incarnation a few higher, or with the highest
     that fits into the number."""
-    victim, often, far = (
-        _victim(attacker),
-        attacker.rng.random() < OFTEN,
-        attacker.rng.random() < 0.5,
-    )
-    standing = (
-        ROUND_MAX
-        if far
-        else _standing_of(attacker, victim) + attacker.rng.randint(1, 9) * REFUTATIONS
-    )
+    victim, often = _victim(attacker), attacker.rng.random() < OFTEN
+    standing = ROUND_MAX
+    if attacker.rng.random() >= 0.5:
+        standing = _standing_of(attacker, victim) + attacker.rng.randint(1, 9) * REFUTATIONS
     rumor = Rumor(victim, "alive", standing, "tcp://10.9.9.9:1", "tcp://10.9.9.9:2", victim)
     return _with_rumor(letter, rumor) if often else None
 
@@ -244,31 +228,21 @@ def forged_incarnations(attacker: ByzantinePeer, letter: Letter) -> Instead:
 @lie
 def deaf(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Send no acks to one peer, and all acks to the others: a case for indirect probes."""
-    return (
-        []
-        if isinstance(letter.message, Ack)
-        and letter.to == min(p for p in attacker.peers if p != attacker.peer)
-        else None
-    )
+    unheard = min(peer for peer in attacker.peers if peer != attacker.peer)
+    return [] if isinstance(letter.message, Ack) and letter.to == unheard else None
 
 
 @lie
 def strangers(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Announce peers that do not exist: as alive, suspect or dead, or as accusers of peers that do
     exist."""
-    stranger, often = STRANGERS + attacker.rng.randrange(STRANGERS), attacker.rng.random() < OFTEN
-    victim, accuses, status = (
-        _victim(attacker),
-        attacker.rng.random() < 0.3,
-        attacker.rng.choice(STATUSES),
-    )
+    rng = attacker.rng
+    stranger, often = STRANGERS + rng.randrange(STRANGERS), rng.random() < OFTEN
+    victim, accuses, status = _victim(attacker), rng.random() < 0.3, rng.choice(STATUSES)
     if not often:
         return None
     if accuses:
-        return _with_rumor(
-            letter,
-            Rumor(victim, "suspect", _standing_of(attacker, victim), "", "", stranger),
-        )
+        return _claim(attacker, letter, victim, "suspect", stranger)
     where = (f"tcp://10.9.9.9:{stranger}", f"tcp://10.9.9.9:{stranger + 1}")
     return _with_rumor(letter, Rumor(stranger, status, 0, *where, stranger))
 
@@ -290,10 +264,8 @@ def replays(attacker: ByzantinePeer, letter: Letter) -> Instead:
 @lie
 def garbage(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Also send random bytes."""
-    often, noise = (
-        attacker.rng.random() < OFTEN,
-        attacker.rng.randbytes(attacker.rng.randint(1, 200)),
-    )
+    often = attacker.rng.random() < OFTEN
+    noise = attacker.rng.randbytes(attacker.rng.randint(1, 200))
     return [letter, (letter.to, noise, None)] if often else None
 
 

@@ -20,7 +20,6 @@ from gossip.errors import BadFault
 from gossip.faults import (
     ActivationFault,
     Blow,
-    ByzantineFault,
     Crash,
     CrashBroadcast,
     CrashMidway,
@@ -40,12 +39,14 @@ from gossip.faults import (
     NodeAttack,
     Partition,
     ProcessFault,
+    RealFault,
     Rewritten,
     ServerFault,
     Slow,
     SlowNode,
     StartFault,
     Starve,
+    WorldFault,
 )
 from gossip_lab.simulation.schedules import Schedule
 
@@ -63,18 +64,7 @@ if TYPE_CHECKING:
     from .driver import AnySwarm
 
 
-CarriedOut: TypeAlias = (
-    Blow
-    | Slow
-    | ByzantineFault
-    | NetworkFault
-    | ProcessFault
-    | ServerFault
-    | StartFault
-    | NodeAttack
-    | Rewritten
-    | ActivationFault
-)
+CarriedOut: TypeAlias = WorldFault | RealFault | ActivationFault
 """Faults that simulated swarms can carry out."""
 EVENT_S = 0.001
 """Processor time of a node for an event, in which a starved node falls behind."""
@@ -113,13 +103,9 @@ class Nemesis(Observer):
         self.schedule = schedule
         self.struck: Counter[str] = Counter()
         self.network = NetworkFaults(self)
-        self.lies: dict[PeerId, ToyAttack] = {
-            peer: ToyAttack(fault, peer, schedule)
-            for fault in schedule.faults
-            if isinstance(fault, ByzantineFault)
-            for peer in fault.peers
-        }
-        self._slow = [fault for fault in schedule.faults if isinstance(fault, Slow)]
+        self.plan = plan = FaultPlan(schedule.faults)
+        self.lies = {p: ToyAttack(lie, p, schedule) for p, lie in plan.attackers.items()}
+        self._slow = plan.of_kind(Slow)
         self._slow_now = [fault for fault in self._slow if fault.at_s is None]
         # waits until its victim, or any server, reaches the round
         self._at_round: list[Blow] = []
@@ -144,15 +130,11 @@ class Nemesis(Observer):
             return 1.0
         return prod([fault.factor for fault in self._slow_now if fault.peer == peer])
 
-    def activation_lies(self, peer: PeerId) -> tuple[ActivationFault, ...]:
-        """Return the faults by which the peer falsifies micro-batches."""
-        return FaultPlan(self.schedule.faults).activation_lies(peer)
-
     def second_reading(self, row: Row, round_id: int, now: float) -> Vector:
         """Return the update of a row as it is in its owner's memory when a server aggregates."""
         vector: Vector = row.payload.data
-        for fault in self.schedule.faults:
-            if isinstance(fault, Rewritten) and row.peer in fault.peers and not self._calm:
+        for fault in self.plan.of_kind(Rewritten):
+            if row.peer in fault.peers and not self._calm:
                 assert fault.at_s is not None
                 if fault.at_s <= now < fault.at_s + fault.for_s:
                     self._rewritten[fault] = True
@@ -187,10 +169,9 @@ class Nemesis(Observer):
 
     def _arm_attackers(self, swarm: AnySwarm) -> None:
         attackers: dict[PeerId, list[str]] = {}
-        for fault in self.schedule.faults:
-            if isinstance(fault, NodeAttack):
-                for peer in fault.peers:
-                    attackers.setdefault(peer, []).append(fault.lie)
+        for fault in self.plan.of_kind(NodeAttack):
+            for peer in fault.peers:
+                attackers.setdefault(peer, []).append(fault.lie)
         if attackers:
             swarm.outgoing = self._attackers = ByzantinePeers(swarm, attackers)
         apart = {peer: lie for peer, lie in self.lies.items() if lie.is_per_receiver}
@@ -250,9 +231,8 @@ class Nemesis(Observer):
         """End every fault: the network is whole, and paused peers resume. Peers that crashed for
         good stay away, and Byzantine trainers stay Byzantine."""
         self.network.end(swarm)
-        for fault in self.schedule.faults:
-            if isinstance(fault, NeverStarts):
-                self._come(swarm, fault)
+        for fault in self.plan.of_kind(NeverStarts):
+            self._come(swarm, fault)
         self._calm = True
         self.announce(swarm, -1, "all faults are over")
         if self._attackers is not None:
