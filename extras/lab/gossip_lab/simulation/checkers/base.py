@@ -314,9 +314,10 @@ class Onlookers(NamedTuple):
 
 class PerLife(Generic[Record]):
     """An attribute of a checker with one value for each life of each peer. It reads and sets the
-    value of the present peer. ``make`` creates the value when a life first needs it."""
+    value of the present peer. ``make`` creates the value when a life first needs it: None by
+    default."""
 
-    def __init__(self, make: Callable[[], Record]) -> None:
+    def __init__(self, make: Callable[[], Any] = lambda: None) -> None:
         self.make = make
 
     def __get__(self, checker: Checker, owner: type[Checker]) -> Record:

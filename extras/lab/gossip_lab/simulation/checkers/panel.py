@@ -134,8 +134,10 @@ class Panel(Observer):
             return
         for transition in watch.fresh():
             for checker in self._tables:
-                checker.select_peer(swarm, peer)
-                checker.judge(transition, event)
+                if not checker.fields or transition.field in checker.fields:
+                    checker.select_peer(swarm, peer)
+                    checker.cause = event
+                    checker.judge(transition)
 
 
 def settle(panels: Sequence[Panel], swarm: AnySwarm) -> float:

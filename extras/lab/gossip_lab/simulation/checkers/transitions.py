@@ -99,12 +99,40 @@ class TableWatch:
 
 
 class TableChecker(Checker):
-    """Judges transitions, which its panel collects."""
+    """Judges transitions, which its panel collects.
+
+    Attributes:
+        fields: Fields whose changes it judges; empty: all.
+        cause: Event that the peer handled; None: it crashed during the event.
+    """
+
+    fields: ClassVar[tuple[str, ...]] = ()
+    cause: Event | None
 
     @abstractmethod
-    def judge(self, transition: TableTransition, event: Event | None) -> None:
-        """Judge a change of a row. The peer made it while it handled ``event`` (None: it crashed
-        during the event)."""
+    def judge(self, transition: TableTransition) -> None:
+        """Judge a change of a row."""
+
+    def is_invented(self, subject: PeerId) -> bool:
+        """Whether an attacker may have invented the life of ``subject`` that the peer has recorded
+        and from which it has received nothing."""
+        if not self.circumstances.invented_lives or self.peer == subject:
+            return False
+        return not self.membership.members[subject].spoken
+
+    def is_alive(self, subject: PeerId, incarnation: int) -> bool:
+        """Whether exactly this life of a peer runs, and takes part."""
+        host = self.swarm.hosts[subject]
+        if not host.running or host.incarnation != incarnation or host.membership is None:
+            return False
+        return bool(host.membership.me.status == "alive")
+
+    def is_false_death(self, transition: TableTransition) -> bool:
+        """Whether the peer declares another one dead although the life of that number runs."""
+        subject = transition.subject
+        if transition.status != "dead" or subject == self.peer:
+            return False
+        return self.is_alive(subject, transition.incarnation)
 
 
 def watch_life(watches: dict[PeerId, TableWatch], swarm: AnySwarm, peer: PeerId) -> None:

@@ -23,7 +23,7 @@ class JoinsTheLarger(Checker):
 
     invariant = "L5"
     needs = "rolling"
-    _left = PerLife[bytes | None](lambda: None)  # the branch that it left last
+    _left = PerLife[bytes | None]()  # the branch that it left last
 
     def make_records(self) -> None:
         self._back_at: dict[PeerId, float] = {}

@@ -30,7 +30,7 @@ class CountsWhenItKeepsUp(Checker):
     invariant = "L9"
     needs = "rolling"
     # of the last commit at each peer
-    _roster = PerLife[frozenset[PeerId] | None](lambda: None)
+    _roster = PerLife[frozenset[PeerId] | None]()
 
     @on_effect
     def judge(self, committed: Committed) -> None:

@@ -332,7 +332,7 @@ class AsksForWhatItLacks(Checker):
     needs = "rolling"
 
     # since when others have been reported ahead without a request of this peer
-    _reported_at = PerLife[float | None](lambda: None)
+    _reported_at = PerLife[float | None]()
 
     def resume_life(self) -> None:
         # It could send no request during the pause, and messages that are not about rounds may be

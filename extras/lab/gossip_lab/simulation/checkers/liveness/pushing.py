@@ -22,7 +22,7 @@ class PushesToAll(Checker):
     needs = "gossip"
     _pushed = PerLife(set[tuple[PeerId, str]])
 
-    _targets = PerLife[list[PeerId] | None](lambda: None)
+    _targets = PerLife[list[PeerId] | None]()
 
     @on_event
     def record_targets(self, event: Contributed) -> None:

@@ -207,7 +207,7 @@ class KeepsWhoSpeaks(Checker):
     invariant = "S14"
     # peers that have announced their end, in whatever life
     _leaving = PerLife(set[PeerId])
-    _judged = PerLife[tuple[int, int, int] | None](lambda: None)
+    _judged = PerLife[tuple[int, int, int] | None]()
 
     @on_event
     def record_leaving(self, event: Received, hello: Hello) -> None:

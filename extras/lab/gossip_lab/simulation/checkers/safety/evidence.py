@@ -31,8 +31,6 @@ from gossip_lab.simulation.checkers.base import Checker
 from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransition
 from gossip_lab.simulation.checkers.watching import after_event, on_effect
 
-from .membership import is_alive, is_invented
-
 # of quiet: by then every connection is up again, and the peers at its ends have exchanged hellos
 LINKED_AFTER_S = 1.0
 
@@ -42,16 +40,13 @@ class NoUnfoundedDeath(TableChecker):
     message of the dead peer itself."""
 
     invariant = "S6"
+    fields = ("status",)
 
-    def judge(self, transition: TableTransition, event: Event | None) -> None:
+    def judge(self, transition: TableTransition) -> None:
         subject, standing, peer = transition.subject, transition.standing, self.peer
-        if (
-            transition.field != "status"
-            or (transition.before, transition.status) != ("suspect", "dead")
-            or subject == peer
-        ):
+        if (transition.before, transition.status) != ("suspect", "dead") or subject == peer:
             return  # claims of others are accepted about a peer that was never met
-        if is_invented(self.circumstances, self.swarm, peer, subject) or _own_word(event, subject):
+        if self.is_invented(subject) or _own_word(self.cause, subject):
             return
         contact = self.hearing.of(peer, subject)
         linked = self.membership.members[subject].linked
@@ -74,11 +69,12 @@ class NoUnfoundedAccusation(TableChecker):
     over an undisturbed link, or through the helpers of the probe."""
 
     invariant = "S6"
+    fields = ("status",)
 
-    def judge(self, transition: TableTransition, event: Event | None) -> None:
+    def judge(self, transition: TableTransition) -> None:
         subject, peer, settings = transition.subject, self.peer, self.membership.settings
-        accused = (transition.field, transition.status) == ("status", "suspect")
-        if not accused or subject == peer or not _ends_a_probe(event):
+        accused = transition.status == "suspect" and subject != peer
+        if not accused or not _ends_a_probe(self.cause):
             return
         member = self.membership.members[subject]
         known_s, grace_s = self.clock_s - member.known_since, settings.connect_grace_s
@@ -87,7 +83,7 @@ class NoUnfoundedAccusation(TableChecker):
             f"accuses peer {subject}.{transition.incarnation}, known for only {known_s:.3f} s, "
             f"of not replying: it has {grace_s} s for its first connections",
         )
-        if self.circumstances.defaming or not is_alive(self.swarm, subject, transition.incarnation):
+        if self.circumstances.defaming or not self.is_alive(subject, transition.incarnation):
             return
         asked_s = self.hearing.of(peer, subject).asked_s
         since_s = asked_s - LINKED_AFTER_S

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 
 from gossip.core import (
-    Event,
     MembershipSettings,
     PeerId,
     Stop,
@@ -14,26 +13,17 @@ from gossip.core import (
     longest_s,
     shortest_s,
 )
-from gossip_lab.simulation.checkers.base import PerLife, RunConditions
+from gossip_lab.simulation.checkers.base import PerLife
 from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransition
-from gossip_lab.simulation.world import AnySwarm
 
 GONE = ("dead", "left")
-
-
-def is_invented(
-    circumstances: RunConditions, swarm: AnySwarm, peer: PeerId, subject: PeerId
-) -> bool:
-    """Whether an attacker may have invented the life of ``subject`` that ``peer`` has recorded and
-    from which it has received nothing."""
-    membership = swarm.hosts[peer].membership if circumstances.invented_lives else None
-    return membership is not None and peer != subject and not membership.members[subject].spoken
 
 
 class StandingNeverFalls(TableChecker):
     """S1: at no observer does a peer's standing fall, and only the peer itself ever raises it."""
 
     invariant = "S1"
+    fields = ("standing", "enlisted")
     _seen = PerLife(dict[PeerId, int])
 
     def make_records(self) -> None:
@@ -49,14 +39,12 @@ class StandingNeverFalls(TableChecker):
         if membership is not None:
             self._highest[peer] = max(self._highest.get(peer, 0), membership.standing)
 
-    def judge(self, transition: TableTransition, event: Event | None) -> None:
-        if transition.field not in ("standing", "enlisted"):
-            return
+    def judge(self, transition: TableTransition) -> None:
         subject, standing = transition.subject, transition.standing
         before = self._seen.get(subject, 0)
         self._seen[subject] = standing
         gave_way = self.circumstances.invented_lives and before > self._highest.get(subject, 0)
-        if gave_way or is_invented(self.circumstances, self.swarm, self.peer, subject):
+        if gave_way or self.is_invented(subject):
             return
         self.demand(
             standing >= before, f"the standing of peer {subject} fell from {before} to {standing}"
@@ -84,13 +72,12 @@ class NoReturnFromTheDead(TableChecker):
     higher one, and suspect never."""
 
     invariant = "S2"
+    fields = ("status", "enlisted")
     forbidden = "alive"
     # the standing with which a subject left or died
     _gone = PerLife(dict[PeerId, int])
 
-    def judge(self, transition: TableTransition, event: Event | None) -> None:
-        if transition.field not in ("status", "enlisted"):
-            return
+    def judge(self, transition: TableTransition) -> None:
         gone, subject = self._gone, transition.subject
         if transition.status in GONE:
             gone[subject] = transition.standing
@@ -124,10 +111,10 @@ class NotDeadWhileRunning(TableChecker):
 
     invariant = "S3"
 
-    def judge(self, transition: TableTransition, event: Event | None) -> None:
+    def judge(self, transition: TableTransition) -> None:
         if transition.subject != self.peer:
             return
-        ends = "halted" if isinstance(event, Stop | TrainerLost) else "running"
+        ends = "halted" if isinstance(self.cause, Stop | TrainerLost) else "running"
         phase = getattr(self.host.core, "phase", ends)
         self.demand(
             transition.status == "alive" or (transition.status in GONE and phase == "halted"),
@@ -140,6 +127,7 @@ class OneAddressALife(TableChecker):
     an earlier life."""
 
     invariant = "S5"
+    fields = ("control", "bulk", "enlisted")
     # subject -> life, control address
     _held = PerLife(dict[PeerId, tuple[int, str]])
 
@@ -164,11 +152,9 @@ class OneAddressALife(TableChecker):
         own = membership is not None and membership.me.control == control
         return self.circumstances.invented_lives and own
 
-    def judge(self, transition: TableTransition, event: Event | None) -> None:
-        if transition.field not in ("control", "bulk", "enlisted"):
-            return
+    def judge(self, transition: TableTransition) -> None:
         subject, life, control = transition.subject, transition.incarnation, transition.control
-        if is_invented(self.circumstances, self.swarm, self.peer, subject):
+        if self.is_invented(subject):
             self._held.pop(subject, None)
             return
         if transition.field != "bulk":
@@ -198,10 +184,11 @@ class NoFalseDeath(TableChecker):
     """
 
     invariant = "S6"
+    fields = ("status",)
 
-    def judge(self, transition: TableTransition, event: Event | None) -> None:
+    def judge(self, transition: TableTransition) -> None:
         subject, membership = transition.subject, self.membership
-        if not _declares_dead_who_lives(self.swarm, self.peer, transition):
+        if not self.is_false_death(transition):
             return
         if self.circumstances.unfounded_deaths and not membership.members[subject].spoken:
             return
@@ -230,10 +217,11 @@ class NoDeathByAStalledPeer(TableChecker):
     declares any of them dead."""
 
     invariant = "S7"
+    fields = ("status",)
 
-    def judge(self, transition: TableTransition, event: Event | None) -> None:
+    def judge(self, transition: TableTransition) -> None:
         subject, membership = transition.subject, self.membership
-        if not _declares_dead_who_lives(self.swarm, self.peer, transition):
+        if not self.is_false_death(transition):
             return
         own_verdict = membership.members[subject].origin == self.peer
         woke_at, long_s = self.disturbances.slept(self.peer)
@@ -254,19 +242,3 @@ def memory_s(settings: MembershipSettings, n: int) -> float:
     lowest local health, and a suspicion."""
     slowest_probe_s = 1.5 * settings.awareness_max * settings.probe_interval_s
     return slowest_probe_s + longest_s(n, settings) + 1.0
-
-
-def _declares_dead_who_lives(swarm: AnySwarm, peer: PeerId, transition: TableTransition) -> bool:
-    """Whether ``peer`` declares another one dead although the life of that number runs."""
-    subject = transition.subject
-    if transition.field != "status" or transition.status != "dead" or subject == peer:
-        return False
-    return is_alive(swarm, subject, transition.incarnation)
-
-
-def is_alive(swarm: AnySwarm, peer: PeerId, incarnation: int) -> bool:
-    """Whether exactly this life of a peer runs, and takes part."""
-    host = swarm.hosts[peer]
-    if not host.running or host.incarnation != incarnation or host.membership is None:
-        return False
-    return bool(host.membership.me.status == "alive")

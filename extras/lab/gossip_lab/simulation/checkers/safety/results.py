@@ -132,7 +132,7 @@ class AppliesWhatTheRuleSaid(Checker):
     invariant = "S11"
     needs = "gossip"
     _asked = PerLife(dict[int, _RuleAsked])  # of the present round, by ticket
-    _own = PerLife[Contributed | None](lambda: None)
+    _own = PerLife[Contributed | None]()
 
     @on_event
     def record_contribution(self, event: Contributed) -> None:

@@ -78,7 +78,7 @@ class AppliedOnce(Checker):
 
     invariant = "S8"
     _places = PerLife(_Place)
-    _started = PerLife[StartRound | None](lambda: None)
+    _started = PerLife[StartRound | None]()
 
     def make_records(self) -> None:
         self._chains: dict[bytes, tuple[Commit, ...]] = {}

@@ -69,7 +69,7 @@ class ComputedInTurn(Checker):
     offered."""
 
     invariant = "S24"
-    _given = PerLife[StartRound | None](lambda: None)
+    _given = PerLife[StartRound | None]()
 
     @on_effect
     def record_start(self, start: StartRound) -> None:

@@ -155,7 +155,7 @@ class NamesARoundToCome(Checker):
 
     invariant = "S12"
     # nonce and requested round (0: any)
-    _asked = PerLife[tuple[int, int] | None](lambda: None)
+    _asked = PerLife[tuple[int, int] | None]()
 
     @on_effect
     def judge(self, send: Send, ask: StateRequest) -> None:

@@ -199,7 +199,7 @@ class TrustFollowsExperience(Checker):
     _changes = PerLife(list[tuple[PeerId, str]])
     _asked = PerLife(dict[int, Aggregate])
     _judged = PerLife(dict[PeerId, int])
-    _ledger = PerLife[Ledger | None](lambda: None)
+    _ledger = PerLife[Ledger | None]()
 
     @on_event
     def record_push(self, event: Received, push: Push) -> None:
