@@ -112,9 +112,9 @@ def stage_panels(
     elsewhere = (*OF_MEMBERSHIP, *map(type, onlookers))
     unfit = (*elsewhere, *NOT_OF_STAGES)
 
-    def of_stage() -> Panel:
+    def of_stage() -> list[Watching]:
         each = every_checker(circumstances, onlookers)
-        return Panel([checker for checker in each if not isinstance(checker, unfit)], False)
+        return [checker for checker in each if not isinstance(checker, unfit)]
 
     of_all = [c for c in every_checker(circumstances, onlookers) if isinstance(c, elsewhere)]
     computed = ComputesAlike(stages, circumstances)

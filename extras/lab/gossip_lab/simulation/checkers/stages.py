@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gossip.core import Event, Message, PeerId
+from gossip.core import Event, PeerId
 from gossip_lab.simulation.world import AnySwarm, Observer, Watcher
 
 from .base import Violation
 from .panel import Panel, settle
+from .watching import Watching
 
 
 class _OfStage(Mapping[PeerId, Any]):
@@ -52,11 +53,12 @@ class StageWorld:
         return tuple([peer for peer, host in self.hosts.items() if host.running])
 
 
-class StagePanel(Observer):
-    """``panel`` for the events of one stage."""
+class StagePanel(Panel):
+    """Panel for the events of one stage. Another panel has the onlookers."""
 
-    def __init__(self, members: Collection[PeerId], panel: Panel) -> None:
-        self.members, self.panel = frozenset(members), panel
+    def __init__(self, members: Collection[PeerId], checkers: Iterable[Watching]) -> None:
+        super().__init__(checkers, has_onlookers=False)
+        self.members = frozenset(members)
         self._seen: tuple[AnySwarm, Any] | None = None
 
     def world(self, swarm: AnySwarm) -> Any:
@@ -66,48 +68,36 @@ class StagePanel(Observer):
         return self._seen[1]
 
     def watchers(self, moment: str, kind: type) -> tuple[Watcher, ...]:
-        inner, members = self.panel.watchers(moment, kind), self.members
+        inner = super().watchers(moment, kind)
+        return (self._for_members(*inner),) if inner else ()
 
-        def see(swarm: AnySwarm, peer: PeerId, what: Any) -> None:
-            if peer in members:
+    def _for_members(self, *watchers: Watcher) -> Watcher:
+        def see(swarm: AnySwarm, peer: PeerId, *what: Any) -> None:
+            if peer in self.members:
                 world = self.world(swarm)
-                for watcher in inner:
-                    watcher(world, peer, what)
+                for watcher in watchers:
+                    watcher(world, peer, *what)
 
-        return (see,) if inner else ()
-
-    def _see(self, see: Callable[..., None], swarm: AnySwarm, peer: PeerId, *what: Any) -> None:
-        if peer in self.members:
-            see(self.world(swarm), peer, *what)
+        return see
 
     def on_start(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._see(self.panel.on_start, swarm, peer)
+        self._for_members(super().on_start)(swarm, peer)
 
     def on_flood(self, swarm: AnySwarm, peer: PeerId, event: Event) -> None:
-        self._see(self.panel.on_flood, swarm, peer, event)
+        self._for_members(super().on_flood)(swarm, peer, event)
 
     def on_resume(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._see(self.panel.on_resume, swarm, peer)
+        self._for_members(super().on_resume)(swarm, peer)
 
     def on_crash(self, swarm: AnySwarm, peer: PeerId) -> None:
-        self._see(self.panel.on_crash, swarm, peer)
-
-    def on_fault(self, swarm: AnySwarm, peer: PeerId, text: str) -> None:
-        if peer in self.members or peer < 0:
-            self.panel.on_fault(self.world(swarm), peer, text)
-
-    def on_mishap(
-        self, swarm: AnySwarm, peer: PeerId, to: PeerId, what: str, message: Message | None
-    ) -> None:
-        if peer in self.members and to in self.members:
-            self.panel.on_mishap(self.world(swarm), peer, to, what, message)
+        self._for_members(super().on_crash)(swarm, peer)
 
 
 class StagePanels:
     """A panel for each stage, and one for all of them together.
 
     Args:
-        stages: The members and the panel of each stage.
+        stages: The panel of each stage.
         together: Panel of the checkers that watch all stages.
     """
 
@@ -115,7 +105,7 @@ class StagePanels:
         self.together = together
         # ``together`` contains the onlookers
         self.observers: tuple[Observer, ...] = (together, *stages)
-        self._panels = (*[each.panel for each in stages], together)
+        self._panels: tuple[Panel, ...] = (*stages, together)
 
     def settle(self, swarm: AnySwarm) -> float:
         """Run the calm phase of all stages at once, as ``Panel.settle``."""
