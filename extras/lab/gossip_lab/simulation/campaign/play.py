@@ -395,7 +395,7 @@ def circumstances(schedule: Schedule) -> RunConditions:
     attacks, answering = plan.of_kind(NodeAttack), plan.of_kind(ActivationFault)
     equivocating = [peer for fault in attacks for peer in fault.peers]
     rewriting = [peer for fault in plan.of_kind(Rewritten) for peer in fault.peers]
-    found = RunConditions.of(
+    return RunConditions.of(
         (*plan.attackers, *equivocating, *rewriting),
         forks=_may_part(schedule) or any(isinstance(fault, FORKING) for fault in plan),
         equivocating=equivocating,
@@ -404,10 +404,7 @@ def circumstances(schedule: Schedule) -> RunConditions:
         trickling=_trickling(schedule),
         faultless=not schedule.faults and not schedule.joins_s,
         untolerated=bool(plan.attackers) and schedule.aggregator == "mean" and schedule.f > 0,
-    )
-    return replace(
-        found,
-        answering_falsely=frozenset([peer for fault in answering for peer in fault.peers]),
+        answering_falsely=[peer for fault in answering for peer in fault.peers],
         tampering=any(fault.lies_about != "audit" for fault in answering),
     )
 

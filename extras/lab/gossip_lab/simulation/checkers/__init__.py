@@ -1,7 +1,7 @@
 """Checkers, one an invariant (docs/design_notes.md N19, N20): observers that raise ``Violation``
 when it is broken.
 
-    panel = Panel(every_checker(RunConditions.of(liars=(3,))))
+    panel = Panel(every_checker(RunConditions.of(attackers=(3,))))
     swarm.hooks.append(panel)
     swarm.run_for(30.0)  # with faults
     swarm.network.heal(); ...

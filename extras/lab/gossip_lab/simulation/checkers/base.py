@@ -150,23 +150,15 @@ class RunConditions:
 
     @staticmethod
     def of(
-        attackers: Collection[PeerId] = (),
-        *,
-        equivocating: Collection[PeerId] = (),
-        lies: Collection[str] = (),
-        trickling: Collection[PeerId] = (),
-        **conditions: bool,
+        attackers: Collection[PeerId] = (), **conditions: bool | Collection[PeerId | str]
     ) -> RunConditions:
         """Create conditions. Some attacks fork the history like a network that loses commits.
         ``conditions``: the other attributes, by name."""
-        found = RunConditions(
-            attackers=frozenset(attackers),
-            equivocating=frozenset(equivocating),
-            lies=frozenset(lies),
-            trickling=frozenset(trickling),
-            answering_falsely=frozenset(),
-            **conditions,
-        )
+        values: dict[str, Any] = {
+            name: value if isinstance(value, bool) else frozenset(value)
+            for name, value in conditions.items()
+        }
+        found = RunConditions(frozenset(attackers), **values)
         return replace(found, forks=found.forks or found.forking_lies)
 
     @property

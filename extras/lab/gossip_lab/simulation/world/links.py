@@ -3,6 +3,7 @@ timed out when silent."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from gossip.core import PeerId, events
@@ -15,13 +16,17 @@ FIRST_TRY_S, HANDSHAKE_WAYS = 0.001, 4
 """Least time until a connection is up, and one-way trips that it takes: TCP, then ZMTP."""
 
 
+AnyProcess = SimProcess[Any]
+LaneAct = Callable[[AnyProcess, PeerId, Lane], None]
+
+
 class Links:
     """Opens, closes and loses the lanes of all hosts."""
 
     def __init__(self, swarm: SwarmEnvironment) -> None:
         self.swarm = swarm
 
-    def connect(self, host: SimProcess[Any], to: PeerId, control: str) -> None:
+    def connect(self, host: AnyProcess, to: PeerId, control: str) -> None:
         assert to != host.peer, f"peer {to} connects to itself"
         lane = host.lanes.get(to)
         if lane is not None and lane.control == control:
@@ -31,55 +36,66 @@ class Links:
         host.lanes[to] = lane = Lane(control)
         self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
-    def stand(self, host: SimProcess[Any], to: SimProcess[Any]) -> None:
+    def stand(self, host: AnyProcess, to: AnyProcess) -> None:
         """Connect a host as if it had been connected for long: it gets no event."""
         control, _ = self.swarm.address_of(to.peer, to.incarnation)
         host.lanes[to.peer] = Lane(control, up=True, to_incarnation=to.incarnation)
 
-    def disconnect(self, host: SimProcess[Any], to: PeerId) -> None:
+    def disconnect(self, host: AnyProcess, to: PeerId) -> None:
         lane = host.lanes.pop(to, None)
         if lane is not None:
             lane.up, lane.attempt = False, lane.attempt + 1
 
-    def reset(self, host: SimProcess[Any], to: PeerId, lane: Lane) -> None:
+    def reset(self, host: AnyProcess, to: PeerId, lane: Lane) -> None:
         """Break the connection: messages on their way are lost, and the peer that opened it gets an
         event and opens it again."""
         if not lane.up:
             return
         lane.up, lane.breaks, lane.attempt = False, lane.breaks + 1, lane.attempt + 1
-        self.swarm.at_ns(self.swarm.now_ns, self._on_reset, host, to, lane, lane.attempt)
+        self._later(0.0, self._on_reset, host, to, lane)
 
-    def _on_reset(self, host: SimProcess[Any], to: PeerId, lane: Lane, attempt: int) -> None:
-        if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
-            return
+    def _later(
+        self,
+        after_s: float,
+        act: Callable[..., None],
+        host: AnyProcess,
+        to: PeerId,
+        lane: Lane,
+    ) -> None:
+        """Call ``act`` with the lane later, if the attempt at it that is pending now still is."""
+        attempt = lane.attempt
+
+        def run() -> None:
+            if lane.attempt == attempt and host.lanes.get(to) is lane and host.running:
+                act(host, to, lane)
+
+        self.swarm.at_ns(self.swarm.now_ns + to_ns(after_s), run)
+
+    def _on_reset(self, host: AnyProcess, to: PeerId, lane: Lane) -> None:
         self.swarm.deliver(host, events.LinkDown(to, "closed"))
         self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
-    def close_process(self, host: SimProcess[Any]) -> None:
+    def close_process(self, host: AnyProcess) -> None:
         """Close the connections of a process at once; others see theirs to it close a moment
         later."""
         for other in self.swarm.hosts.values():
             lane = other.lanes.get(host.peer)
             if lane is not None and lane.up and lane.to_incarnation == host.incarnation:
                 closing_s = between(other.dice, self.swarm.network.closing_s)
-                self._lose_later(other, host.peer, lane, closing_s, "closed")
+                self._later(closing_s, self._on_closed, other, host.peer, lane)
         for lane in host.lanes.values():
             lane.up, lane.attempt = False, lane.attempt + 1
 
-    def _try_later(self, host: SimProcess[Any], to: PeerId, lane: Lane, after_s: float) -> None:
+    def _try_later(self, host: AnyProcess, to: PeerId, lane: Lane, after_s: float) -> None:
         lane.attempt += 1
-        self.swarm.at_ns(
-            self.swarm.now_ns + to_ns(after_s), self._try, host, to, lane, lane.attempt
-        )
+        self._later(after_s, self._try, host, to, lane)
 
     def _handshake_s(self, a: PeerId, b: PeerId) -> float:
         model = self.swarm.network.model
         to_and_fro_s = model((a, b)).delay_s[0] + model((b, a)).delay_s[0]
         return max(FIRST_TRY_S, HANDSHAKE_WAYS / 2 * to_and_fro_s)
 
-    def _try(self, host: SimProcess[Any], to: PeerId, lane: Lane, attempt: int) -> None:
-        if lane.attempt != attempt or host.lanes.get(to) is not lane or not host.running:
-            return
+    def _try(self, host: AnyProcess, to: PeerId, lane: Lane) -> None:
         if host.state == "paused" or self.blocked(host.peer, to):
             self._try_later(host, to, lane, self.swarm.network.reconnect_s)
             return
@@ -105,32 +121,23 @@ class Links:
     def blocked(self, a: PeerId, b: PeerId) -> bool:
         return self.swarm.network.is_cut((a, b)) or self.swarm.network.is_cut((b, a))
 
-    def _lose_later(
-        self, host: SimProcess[Any], to: PeerId, lane: Lane, after_s: float, reason: str
-    ) -> None:
-        self.swarm.at_ns(
-            self.swarm.now_ns + to_ns(after_s), self._lose, host, to, lane, lane.attempt, reason
-        )
+    def _on_closed(self, host: AnyProcess, to: PeerId, lane: Lane) -> None:
+        self._lose(host, to, lane, "closed", self._handshake_s(host.peer, to))
 
-    def _lose(
-        self, host: SimProcess[Any], to: PeerId, lane: Lane, attempt: int, reason: str
-    ) -> None:
-        if (
-            not lane.up
-            or lane.attempt != attempt
-            or host.lanes.get(to) is not lane
-            or not host.running
-        ):
-            return
+    def _on_silence(self, host: AnyProcess, to: PeerId, lane: Lane) -> None:
         other = self.swarm.hosts[to]
         alive = other.state == "up" and other.incarnation == lane.to_incarnation
-        if reason == "timeout" and alive and host.state == "up" and not self.blocked(host.peer, to):
+        if alive and host.state == "up" and not self.blocked(host.peer, to):
             return  # healed in time
-        lane.up = False
-        self.swarm.deliver(host, events.LinkDown(to, reason))
-        closed, network = reason == "closed", self.swarm.network
-        after_s = self._handshake_s(host.peer, to) if closed else network.reconnect_s
-        self._try_later(host, to, lane, after_s)
+        self._lose(host, to, lane, "timeout", self.swarm.network.reconnect_s)
+
+    def _lose(
+        self, host: AnyProcess, to: PeerId, lane: Lane, reason: str, again_after_s: float
+    ) -> None:
+        if lane.up:
+            lane.up = False
+            self.swarm.deliver(host, events.LinkDown(to, reason))
+            self._try_later(host, to, lane, again_after_s)
 
     def heartbeats(self) -> None:
         """Schedule the timeouts of links over which nothing arrives any more."""
@@ -144,4 +151,4 @@ class Links:
                 )
                 if lane.up and silent:
                     silence_s = between(host.dice, self.swarm.network.heartbeat_s)
-                    self._lose_later(host, to, lane, silence_s, "timeout")
+                    self._later(silence_s, self._on_silence, host, to, lane)

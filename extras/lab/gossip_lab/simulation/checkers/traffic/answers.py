@@ -15,7 +15,6 @@ from gossip.core import (
     CommitRequest,
     Counted,
     LinkDown,
-    Message,
     Nack,
     NotServing,
     PartialOverdue,
@@ -37,17 +36,14 @@ from gossip.core import (
 from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
-_ANSWERED_BY: dict[type, str] = {
-    Ping: "acks",
-    PingRequest: "acks",
+_REPLIES: dict[type, str] = {
+    **dict.fromkeys((Ping, PingRequest, Ack, Nack), "acks"),
     PushPull: "tables",
-    Update: "refusals",
-    UpdateRequest: "refusals",
-    CommitRequest: "refusals",
-    StateRequest: "states",
+    **dict.fromkeys((Update, UpdateRequest, CommitRequest, NotServing), "refusals"),
+    **dict.fromkeys((StateRequest, StateOffer, StateAttestation), "states"),
 }
-"""Kind of reply that a request calls for, once. A request to probe another peer ends in an ack or a
-nack."""
+"""Kind of reply that a request calls for, once, and that a reply is. A request to probe another
+peer ends in an ack or a nack."""
 
 
 class AnswersOnce(Checker):
@@ -73,40 +69,29 @@ class AnswersOnce(Checker):
         | StateRequest,
     ) -> None:
         if not isinstance(asked, PushPull) or not asked.reply:
-            self._owed[event.sender, _ANSWERED_BY[type(asked)]] += 1
+            self._owed[event.sender, _REPLIES[type(asked)]] += 1
 
     @on_effect
     def record_offer(self, send: Send, update: Update) -> None:
-        offer = send.peer, update.round_id, update.shard, update.attempt
-        self._offered.add(offer)
+        self._offered.add((send.peer, update.round_id, update.shard, update.attempt))
 
     @on_effect
-    def judge_refusal(self, send: Send, answer: NotServing) -> None:
-        own = send.peer, answer.asked_round, answer.shard, answer.attempt
-        if own in self._offered:
-            self._offered.discard(own)
-        else:
-            self._judge(send.peer, "refusals", answer)
-
-    @on_effect
-    def judge_table(self, send: Send, table: PushPull) -> None:
-        if table.reply:
-            self._judge(send.peer, "tables", table)
-
-    @on_effect
-    def judge_word(self, send: Send, answer: Ack | Nack) -> None:
-        self._judge(send.peer, "acks", answer)
-
-    @on_effect
-    def judge_state(self, send: Send, answer: StateOffer | StateAttestation) -> None:
-        self._judge(send.peer, "states", answer)
-
-    def _judge(self, to: PeerId, what: str, answer: Message) -> None:
-        owed = self._owed
-        owed[to, what] -= 1
-        name = type(answer).__name__
-        text = f"sends peer {to} a reply, {name}, that it has not requested"
-        self.demand(owed[to, what] >= 0, text)
+    def judge(
+        self,
+        send: Send,
+        reply: Ack | Nack | PushPull | NotServing | StateOffer | StateAttestation,
+    ) -> None:
+        if isinstance(reply, PushPull) and not reply.reply:
+            return
+        if isinstance(reply, NotServing):
+            own = send.peer, reply.asked_round, reply.shard, reply.attempt
+            if own in self._offered:
+                self._offered.discard(own)
+                return
+        owed, key = self._owed, (send.peer, _REPLIES[type(reply)])
+        owed[key] -= 1
+        text = f"sends peer {send.peer} a reply, {type(reply).__name__}, that it has not requested"
+        self.demand(owed[key] >= 0, text)
 
 
 class CommitsForAReason(Checker):
