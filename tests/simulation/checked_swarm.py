@@ -12,6 +12,8 @@ from gossip.core.events import Committed, Effect, Event, Received, Send
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.settings import CoreSettings, MembershipSettings, RoundSettings, TrustSettings
+from gossip.faults import KINDS, Fault
+from gossip.faults.reader import Reader
 from gossip.topologies import load
 from gossip_lab.simulation.campaign.play import SimulationResult, run
 from gossip_lab.simulation.schedules import Schedule
@@ -30,6 +32,15 @@ def assert_sound(schedule: Schedule, observers: Iterable[Observer] = ()) -> Simu
     outcome = run(schedule, observers)
     assert outcome.violation is None, outcome.violation
     return outcome
+
+
+def typed(words: str) -> tuple[Fault, ...]:
+    """Return the faults of some words, also of those kinds that no user can type."""
+    found: list[Fault] = []
+    for word in words.split():
+        kind = word.partition(":")[0]
+        found += KINDS[kind].read(Reader(word, at=len(kind)))
+    return tuple(found)
 
 
 class OnEffect(Observer):

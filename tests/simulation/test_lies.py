@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from checked_swarm import assert_sound
+from checked_swarm import assert_sound, typed
 from impatient import as_it_was
 
 from gossip.core.messages import PeerId
 from gossip.core.peer import Peer
 from gossip.core.rounds.rolling import RollingRounds
-from gossip.faults.kinds import ByzantineFault, Restart
+from gossip.faults.kinds import Restart
 from gossip.faults.world import (
     NODE_ATTACKS,
     PIECE_ATTACKS,
@@ -187,11 +187,7 @@ def test_seed_527_a_liar_that_offers_a_state_of_a_far_round_is_not_followed_ther
         527,
         peers=3,
         aggregator="median",
-        faults=(
-            ByzantineFault("nan", (0,), 1.0),
-            NodeAttack("far_states", (2,)),
-            Restart(1, None, 0.01, 14.5),
-        ),
+        faults=typed("nan:0 far_states:2 restart:1@14.5s+10ms"),
         active_s=15.0,
         duration_s=17.0,
         compute_s=(0.46, 0.58),

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from checked_swarm import assert_sound
+from checked_swarm import assert_sound, typed
 from effort import effort
 from test_ending import run_to, swarm_that_ends
 
 from gossip.core.events import Committed, Effect, Received, Report, StartRound
 from gossip.core.messages import Commit, Gossip, PeerId, Rumor
-from gossip.faults.kinds import Crash, Hang, Restart
-from gossip.faults.world import HangServer, NodeAttack, Partition
+from gossip.faults.kinds import Crash, Hang
+from gossip.faults.world import HangServer, NodeAttack
 from gossip.inject.byzantine import ByzantinePeer, Instead, Letter
 from gossip.inject.message_attacks import LIES
 from gossip_lab.simulation.schedules.schedule import Schedule
@@ -274,11 +274,9 @@ LEAPS = Schedule(
     probe_interval_s=1.0,
     stable_addresses=True,
     piece_bytes=4,
-    faults=(
-        NodeAttack("strange_roster", (5,)),
-        Partition(((3,), (0, 1, 2, 4, 5)), 3.653, 4.897),
-        Restart(0, None, 3.151, 4.198),
-        HangServer(9.7, 0.86),
+    faults=typed(
+        "strange_roster:5 partition:3|0-2,4,5@3.653s+4.897s restart:0@4.198s+3.151s "
+        "hang_server:server@9.7s+860ms"
     ),
 )
 """One wakes up whose links come back one by one. It leaps over the servers that it skips."""

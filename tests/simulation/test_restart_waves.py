@@ -4,11 +4,10 @@ somebody has applied (S10), and nobody takes a state at the word of too few (S12
 from __future__ import annotations
 
 import pytest
-from checked_swarm import assert_sound
+from checked_swarm import assert_sound, typed
 from effort import effort
 from restart_waves import with_waves
 
-from gossip.faults import HangTrainer, KillTrainer, Restart
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules.schedule import Schedule
 
@@ -25,13 +24,9 @@ LAST_COPY = Schedule(
     queue_s=0.6,
     copies_per_s=820.4,
     overlap=1,
-    faults=(
-        Restart(1, None, 1.2, 4.797),
-        Restart(2, None, 1.2, 4.637),
-        Restart(0, None, 0.01, 4.503),
-        Restart(2, None, 1.2, 5.853),
-        Restart(1, None, 1.2, 5.787),
-        Restart(0, None, 0.334, 6.022),
+    faults=typed(
+        "restart:1@4.797s+1.2s restart:2@4.637s+1.2s restart:0@4.503s+10ms restart:2@5.853s+1.2s "
+        "restart:1@5.787s+1.2s restart:0@6.022s+334ms"
     ),
 )
 """Peer 0 commits, dies, and is back, before its result is at peer 3; and all others die."""
@@ -52,16 +47,10 @@ LAST_COPY_OF_A_SHARD = Schedule(
     bytes_per_s=20.3,
     copies_per_s=98.1,
     overlap=1,
-    faults=(
-        Restart(3, None, 1.2, 3.346),
-        Restart(2, None, 1.2, 3.321),
-        Restart(1, None, 1.2, 3.45),
-        Restart(5, None, 0.01, 3.359),
-        Restart(4, None, 0.01, 3.483),
-        Restart(3, None, 0.01, 5.096),
-        Restart(5, None, 0.072, 5.153),
-        Restart(4, None, 0.157, 4.806),
-        Restart(2, None, 0.46, 5.06),
+    faults=typed(
+        "restart:3@3.346s+1.2s restart:2@3.321s+1.2s restart:1@3.45s+1.2s restart:5@3.359s+10ms "
+        "restart:4@3.483s+10ms restart:3@5.096s+10ms restart:5@5.153s+72ms restart:4@4.806s+157ms "
+        "restart:2@5.06s+460ms"
     ),
 )
 """Likewise of peer 4, which makes the last shard's."""
@@ -74,17 +63,10 @@ WHILE_IT_RECOVERS = Schedule(
     compute_s=(0.08, 0.11),
     shards=(4, 4, 4),
     batch_policy="fixed_global",
-    faults=(
-        KillTrainer(3, 6.06, 0.388),
-        Restart(0, None, 0.288, 6.115),
-        Restart(2, None, 1.2, 6.046),
-        KillTrainer(2, 8.245, 0.396),
-        Restart(0, None, 0.32, 7.943),
-        Restart(4, None, 0.01, 7.986),
-        Restart(0, None, 1.2, 8.299),
-        Restart(3, None, 0.01, 8.497),
-        Restart(2, None, 1.2, 8.17),
-        Restart(4, None, 0.01, 8.462),
+    faults=typed(
+        "kill_trainer:3@6.06s+388ms restart:0@6.115s+288ms restart:2@6.046s+1.2s "
+        "kill_trainer:2@8.245s+396ms restart:0@7.943s+320ms restart:4@7.986s+10ms "
+        "restart:0@8.299s+1.2s restart:3@8.497s+10ms restart:2@8.17s+1.2s restart:4@8.462s+10ms"
     ),
 )
 """Peers 1, 3 and 4 are left. Peer 1 commits while peer 3 takes over a state, and peer 4 refuses
@@ -99,16 +81,10 @@ STATES_ONE_BY_ONE = Schedule(
     rule_s=0.01,
     prepare_s=1.0,
     overlap=1,
-    faults=(
-        Restart(1, None, 0.01, 3.893),
-        Restart(0, None, 0.052, 5.611),
-        Restart(2, None, 1.2, 5.566),
-        Restart(1, None, 1.2, 5.512),
-        Restart(2, None, 1.2, 6.682),
-        Restart(0, None, 1.2, 6.581),
-        Restart(4, None, 1.2, 6.899),
-        Restart(1, None, 0.478, 6.565),
-        HangTrainer(3, 5.735, 1.325),
+    faults=typed(
+        "restart:1@3.893s+10ms restart:0@5.611s+52ms restart:2@5.566s+1.2s restart:1@5.512s+1.2s "
+        "restart:2@6.682s+1.2s restart:0@6.581s+1.2s restart:4@6.899s+1.2s restart:1@6.565s+478ms "
+        "hang_trainer:3@5.735s+1.325s"
     ),
 )
 """Peer 2 asks all to vouch for a state when most have none yet, for a round that is to come."""

@@ -5,9 +5,9 @@ life may have made (S10)."""
 from __future__ import annotations
 
 import pytest
-from checked_swarm import assert_sound
+from checked_swarm import assert_sound, typed
 
-from gossip.faults import CrashMidway, HangTrainer, KillTrainer, LateStart, Restart, Spike
+from gossip.faults import CrashMidway
 from gossip_lab.simulation.schedules.schedule import Schedule
 
 FIVE_OF_SIX = Schedule(
@@ -24,16 +24,11 @@ FIVE_OF_SIX = Schedule(
     commit_log=8,
     stable_addresses=True,
     local_steps=2,
-    faults=(
-        Restart(0, None, 0.398, 8.582),
-        Restart(4, None, 0.089, 14.912),
-        Restart(1, None, 0.307, 12.848),
-        Restart(0, None, 0.202, 12.912),
-        Restart(2, None, 0.356, 12.896),
-        Restart(5, None, 0.375, 13.02),
-        Restart(4, None, 0.45, 12.879),
-        Spike(0.0099, 0.764, 1.814, 3.592),
-        HangTrainer(2, 12.543, 2.217),
+    faults=typed(
+        "restart:0@8.582s+398ms restart:4@14.912s+89ms restart:1@12.848s+307ms "
+        "restart:0@12.912s+202ms restart:2@12.896s+356ms restart:5@13.02s+375ms "
+        "restart:4@12.879s+450ms spike:all*0.0099*764ms@1.814s+3.592s "
+        "hang_trainer:2@12.543s+2.217s"
     ),
 )
 ONE_AFTER_THE_OTHER = Schedule(
@@ -52,13 +47,9 @@ ONE_AFTER_THE_OTHER = Schedule(
     prepare_s=1.0,
     piece_bytes=8,
     overlap=1,
-    faults=(
-        LateStart(0, 5.9),
-        Restart(4, None, 1.5, 10.0),
-        KillTrainer(0, 12.05, 0.01),
-        Restart(4, None, 0.01, 7.6),
-        Restart(3, None, 0.3, 11.8),
-        Restart(5, None, 0.02, 7.0),
+    faults=typed(
+        "late_start:0@5.9s restart:4@10s+1.5s kill_trainer:0@12.05s+10ms restart:4@7.6s+10ms "
+        "restart:3@11.8s+300ms restart:5@7s+20ms"
     ),
 )
 

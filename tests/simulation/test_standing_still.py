@@ -7,11 +7,11 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from checked_swarm import assert_sound
+from checked_swarm import assert_sound, typed
 from effort import effort
 
-from gossip.faults.kinds import Crash, Hang, Restart
-from gossip.faults.world import HangServer, Loss, NodeAttack, Partition, SlowNode
+from gossip.faults.kinds import Crash, Hang
+from gossip.faults.world import HangServer, Loss, NodeAttack, Partition
 from gossip_lab.simulation.schedules.schedule import Schedule
 
 ALONE = Schedule(
@@ -48,11 +48,7 @@ def test_the_last_survivor_that_was_stopped_trains_on() -> None:
 def test_s10_who_stood_still_between_spreading_its_commit_and_holding_it_holds_it() -> None:
     """The timer that holds it was the first event after,
     and by then the attempt had been handed on."""
-    faults = (
-        Crash(1, at_s=1.0),
-        SlowNode(0, 0.008, at_s=2.0, for_s=3.0),
-        Hang(0, None, at_s=4.45, for_s=0.4),
-    )
+    faults = typed("crash:1@1s slow_node:0*8ms@2s+3s hang:0@4.45s+400ms")
     timing = {
         "compute_s": (0.1, 0.2),
         "delay_s": (0.0002, 0.001),
@@ -85,11 +81,8 @@ def test_s10_seed_972407_who_stood_still_re_issues_a_commit_as_the_server_that_i
     None
 ):
     """The commit was the event in which it noticed, and handed on to itself first."""
-    faults = (
-        NodeAttack("wrong_results", (1,)),
-        Partition(((3,), (0, 1, 2, 4)), 5.819, 3.55),
-        Restart(4, None, 2.49, at_s=6.5),
-        Hang(0, None, at_s=15.45, for_s=0.4),
+    faults = typed(
+        "wrong_results:1 partition:3|0-2,4@5.819s+3.55s restart:4@6.5s+2.49s hang:0@15.45s+400ms"
     )
     timing = {
         "compute_s": (0.46, 0.58),
