@@ -346,6 +346,7 @@ class Nemesis(Observer):
         if host is None or host.state != "up" or host.trainer is None:
             return
         self.announce(swarm, peer, str(fault))
+        until_s = swarm.now + getattr(fault, "for_s", 0.0)
         match fault:
             case CrashMidway():
                 self._midway[peer] = (fault.effect, fault)
@@ -353,8 +354,7 @@ class Nemesis(Observer):
             case HangTrainer():
                 swarm.stop_trainer(peer)
                 swarm.at(
-                    swarm.now + fault.for_s,
-                    lambda: swarm.resume_trainer(peer) if host.trainer_stopped else None,
+                    until_s, lambda: swarm.resume_trainer(peer) if host.trainer_stopped else None
                 )
             case KillTrainer():
                 swarm.lose_trainer(peer)
@@ -363,23 +363,18 @@ class Nemesis(Observer):
                 swarm.stop(peer, "asked to leave")
             case Drift():
                 swarm.drift(peer, fault.rate)
-                self.later(
-                    swarm,
-                    swarm.now + fault.for_s,
-                    # if this life still runs
-                    lambda: swarm.drift(peer, 1.0) if swarm.hosts[peer] is host else None,
-                )
+                # if this life still runs
+                mend = lambda: swarm.drift(peer, 1.0) if swarm.hosts[peer] is host else None  # noqa: E731
+                self.later(swarm, until_s, mend)
             case LateTimers():
                 swarm.make_timers_late(peer, fault.late_s)
-                self.later(
-                    swarm, swarm.now + fault.for_s, partial(swarm.make_timers_late, peer, 0.0)
-                )
+                self.later(swarm, until_s, partial(swarm.make_timers_late, peer, 0.0))
             case SlowNode() | Starve():
                 slowness = 1.0 / fault.share if isinstance(fault, Starve) else 1.0
                 busy_s = fault.handling_s if isinstance(fault, SlowNode) else EVENT_S * slowness
                 swarm.slow_down(peer, slowness, busy_s)
                 self._slow_nodes.append((fault, host.machine.waited))
-                self.later(swarm, swarm.now + fault.for_s, partial(swarm.slow_down, peer, 1.0))
+                self.later(swarm, until_s, partial(swarm.slow_down, peer, 1.0))
                 return  # counted when an event has had to wait
             case _:
                 assert_never(fault)

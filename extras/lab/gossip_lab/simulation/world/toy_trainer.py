@@ -99,6 +99,34 @@ class _Draft:
     restores: int  # restores of others' states by then
 
 
+@dataclass(slots=True)
+class OptimizerTurns:
+    """Turns of two optimizers of a script.
+
+    Attributes:
+        every: Steps before each step of the second one; 0: there is none.
+        steps: Since the last one of the second optimizer.
+        awaits: Whether a step of the kind that the script has begun is pending.
+    """
+
+    every: int
+    steps: int = 0
+    awaits: bool = False
+
+    @property
+    def kind(self) -> int:
+        """Kind of the step that the script is at."""
+        if not self.every:
+            return 0
+        return FIRST if self.steps < self.every else FURTHER
+
+    def record(self, applied: int) -> None:
+        """Record that a step of this kind has been applied."""
+        if self.awaits and applied in (0, self.kind):
+            self.awaits = False
+            self.steps = 0 if self.kind == FURTHER else self.steps + 1
+
+
 @dataclass(eq=False, repr=False)
 class ToyTrainer(ToyModel):
     """A ``ToyModel`` with the interface of a trainer. While it computes it does nothing else.
@@ -156,8 +184,7 @@ class ToyTrainer(ToyModel):
         self.next_round = 0
         self.confirmed: events.StateConfirmed | None = None
         self.ledger: events.LedgerReply | None = None
-        self._steps = 0  # since the last one of the second optimizer
-        self._awaits = False  # whether a step of the kind that it has begun is pending
+        self.turns = OptimizerTurns(self.further_every)
         self._asked = -1  # the last round before which it requested a confirmation
         # the update in computation; with overlap also one that is not requested yet
         self.computing: events.Contributed | ComputedAhead | None = None
@@ -325,11 +352,11 @@ class ToyTrainer(ToyModel):
             self._go = go
             self.computing = events.Contributed(go.round_id, 0, (), None, collective=CALL)
             return [(self._pause_s(0), self.computing)]
-        if self._awaits:  # others were at a step of another kind
+        if self.turns.awaits:  # others were at a step of another kind
             self._go = go
-            self.computing = events.Contributed(go.round_id, 0, (), None, kind=self._kind)
+            self.computing = events.Contributed(go.round_id, 0, (), None, kind=self.turns.kind)
             return [(self._pause_s(0), self.computing)]
-        self._awaits = self.further_every > 0
+        self.turns.awaits = self.further_every > 0
         draft, self._draft, self._go = self._draft, None, go
         if draft is not None and self._is_of_use(draft, go):
             pause_s = 0.0002
@@ -390,26 +417,11 @@ class ToyTrainer(ToyModel):
             own=payload_of_values(draft.honest) if self.lie is not None and samples else None,
             rates=self.rates if samples else (),
             replica=self.digest if self._compares(go) else b"",
-            kind=self._kind,
+            kind=self.turns.kind,
         )
 
-    @property
-    def _kind(self) -> int:
-        """Kind of the step that its script is at."""
-        if not self.further_every:
-            return 0
-        return FIRST if self._steps < self.further_every else FURTHER
-
-    def _note_step(self, apply: events.Apply) -> None:
-        """Record that the step that its script awaits has been applied."""
-        if not self._awaits or self._go is None or apply.round_id < self._go.round_id:
-            return
-        if apply.kind in (0, self._kind):
-            self._awaits = False
-            self._steps = 0 if self._kind == FURTHER else self._steps + 1
-
     def _compares(self, go: events.StartRound) -> bool:
-        plain = self.overlap == 0 and self.local_steps == 1 and self._kind != FURTHER
+        plain = self.overlap == 0 and self.local_steps == 1 and self.turns.kind != FURTHER
         return plain and go.compares
 
     def _used(self, round_id: int, samples: int) -> int:
@@ -422,7 +434,8 @@ class ToyTrainer(ToyModel):
 
     def _apply(self, apply: events.Apply, now: float) -> None:
         self.applied.append((apply.round_id, self.move(apply)))
-        self._note_step(apply)
+        if self._go is not None and apply.round_id >= self._go.round_id:
+            self.turns.record(apply.kind)
         self.next_round, self.changed_at = apply.round_id + 1, now
 
     def _restore(self, restore: events.Restore, now: float) -> events.Restored:
