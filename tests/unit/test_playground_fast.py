@@ -187,6 +187,20 @@ def test_a_round_waits_for_the_return_of_peers() -> None:
     assert moments[3].present.all()
 
 
+@pytest.mark.parametrize("error", ["RuntimeError", "AggregationError"])
+def test_an_exception_of_the_rule_costs_the_round(error: str, tmp_path: Path) -> None:
+    rule = tmp_path / "refusing.py"
+    rule.write_text(
+        "from gossip.errors import AggregationError\n"
+        "def refuse(updates, *, f, round_id):\n"
+        f"    if round_id == 1:\n        raise {error}('no')\n"
+        "    return updates.mean(0)\n"
+    )
+    moments = play(3, aggregator=f"{rule}:refuse")
+    assert [moment.lost for moment in moments] == [False, True, False]
+    assert torch.equal(moments[0].parameters, moments[1].parameters)
+
+
 # --- attacks and trust ----------------------------------------------------------------------------
 
 

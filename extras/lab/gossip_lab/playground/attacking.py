@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, zeros_like
 
 from gossip.aggregators import attacks
-from gossip.errors import ConfigError
+from gossip.errors import AggregationError, ConfigError
 from gossip.faults import ByzantineFault
 
 from .parts import Parts
@@ -19,6 +20,19 @@ from .parts import Parts
 Kind: TypeAlias = Literal["gradient", "parameters"]
 """Vectors that peers push."""
 KINDS: tuple[Kind, ...] = ("gradient", "parameters")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Knowledge:
+    """Knowledge of colluding attackers beyond the honest vectors.
+
+    Attributes:
+        rule: The rule as the server of the round runs it, ``(m, d) -> (d,)``.
+        locked: ``(n,)`` bool: peers in quarantine, whose updates the rule does not get.
+    """
+
+    rule: attacks.Aggregator
+    locked: NDArray[np.bool_]
 
 
 class Attackers:
@@ -38,7 +52,7 @@ class Attackers:
         self.flipped, self.false, self.apart, self.colluding = np.zeros((4, n), bool)
         self._byzantine = np.zeros(n, bool)
         self._byzantine[sorted(parts.mishaps.byzantine)] = True
-        self._rule = partial(parts.rule, f=parts.settings.f)
+        self._known = Knowledge(partial(parts.rule, f=parts.settings.f), np.zeros(n, bool))
         # one for each kind of vectors: an attack may have a memory
         self._attacks: list[tuple[ByzantineFault, dict[Kind, attacks.Attack]]] = []
         self._alone: dict[tuple[Kind, int], attacks.Attack] = {}
@@ -72,6 +86,11 @@ class Attackers:
             frozenset(),
         )
 
+    def inform(self, known: Knowledge) -> None:
+        """Set the knowledge of the attackers in this round. By default they know the rule, and of
+        no quarantine."""
+        self._known = known
+
     def falsify(
         self,
         vectors: Tensor,
@@ -87,23 +106,29 @@ class Attackers:
             rows: ``(m,)``: the rows with the true updates, or parameters, of ``peers``.
             peers: ``(m,)``, ascending.
         """
+        known, is_honest = self._known, ~self._byzantine[peers]
         for fault, of_kind in self._attacks:
             attack = of_kind[kind]
             lying = np.isin(peers, fault.peers)
             if attack.tells_each or not lying.any():
                 continue
+            honest = is_honest if is_honest.any() else lying
+            locked = known.locked[peers[honest]]
             if not attack.guesses:
                 for row, peer in zip(rows[lying].tolist(), peers[lying].tolist(), strict=True):
-                    vectors[row] = self._alone[kind, peer](vectors[row], round_id)
+                    alone = self._alone[kind, peer]
+                    alone.somebody_locked |= bool(locked.any())
+                    vectors[row] = alone(vectors[row], round_id)
                 continue
             own = vectors[rows[lying]]
-            honest = vectors[rows[~self._byzantine[peers]]]
+            free = ~np.concatenate([locked, known.locked[peers[lying]]])
             vectors[rows[lying]] = attack.collude(
-                honest if len(honest) else own,
+                vectors[rows[honest]],
                 len(own),
-                rule=self._rule,
+                rule=partial(_try_rule, known.rule, free),
                 own=own,
                 round_id=round_id,
+                locked=np.flatnonzero(locked).tolist(),
             ).float()
 
     def falsify_for(
@@ -118,3 +143,18 @@ class Attackers:
         theirs, *rest = others
         attack = next(kinds["gradient"] for fault, kinds in self._attacks if sender in fault.peers)
         return attack.tell(update, receiver, theirs, rest)
+
+
+def _try_rule(rule: attacks.Aggregator, free: NDArray[np.bool_], updates: Tensor) -> Tensor:
+    """Return the step that the rule would make; zeros if it fails, as the round is lost then.
+
+    Args:
+        free: ``(m,)``: updates of peers that are not in quarantine.
+        updates: ``(m, d)``.
+    """
+    try:
+        return rule(updates if free.all() else updates[np.flatnonzero(free)])
+    except Exception as error:
+        if isinstance(error, ConfigError) and not isinstance(error, AggregationError):
+            raise
+        return zeros_like(updates[0])

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gossip.aggregators import Verdict
 from gossip.core import TRUST_ROUNDS, Contribution, Rejection, TrustTable, quorum
-from gossip.errors import ConfigError
+from gossip.errors import AggregationError, ConfigError
 from gossip.topologies import Roster
 
 from .attacking import Attackers
@@ -57,21 +57,13 @@ class RollingWorld:
 
     def play_round(self) -> Moment:
         """Play one round. Raises: ConfigError: Too few peers are left for a round."""
-        locked = np.zeros(self._parts.peers, bool)
-        locked[list(self._trust.quarantined())] = True
+        locked = self._locked_peers()
         times = self._time_round(locked)
         while (close_s := self._patience.close_s(times, self._required())) == np.inf:
             self._await_return()
             times = self._time_round(locked)
         answered = np.flatnonzero(times.arrives_s <= close_s)
-        updates = self._updates_of(answered)
-        verdict, taken = self._aggregate(updates, answered, locked)
-        if (policy := self._parts.moves) is not None and policy.is_due(self._round_id):
-            self._task, nbytes = self._task.swap_samples(policy, answered, updates, self._round_id)
-            self._bytes += nbytes
-        if verdict is not None:
-            self._step(verdict.aggregate)
-        self._samples += len(taken) * self._task.batch * self._task.local_steps
+        verdict, taken = self._learn(answered, locked)
         expected = times.expected & self._presence.runs
         self._patience.record_contributors(self._roster, expected, taken)
         self._end_round(times, close_s)
@@ -147,8 +139,32 @@ class RollingWorld:
 
     # --- the result -------------------------------------------------------------------------------
 
-    def _updates_of(self, peers: Peers) -> Tensor:
+    def _learn(self, answered: Peers, locked: NDArray[np.bool_]) -> tuple[Verdict | None, Peers]:
+        """Make the step of a round from the updates of these peers. Return as ``_aggregate``."""
+        updates = self._updates_of(answered, locked)
+        verdict, taken = self._aggregate(updates, answered, locked)
+        if (policy := self._parts.moves) is not None and policy.is_due(self._round_id):
+            self._task, nbytes = self._task.swap_samples(policy, answered, updates, self._round_id)
+            self._bytes += nbytes
+        if verdict is not None:
+            self._step(verdict.aggregate)
+        self._samples += len(taken) * self._task.batch * self._task.local_steps
+        return verdict, taken
+
+    def _locked_peers(self) -> NDArray[np.bool_]:
+        """Return the peers in quarantine, ``(n,)``."""
+        locked = np.zeros(self._parts.peers, bool)
+        locked[list(self._trust.quarantined())] = True
+        return locked
+
+    def _updates_of(self, peers: Peers, locked: NDArray[np.bool_]) -> Tensor:
         """Return what these peers send, ``(m, d)``."""
+        updates = self._compute_updates(peers)
+        self._attackers.falsify(updates, np.arange(len(peers)), peers, self._round_id)
+        return updates
+
+    def _compute_updates(self, peers: Peers) -> Tensor:
+        """Return the updates that these peers compute, ``(m, d)``."""
         flipped = self._attackers.flipped[peers]
         updates = self._buffer[: len(peers)]
         for begin in range(0, len(peers), CHUNK):
@@ -157,8 +173,15 @@ class RollingWorld:
             updates[chunk] = self._task.compute_updates(
                 here, peers[chunk], self._round_id, flipped[chunk]
             )
-        self._attackers.falsify(updates, np.arange(len(peers)), peers, self._round_id)
         return updates
+
+    def _rule_inputs(self, f: int) -> dict[str, Any]:
+        """Return the arguments of the rule beside the updates."""
+        inputs: dict[str, Any] = {"f": f, "round_id": self._round_id}
+        if self._previous is not None:
+            usual = max(self._lengths, default=0.0)
+            inputs |= {"previous": self._previous, "usual": usual or None}
+        return inputs
 
     def _aggregate(
         self, updates: Tensor, answered: Peers, locked: NDArray[np.bool_]
@@ -177,13 +200,12 @@ class RollingWorld:
             f = max(f - len(broken), settings.tolerable(f, len(usable)))
         trusted = usable[~locked[usable]]
         taken = trusted if len(trusted) >= settings.updates_needed(f) else usable
-        options: dict[str, Any] = {"f": f, "round_id": self._round_id}
-        if self._previous is not None:
-            usual = max(self._lengths, default=0.0)
-            options |= {"previous": self._previous, "usual": usual or None}
-        is_taken = np.isin(answered, taken)
-        rows = updates if is_taken.all() else updates[torch.from_numpy(is_taken)]
-        verdict = self._explain(rows, options)
+        inputs = self._rule_inputs(f)
+        rows = updates
+        if len(taken) < len(answered):
+            rows = updates[torch.from_numpy(np.isin(answered, taken))]
+        verdict = self._explain(rows, inputs)
+        rejected: list[Rejection] = []
         if settings.f:  # else no peer is ever in quarantine
             rejected = [Rejection(peer, "non_finite") for peer in broken.tolist()]
             is_due = self._round_id % settings.trust.measured_every == 0
@@ -191,10 +213,10 @@ class RollingWorld:
                 outside = np.setdiff1d(usable, taken)
                 beside = updates[torch.from_numpy(np.isin(answered, outside))]
                 vectors = [row.numpy() for row in (*rows, *beside)]
-                measures = self._parts.rule.measure(vectors, len(rows), **options)
+                measures = self._parts.rule.measure(vectors, len(rows), **inputs)
                 pairs = zip(outside.tolist(), measures, strict=False)
                 rejected += [Rejection(peer, "quarantined", value) for peer, value in pairs]
-            self._observe(verdict, taken, rejected)
+        self._observe(verdict, taken, rejected)
         if verdict is None:
             return None, taken[:0]
         self._previous = verdict.aggregate.clone()  # it may be a row of the buffer
@@ -202,22 +224,33 @@ class RollingWorld:
             self._lengths.append(verdict.length)
         return verdict, taken
 
-    def _explain(self, rows: Tensor, options: dict[str, Any]) -> Verdict | None:
+    def _explain(self, rows: Tensor, inputs: dict[str, Any]) -> Verdict | None:
         """Return the rule's verdict; None if it has no finite result. As in a run, an exception of
         the rule costs the round: an attack may cause it."""
-        if not len(rows):
+        needed = self._settings.updates_needed(inputs["f"])
+        if len(rows) < max(1, needed):
+            self._lose_round(f"{len(rows)} finite updates were left, it needs {needed}")
             return None
         try:
-            verdict = self._parts.rule.explain(rows, **options)
-        except ConfigError:
-            raise
-        except Exception as error:  # noqa: BLE001
-            log.info("round lost: round=%s reason=%s", self._round_id, error)
+            verdict = self._parts.rule.explain(rows, **inputs)
+        except Exception as error:
+            if isinstance(error, ConfigError) and not isinstance(error, AggregationError):
+                raise
+            self._lose_round(f"it raised {type(error).__name__}: {error}")
             return None
-        return verdict if bool(torch.isfinite(verdict.aggregate).all()) else None
+        if not bool(torch.isfinite(verdict.aggregate).all()):
+            self._lose_round("its aggregate was not finite")
+            return None
+        return verdict
+
+    def _lose_round(self, reason: str) -> None:
+        """Record why the rule makes no step in this round."""
+        log.info("round lost: round=%s reason=%s", self._round_id, reason)
 
     def _observe(self, verdict: Verdict | None, taken: Peers, rejected: list[Rejection]) -> None:
         """Feed the trust table."""
+        if not self._settings.f:
+            return
         contributors: list[Contribution] = []
         if verdict is not None:
             samples = self._task.batch * self._task.local_steps
