@@ -54,12 +54,12 @@ def test_local_steps_use_the_parts_of_a_batch_one_after_the_other(way: WayName) 
     cohort = cohort_of(way)
     before, batches = parameters_of(cohort, N), batches_of(N)
     after = before.clone()
-    cohort.descend(after, batches, 0.5, steps=2)
+    cohort.descend(after, batches, 0.5, steps=2, decay=0.1)
     expected = before.clone()
     for begin in (0, 3):
         part = slice(begin, begin + 3)
         some = Batches(batches.images, batches.chosen[:, part], batches.labels[:, part])
-        expected -= 0.5 * cohort.gradients(expected, some)
+        expected -= 0.5 * (cohort.gradients(expected, some) + 0.1 * expected)
     torch.testing.assert_close(after, expected)
     assert not torch.equal(after, before)
 
@@ -89,12 +89,14 @@ def test_evaluations_are_those_of_each_learner_and_0_if_not_finite() -> None:
     parameters = parameters_of(cohort, 40)
     parameters[3, 5] = float("nan")
     images, labels = batches_of(1).images, torch.arange(50) % CLASSES
+    scores = cohort.logits(parameters[20], images.repeat(6, 1))[-50:]
     found = cohort.evaluate(parameters, images, labels)
     loop = cohort_of("loop").evaluate(parameters[20:22], images, labels)
     assert (found.accuracy[3], found.loss[3]) == (0.0, np.inf)
     assert found.accuracy[20:22].tolist() == loop.accuracy.tolist()
     np.testing.assert_allclose(found.loss[20:22], loop.loss, rtol=1e-5)
     assert 0 < found.accuracy[20] < 1
+    assert (scores.argmax(dim=1) == labels).double().mean() == found.accuracy[20]
 
 
 class _Branching(nn.Module):

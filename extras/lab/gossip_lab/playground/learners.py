@@ -27,6 +27,9 @@ from torch.nn.functional import cross_entropy
 from gossip.errors import ConfigError
 
 WayName = Literal["auto", "products", "vmap", "loop"]
+IMAGES_AT_ONCE = 256
+"""Images in a forward pass of one learner: larger passes do not fit the cache, and take twice as
+long an image."""
 AT_ONCE = 64
 """Learners in one call: the parameters of so many small models fit a processor's cache. Chunks are
 cut in the same way for any number of threads, so they do not affect the results."""
@@ -69,8 +72,11 @@ class _Way(Protocol):
     ) -> None:
         """Write the gradients of the mean losses to ``out``, ``(n, d)``."""
 
-    def descend(self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float) -> None:
-        """Take a step of plain SGD, in place."""
+    def descend(
+        self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float, kept: float
+    ) -> None:
+        """Take a step of plain SGD from ``kept`` times the parameters, in place. The gradient is
+        that at the parameters themselves."""
 
     def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
         """Return ``(n, samples, classes)`` for the same images ``(samples, features)``."""
@@ -89,6 +95,7 @@ class Cohort:
     Attributes:
         initial: ``(d,)`` float32, the initial parameters.
         d: Number of parameters.
+        shapes: Shapes of the model's tensors, in the order of the parameters.
         way: The way in use.
         why: Why a faster way is not in use; empty if the fastest one is.
 
@@ -110,6 +117,7 @@ class Cohort:
             )
         self.initial = torch.cat([each.detach().flatten() for each in model.parameters()]).float()
         self.d = len(self.initial)
+        self.shapes = tuple([tuple(each.shape) for each in model.parameters()])
         self.way, self.why = way, ""
         self._way = self._chosen_way(model, features, way)
         self._threads = threads or len(os.sched_getaffinity(0))
@@ -129,11 +137,20 @@ class Cohort:
         self._in_chunks(work, len(found), AT_ONCE)
         return found
 
-    def descend(self, parameters: Tensor, batches: Batches, lr: float, steps: int = 1) -> None:
+    def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
+        """Return the scores of one learner, ``(d,)``, for each image and class: ``(samples,
+        classes)``."""
+        parts = torch.split(images, IMAGES_AT_ONCE)
+        return torch.cat([self._way.logits(parameters[None], some)[0] for some in parts])
+
+    def descend(
+        self, parameters: Tensor, batches: Batches, lr: float, steps: int = 1, decay: float = 0.0
+    ) -> None:
         """Take steps of plain SGD on equal parts of each learner's batch, one after the other.
 
         Args:
             parameters: ``(n, d)``, contiguous; changed in place.
+            decay: Weight decay: this multiple of the parameters is added to each gradient.
         """
         size = batches.labels.shape[1] // steps
 
@@ -141,7 +158,8 @@ class Cohort:
             for begin in range(0, steps * size, size):
                 part = slice(begin, begin + size)
                 images = batches.images[batches.chosen[some, part]]
-                self._way.descend(parameters[some], images, batches.labels[some, part], lr)
+                labels = batches.labels[some, part]
+                self._way.descend(parameters[some], images, labels, lr, 1 - lr * decay)
 
         self._in_chunks(work, len(batches.labels), AT_ONCE)
 
@@ -245,10 +263,12 @@ class _Loop:
             (gradient,) = torch.autograd.grad(self._forward.loss(point, some, right), point)
             place.copy_(gradient)
 
-    def descend(self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float) -> None:
+    def descend(
+        self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float, kept: float
+    ) -> None:
         gradients = torch.empty_like(parameters)
         self.write_gradients(parameters, images, labels, gradients)
-        parameters.sub_(gradients, alpha=lr)
+        parameters.mul_(kept).sub_(gradients, alpha=lr)
 
     def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
         with torch.no_grad():
@@ -265,8 +285,11 @@ class _Vmapped:
     ) -> None:
         out.copy_(self._gradients(parameters, images, labels))
 
-    def descend(self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float) -> None:
-        parameters.sub_(self._gradients(parameters, images, labels), alpha=lr)
+    def descend(
+        self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float, kept: float
+    ) -> None:
+        gradients = self._gradients(parameters, images, labels)
+        parameters.mul_(kept).sub_(gradients, alpha=lr)
 
     def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
         with torch.no_grad():
@@ -326,11 +349,13 @@ class _Products:
             torch.bmm(error.mT, inputs, out=places[at][0])
             torch.sum(error, dim=1, out=places[at][1])
 
-    def descend(self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float) -> None:
+    def descend(
+        self, parameters: Tensor, images: Tensor, labels: Tensor, lr: float, kept: float
+    ) -> None:
         places = list(self._cut(parameters))
         for at, error, inputs in self._errors(parameters, images, labels):
-            places[at][0].baddbmm_(error.mT, inputs, alpha=-lr)
-            places[at][1].sub_(error.sum(dim=1), alpha=lr)
+            places[at][0].baddbmm_(error.mT, inputs, beta=kept, alpha=-lr)
+            places[at][1].mul_(kept).sub_(error.sum(dim=1), alpha=lr)
 
     def logits(self, parameters: Tensor, images: Tensor) -> Tensor:
         parts = list(self._cut(parameters))

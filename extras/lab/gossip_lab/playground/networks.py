@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from gossip.errors import ConfigError, UnknownName
-from gossip_lab.bench import models
 
-NAMES = ("linear", "mlp", "small_cnn")
+MEAN, DEVIATION = 0.1307, 0.3081
+"""Mean and standard deviation of the pixels of MNIST's training images, from 0 to 1."""
+SIDE = 28
 
 
 def make_model(spec: str, features: int, classes: int, seed: int) -> nn.Module:
@@ -23,8 +25,9 @@ def make_model(spec: str, features: int, classes: int, seed: int) -> nn.Module:
 
     Args:
         spec: ``linear``; ``mlp:128`` or ``mlp:128-64``, the units of its hidden layers;
-            ``small_cnn``, of images of 28 by 28; or ``file.py:name``, a function ``(features,
-            classes) -> torch.nn.Module``.
+            ``logreg_mnist``, ``fc_mnist`` and ``cnn_mnist`` of ByzFL's benchmark, or ``small_cnn``
+            with 6,000 parameters, for images of 28 by 28; or ``file.py:name``, a function
+            ``(features, classes) -> torch.nn.Module``.
     Raises: ConfigError: There is no such model, or not for such data.
     """
     make = _from_file(spec) if ".py:" in spec else _built_in(spec)
@@ -70,8 +73,8 @@ def _built_in(spec: str) -> Callable[[int, int], nn.Module]:
     units = text.split("-") if text else []
     if not all(unit.isdigit() and int(unit) for unit in units) or (units and name != "mlp"):
         raise ConfigError(f"model {spec!r}: {text!r} are no hidden units", "as in mlp:128-64")
-    if name == "small_cnn":
-        return _small_cnn
+    if name in _OF_IMAGES:
+        return partial(_of_images, name)
     hidden = [int(unit) for unit in units or ["32"]] if name == "mlp" else []
 
     def make(features: int, classes: int) -> nn.Module:
@@ -88,19 +91,39 @@ class _Standardised(nn.Module):
     """Pixels of images from 0 to 1, brought to mean 0 and deviation 1 as MNIST has them."""
 
     def forward(self, images: Tensor) -> Tensor:
-        return ((images - models.MEAN) / models.DEVIATION).view(-1, 1, models.SIDE, models.SIDE)
+        return ((images - MEAN) / DEVIATION).view(-1, 1, SIDE, SIDE)
 
 
-def _small_cnn(features: int, classes: int) -> nn.Module:
-    if features != models.SIDE**2:
+def _cnn() -> list[nn.Module]:
+    first = [nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    second = [nn.Conv2d(20, 50, 5), nn.ReLU(), nn.MaxPool2d(2)]
+    return [*first, *second, nn.Flatten(), nn.Linear(800, 500), nn.ReLU()]
+
+
+def _small_cnn() -> list[nn.Module]:
+    """Return convolutions with a stride of 2 in place of maxima, which take longer."""
+    first = [nn.Conv2d(1, 8, 5, stride=2), nn.ReLU()]
+    return [*first, nn.Conv2d(8, 16, 5, stride=2), nn.ReLU(), nn.Flatten()]
+
+
+_OF_IMAGES: dict[str, tuple[int, Callable[[], list[nn.Module]]]] = {
+    "logreg_mnist": (SIDE**2, lambda: [nn.Flatten()]),
+    "fc_mnist": (100, lambda: [nn.Flatten(), nn.Linear(SIDE**2, 100), nn.ReLU()]),
+    "cnn_mnist": (500, _cnn),
+    "small_cnn": (256, _small_cnn),
+}
+"""Models of images: inputs of the last layer, and the layers before it."""
+NAMES = ("linear", "mlp", *_OF_IMAGES)
+
+
+def _of_images(name: str, features: int, classes: int) -> nn.Module:
+    if features != SIDE**2:
         raise ConfigError(
-            f"small_cnn takes images of {models.SIDE} by {models.SIDE}, not {features} numbers"
+            f"model {name} is for images of {SIDE} by {SIDE}, and these have {features} numbers",
+            "take mnist or data like it, or the model mlp",
         )
-    return nn.Sequential(
-        _Standardised(),
-        *(nn.Conv2d(1, 8, 5, stride=2), nn.ReLU(), nn.Conv2d(8, 16, 5, stride=2), nn.ReLU()),
-        *(nn.Flatten(), nn.Linear(256, classes)),
-    )
+    width, make_layers = _OF_IMAGES[name]
+    return nn.Sequential(_Standardised(), *make_layers(), nn.Linear(width, classes))
 
 
 def _from_file(spec: str) -> Callable[..., Any]:

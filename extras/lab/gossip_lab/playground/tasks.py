@@ -34,6 +34,7 @@ class Task:
         outer: Step on the aggregate if updates are model differences; None: updates are gradients.
         seed: Seed of the batches.
         order: Order in which all peers read one data set; None: each draws from its share.
+        weight_decay: Of the local steps: this multiple of the parameters is added to each gradient.
     """
 
     cohort: Cohort
@@ -45,6 +46,7 @@ class Task:
     outer: outer_steps.OuterStep | None
     seed: int
     order: SharedOrder | None = None
+    weight_decay: float = 0.0
 
     @cached_property
     def _flat(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
@@ -87,7 +89,7 @@ class Task:
         if self.outer is None:
             return self.cohort.gradients(parameters, batches)
         here = parameters.clone(memory_format=torch.contiguous_format)
-        self.cohort.descend(here, batches, self.lr, self.local_steps)
+        self.cohort.descend(here, batches, self.lr, self.local_steps, self.weight_decay)
         return torch.sub(parameters, here, out=here)
 
     def swap_samples(

@@ -47,7 +47,7 @@ class World:
         data: Data set: ``digits``, ``mnist`` or a path, as ``gossip bench robustness`` takes it.
         split: Split of the samples among the peers, such as ``iid``, ``dirichlet:0.1`` or
             ``sorted@clusters:10``.
-        model: ``linear``, ``mlp:128-64``, ``small_cnn`` or ``file.py:name``.
+        model: ``linear``, ``mlp:128-64``, ``small_cnn``, ``cnn_mnist`` or ``file.py:name``.
         topology: ``rolling``, ``full``, ``ring``, ``random-k:k=7``, ``static-regular``,
             ``exponential``, ``dumbbell``, ``d-cliques``, ``push:k=3``, ``pull:k=3`` or
             ``file.py:name``. One with an option ``histograms`` gets the label counts of the peers.
@@ -105,8 +105,18 @@ class World:
         """Return the world with other values in these fields."""
         return read_fields(World, dataclasses.asdict(self) | changes)
 
-    def build(self) -> Parts:
+    def build(
+        self,
+        data: data_sets.TrainingData | None = None,
+        mishaps: Mishaps | None = None,
+        split_seed: int | None = None,
+    ) -> Parts:
         """Return the parts of the world.
+
+        Args:
+            data: Data set in place of the one that ``data`` names.
+            mishaps: Faults in place of ``faults``.
+            split_seed: Seed of the split; by default that of the world.
 
         Raises: ConfigError: A field names nothing, or the fields do not fit each other.
         """
@@ -130,13 +140,19 @@ class World:
                 f"{self.aggregator} needs {rule.at_least(self.f)} updates for f = {self.f}, and "
                 f"there are {self.peers} peers"
             )
-        mishaps = read_mishaps(self.faults, self.peers)
+        if mishaps is None:
+            mishaps = read_mishaps(self.faults, self.peers)
         if self.assign and not self.assign.startswith("moves") and self.split != splits.IID:
             raise ConfigError(
                 f"assign {self.assign} and split {self.split}: all peers share one data set there",
                 "leave out one of them",
             )
-        topology, task = topologies.load(self.topology), self._task(mishaps)
+        topology = topologies.load(self.topology)
+        task = self._task(
+            data or data_sets.load(self.data),
+            mishaps,
+            self.seed if split_seed is None else split_seed,
+        )
         if "histograms" in topology.options:
             counts = count_labels(task.data.labels, task.shares, task.data.classes)
             topology = topology.bind(histograms=counts)
@@ -215,12 +231,11 @@ class World:
     def _has_local_steps(self) -> bool:
         return self.local_steps > 1 or bool(self.outer)
 
-    def _task(self, mishaps: Mishaps) -> Task:
-        data = data_sets.load(self.data)
+    def _task(self, data: data_sets.TrainingData, mishaps: Mishaps, split_seed: int) -> Task:
         model = make_model(self.model, data.images.shape[1], data.classes, self.seed)
         honest = [peer for peer in range(self.peers) if peer not in mishaps.byzantine]
         samples = data.labels, data.images
-        parts = iter(splits.split(self.split, samples, len(honest), self.batch, self.seed))
+        parts = iter(splits.split(self.split, samples, len(honest), self.batch, split_seed))
         # Byzantine peers draw from all samples: what they hold must not shrink the honest shares.
         everything = torch.arange(len(data.labels))
         shares = [
