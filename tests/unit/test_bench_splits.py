@@ -27,7 +27,7 @@ def largest_class(share: Tensor) -> float:
     "text",
     [
         *("sorted", "gamma:0", "gamma:0.5", "gamma:1", "dirichlet:0.1", "dirichlet:50"),
-        *("quantity:1", "quantity:0.01", "sorted@quantiles:3", "dirichlet:0.1@clusters:4"),
+        *("quantity:1", "quantity:0.01", "dirichlet:0.1@clusters:4"),
     ],
 )
 def test_every_sample_is_somebodys_and_nobody_elses(text: str) -> None:
@@ -93,9 +93,9 @@ def test_a_split_that_makes_no_sense_is_refused_with_what_it_takes() -> None:
         ("quantity:0", "takes a sigma above 0"),
         ("sorted@cluster:3", "Did you mean 'clusters'"),
         ("sorted@clusters", "clusters take a number from 2"),
-        ("gamma:0.5@quantiles:1", "quantiles take a number from 2"),
-        ("iid@clusters:3", "split iid goes by no key"),
-        ("quantity:1@clusters:3", "split quantity goes by no key"),
+        ("gamma:0.5@clusters:1", "clusters take a number from 2"),
+        ("iid@clusters:3", "iid@clusters:3 cannot go by clusters"),
+        ("quantity:1@clusters:3", "cannot go by clusters"),
     ):
         with pytest.raises(ConfigError, match=says):
             read_split(text)
@@ -110,27 +110,13 @@ def test_too_few_samples_are_told() -> None:
 
 def test_sizes_of_a_quantity_split_are_log_normal_and_their_labels_those_of_all() -> None:
     labels = torch.arange(200_000) // 20_000
-    found = split("quantity:1", labels, workers=200, batch=10, seed=0)
+    found = split("quantity:1", (labels, labels[:, None]), workers=200, batch=10, seed=0)
     beyond = torch.tensor([float(len(share) - 10) for share in found])
     assert float(beyond.log().std()) == pytest.approx(1, rel=0.15)
     largest = max(found, key=len)
     assert float(labels[largest].bincount().max()) / len(largest) < 0.13
-    alike = split("quantity:0.001", labels, workers=200, batch=10, seed=0)
+    alike = split("quantity:0.001", (labels, labels[:, None]), workers=200, batch=10, seed=0)
     assert {len(share) for share in alike} <= set(range(990, 1011))
-
-
-def test_quantiles_of_a_numeric_target_are_split_as_classes_are() -> None:
-    target = torch.randn(1000, generator=torch.Generator().manual_seed(2)).exp()
-    by_range = split("sorted@quantiles:4", target, workers=4, batch=1, seed=0)
-    edges = target.quantile(torch.tensor([0.25, 0.5, 0.75]))
-    for at, share in enumerate(by_range):
-        assert set(torch.bucketize(target[share], edges).tolist()) == {at}
-    uneven = split("dirichlet:0.05@quantiles:4", target, workers=8, batch=10, seed=0)
-    ranges = [torch.bucketize(target[share], edges).bincount(minlength=4) for share in uneven]
-    assert int(torch.stack(ranges).max(dim=0).values.sum()) > 700, "most of a range is one worker's"
-    with pytest.raises(ConfigError, match="a numeric target has no classes") as caught:
-        split("dirichlet:0.1", target, workers=4, batch=1, seed=0)
-    assert caught.value.hint == "dirichlet:0.1@quantiles:10"
 
 
 def test_clusters_of_features_are_split_as_classes_are() -> None:
@@ -138,5 +124,3 @@ def test_clusters_of_features_are_split_as_classes_are() -> None:
     features = torch.stack([50.0 * which, -20.0 * which], dim=1) + FEATURES
     found = split("sorted@clusters:4", (LABELS, features), 4, batch=1, seed=0)
     assert sorted(sorted(set(which[share].tolist())) for share in found) == [[0], [1], [2], [3]]
-    with pytest.raises(ConfigError, match="no features here"):
-        split("sorted@clusters:4", LABELS, 4, batch=1, seed=0)

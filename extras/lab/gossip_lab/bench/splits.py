@@ -1,9 +1,9 @@
 """Splits of the training samples among the honest workers: all alike, or each with data of its own.
 
-    shares = split("dirichlet:0.1", labels, workers=8, batch=32, seed=0)
+    shares = split("dirichlet:0.1", (labels, images), workers=8, batch=32, seed=0)
 
-A split is written as its name, with a number after a colon if it takes one, and with what it splits
-by if that is not the label: ``sorted@clusters:10``, ``dirichlet:0.1@quantiles:4``.
+A split is written as its name, with a number after a colon if it takes one. With ``@clusters:10``
+at its end it goes by clusters of the features in place of labels: ``sorted@clusters:10``.
 """
 
 from __future__ import annotations
@@ -28,11 +28,9 @@ NUMBERS = {
 }
 """All splits, and the number that each takes."""
 
-KEYS = ("quantiles", "clusters")
-"""What samples can be split by, beside their labels: quantiles of a numeric target, and clusters of
-their features. Each takes a number."""
-
-_KEYED = ("sorted", "dirichlet", "gamma")
+CLUSTERS = "clusters"
+CLUSTERED = ("sorted", "dirichlet", "gamma")
+"""Splits that may go by clusters."""
 
 
 def read_split(text: str) -> tuple[str, float]:
@@ -40,12 +38,11 @@ def read_split(text: str) -> tuple[str, float]:
 
     Raises: ConfigError: There is no such split, or the number is invalid for it.
     """
-    text, at, key = text.strip().partition("@")
+    _read_clusters(text)
+    text = text.strip().partition("@")[0]
     name, colon, number = text.partition(":")
     if name not in NUMBERS:
         raise UnknownName("split", name, tuple(NUMBERS))
-    if at:
-        _read_key(name, key)
     if not NUMBERS[name]:
         if colon:
             raise ConfigError(f"split {text!r}: {name} takes no number", f"write {name}")
@@ -60,20 +57,26 @@ def read_split(text: str) -> tuple[str, float]:
     return name, value
 
 
-def _read_key(name: str, text: str) -> tuple[str, int]:
-    """Return what a split goes by, and into how many parts."""
-    key, _, number = text.partition(":")
-    if key not in KEYS:
-        raise UnknownName("key of a split", key, KEYS)
-    if name not in _KEYED:
-        raise ConfigError(f"split {name} goes by no key", f"leave out @{text}")
+def _read_clusters(text: str) -> int:
+    """Return the number of clusters that a split goes by; 0 if it goes by labels.
+
+    Raises: ConfigError: It goes by something else, or the number is invalid.
+    """
+    name, at, by = text.strip().partition("@")
+    if not at:
+        return 0
+    key, _, number = by.partition(":")
+    if key != CLUSTERS:
+        raise UnknownName("key of a split", key, (CLUSTERS,))
+    if name.partition(":")[0] not in CLUSTERED:
+        raise ConfigError(f"split {text} cannot go by clusters", f"leave out @{by}")
     if not number.isdigit() or int(number) < 2:
-        raise ConfigError(f"split {name}@{text}: {key} take a number from 2, as {key}:10")
-    return key, int(number)
+        raise ConfigError(f"split {text}: clusters take a number from 2, as clusters:10")
+    return int(number)
 
 
 def split(
-    text: str, labels: Tensor | tuple[Tensor, Tensor], workers: int, batch: int, seed: int
+    text: str, samples: tuple[Tensor, Tensor], workers: int, batch: int, seed: int
 ) -> list[Tensor]:
     """Indices of the samples that each worker draws from. All splits but ``iid`` cut the samples
     into parts without a common one.
@@ -87,23 +90,20 @@ def split(
       ``sorted``.
     - ``quantity:sigma``: random parts, whose sizes beyond a batch are log-normal.
 
-    With ``@quantiles:K`` they go by K equally large ranges of a numeric target in place of labels,
-    with ``@clusters:K`` by K clusters of the features (k-means).
+    With ``@clusters:K`` they go by K clusters of the features (k-means) in place of labels.
 
     Args:
-        labels: ``(samples,)``: classes, or the values of a numeric target; for clusters a pair of
-            these and the features, ``(samples, d)``.
-    Raises: ConfigError: There is no such split, or some worker would have too few samples, or the
-        data have not what it goes by.
+        samples: Labels ``(samples,)`` and features ``(samples, d)``.
+    Raises: ConfigError: There is no such split, or some worker would have too few samples.
     Source: Yurochkin et al. 2019, "Bayesian Nonparametric Federated Learning of Neural Networks",
         arXiv:1905.12022 (Dirichlet); Karimireddy et al. 2020, "SCAFFOLD", arXiv:1910.06378 (a share
         that is mixed), as in ByzFL.
     """
-    name, value = read_split(text)
-    labels, features = labels if isinstance(labels, tuple) else (labels, None)
+    (name, value), (labels, features) = read_split(text), samples
     if name == IID:
         return [torch.arange(len(labels))] * workers
-    labels = _keys(text, labels, features, seed)
+    if clusters := _read_clusters(text):
+        labels = cluster(features, clusters, seed)
     least = batch if name in ("dirichlet", "quantity") else 1
     if len(labels) < workers * least:
         lack = "a batch" if least > 1 else "one"
@@ -121,26 +121,6 @@ def split(
     if name == "quantity":
         return _quantity(len(labels), workers, value, batch, chance)
     return _dirichlet(labels, workers, value, batch, chance)
-
-
-def _keys(text: str, labels: Tensor, features: Tensor | None, seed: int) -> Tensor:
-    """Return what the split goes by, one value for each sample."""
-    split_name, _, key_text = text.strip().partition("@")
-    name = split_name.partition(":")[0]
-    if not key_text:
-        if name == "dirichlet" and labels.is_floating_point():
-            raise ConfigError(
-                f"split {text}: a numeric target has no classes", f"{split_name}@quantiles:10"
-            )
-        return labels
-    key, parts = _read_key(name, key_text)
-    if key == "quantiles":
-        values = labels.double().numpy()
-        edges = np.quantile(values, np.arange(1, parts) / parts)
-        return torch.from_numpy(np.searchsorted(edges, values, side="right"))
-    if features is None:
-        raise ConfigError(f"split {text}: there are no features here to make clusters of")
-    return cluster(features, parts, seed)
 
 
 def _quantity(
