@@ -18,7 +18,6 @@ import shlex
 import signal
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -34,6 +33,8 @@ from whole_runs import (
     run_all,
     scratch,
 )
+
+from gossip_lab.bench.turns import in_order, ratios
 
 sys.path.append(str(HERE.parent / "tests"))  # hosts of namespaces are those of the tests
 
@@ -55,11 +56,6 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 )
 # on a busy machine the others may have their last round before peer 0, which then has no result
 TRIES = 3
-
-
-def ratio(rows: Sequence[Mapping[str, float]], over: str, under: str) -> float:
-    ratios: list[float] = [row[over] / row[under] for row in rows]
-    return statistics.median(ratios)
 
 
 def payloads(repetitions: int, on: Hosts | None) -> dict[str, list[dict[str, float]]]:
@@ -122,8 +118,7 @@ def training(options: argparse.Namespace, on: Hosts | None) -> list[dict[str, fl
     rows = []
     for number in range(options.repetitions + 1):
         row = {
-            side: steps_per_s(options, SIDES[side], on)
-            for side in (SIDES if number % 2 == 0 else reversed(SIDES))
+            side: steps_per_s(options, SIDES[side], on) for side in in_order(list(SIDES), number)
         }
         if number:
             rows.append(row)
@@ -160,10 +155,11 @@ def main() -> int:
             found["training"] = training(options, on)
     for what, rows in found.items():
         unit = "steps/s" if what == "training" else "MiB/s"
-        without, keyed = (statistics.median(row[side] for row in rows) for side in SIDES)
+        without, keyed = ([row[side] for row in rows] for side in SIDES)
         print(
-            f"  {what:8} {without:6.0f} {unit} without keys, {keyed:6.0f} with; with over without, "
-            f"median of {len(rows)} turns: {ratio(rows, 'with', 'without'):.2f}"
+            f"  {what:8} {statistics.median(without):6.0f} {unit} without keys, "
+            f"{statistics.median(keyed):6.0f} with; with over without, median of {len(rows)} "
+            f"turns: {ratios(keyed, without).median:.2f}"
         )
     if options.json:
         options.json.write_text(json.dumps(found, indent=1) + "\n")

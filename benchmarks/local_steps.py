@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -22,13 +20,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from whole_runs import GOSSIP, HERE, environment, summary_of
+from whole_runs import HERE, run_gossip, summary_of
 
+from gossip_lab.bench.estimates import Estimate
 from gossip_lab.cells import CellStore, Row, run_cells
+from gossip_lab.pages import markdown_table
 
 SCRIPT = HERE / "char_gpt.py"
 RUN_TIMEOUT_S = 3600.0
 NESTEROV, MEAN = "nesterov", "mean"
+COLUMNS = (
+    *("topology", "local steps", "outer step", "fragments", "overlap", "validation loss"),
+    *("over 1", "MiB a peer", "rounds", "MiB a peer and round"),
+)
 
 
 @dataclass(frozen=True)
@@ -46,28 +50,19 @@ class Cell:
 
 
 def play(text: Path, peers: int, cell: Cell) -> Row:
-    """Raises: RuntimeError: The run did not end well."""
+    """Play a run. Raises: Failed: It did not end well."""
     with tempfile.TemporaryDirectory(prefix="gossip-benchmark-") as scratch:
         result, run = Path(scratch) / "result.json", Path(scratch) / "run"
         options = ["--outer", cell.outer] if cell.outer else []
-        command = [
-            *[*GOSSIP, "run", "-n", str(peers), "--aggregator", "mean", "--seed", str(cell.seed)],
+        words = [
+            *["-n", str(peers), "--aggregator", "mean", "--seed", str(cell.seed)],
             *["--topology", cell.topology, "--local-steps", str(cell.local_steps), *options],
             *["--fragments", str(cell.fragments), "--overlap", str(cell.overlap)],
             *["--round-timeout", "120", "--run-dir", str(run), str(SCRIPT)],
             *["--text", str(text), "--steps", str(cell.steps), "--lr", str(cell.lr)],
             *["--result", str(result)],
         ]
-        done = subprocess.run(
-            command,
-            env=environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=RUN_TIMEOUT_S,
-        )
-        if done.returncode:
-            raise RuntimeError(f"exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr}")
+        run_gossip(words, RUN_TIMEOUT_S)
         summary = summary_of(run)
         found: dict[str, Any] = json.loads(result.read_text())
         return {
@@ -86,30 +81,24 @@ def _kind(cell: Cell) -> tuple[str, int, str, int, int]:
 def table(cells: Sequence[Cell], rows: dict[Cell, Row]) -> list[str]:
     """Markdown: a row for each kind of cell, the mean of its seeds and their standard error."""
     kinds = list(dict.fromkeys(map(_kind, cells)))
-    lines = [
-        "| topology | local steps | outer step | fragments | overlap | validation loss | over 1 "
-        "| MiB a peer | rounds | MiB a peer and round |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    lines: list[list[str]] = []
     base: dict[str, float] = {}
     for kind in kinds:
         topology, steps, outer, fragments, overlap = kind
         of = [rows[cell] for cell in cells if _kind(cell) == kind and cell in rows]
         if not of:
             continue
-        losses = [row["validation"] for row in of]
-        mean = statistics.fmean(losses)
-        error = f" ± {statistics.stdev(losses) / math.sqrt(len(losses)):.3f}" if len(of) > 1 else ""
+        loss = Estimate(tuple(row["validation"] for row in of))
+        error = f" ± {loss.error:.3f}" if len(of) > 1 else ""
         if steps == 1:
-            base[topology] = mean
-        over = f"{100 * (mean / base[topology] - 1):+.1f} %" if topology in base else ""
+            base[topology] = loss.mean
+        over = f"{100 * (loss.mean / base[topology] - 1):+.1f} %" if topology in base else ""
         sent = statistics.fmean(row["bytes"] for row in of) / 2**20
-        lines.append(
-            f"| {topology} | {steps} | {outer or 'none: gradients'} | {fragments} | {overlap} "
-            f"| {mean:.3f}{error} | {over} | {sent:.1f} | {of[0]['rounds']} "
-            f"| {sent / of[0]['rounds']:.2f} |"
-        )
-    return lines
+        setting = [topology, str(steps), outer or "none: gradients", str(fragments), str(overlap)]
+        rounds = of[0]["rounds"]
+        bytes_sent = [f"{sent:.1f}", str(rounds), f"{sent / rounds:.2f}"]
+        lines.append([*setting, f"{loss.mean:.3f}{error}", over, *bytes_sent])
+    return markdown_table(COLUMNS, lines)
 
 
 def main() -> int:

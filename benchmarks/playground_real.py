@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -25,9 +24,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from whole_runs import GOSSIP, HERE, Failed, conclude, environment, folder, parser, summary_of
+from whole_runs import HERE, Failed, conclude, folder, parser, run_gossip, summary_of
 
 from gossip_lab import World
+from gossip_lab.pages import markdown_table
 from gossip_lab.playground.moments import Moment
 from gossip_lab.playground.parts import Parts
 from gossip_lab.playground.timing import read_compute
@@ -73,24 +73,15 @@ def run_real(
     place.mkdir(parents=True)
     (place / "world.toml").write_text(world.to_toml(), "utf-8")
     run = place / "run"
-    command = [
-        *[*GOSSIP, "run", "-q", "-n", str(world.peers), "--topology", world.topology],
+    words = [
+        *["-q", "-n", str(world.peers), "--topology", world.topology],
         *["--aggregator", world.aggregator, "-f", str(world.f), "--seed", str(world.seed)],
         *["--local-steps", str(world.local_steps), "--run-dir", str(run)],
         *[word for fault in (*world.faults, *faults) for word in ("--fault", fault)],
         *[str(SCRIPT), str(place / "world.toml")],
         *["--rounds", str(rounds), "--every", str(every)],
     ]
-    done = subprocess.run(
-        command,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=RUN_TIMEOUT_S,
-    )
-    if done.returncode:
-        raise Failed(f"exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    run_gossip(words, RUN_TIMEOUT_S)
     return run
 
 
@@ -187,23 +178,25 @@ def compare(real: Curve, played: Curve) -> dict[str, Any]:
     }
 
 
-def table(found: dict[str, dict[str, Any]]) -> Iterable[str]:
-    """Yield lines of markdown."""
-    yield (
-        "| case | played | accuracy: real, last | largest difference | payload MB: real | real / "
-        "played | ms a round: real | real / played | goals |"
-    )
-    yield "|---|---|---|---|---|---|---|---|---|"
+COLUMNS = (
+    *("case", "played", "accuracy: real, last", "largest difference", "payload MB: real"),
+    *("real / played", "ms a round: real", "real / played", "goals"),
+)
+
+
+def table(found: dict[str, dict[str, Any]]) -> list[str]:
+    """Return lines of markdown."""
+    rows = []
     for case, row in found.items():
         real: Curve = row["real"]
         for name, there in row["played"].items():
             missed = ", ".join(goal for goal, is_met in there["met"].items() if not is_met)
-            yield (
-                f"| {case} | {name} | {list(real.accuracies.values())[-1]:.4f} "
-                f"| {there['accuracy']:.4f} | {real.nbytes / 1e6:.2f} | {there['bytes']:.3f} "
-                f"| {1e3 * real.seconds:.1f} | {there['seconds']:.3f} "
-                f"| {'missed: ' + missed if missed else 'met'} |"
-            )
+            accuracy = [f"{list(real.accuracies.values())[-1]:.4f}", f"{there['accuracy']:.4f}"]
+            nbytes = [f"{real.nbytes / 1e6:.2f}", f"{there['bytes']:.3f}"]
+            seconds = [f"{1e3 * real.seconds:.1f}", f"{there['seconds']:.3f}"]
+            goals = f"missed: {missed}" if missed else "met"
+            rows.append([case, name, *accuracy, *nbytes, *seconds, goals])
+    return markdown_table(COLUMNS, rows)
 
 
 def main() -> int:

@@ -25,6 +25,7 @@ from pathlib import Path
 from whole_runs import TRAIN, Failed, ask_to_end, environment, last_words, run_all, scratch
 
 from gossip_lab.bench.estimates import Estimate
+from gossip_lab.bench.turns import in_order
 
 HERE = Path(__file__).resolve().parents[1]
 
@@ -60,9 +61,7 @@ def ratios_of(rule: str, options: argparse.Namespace) -> dict[str, Estimate]:
     logarithms: dict[str, list[float]] = {"round": [], "processor": []}
     for pair in range(options.pairs + 1):
         sides = [HERE, options.before.resolve()]
-        runs = {
-            side: measured(side, rule, options) for side in (sides if pair % 2 else sides[::-1])
-        }
+        runs = {side: measured(side, rule, options) for side in in_order(sides, pair)}
         now, before = (runs[side] for side in sides)
         told = [f"{1e3 * before['round']:.2f} -> {1e3 * now['round']:.2f} ms a round"]
         told += [f"{before['processor']:.1f} -> {now['processor']:.1f} s of processor"]

@@ -85,6 +85,20 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> 
             end_all(running)
 
 
+def run_gossip(words: Sequence[str], within_s: float) -> None:
+    """Run ``gossip run`` with these words to its end. Raises: Failed: It did not end well."""
+    done = subprocess.run(
+        [*GOSSIP, "run", *words],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=within_s,
+    )
+    if done.returncode:
+        raise Failed(f"exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+
+
 def output_of(command: list[str], env: dict[str, str]) -> str:
     """Return what the command prints to stdout. Its stderr is shown. Raises ``Failed``."""
     with tempfile.TemporaryFile("w+") as out:

@@ -9,10 +9,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from gossip.launch.report import counted
 
+Side = TypeVar("Side")
 REPETITIONS = 15
 # of a table that goes into a file or a pipe: no line is cut off or wrapped there
 FILE_COLUMNS = 500
@@ -37,7 +38,8 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> Spread:
     return Spread.of([a / b for a, b in zip(over, under, strict=True)])
 
 
-def in_order(sides: Sequence[str], turn: int) -> Sequence[str]:
+def in_order(sides: Sequence[Side], turn: int) -> Sequence[Side]:
+    """Return the sides in their order in a turn."""
     return sides if turn % 2 == 0 else sides[::-1]
 
 
