@@ -37,13 +37,13 @@ import numpy as np
 import torch
 
 from gossip_lab.bench.byzfl_config import ATTACKS, RULES
-from gossip_lab.bench.data_sets import TrainingData, files, load
+from gossip_lab.bench.data_sets import TrainingData, choose_tests, files, load
 from gossip_lab.bench.estimates import Estimate
-from gossip_lab.bench.models import DEVIATION, MEAN, SIDE, generator_of
 from gossip_lab.bench.robustness_page import percent
 from gossip_lab.bench.rule_sources import content
 from gossip_lab.cells import CellStore, Row, run_cells
 from gossip_lab.pages import markdown_table
+from gossip_lab.playground.networks import DEVIATION, MEAN, SIDE
 
 KNOWN = 4
 """Decimal places of an accuracy that are kept."""
@@ -113,13 +113,11 @@ class _Images:
     """Stand-in for ``torchvision.datasets.MNIST``."""
 
     data: TrainingData
-    test_samples = 0
 
     def __init__(self, root: str, train: bool, download: bool, transform: Any) -> None:
         data, self.transform = self.data, transform
-        self.images, self.targets = (
-            (data.images, data.labels) if train else tests(data, self.test_samples)
-        )
+        self.images = data.images if train else data.test_images
+        self.targets = data.labels if train else data.test_labels
 
     def __len__(self) -> int:
         return len(self.images)
@@ -128,15 +126,9 @@ class _Images:
         return self.transform(self.images[at].view(1, SIDE, SIDE)), self.targets[at]
 
 
-def tests(data: TrainingData, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the test samples that ``gossip bench robustness --test-samples`` takes."""
-    chosen = torch.randperm(len(data.test_labels), generator=generator_of("tests"))[:count]
-    return data.test_images[chosen], data.test_labels[chosen]
-
-
 def byzfl_training(data: TrainingData, test_samples: int) -> Any:
     """Return ByzFL's ``start_training``, with stand-ins for unneeded imports."""
-    _Images.data, _Images.test_samples = data, test_samples
+    _Images.data = choose_tests(data, test_samples)
     transforms = ModuleType("torchvision.transforms")
     transforms.Compose = _Standard  # type: ignore[attr-defined]
     for name in ("ToTensor", "Normalize", "RandomHorizontalFlip", "RandomCrop"):

@@ -21,9 +21,9 @@ from gossip.aggregators import registry
 from gossip.errors import ConfigError
 from gossip.launch.cli import app
 from gossip_lab.bench import byzfl_config, data_sets
-from gossip_lab.bench.learning import read_attack
 from gossip_lab.bench.robustness import _with_config, robustness
 from gossip_lab.bench.splits import read_split
+from gossip_lab.bench.trials import read_attack
 
 # The layout is that of the file that ByzFL writes where it finds none.
 GIVEN: dict[str, Any] = {
@@ -83,6 +83,7 @@ def test_a_configuration_is_read_as_options_of_the_command(tmp_path: Path) -> No
         "f": [1, 2],
         "declared_f": None,
         "rounds": 6,
+        "batch": 25,
         "seeds": 2,
         "first_seed": 0,
         "split_seed": 0,
@@ -93,9 +94,8 @@ def test_a_configuration_is_read_as_options_of_the_command(tmp_path: Path) -> No
         "model": "fc_mnist",
         "data": "mnist",
         "lr": [0.1],
-        "sender": ["momentum:beta=0.9"],
         "weight_decay": [0.0],
-        "batch": 25,
+        "sender": ["momentum:beta=0.9"],
         "rules": [
             "clipping:radius=2.0+nnm+rfa:nu=0.2,steps=3",
             "clipping:radius=2.0+nnm+trimmed_mean",
@@ -107,11 +107,8 @@ def test_a_configuration_is_read_as_options_of_the_command(tmp_path: Path) -> No
 
 def test_sizes_and_the_declared_f_are_byzfls(tmp_path: Path) -> None:
     declared = read(tmp_path, ("benchmark_config", "tolerated_f", [1, 2]))
-    assert (declared["n"], declared["f"], declared["declared_f"]) == (
-        [6, 6, 7],
-        [1, 1, 2],
-        [1, 2, 2],
-    ), "fewer than lie are never declared"
+    sizes = declared["n"], declared["f"], declared["declared_f"]
+    assert sizes == ([6, 6, 7], [1, 1, 2], [1, 2, 2]), "fewer than lie are never declared"
     among = read(tmp_path, ("benchmark_config", "set_honest_clients_as_clients", True))
     assert (among["n"], among["f"]) == ([5, 5], [1, 2]), "the liars are among the five"
 
@@ -196,10 +193,8 @@ def test_every_name_that_is_taken_over_is_one_of_ours(tmp_path: Path) -> None:
 
 
 def test_seeds_milestones_and_fedavg_are_read(tmp_path: Path) -> None:
-    averaging = {
-        "name": "FedAvg",
-        "parameters": {"proportion_selected_clients": 1.0, "local_steps_per_client": 5},
-    }
+    parameters = {"proportion_selected_clients": 1.0, "local_steps_per_client": 5}
+    averaging = {"name": "FedAvg", "parameters": parameters}
     options = read(
         tmp_path,
         ("benchmark_config", "training_seed", 7),
@@ -209,26 +204,21 @@ def test_seeds_milestones_and_fedavg_are_read(tmp_path: Path) -> None:
         ("model", "learning_rate_decay", 0.5),
         ("model", "milestones", [100, 200]),
     )
-    assert (options["first_seed"], options["split_seed"], options["model"]) == (
-        7,
-        3,
-        "logreg_mnist",
-    )
+    assert (options["first_seed"], options["split_seed"]) == (7, 3)
+    assert options["model"] == "logreg_mnist"
     assert (options["local_steps"], options["outer"], options["sender"]) == ([5], ["mean"], [""])
     assert (options["lr_decay"], options["milestones"]) == (0.5, [100, 200])
     assert set(options) <= set(inspect.signature(robustness).parameters)
+
+
+HALF = {"name": "FedAvg", "parameters": {"proportion_selected_clients": 0.5}}
 
 
 @pytest.mark.parametrize(
     ("section", "key", "value", "says"),
     [
         ("benchmark_config", "training_algorithm", {"name": "FedProx"}, "training_algorithm = "),
-        (
-            "benchmark_config",
-            "training_algorithm",
-            {"name": "FedAvg", "parameters": {"proportion_selected_clients": 0.5}},
-            "training_algorithm = ",
-        ),
+        ("benchmark_config", "training_algorithm", HALF, "training_algorithm = "),
         ("benchmark_config", "size_train_set", 0.0, "size_train_set = 0.0"),
         ("benchmark_config", "data_distribution", [{"name": "odd"}], "data_distribution = "),
         ("benchmark_config", "surprise", 1, "benchmark_config.surprise = 1 cannot be taken over"),
@@ -266,9 +256,8 @@ def test_the_command_runs_a_configuration_and_what_is_typed_wins(tmp_path: Path)
     labels = np.arange(80) % 4
     images = 40 * generator.integers(0, 4, size=(80, 28, 28), dtype=np.uint8)
     images[np.arange(80), labels] = 255
-    np.savez(
-        tmp_path / "few.npz", x_train=images, y_train=labels, x_test=images[:40], y_test=labels[:40]
-    )
+    tests = {"x_test": images[:40], "y_test": labels[:40]}
+    np.savez(tmp_path / "few.npz", x_train=images, y_train=labels, **tests)
     given = copy.deepcopy(GIVEN)
     given["model"]["name"] = "cnn_mnist"
     given["attack"] = {"name": "SignFlipping"}
@@ -289,12 +278,12 @@ def test_the_command_runs_a_configuration_and_what_is_typed_wins(tmp_path: Path)
     assert "## f = 1 of 6, `gamma:1.0`" in said
     assert "## f = 1 of 6, `gamma:0.33`" in said
     told = page.read_text("utf-8").replace("\n", " ")
-    assert "--rounds 2 " in told
-    assert "--model cnn_mnist " in told
+    for words_ in (
+        *("--rounds 2 ", "--model cnn_mnist ", "| `weight_decay` | 0.0001 |"),
+        *("| `validation` | 0.2 |", "| `split` | gamma:1.0 or gamma:0.33 |"),
+    ):
+        assert words_ in told
     assert "--config" not in told
-    assert "| `weight_decay` | 0.0001 |" in told
-    assert "| `validation` | 0.2 |" in told
-    assert "| `split` | gamma:1.0 or gamma:0.33 |" in told
 
 
 class Typed:

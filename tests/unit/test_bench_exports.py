@@ -14,10 +14,9 @@ from gossip.aggregators import attacks
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch.cli import app
 from gossip_lab.bench import exports, robustness_page
-from gossip_lab.bench.learning import TrialResult
 from gossip_lab.bench.robustness import every_attack
 from gossip_lab.bench.tables import RobustnessTable
-from gossip_lab.bench.trials import run_all
+from gossip_lab.bench.trials import TrialResult, run_all
 
 CHOICES = (
     {"lr": 0.1, "sender": "", "weight_decay": 0.0},
@@ -67,11 +66,8 @@ def test_a_csv_file_has_a_row_for_each_run() -> None:
     assert len(rows) == len(table.trials())
     assert {row["rule"] for row in rows} == {"mean", "median", "krum"}
     krum = next(row for row in rows if row["rule"] == "krum" and row["lr"] == "0.5")
-    assert (krum["declared_f"], krum["validation"], krum["validation_accuracy"]) == (
-        "2",
-        "0.2",
-        "0.9",
-    )
+    shown = krum["declared_f"], krum["validation"], krum["validation_accuracy"]
+    assert shown == ("2", "0.2", "0.9")
     assert krum["curve"] == "5:0.5 10:0.3"
 
 
@@ -92,12 +88,14 @@ def test_a_caption_says_all_that_a_table_was_made_with() -> None:
     assert r"\label{tab:digits-2-of-7}" in text
     settings = {"lr": 0.2, "sender": "momentum:beta=0.9", "weight_decay": 0.001}
     shared = {"trust": True, "batch": 8, "split": "gamma:0.5", "test_samples": 99}
+    shared |= {"milestones": "3 6", "lr_decay": 0.5, "split_seed": 4}
     one = RobustnessTable(7, 1, 2, ("median",), ("none",), (0,), 0.9, shared, (settings,))
     text = exports.latex_of([one], {trial: TrialResult(0.5) for trial in one.trials()}, "digits")
     for said in (
         "percent, one seed: data = digits",
         r"batch = 8, lr = 0.2, sender = momentum:beta=0.9, split = gamma:0.5, trust = True",
         r"weight\_decay = 0.001, test\_samples = 99",
+        r"milestones = 3 6, lr\_decay = 0.5, split\_seed = 4",
         "f = 1 of n = 7, f = 2 declared",
         r"reaches 50.0; the limit is 45.0, 90 \% of that",
         r"\label{tab:digits-1-of-7-told-2-gamma-0.5}",
@@ -124,23 +122,16 @@ def bench(folder: Path, *more: object) -> str:
 
 @pytest.mark.usefixtures("forked")
 def test_the_command_writes_all_forms_at_once(tmp_path: Path) -> None:
-    forms = [
-        "--out",
-        tmp_path / "page.md",
-        "--csv",
-        tmp_path / "a.csv",
-        "--latex",
-        tmp_path / "a.tex",
-    ]
+    page, rows, tex = (tmp_path / name for name in ("page.md", "a.csv", "a.tex"))
+    forms = ["--out", page, "--csv", rows, "--latex", tex]
     search = ["--lr", 0.1, "--lr", 0.5, "--validation", 0.2, "--curves", 1]
     bench(tmp_path, "--rules", "mean", "--attacks", "none", *forms, *search)
     assert (tmp_path / "page-1-of-5.png").exists()
     assert (tmp_path / "page-curves-1-of-5.png").exists()
-    assert (tmp_path / "a.csv").read_text("utf-8").count("\n") == 1 + 4
-    assert "booktabs" in (tmp_path / "a.tex").read_text("utf-8")
-    page = (tmp_path / "page.md").read_text("utf-8")
-    assert "--lr 0.1 --lr 0.5" in page
-    assert "--csv" not in page
+    assert rows.read_text("utf-8").count("\n") == 1 + 4
+    assert "booktabs" in tex.read_text("utf-8")
+    assert "--lr 0.1 --lr 0.5" in page.read_text("utf-8")
+    assert "--csv" not in page.read_text("utf-8")
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])
@@ -190,28 +181,19 @@ def test_records_of_runs_with_whole_and_broken_rates_are_in_one_file(tmp_path: P
     assert {row["split_seed"] for row in rows} == {4}
 
 
-def test_a_caption_names_milestones_and_the_seed_of_the_split() -> None:
-    shared = {"rounds": 9, "milestones": "3 6", "lr_decay": 0.5, "split_seed": 4}
-    table = RobustnessTable(5, 1, 1, ("mean",), ("none",), (0,), 0.9, shared)
-    found = {trial: TrialResult(0.5) for trial in table.trials()}
-    text = exports.latex_of([table], found, "digits")
-    assert r"milestones = 3 6, lr\_decay = 0.5, split\_seed = 4" in text
-
-
-@pytest.mark.parametrize("milestone", [0, 3, 900])
-def test_a_milestone_is_a_round_of_the_run(tmp_path: Path, milestone: int) -> None:
-    with pytest.raises(ConfigError, match="each is a round from 1 to 2"):
-        bench(tmp_path, "--rules", "mean", "--milestones", milestone)
-
-
-def test_records_need_a_name_that_says_their_form(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"neither in \.parquet nor in \.csv"):
-        bench(tmp_path, "--rules", "mean", "--record", tmp_path / "records.txt")
-
-
-def test_settings_are_not_chosen_by_the_test_samples(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="2 settings to choose from, and nothing to choose by"):
-        bench(tmp_path, "--rules", "mean", "--attacks", "none", "--lr", 0.1, "--lr", 0.5)
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        *((["--milestones", at], "each is a round from 1 to 2") for at in (0, 3, 900)),
+        (["--record", "records.txt"], r"neither in \.parquet nor in \.csv"),
+        (["--lr", 0.1, "--lr", 0.5], "2 settings to choose from, and nothing to choose by"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(
+    tmp_path: Path, words: list[object], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        bench(tmp_path, "--rules", "mean", *words)
 
 
 ATTACKS = """

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from gossip.errors import ConfigError, UnknownName
-from gossip_lab.bench import data_sets, models
-from gossip_lab.bench.learning import Trial, train
+from gossip_lab.bench import data_sets, trials
+from gossip_lab.bench.trial_world import train
+from gossip_lab.bench.trials import Trial
+from gossip_lab.playground import networks
 
 
 def stripes(samples: int = 60) -> data_sets.TrainingData:
@@ -28,55 +29,26 @@ def stripes(samples: int = 60) -> data_sets.TrainingData:
     return data_sets.TrainingData(flat[20:], labels[20:], flat[:20], labels[:20])
 
 
-@pytest.mark.parametrize("name", models.names())
-def test_gradients_of_many_workers_are_the_change_of_each_ones_loss(name: str) -> None:
-    data, model = stripes(), models.make(name, 784, 3, 8, seed=1)
-    images, labels = data.images[:12].view(3, 4, 784), data.labels[:12].view(3, 4)
-    rows = model.gradients(images, labels)
-    assert rows.shape == (3, len(model.parameters))
-    for worker, row in enumerate(rows):
-        step = 1e-2 * row / row.norm()
-        there, back = (
-            model.loss(images[worker], labels[worker], sign * step) for sign in (-1.0, 1.0)
-        )
-        assert (there - back) / 2e-2 == pytest.approx(float(row.norm()), rel=0.05)
+def test_the_models_of_images_are_byzfls() -> None:
+    conv, linear = torch.nn.Conv2d, torch.nn.Linear
+    layers = [conv(1, 20, 5), conv(20, 50, 5), linear(800, 500), linear(500, 10)]
+    expected = {
+        "cnn_mnist": [tuple(each.shape) for layer in layers for each in layer.parameters()],
+        "fc_mnist": [(100, 784), (100,), (10, 100), (10,)],
+        "logreg_mnist": [(10, 784), (10,)],
+    }
+    images = stripes().images
+    standard = ((images - 0.1307) / 0.3081).view(-1, 1, 28, 28)
+    for name, shapes in expected.items():
+        model = networks.make_model(name, 784, 10, seed=3)
+        assert isinstance(model, torch.nn.Sequential)
+        assert [tuple(each.shape) for each in model.parameters()] == shapes
+        torch.testing.assert_close(model(images), model[1:](standard))
 
 
-def test_logistic_regression_is_one_layer() -> None:
-    model = models.make("logreg_mnist", 784, 10, 32, seed=3)
-    twin = torch.nn.Linear(784, 10)
-    torch.nn.utils.vector_to_parameters(model.parameters, twin.parameters())
-    images = torch.rand(6, 784)
-    expected = twin((images - models.MEAN) / models.DEVIATION)
-    torch.testing.assert_close(model.logits(images), expected)
-
-
-def test_the_convolutional_model_is_byzfls() -> None:
-    model = models.make("cnn_mnist", 784, 10, 32, seed=3)
-    twin = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 20, 5), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-        torch.nn.Conv2d(20, 50, 5), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
-        torch.nn.Flatten(), torch.nn.Linear(800, 500), torch.nn.ReLU(), torch.nn.Linear(500, 10),
-    )  # fmt: skip
-    torch.nn.utils.vector_to_parameters(model.parameters, twin.parameters())
-    data = stripes()
-    standard = ((data.images - 0.1307) / 0.3081).view(-1, 1, 28, 28)
-    assert torch.allclose(model.logits(data.images), twin(standard), atol=1e-5)
-    cross_entropy(twin(standard[:8]), data.labels[:8]).backward()
-    expected = torch.cat([p.grad.flatten() for p in twin.parameters() if p.grad is not None])
-    found = model.gradients(data.images[None, :8], data.labels[None, :8])[0]
-    assert torch.allclose(found, expected, atol=1e-5)
-
-
-def test_more_images_than_go_through_at_once_are_all_answered() -> None:
-    model = models.make("fc_mnist", 784, 3, 8, seed=0)
-    images = torch.rand(2 * models.AT_ONCE + 7, 784)
-    assert torch.allclose(model.logits(images)[-5:], model.logits(images[-5:]), atol=1e-6)
-
-
-@pytest.mark.parametrize("name", models.names())
+@pytest.mark.parametrize("name", networks.NAMES)
 def test_each_model_learns(name: str) -> None:
-    trial = Trial("mean", "none", 3, 0, rounds=40, batch=8, lr=0.1, hidden=8, model=name)
+    trial = Trial("mean", "none", 3, 0, rounds=40, batch=8, lr=0.1, model=name)
     accuracy = train(trial, stripes()).accuracy
     assert accuracy is not None
     assert accuracy > 0.9
@@ -84,14 +56,17 @@ def test_each_model_learns(name: str) -> None:
 
 def test_a_model_that_is_not_there_or_not_for_such_images_is_told() -> None:
     with pytest.raises(UnknownName, match="cnn_mnits"):
-        models.make("cnn_mnits", 784, 10, 8, seed=0)
-    with pytest.raises(ConfigError, match="28 by 28, and these have 64 numbers each"):
-        models.make("cnn_mnist", 64, 10, 8, seed=0)
+        trials.check_model("cnn_mnits", stripes())
+    few = dataclasses.replace(stripes(), images=torch.zeros(40, 64))
+    with pytest.raises(ConfigError, match="28 by 28, and these have 64 numbers"):
+        trials.check_model("cnn_mnist", few)
 
 
 def test_a_weight_decay_shrinks_what_nobody_pulls_at() -> None:
-    trial = Trial("mean", "zero", 3, 2, rounds=30, batch=4, lr=0.5, hidden=8)
-    decayed = Trial("mean", "zero", 3, 2, rounds=30, batch=4, lr=0.5, hidden=8, weight_decay=1.9)
+    trial = Trial("mean", "zero", 3, 2, rounds=30, batch=4, lr=0.5, model="mlp:8")
+    decayed = Trial(
+        "mean", "zero", 3, 2, rounds=30, batch=4, lr=0.5, model="mlp:8", weight_decay=1.9
+    )
     plain, shrunk = train(trial, stripes()).accuracy, train(decayed, stripes()).accuracy
     assert plain is not None
     assert shrunk is not None
@@ -99,15 +74,17 @@ def test_a_weight_decay_shrinks_what_nobody_pulls_at() -> None:
 
 
 def test_a_curve_has_a_test_every_so_many_rounds_and_none_is_made_unasked() -> None:
-    trial = Trial("mean", "none", 3, 0, rounds=10, batch=8, lr=0.1, hidden=8, every=4)
+    trial = Trial("mean", "none", 3, 0, rounds=10, batch=8, lr=0.1, model="mlp:8", every=4)
     curve = train(trial, stripes()).curve
     assert [made for made, _ in curve] == [4, 8]
     assert all(0 <= accuracy <= 1 for _, accuracy in curve)
-    assert train(Trial("mean", "none", 3, 0, rounds=10, batch=8, hidden=8), stripes()).curve == ()
+    assert (
+        train(Trial("mean", "none", 3, 0, rounds=10, batch=8, model="mlp:8"), stripes()).curve == ()
+    )
 
 
 def test_the_curve_of_a_model_that_is_lost_goes_on_at_nothing() -> None:
-    trial = Trial("mean", "none", 3, 0, rounds=60, batch=8, lr=1e30, hidden=8, every=20)
+    trial = Trial("mean", "none", 3, 0, rounds=60, batch=8, lr=1e30, model="mlp:8", every=20)
     outcome = train(dataclasses.replace(trial, weight_decay=1e30), stripes())
     assert outcome.accuracy == 0.0
     assert outcome.curve == ((20, 0.0), (40, 0.0), (60, 0.0))
@@ -115,18 +92,17 @@ def test_the_curve_of_a_model_that_is_lost_goes_on_at_nothing() -> None:
 
 def test_what_is_held_out_is_tested_on_and_not_trained_on() -> None:
     data = stripes()
-    trial = Trial("mean", "none", 3, 0, rounds=20, batch=8, lr=0.1, hidden=8)
-    held = Trial("mean", "none", 3, 0, rounds=20, batch=8, lr=0.1, hidden=8, validation=0.25)
+    trial = Trial("mean", "none", 3, 0, rounds=20, batch=8, lr=0.1, model="mlp:8")
+    held = Trial("mean", "none", 3, 0, rounds=20, batch=8, lr=0.1, model="mlp:8", validation=0.25)
     assert train(trial, data).validation is None
     with_part = train(held, data)
     assert with_part.validation is not None
     assert with_part.validation > 0.5
     # Labels that are wrong in the held out part alone would show in its accuracy only.
-    order = torch.randperm(40, generator=models.generator_of("validation/0"))
-    labels = data.labels.clone()
-    labels[order[:10]] = (labels[order[:10]] + 1) % 3
-    spoilt = data_sets.TrainingData(data.images, labels, data.test_images, data.test_labels)
-    outcome = train(held, spoilt)
+    _, out = data_sets.hold_out(data, 0.25, seed=0)
+    is_out = (data.images[:, None] == out.test_images).all(dim=2).any(dim=1)
+    labels = torch.where(is_out, (data.labels + 1) % 3, data.labels)
+    outcome = train(held, dataclasses.replace(data, labels=labels))
     assert outcome.accuracy == with_part.accuracy
     assert outcome.validation is not None
     assert outcome.validation < 0.5

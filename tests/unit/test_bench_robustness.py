@@ -15,25 +15,16 @@ import torch
 from typer.testing import CliRunner
 
 import gossip
-from gossip.aggregators import bucketing, load
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch.cli import app
 from gossip_lab.bench import robustness as bench_robustness, robustness_page, trials
 from gossip_lab.bench.data_sets import TrainingData
-from gossip_lab.bench.learning import Trial, TrialResult, _Run, read_attack, train
-from gossip_lab.bench.models import TwoLayerNetwork
 from gossip_lab.bench.robustness import every_attack
 from gossip_lab.bench.tables import RobustnessTable
+from gossip_lab.bench.trial_world import TrialWorld, train
+from gossip_lab.bench.trials import Trial, TrialResult, read_attack
 
-FEW = {
-    "rounds": 30,
-    "batch": 8,
-    "lr": 0.5,
-    "hidden": 8,
-    "sender": "",
-    "split": "iid",
-    "trust": False,
-}
+FEW = {"rounds": 30, "batch": 8, "model": "mlp:8"}
 
 
 def blobs(seed: int = 0) -> TrainingData:
@@ -44,21 +35,8 @@ def blobs(seed: int = 0) -> TrainingData:
     return TrainingData(images[:300], labels[:300], images[300:], labels[300:])
 
 
-def test_gradients_of_many_workers_are_those_of_autograd_one_by_one() -> None:
-    data, network = blobs(), TwoLayerNetwork(6, 8, 3, seed=1)
-    images, labels = data.images[:40].view(4, 10, 6), data.labels[:40].view(4, 10)
-    found = network.gradients(images, labels)
-    for worker in range(4):
-        parameters = network.parameters.clone().requires_grad_()
-        loss = torch.nn.functional.cross_entropy(
-            network.logits(images[worker], parameters), labels[worker]
-        )
-        (expected,) = torch.autograd.grad(loss, parameters)
-        assert torch.allclose(found[worker], expected, atol=1e-6)
-
-
 def test_the_same_trial_has_the_same_outcome_and_another_seed_another() -> None:
-    data, trial = blobs(), Trial("median", "gaussian", 7, 2, rounds=20, batch=4, hidden=8)
+    data, trial = blobs(), Trial("median", "gaussian", 7, 2, rounds=20, batch=4, model="mlp:8")
     assert train(trial, data) == train(trial, data)
     outcomes = {train(dataclasses.replace(trial, seed=seed), data).accuracy for seed in range(4)}
     assert len(outcomes) > 1
@@ -68,7 +46,7 @@ def test_the_learning_rate_falls_at_each_milestone() -> None:
     trial = Trial("mean", rounds=20, lr=0.8, milestones="5 10", lr_decay=0.25)
     assert [trial.lr_in(at) for at in (0, 4, 5, 9, 10, 19)] == [0.8, 0.8, 0.2, 0.2, 0.05, 0.05]
     data = blobs()
-    small = {"n": 7, "f": 0, "batch": 4, "hidden": 8, "every": 10, "rounds": 20}
+    small = {"n": 7, "f": 0, "batch": 4, "model": "mlp:8", "every": 10, "rounds": 20}
     stopped = train(Trial("mean", milestones="10", lr_decay=0.0, **small), data)  # type: ignore[arg-type]
     plain = train(Trial("mean", **small), data)  # type: ignore[arg-type]
     assert stopped.curve[0] == plain.curve[0]
@@ -79,39 +57,38 @@ def test_the_learning_rate_falls_at_each_milestone() -> None:
 def test_a_split_of_its_own_seed_is_the_same_in_all_runs() -> None:
     def parts(seed: int, split_seed: int | None) -> list[list[int]]:
         trial = Trial("mean", n=5, f=0, seed=seed, split="dirichlet:0.1", split_seed=split_seed)
-        return [part.tolist() for part in _Run(trial, load("mean"), blobs()).shares]
+        return [part.tolist() for part in TrialWorld(trial, blobs())._task.shares]
 
     assert parts(0, 3) == parts(1, 3) == parts(3, None)
     assert parts(0, None) != parts(1, None)
 
 
-def test_the_mean_breaks_under_large_lies_and_robust_rules_learn_on() -> None:
-    data = blobs()
-    for rule, learns in (
-        ("mean", False),
-        ("median", True),
-        ("krum", True),
-        ("nnm+trimmed_mean", True),
-        ("zeno", True),
-    ):
-        accuracy = train(
-            Trial(rule, "sign_flip*10", 9, 2, rounds=40, batch=8, hidden=8), data
-        ).accuracy
-        assert accuracy is not None
-        assert (accuracy > 0.8) == learns, (rule, accuracy)
+@pytest.mark.parametrize(
+    ("rule", "learns"),
+    [("mean", False), *((each, True) for each in ("median", "krum", "nnm+trimmed_mean", "zeno"))],
+)
+def test_the_mean_breaks_under_large_lies_and_robust_rules_learn_on(
+    rule: str, learns: bool
+) -> None:
+    trial = Trial(rule, "sign_flip*10", 9, 2, rounds=40, batch=8, model="mlp:8")
+    accuracy = train(trial, blobs()).accuracy
+    assert accuracy is not None
+    assert (accuracy > 0.8) == learns
 
 
 @pytest.mark.parametrize("attack", every_attack())
 def test_every_attack_is_tried_and_the_median_keeps_learning(attack: str) -> None:
-    accuracy = train(Trial("median", attack, 9, 2, rounds=25, batch=8, hidden=8), blobs()).accuracy
+    accuracy = train(
+        Trial("median", attack, 9, 2, rounds=25, batch=8, model="mlp:8"), blobs()
+    ).accuracy
     assert accuracy is not None
     assert accuracy > 0.6, attack
 
 
 def test_who_sends_what_is_not_finite_is_dropped_and_counted() -> None:
     data = blobs()
-    without = train(Trial("mean", "none", 7, 0, rounds=20, batch=4, hidden=8), data)
-    with_nan = train(Trial("mean", "nan", 9, 2, rounds=20, batch=4, hidden=8), data)
+    without = train(Trial("mean", "none", 7, 0, rounds=20, batch=4, model="mlp:8"), data)
+    with_nan = train(Trial("mean", "nan", 9, 2, rounds=20, batch=4, model="mlp:8"), data)
     assert with_nan.accuracy == without.accuracy, (
         "the honest draw the same samples, and the others are gone"
     )
@@ -130,7 +107,7 @@ def test_what_a_rule_cannot_take_is_said_and_no_accuracy_made_up() -> None:
 def test_with_local_steps_rules_of_a_judge_learn_as_the_mean_does_where_nobody_lies() -> None:
     found = {}
     for rule in ("mean", "zeno_pp:lengths=updates", "fltrust:lengths=updates", "zeno"):
-        trial = Trial(rule, "none", 6, 1, rounds=4, batch=8, lr=0.5, hidden=8, local_steps=40)
+        trial = Trial(rule, "none", 6, 1, rounds=4, batch=8, lr=0.5, model="mlp:8", local_steps=40)
         found[rule] = train(dataclasses.replace(trial, outer="mean"), blobs()).accuracy or 0.0
     assert found["mean"] > 0.95
     assert min(found.values()) > found["mean"] - 0.03, found
@@ -140,7 +117,7 @@ def test_with_local_steps_rules_of_a_judge_learn_as_the_mean_does_where_nobody_l
 def test_a_rule_that_makes_differences_as_long_as_a_gradient_is_told_of_in_its_cell(
     given: dict[str, Any],
 ) -> None:
-    trial = Trial("zeno_pp", "none", 6, 1, rounds=2, batch=8, hidden=8)
+    trial = Trial("zeno_pp", "none", 6, 1, rounds=2, batch=8, model="mlp:8")
     assert train(trial, blobs()).accuracy is not None
     refused = train(dataclasses.replace(trial, **given), blobs())
     assert refused.accuracy is None
@@ -176,7 +153,7 @@ def test_a_rule_that_raises_under_attack_loses_those_rounds_and_fails_there(
 ) -> None:
     path, data = tmp_path / "timid.py", blobs()
     path.write_text(TIMID)
-    calm = Trial(f"{path}:{name}", "none", 9, 2, rounds=30, batch=8, hidden=8)
+    calm = Trial(f"{path}:{name}", "none", 9, 2, rounds=30, batch=8, model="mlp:8")
     honest = train(calm, data)
     assert honest.skipped == 0
     assert honest.accuracy is not None
@@ -187,24 +164,14 @@ def test_a_rule_that_raises_under_attack_loses_those_rounds_and_fails_there(
             assert attacked.accuracy < 0.9 * honest.accuracy
             assert attacked.skipped == 30
             assert attacked.trouble == f"it raised {words}: somebody is far away"
-    shown = RobustnessTable(
-        9,
-        2,
-        2,
-        (calm.rule,),
-        ("none", "sign_flip*1000"),
-        tuple(range(4)),
-        0.9,
-        {**FEW, "rounds": 30},
-    )
+    attacks_ = ("none", "sign_flip*1000")
+    shown = RobustnessTable(9, 2, 2, (calm.rule,), attacks_, tuple(range(4)), 0.9, FEW)
     found = {trial: train(trial, data) for trial in shown.trials()}
     text = "\n".join(robustness_page.section(shown, found))
-    assert (
-        f"made no step under `sign_flip*1000` (120 of 120 rounds): it raised {words}: somebody "
-        "is far away."
-    ) in text
+    lost = "made no step under `sign_flip*1000` (120 of 120 rounds): it raised"
+    assert f"{lost} {words}: somebody is far away." in text
     assert "**fails**" in text
-    assert shown.as_data(found)["cells"][1]["skipped"] == (30,) * 4
+    assert shown.as_data(found)["cells"][1]["skipped"] == [30] * 4
 
 
 def test_a_rule_of_nothing_but_nan_says_how_many_rounds_it_lost_and_one_that_never_works_is_refused(
@@ -212,7 +179,7 @@ def test_a_rule_of_nothing_but_nan_says_how_many_rounds_it_lost_and_one_that_nev
 ) -> None:
     path, data = tmp_path / "timid.py", blobs()
     path.write_text(TIMID)
-    outcome = train(Trial(f"{path}:nans", "none", 7, 2, rounds=12, batch=8, hidden=8), data)
+    outcome = train(Trial(f"{path}:nans", "none", 7, 2, rounds=12, batch=8, model="mlp:8"), data)
     assert (outcome.skipped, outcome.trouble) == (12, "its aggregate was not finite")
     assert train(Trial(f"{path}:never", "none", 7, 2, rounds=12), data) == TrialResult(
         None, "out of order"
@@ -232,7 +199,7 @@ def notes(updates, *, f, round_id):
 def test_a_rule_is_told_the_round_and_so_are_the_liars_who_try_it(tmp_path: Path) -> None:
     path = tmp_path / "noting.py"
     path.write_text(NOTING)
-    trial = Trial(f"{path}:notes", "none", 7, 2, rounds=4, batch=8, hidden=8)
+    trial = Trial(f"{path}:notes", "none", 7, 2, rounds=4, batch=8, model="mlp:8")
     assert train(trial, blobs()).refused == ""
     heard = path.with_suffix(".txt").read_text().split()
     assert heard == ["0", "0", "1", "2", "3"], "it is tried once before"
@@ -243,23 +210,8 @@ def test_a_rule_is_told_the_round_and_so_are_the_liars_who_try_it(tmp_path: Path
     assert more == sorted(more), "who searches in a round searches on the rule of that round"
 
 
-def test_buckets_are_drawn_anew_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    rounds: list[int] = []
-    plain = bucketing.function
-
-    def noting(*arguments: Any, **options: Any) -> Any:
-        rounds.append(options["round_id"])
-        return plain(*arguments, **options)
-
-    monkeypatch.setattr(bucketing, "function", noting)
-    train(
-        Trial("bucketing:s=2+geometric_median", "none", 7, 1, rounds=4, batch=8, hidden=8), blobs()
-    )
-    assert rounds[1:] == [0, 1, 2, 3]
-
-
 def test_momentum_and_labels_sorted_apart_change_the_training() -> None:
-    data, plain = blobs(), Trial("median", "none", 7, 2, rounds=10, batch=4, hidden=8, lr=0.1)
+    data, plain = blobs(), Trial("median", "none", 7, 2, rounds=10, batch=4, model="mlp:8", lr=0.1)
     reached = {
         train(trial, data).accuracy
         for trial in (
@@ -397,10 +349,8 @@ def test_a_page_is_written_with_its_heat_maps(tmp_path: Path) -> None:
     page = (tmp_path / "docs" / "page.md").read_text("utf-8")
     assert "page-2-of-6.png" in page
     assert "\n    gossip bench\n" in page
-    assert (
-        "This is 3 seeds and 30 rounds: averaging without any liar reaches 90.5 %"
-        in page.replace("\n", " ")
-    )
+    reached = "This is 3 seeds and 30 rounds: averaging without any liar reaches 90.5 %"
+    assert reached in page.replace("\n", " ")
     assert (tmp_path / "docs" / "page-2-of-6.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -413,10 +363,8 @@ def test_a_page_says_what_calculated_its_runs(tmp_path: Path) -> None:
         for trial, outcome in outcomes(shown).items()
     }
     write_page(page, shown, found)
-    assert (
-        "Calculated with torch 2.13.0, AVX2 and torch 2.13.0, AVX512. Other processors"
-        in page.read_text("utf-8").replace("\n", " ")
-    )
+    calculated = "Calculated with torch 2.13.0, AVX2 and torch 2.13.0, AVX512. Other processors"
+    assert calculated in page.read_text("utf-8").replace("\n", " ")
     assert shown.as_data(found)["arithmetic"] == ["torch 2.13.0, AVX2", "torch 2.13.0, AVX512"]
     write_page(page, shown, outcomes(shown))
     written = page.read_text("utf-8")
@@ -428,40 +376,14 @@ def test_a_page_says_what_calculated_its_runs(tmp_path: Path) -> None:
 def test_a_page_names_the_command_that_makes_it(tmp_path: Path) -> None:
     rule, out = tmp_path / "mine.py", tmp_path / "page.md"
     rule.write_text("def keep(updates, *, f): return updates.mean(0)\n")
-    words = [
-        "bench",
-        "robustness",
-        "--rules",
-        f"mean {rule}:keep",
-        "--attacks",
-        "none",
-        "--n",
-        "5",
-        "--f",
-        "1",
-        "--seeds",
-        "1",
-    ]
-    words += [
-        "--rounds",
-        "2",
-        "--no-plot",
-        "--jobs",
-        "1",
-        "--into",
-        str(tmp_path / "runs"),
-        "--out",
-        str(out),
-    ]
+    words = ["bench", "robustness", "--rules", f"mean {rule}:keep"]
+    words += shlex.split("--attacks none --n 5 --f 1 --seeds 1 --rounds 2 --no-plot --jobs 1")
+    words += ["--into", str(tmp_path / "runs"), "--out", str(out)]
     done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    (command,) = [
-        line.strip()
-        for line in out.read_text("utf-8").splitlines()
-        if line.startswith("    gossip")
-    ]
-    calculated = f"Calculated with {trials.arithmetic()}. "
-    assert calculated in out.read_text("utf-8").replace("\n", " "), (
+    page = out.read_text("utf-8")
+    (command,) = [line.strip() for line in page.splitlines() if line.startswith("    gossip")]
+    assert f"Calculated with {trials.arithmetic()}. " in page.replace("\n", " "), (
         "the worker keeps it, and so does its file"
     )
     kept = [word for word in words if word not in ("--jobs", "--into", str(tmp_path / "runs"))]
@@ -505,16 +427,6 @@ def test_a_run_that_was_recorded_is_the_same_run(tmp_path: Path) -> None:
     assert trials.recall_records(store, trial) == records
 
 
-def test_a_changed_rule_file_is_another_rule(tmp_path: Path) -> None:
-    rule = tmp_path / "mine.py"
-    rule.write_text("def keep(updates, *, f): return updates.mean(0)\n")
-    trial, store = Trial(f"{rule}:keep"), trials.store_of(tmp_path, "digits")
-    store.write(trial, dataclasses.asdict(TrialResult(0.5)))
-    assert store.read(trial) is not None
-    rule.write_text("def keep(updates, *, f): return updates.median(0).values\n")
-    assert trials.store_of(tmp_path, "digits").read(trial) is None
-
-
 @pytest.mark.usefixtures("forked")
 def test_the_command_runs_only_what_is_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -522,7 +434,7 @@ def test_the_command_runs_only_what_is_missing(
     def bench(seeds: int) -> list[dict[str, object]]:
         bench_robustness.robustness(
             context=None, rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1],
-            seeds=seeds, rounds=5, batch=4, lr=[0.5], hidden=8, split=["iid"], data="digits",
+            seeds=seeds, rounds=5, batch=4, lr=[0.5], model="mlp:8", split=["iid"], data="digits",
             jobs=1, into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=True,
         )  # fmt: skip
         parsed: list[dict[str, object]] = json.loads(capsys.readouterr().out)
@@ -539,43 +451,17 @@ def test_the_command_runs_only_what_is_missing(
 
 
 @pytest.mark.usefixtures("forked")
-def test_the_command_says_of_each_table_how_many_lie(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_each_size_has_its_table_and_a_minus_in_the_strength_of_an_attack_stays_one(
+    tmp_path: Path,
 ) -> None:
-    bench_robustness.robustness(
-        context=None, rules=["mean"], attacks=["none"], n=[5, 6], f=[1, 2], seeds=1, rounds=2,
-        batch=4, lr=[0.5], hidden=8, split=["iid"], data="digits", jobs=1, into=tmp_path, out=None,
-        fails_below=0.9, plot=False, as_json=False,
-    )  # fmt: skip
-    said = capsys.readouterr().out
-    assert (
-        0
-        <= said.index("## f = 1 of 5\n\nWithout the liars")
-        < said.index("\n\n## f = 2 of 6\n\nWithout the liars")
-    )
-
-
-@pytest.mark.usefixtures("forked")
-def test_a_minus_in_the_strength_of_an_attack_stays_one(tmp_path: Path) -> None:
-    words = [
-        "bench",
-        "robustness",
-        "--rules",
-        "mean",
-        "--attacks",
-        "sign-flip*1e-1",
-        "--n",
-        "5",
-        "--f",
-        "1",
-        "--seeds",
-        "1",
-    ]
-    done = CliRunner().invoke(
-        app, [*words, "--rounds", "2", "--into", str(tmp_path)], catch_exceptions=False
-    )
+    words = shlex.split("bench robustness --rules mean --attacks sign-flip*1e-1 --n 5 --f 1")
+    words += ["--n", "6", "--f", "2", "--seeds", "1", "--rounds", "2", "--into", str(tmp_path)]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0, done.output
-    assert "| `sign_flip*1e-1` |" in done.output
+    first, second = done.output.split("\n\n## f = 2 of 6\n\nWithout the liars")
+    assert "## f = 1 of 5\n\nWithout the liars" in first
+    assert "| `sign_flip*1e-1` |" in first
+    assert "| `sign_flip*1e-1` |" in second
 
 
 def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(

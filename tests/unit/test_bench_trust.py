@@ -13,8 +13,9 @@ from gossip.aggregators import attacks
 from gossip.core import TrustSettings
 from gossip_lab.bench import robustness_page
 from gossip_lab.bench.data_sets import TrainingData
-from gossip_lab.bench.learning import Trial, TrialResult, train
 from gossip_lab.bench.tables import RobustnessTable
+from gossip_lab.bench.trial_world import train
+from gossip_lab.bench.trials import Trial, TrialResult
 
 NOTING = """
 from pathlib import Path
@@ -54,7 +55,7 @@ def noted(trial: Trial, folder: Path) -> list[tuple[int, int, int]]:
     return [tuple(map(int, call.split())) for call in calls]  # type: ignore[misc]
 
 
-PLAIN = Trial("median", "none", 7, 2, rounds=30, batch=8, hidden=8)
+PLAIN = Trial("median", "none", 7, 2, rounds=30, batch=8, model="mlp:8")
 
 
 def test_who_is_in_quarantine_leaves_the_rules_input_and_the_rule_keeps_its_f(
@@ -120,15 +121,24 @@ def test_the_declared_f_is_what_the_rule_is_told(tmp_path: Path) -> None:
 def test_liars_are_told_which_honest_workers_are_in_quarantine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, plain = [], attacks.Attack.collude
+    told: list[Any] = []
+    collude, alone = attacks.Attack.collude, attacks.Attack.__call__
 
-    def noting(*arguments: Any, **options: Any) -> torch.Tensor:
+    def noting(attack: attacks.Attack, *arguments: Any, **options: Any) -> torch.Tensor:
         told.append(options["locked"])
-        return plain(*arguments, **options)
+        return collude(attack, *arguments, **options)
+
+    def noting_alone(attack: attacks.Attack, *arguments: Any) -> torch.Tensor:
+        told.append(attack.somebody_locked)
+        return alone(attack, *arguments)
 
     monkeypatch.setattr(attacks.Attack, "collude", noting)
-    noted(dataclasses.replace(PLAIN, attack="sleeper*1000", trust=True), tmp_path)
+    monkeypatch.setattr(attacks.Attack, "__call__", noting_alone)
+    noted(dataclasses.replace(PLAIN, attack="alie", trust=True), tmp_path)
     assert told == [*[[]] * QUARANTINED_AFTER, *[[0]] * (30 - QUARANTINED_AFTER)]
+    told.clear()
+    noted(dataclasses.replace(PLAIN, attack="sleeper*1000", trust=True), tmp_path)
+    assert told == [*[False] * 2 * QUARANTINED_AFTER, *[True] * 2 * (30 - QUARANTINED_AFTER)]
 
 
 def test_who_tries_the_rule_tries_it_without_those_in_quarantine(tmp_path: Path) -> None:
@@ -143,7 +153,7 @@ def test_who_tries_the_rule_tries_it_without_those_in_quarantine(tmp_path: Path)
 
 
 def test_a_table_of_a_declared_f_says_so_and_is_compared_with_the_same_reference() -> None:
-    shared = {"rounds": 9, "batch": 8, "lr": 0.5, "hidden": 8, "sender": ""}
+    shared = {"rounds": 9, "batch": 8, "lr": 0.5, "model": "mlp:8", "sender": ""}
     shared |= {"split": "dirichlet:0.1", "trust": True}
     table = RobustnessTable(7, 2, 3, ("mean",), ("none", "zero"), (0, 1), 0.9, shared)
     assert {trial.declared_f for trial in table._of("mean", "zero", {})} == {3}
@@ -160,7 +170,7 @@ def test_a_table_of_a_declared_f_says_so_and_is_compared_with_the_same_reference
 def test_the_page_tells_who_was_in_quarantine_and_what_the_worst_class_came_to(
     trust: bool,
 ) -> None:
-    shared = {"rounds": 9, "batch": 8, "lr": 0.5, "hidden": 8, "sender": ""}
+    shared = {"rounds": 9, "batch": 8, "lr": 0.5, "model": "mlp:8", "sender": ""}
     shared |= {"split": "dirichlet:0.1", "trust": trust}
     table = RobustnessTable(7, 2, 2, ("mean",), ("none", "zero"), (0, 1), 0.9, shared)
     results = {"none": TrialResult(0.9, worst_class=0.5, honest_quarantined=2)}
@@ -175,7 +185,5 @@ def test_the_page_tells_who_was_in_quarantine_and_what_the_worst_class_came_to(
     head = " ".join(robustness_page.head([table], found, "digits", "gossip bench")).split()
     assert trust == ("| `trust` | True |" in " ".join(head))
     assert "| `split` | dirichlet:0.1 |" in " ".join(head)
-    assert [cell["honest_quarantined"] for cell in table.as_data(found)["cells"]] == [
-        (2, 2),
-        (1, 1),
-    ]
+    cells = table.as_data(found)["cells"]
+    assert [cell["honest_quarantined"] for cell in cells] == [[2, 2], [1, 1]]

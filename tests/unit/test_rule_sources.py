@@ -12,7 +12,7 @@ import pytest
 
 from gossip.errors import ConfigError
 from gossip_lab.bench import rule_sources, trials
-from gossip_lab.bench.learning import Trial, TrialResult
+from gossip_lab.bench.trials import Trial, TrialResult
 
 RULE = "{first}\ndef mine(updates, *, f):\n    return updates.mean(0)\n"
 POINTS = "[gossip.aggregators]\nfrom_elsewhere = pk_of_sources.mymod:mine\n"
@@ -81,7 +81,7 @@ def test_a_module_beside_a_rules_file_counts_with_it(first: str, tmp_path: Path)
 def test_the_rules_the_trust_table_the_encodings_and_the_digits_count_with_the_training() -> None:
     counted = {"/".join(path.parts[-2:]) for path in rule_sources.training_files()}
     assert counted >= {
-        *("aggregators/base.py", "kernels/fast.py", "attacks/adaptive.py", "bench/learning.py"),
+        *("aggregators/base.py", "kernels/fast.py", "attacks/adaptive.py", "bench/trial_world.py"),
         *("ledger/trust.py", "core/settings.py", "vectors/wire.py", "training/feedback.py"),
         "demo/digits.py",
     }

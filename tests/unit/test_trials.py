@@ -16,39 +16,21 @@ from typer.testing import CliRunner
 from gossip.errors import ConfigError, LocalError
 from gossip.launch.cli import app
 from gossip_lab.bench import data_sets, trials
-from gossip_lab.bench.learning import Trial, TrialResult
+from gossip_lab.bench.trials import Trial, TrialResult
 
 
 def bench(folder: Path, *more: object, rules: str = "mean") -> None:
     """Of five workers, one a liar, unless ``more`` says otherwise."""
     sizes = [] if "--n" in more else ["--n", 5, "--f", 1]
-    words = [
-        "--rules",
-        rules,
-        "--attacks",
-        "none",
-        "--seeds",
-        1,
-        "--rounds",
-        5,
-        "--no-plot",
-        "--into",
-        folder,
-        *sizes,
-        *more,
-    ]
-    CliRunner().invoke(app, ["bench", "robustness", *map(str, words)], catch_exceptions=False)
+    words = ["bench", "robustness", "--rules", rules, "--into", folder, *sizes, *more]
+    words += ["--attacks", "none", "--seeds", "1", "--rounds", "5", "--no-plot"]
+    CliRunner().invoke(app, list(map(str, words)), catch_exceptions=False)
 
 
 def test_an_npz_file_is_read_and_a_wrong_one_refused(tmp_path: Path) -> None:
     images = np.arange(60, dtype=np.uint8).reshape(5, 3, 4)
-    np.savez(
-        tmp_path / "small.npz",
-        x_train=images,
-        y_train=[0, 1, 2, 1, 0],
-        x_test=images[:2],
-        y_test=[0, 1],
-    )
+    tests = {"x_test": images[:2], "y_test": [0, 1]}
+    np.savez(tmp_path / "small.npz", x_train=images, y_train=[0, 1, 2, 1, 0], **tests)
     data = data_sets.load(str(tmp_path / "small.npz"))
     assert data.images.shape == (5, 12)
     assert float(data.images.max()) == pytest.approx(59 / 255)
@@ -85,22 +67,13 @@ def test_both_parts_are_scaled_alike_and_only_where_they_are_pixels(
     ("changed", "says"),
     [
         ({"x_train": np.zeros((4, 0))}, "x_train of shape (4, 0) and type float64 holds nothing"),
-        (
-            {"x_test": np.full((2, 3), np.nan)},
-            "x_test of shape (2, 3) and type float64 holds nothing, or what is no finite number",
-        ),
-        (
-            {"x_train": np.array([["a", "b", "c"]] * 4)},
-            "x_train of shape (4, 3) and type <U1 holds",
-        ),
+        ({"x_test": np.full((2, 3), np.nan)}, "holds nothing, or what is no finite number"),
+        ({"x_train": np.array([["a"] * 3] * 4)}, "x_train of shape (4, 3) and type <U1 holds"),
         ({"y_train": np.float64(3)}, "y_train of shape () and type float64 holds nothing"),
         ({"x_test": np.zeros((2, 5))}, "3 numbers to an image in x_train, 5 in x_test"),
         ({"y_train": np.eye(4)}, "4 images in x_train for labels of shape (4, 4) in y_train"),
         ({"y_test": np.zeros(3)}, "2 images in x_test for labels of shape (3,) in y_test"),
-        (
-            {"y_train": np.array([0, 1, -1, 1])},
-            "labels in y_train are whole numbers from 0 to 9999",
-        ),
+        ({"y_train": np.array([0, 1, -1, 1])}, "in y_train are whole numbers from 0 to 9999"),
         ({"y_train": np.array([0, 1, 0.5, 1])}, "labels in y_train are whole numbers"),
         ({"y_train": np.array([0, 1, 2**40, 1])}, "labels in y_train are whole numbers"),
         ({"y_test": np.array([0, 7])}, "y_test has the label 7, and y_train none beyond 1"),
@@ -109,13 +82,9 @@ def test_both_parts_are_scaled_alike_and_only_where_they_are_pixels(
 def test_data_that_nothing_can_be_learnt_from_are_refused(
     changed: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
-    arrays = {
-        "x_train": np.ones((4, 3)),
-        "y_train": np.array([0, 1, 0, 1]),
-        "x_test": np.ones((2, 3)),
-        "y_test": np.array([0, 1]),
-    }
-    np.savez(tmp_path / "data.npz", **{**arrays, **changed})
+    arrays = {"x_train": np.ones((4, 3)), "y_train": np.array([0, 1, 0, 1])}
+    arrays |= {"x_test": np.ones((2, 3)), "y_test": np.array([0, 1]), **changed}
+    np.savez(tmp_path / "data.npz", **arrays)
     with pytest.raises(ConfigError, match=re.escape(says)):
         data_sets.load(str(tmp_path / "data.npz"))
 
@@ -147,28 +116,11 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(
 def test_samples_that_do_not_suffice_for_all_are_told_and_no_table_is_made_of_it(
     tmp_path: Path,
 ) -> None:
-    np.savez(
-        tmp_path / "few.npz",
-        x_train=np.eye(4),
-        y_train=[0, 1, 0, 1],
-        x_test=np.eye(4),
-        y_test=[0, 1, 0, 1],
-    )
-    with pytest.raises(
-        ConfigError,
-        match="by 8 honest workers alone: 4 samples for 8 honest workers: some would not have one",
-    ):
-        bench(
-            tmp_path / "runs",
-            "--n",
-            10,
-            "--f",
-            2,
-            "--split",
-            "sorted",
-            "--data",
-            tmp_path / "few.npz",
-        )
+    few, labels = tmp_path / "few.npz", [0, 1, 0, 1]
+    np.savez(few, x_train=np.eye(4), y_train=labels, x_test=np.eye(4), y_test=labels)
+    says = "by 8 honest workers alone: 4 samples for 8 honest workers: some would not have one"
+    with pytest.raises(ConfigError, match=says):
+        bench(tmp_path / "runs", "--n", 10, "--f", 2, "--split", "sorted", "--data", few)
 
 
 def test_a_process_that_is_killed_is_told_and_what_was_done_is_kept(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile, ZipFile
@@ -84,6 +85,30 @@ def load(name: str) -> TrainingData:
             torch.from_numpy(arrays[label].astype("int64")),
         ]
     return TrainingData(*tensors)
+
+
+def choose_tests(data: TrainingData, count: int) -> TrainingData:
+    """Return the data with so many test samples, drawn once and the same in all runs; 0: with
+    all."""
+    if not 0 < count < len(data.test_labels):
+        return data
+    chosen = torch.randperm(len(data.test_labels), generator=_generator_of("tests"))[:count]
+    return replace(data, test_images=data.test_images[chosen], test_labels=data.test_labels[chosen])
+
+
+def hold_out(data: TrainingData, share: float, seed: int) -> tuple[TrainingData, TrainingData]:
+    """Return the data without a share of the training samples, and with that share as the test
+    samples."""
+    order = torch.randperm(len(data.labels), generator=_generator_of(f"validation/{seed}"))
+    count = int(share * len(order))
+    out, left = order[:count], order[count:]
+    rest = replace(data, images=data.images[left], labels=data.labels[left])
+    return rest, replace(rest, test_images=data.images[out], test_labels=data.labels[out])
+
+
+def _generator_of(name: str) -> torch.Generator:
+    seed = int.from_bytes(blake2b(name.encode(), digest_size=7).digest(), "big")
+    return torch.Generator().manual_seed(seed)
 
 
 def _range_of(images: NDArray[Any]) -> int:

@@ -24,7 +24,7 @@ from .exchange import ended_by_signals
 from .turns import as_json, draw, environment
 
 if TYPE_CHECKING:
-    from .learning import TrialResult
+    from .trials import TrialResult
 
 ENCODINGS = ["float32", "bf16", "fp16", "int8", "int4", "topk:0.1", "topk", "randomk"]
 ENCODINGS += ["powersgd", "powersgd:1"]
@@ -78,13 +78,12 @@ def encodings(
     from gossip.aggregators import registry
     from gossip.vectors import load_encoding
 
-    from . import data_sets, models
-    from .learning import Trial
-    from .trials import run_all
+    from . import data_sets
+    from .trials import Trial, check_model, run_all
 
     for each in encoding:
         load_encoding(each)
-    models.check(model, data_sets.load(data).images.shape[1])
+    check_model(model, data_sets.load(data))
     wanted = rules.split() or [*registry.names(), "nnm+trimmed_mean", "nnm+krum"]
     for each in wanted:
         registry.load(each)

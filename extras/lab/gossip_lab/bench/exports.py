@@ -16,18 +16,11 @@ from . import robustness_page
 if TYPE_CHECKING:
     from .tables import Found, RobustnessCell, RobustnessTable
 
-OUTCOMES = {
-    "accuracy": "accuracy",
-    "worst_class": "worst_class",
-    "validation": "validation_accuracy",
-    "skipped": "skipped",
-    "honest_quarantined": "honest_quarantined",
-    "liars_quarantined": "liars_quarantined",
-    "refused": "refused",
-    "trouble": "trouble",
-    "arithmetic": "arithmetic",
-}
-"""Fields of a result that follow the settings of a trial in a row -> names of their columns."""
+OUTCOMES = (
+    *("accuracy", "worst_class", "validation", "skipped", "honest_quarantined"),
+    *("liars_quarantined", "refused", "trouble", "arithmetic"),
+)
+"""Fields of a result that follow the settings of a trial in a row."""
 FRACTIONS = ("weight", "outlyingness", "trust_score", "loss")
 """Columns of a record that may be empty in a whole run."""
 SPECIAL = {
@@ -75,7 +68,9 @@ def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:
     lines = csv.writer(text, lineterminator="\n")
     fields = dataclasses.fields(next(iter(runs)))
     settings = [field.name for field in fields if field.name != "record"]
-    lines.writerow([*settings, *OUTCOMES.values(), "curve"])
+    # a setting has the name already
+    columns = ["validation_accuracy" if name == "validation" else name for name in OUTCOMES]
+    lines.writerow([*settings, *columns, "curve"])
     for trial, outcome in runs.items():
         values: list[Any] = [getattr(trial, name) for name in settings]
         values[settings.index("declared_f")] = trial.tolerated

@@ -86,11 +86,10 @@ def robustness(
     model: Annotated[
         str,
         typer.Option(
-            help="mlp; for images of 28 by 28 small_cnn, or logreg_mnist, fc_mnist or cnn_mnist of "
-            "ByzFL."
+            help="mlp, or mlp:64 with so many hidden units; for images of 28 by 28 small_cnn, or "
+            "logreg_mnist, fc_mnist or cnn_mnist of ByzFL."
         ),
     ] = "mlp",
-    hidden: Annotated[int, typer.Option(min=1, help="Units of the hidden layer of mlp.")] = 32,
     sender: Annotated[
         list[str] | None,
         optional(
@@ -225,9 +224,9 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
     """Return the tables that the options request. All options are checked before anything runs."""
     from gossip.aggregators import registry, senders
 
-    from . import splits
-    from .learning import spelt
+    from . import data_sets, splits
     from .tables import RobustnessTable
+    from .trials import check_model, read_attack, spelt
 
     n, f, declared = given["n"], given["f"], given["declared_f"] or given["f"]
     _check_numbers(n, f, declared)
@@ -242,7 +241,8 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
     attacks = [spelt(attack) for attack in _words(given["attacks"])] or every_attack()
     if given["rules"] and not given["show"]:
         _check_options(rules, n, declared, any(each["outer"] for each in steps))
-    _check_attacks(attacks)
+    for attack in attacks:
+        read_attack(attack)
     for choice in choices:
         senders.load(choice["sender"])
     if given["out"] is not None and given["plot"]:
@@ -253,8 +253,8 @@ def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
         )
     _check_record(given["record"])
     if not given["show"]:
-        _check_model(given["model"], given["data"])
-    names = ("rounds", "batch", "hidden", "trust", "model", "reference", "validation")
+        check_model(given["model"], data_sets.load(given["data"]))
+    names = ("rounds", "batch", "trust", "model", "reference", "validation")
     shared = {
         **{name: given[name] for name in (*names, "test_samples")},
         "every": given["curves"],
@@ -323,17 +323,6 @@ def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
             "hold out training samples: --validation 0.2",
         )
     return combinations
-
-
-def _check_model(model: str, data: str) -> None:
-    """Check the model. Raises: UnknownName, ConfigError: There is no such model, or not for these
-    data."""
-    from . import data_sets, models
-
-    if model == models.MLP:
-        return
-    models.check(model, models.SIDE**2)
-    models.check(model, data_sets.load(data).images.shape[1])
 
 
 def _with_config(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -451,13 +440,6 @@ def every_attack() -> list[str]:
     plain = [name for name in names() if KINDS[name].shape != "apart"]
     beside = [BESIDE[name] for name in plain if name in BESIDE]
     return ["none", *sorted([*(INSTEAD.get(name, name) for name in plain), *DATA_ATTACKS, *beside])]
-
-
-def _check_attacks(attacks: Sequence[str]) -> None:
-    from .learning import read_attack
-
-    for attack in attacks:
-        read_attack(attack)
 
 
 def _words(given: list[str] | None) -> list[str]:

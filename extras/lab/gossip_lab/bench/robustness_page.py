@@ -248,13 +248,14 @@ def _quarantined(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> 
     for rule in order:
         told = []
         for attack in table.attacks:
-            cell = cells[rule, attack]
+            outcomes = cells[rule, attack].outcomes
             liars = 0 if attack == "none" else table.f
-            runs, honest = len(cell.accuracies), sum(cell.honest_quarantined)
+            runs, honest = len(outcomes), sum(each.honest_quarantined for each in outcomes)
+            found = sum(each.liars_quarantined for each in outcomes)
             if honest:
                 told.append(
                     f"`{attack}` ({honest} of {runs * (table.n - liars)} honest workers, "
-                    f"{sum(cell.liars_quarantined)} of {runs * liars} liars)"
+                    f"{found} of {runs * liars} liars)"
                 )
         if told:
             lines.append(f"- `{rule}` had honest workers in quarantine under {', '.join(told)}.")
@@ -266,11 +267,11 @@ def _worst_classes(table: RobustnessTable, cells: Cells, order: Sequence[str]) -
     classes hides a class that only quarantined workers have."""
     rows = []
     for rule in order:
-        row = [cells[rule, attack] for attack in table.attacks]
-        words = [
-            f"{100 * fmean(cell.worst_classes):.1f}" if cell.worst_classes else text_of(cell)
-            for cell in row
-        ]
+        words = []
+        for attack in table.attacks:
+            cell = cells[rule, attack]
+            worst = [each.worst_class or 0.0 for each in cell.outcomes]
+            words.append(f"{100 * fmean(worst):.1f}" if cell.accuracies else text_of(cell))
         rows.append([f"`{rule}`", *words])
     attacks = [f"`{attack}`" for attack in table.attacks]
     return [
@@ -288,12 +289,11 @@ def _lost(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[st
     for rule in order:
         under: dict[str, list[str]] = {}
         for attack in table.attacks:
-            cell = cells[rule, attack]
-            if any(cell.skipped):
-                rounds = len(cell.skipped) * table.settings()["rounds"]
-                under.setdefault(cell.trouble or "no reason was kept", []).append(
-                    f"`{attack}` ({sum(cell.skipped)} of {counted(rounds, 'round')})"
-                )
+            outcomes = cells[rule, attack].outcomes
+            if lost := sum(each.skipped for each in outcomes):
+                rounds = counted(len(outcomes) * table.settings()["rounds"], "round")
+                trouble = next((each.trouble for each in outcomes if each.trouble), "")
+                under.setdefault(trouble, []).append(f"`{attack}` ({lost} of {rounds})")
         lines += [
             f"- `{rule}` made no step under {', '.join(attacks)}: {why}."
             for why, attacks in under.items()

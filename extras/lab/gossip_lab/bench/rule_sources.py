@@ -14,12 +14,18 @@ from pathlib import Path
 import gossip
 
 TRAINING = (
-    *("aggregators", "vectors", "core/ledger", "core/settings.py"),
+    *("aggregators", "core", "faults", "topologies", "vectors"),
     *("training/feedback.py", "launch/demo/digits.py"),
 )
 """Packages and modules of gossip that affect an outcome."""
-LEARNING = ("data_sets.py", "encoded.py", "learning.py", "models.py", "splits.py", "clusters.py")
-"""Modules of this package that affect an outcome."""
+LAB = (
+    *("playground", "simulation/world"),
+    *[f"bench/{name}.py" for name in ("clusters", "data_sets", "encoded", "splits")],
+    *("bench/trials.py", "bench/trial_world.py"),
+)
+"""The same of this distribution."""
+NOT_PLAYED = ("engines", "command.py", "page.py", "sweeps.py", "tables.py")
+"""Parts of the playground that affect none."""
 
 
 def digest(rule: str, attack: str = "") -> str:
@@ -61,10 +67,14 @@ def _training() -> str:
 
 
 def training_files() -> list[Path]:
-    package, bench = Path(gossip.__file__).parent, Path(__file__).parent
-    parts = [*(package / part for part in TRAINING), *(bench / name for name in LEARNING)]
+    package, lab = Path(gossip.__file__).parent, Path(__file__).parents[1]
+    parts = [*(package / part for part in TRAINING), *(lab / part for part in LAB)]
+    left_out = [lab / "playground" / name for name in NOT_PLAYED]
     return [
-        file for part in parts for file in ([part] if part.suffix else sorted(part.rglob("*.py")))
+        file
+        for part in parts
+        for file in ([part] if part.suffix else sorted(part.rglob("*.py")))
+        if not any(file.is_relative_to(each) for each in left_out)
     ]
 
 

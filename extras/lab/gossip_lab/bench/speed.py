@@ -165,20 +165,40 @@ class TimingTable:
 
 
 @dataclass(slots=True)
-class _Runner:
-    """One function to time. ``took`` in seconds, ``passes`` the time of a pass right before;
-    ``first_pass`` the first of all."""
+class _Timed:
+    """One function to time. ``took``: in seconds; ``passes``: the times of the passes before."""
 
     name: str
-    call: Callable[[], Any]
+    call: Callable[[], Any] | None
     took: list[float] = field(default_factory=list)
     passes: list[float] = field(default_factory=list)
-    first_pass: float | None = None
     failed: str = ""
 
-    def wanted(self, turn: int) -> bool:
+    @property
+    def ms(self) -> float | None:
+        return 1e3 * statistics.median(self.took) if self.took else None
+
+    def is_due(self, turn: int) -> bool:
+        """Whether it is called in this turn: not again after an exception, and slow ones less
+        often."""
         slow = bool(self.took) and min(self.took) > SLOW_S and turn >= SLOW_REPETITIONS
-        return not (self.failed or slow)
+        return not (self.call is None or self.failed or slow)
+
+    def run_once(self, pass_s: float, is_counted: bool) -> None:
+        """Time one call. A rule that cannot be called gets the reason as its note."""
+        assert self.call is not None
+        try:
+            began = time.perf_counter()
+            self.call()
+            took = time.perf_counter() - began
+        except Exception as error:  # noqa: BLE001 - of any rule; the others are timed
+            words = " ".join(str(error).split())
+            kind = "" if isinstance(error, GossipError) else f"{type(error).__name__}: "
+            self.failed = f"{kind}{words}"[:NOTE_CHARS]
+            return
+        if is_counted or took > SLOW_S:
+            self.took.append(took)
+            self.passes.append(pass_s)
 
 
 def measure(
@@ -194,79 +214,35 @@ def measure(
 
     updates = torch.randn(n, d, generator=torch.Generator().manual_seed(0))
     total = torch.empty(d)
-    ours = {spec: _Runner(spec, _call(load(spec), updates, f, explain)) for spec in specs}
-    theirs: dict[str, _Runner] = {}
+    passes: list[float] = []
+    pairs: list[tuple[_Timed, _Timed]] = []
     for spec in specs:
         call, why = bench_byzfl.call(spec, updates, f) if byzfl else (None, "")
-        if call is not None or why:
-            theirs[spec] = _Runner(f"byzfl {spec}", call or _nothing, failed=why)
-    runners = [
-        runner for spec in specs for runner in (ours[spec], theirs.get(spec)) if runner is not None
-    ]
+        own = _Timed(spec, _call(load(spec), updates, f, explain))
+        pairs.append((own, _Timed(f"byzfl {spec}", call, failed=why)))
     gc.collect()
     for turn in range(repetitions + 1):
-        for runner in runners:
-            progress(f"n={n} d={d:,} f={f}: turn {turn} of {repetitions}, {runner.name}")
-            if runner.wanted(turn):
-                _once(runner, updates, total, counts=turn > 0)
+        for one in itertools.chain.from_iterable(pairs):
+            if one.is_due(turn):
+                progress(f"n={n} d={d:,} f={f}: turn {turn} of {repetitions}, {one.name}")
+                began = time.perf_counter()
+                torch.sum(updates, 0, out=total)
+                passes.append(time.perf_counter() - began)
+                one.run_once(passes[-1], is_counted=turn > 0)
     progress("")
     cells = []
-    for spec in specs:
-        own, other = ours[spec], theirs.get(spec)
-        cells.append(
-            TimingCell(
-                spec,
-                1e3 * statistics.median(own.took) if own.took else None,
-                statistics.median(
-                    [took / one for took, one in zip(own.took, own.passes, strict=True)]
-                )
-                if own.took
-                else None,
-                1e3 * statistics.median(other.took) if other is not None and other.took else None,
-                own.failed
-                or (f"byzfl: {other.failed}" if other is not None and other.failed else ""),
-            )
-        )
-    # If no rule could be called, passes were timed before the attempts.
-    passes = [seconds for runner in runners for seconds in runner.passes] or [
-        runner.first_pass for runner in runners if runner.first_pass is not None
-    ]
+    for own, other in pairs:
+        over = [took / one for took, one in zip(own.took, own.passes, strict=True)]
+        note = f"byzfl: {other.failed}" if other.failed else ""
+        in_passes = statistics.median(over) if over else None
+        cells.append(TimingCell(own.name, own.ms, in_passes, other.ms, own.failed or note))
     return TimingTable(n, d, f, 1e3 * statistics.median(passes), cells)
-
-
-def _once(runner: _Runner, updates: Tensor, total: Tensor, counts: bool) -> None:
-    """Time one pass and one call. A rule that cannot be called gets the reason as its note, and is
-    not called again."""
-    import torch
-
-    began = time.perf_counter()
-    torch.sum(updates, 0, out=total)
-    one = time.perf_counter() - began
-    runner.first_pass = runner.first_pass or one
-    try:
-        began = time.perf_counter()
-        runner.call()
-        took = time.perf_counter() - began
-    except Exception as error:  # noqa: BLE001
-        # an exception of any rule goes into its note, and the others are timed
-        words = " ".join(str(error).split())
-        runner.failed = (
-            words if isinstance(error, GossipError) else f"{type(error).__name__}: {words}"
-        )[:NOTE_CHARS]
-        return
-    if counts or took > SLOW_S:
-        runner.took.append(took)
-        runner.passes.append(one)
 
 
 def _call(rule: Any, updates: Tensor, f: int, explain: bool) -> Callable[[], Any]:
     rounds = itertools.count()
     call = rule.explain if explain else rule
     return lambda: call(updates, f=f, round_id=next(rounds))
-
-
-def _nothing() -> None:
-    pass
 
 
 def _check_memory(n: Sequence[int], d: Sequence[int]) -> None:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from .estimates import Comparison, Estimate, compare, false_discovery_level
-from .learning import NO_ATTACK, Trial, TrialResult
+from .trials import NO_ATTACK, Trial, TrialResult
 
 Found = Mapping[Trial, TrialResult]
 Choice = Mapping[str, Any]
@@ -24,27 +24,27 @@ NOTHING: Choice = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class RobustnessCell:
-    """One rule under one attack: accuracies of the seeds, or why there are none (empty: it was not
-    run yet).
+    """One rule under one attack.
 
     Attributes:
+        outcomes: Results of the seeds that were run.
         verdict: Whether the rule surely reached the accuracy that it should; empty if it was not
-            run.
-        skipped: Rounds without a step, of each seed.
-        trouble: Why the first of those had none.
-        worst_classes: Accuracy on the class with the lowest one, of each seed.
-        honest_quarantined: Honest workers that were ever in quarantine, of each seed.
-        liars_quarantined: Byzantine workers that were ever in quarantine, of each seed.
+            run, or cannot be.
     """
 
-    accuracies: tuple[float, ...]
-    why: str
+    outcomes: tuple[TrialResult, ...]
     verdict: Comparison
-    skipped: tuple[int, ...] = ()
-    trouble: str = ""
-    worst_classes: tuple[float, ...] = ()
-    honest_quarantined: tuple[int, ...] = ()
-    liars_quarantined: tuple[int, ...] = ()
+
+    @property
+    def why(self) -> str:
+        """Why the rule cannot be run; empty if it can, or was not run yet."""
+        return next((outcome.refused for outcome in self.outcomes if outcome.refused), "")
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """Accuracies of the seeds; none if one cannot be run."""
+        known = [each.accuracy for each in self.outcomes if each.accuracy is not None]
+        return tuple(known) if len(known) == len(self.outcomes) else ()
 
     @property
     def fails(self) -> bool:
@@ -170,26 +170,11 @@ class RobustnessTable:
         p_values = [margin.p_value for margin in margins.values() if margin.values]
         level = false_discovery_level(p_values)
         return {
-            key: self._cell(*key, found, compare(margin, level) if margin.values else "")
+            key: RobustnessCell(
+                tuple(self.results(*key, found)), compare(margin, level) if margin.values else ""
+            )
             for key, margin in margins.items()
         }
-
-    def _cell(self, rule: str, attack: str, found: Found, verdict: Comparison) -> RobustnessCell:
-        outcomes = self.results(rule, attack, found)
-        why = next((outcome.refused for outcome in outcomes if outcome.refused), "")
-        accuracies = tuple(outcome.accuracy for outcome in outcomes if outcome.accuracy is not None)
-        if not outcomes or len(accuracies) < len(outcomes):
-            return RobustnessCell((), why, "")
-        return RobustnessCell(
-            accuracies,
-            why,
-            verdict,
-            tuple(outcome.skipped for outcome in outcomes),
-            next((outcome.trouble for outcome in outcomes if outcome.trouble), ""),
-            tuple(outcome.worst_class or 0.0 for outcome in outcomes),
-            tuple(outcome.honest_quarantined for outcome in outcomes),
-            tuple(outcome.liars_quarantined for outcome in outcomes),
-        )
 
     def _margins(self, rule: str, attack: str, found: Found) -> Estimate:
         """Return the margins of accuracies above the limit, seed by seed; none if one is
@@ -217,23 +202,25 @@ class RobustnessTable:
         return sorted({found[trial].arithmetic for trial in self.trials() if trial in found})
 
     def as_data(self, found: Found) -> dict[str, Any]:
-        listed = [
-            {
-                "rule": rule,
-                "attack": attack,
-                "accuracies": cell.accuracies,
-                **(cell.estimate.as_data() if cell.accuracies else {}),
-                "verdict": cell.verdict,
-                "why": cell.why,
-                "skipped": cell.skipped,
-                "trouble": cell.trouble,
-                "worst_classes": cell.worst_classes,
-                "honest_quarantined": cell.honest_quarantined,
-                "liars_quarantined": cell.liars_quarantined,
-                "curves": [outcome.curve for outcome in self.results(rule, attack, found)],
-            }
-            for (rule, attack), cell in self.cells(found).items()
-        ]
+        listed = []
+        for (rule, attack), cell in self.cells(found).items():
+            outcomes = cell.outcomes if cell.accuracies else ()
+            listed.append(
+                {
+                    "rule": rule,
+                    "attack": attack,
+                    "accuracies": cell.accuracies,
+                    **(cell.estimate.as_data() if cell.accuracies else {}),
+                    "verdict": cell.verdict,
+                    "why": cell.why,
+                    "skipped": [each.skipped for each in outcomes],
+                    "trouble": next((each.trouble for each in outcomes if each.trouble), ""),
+                    "worst_classes": [each.worst_class or 0.0 for each in outcomes],
+                    "honest_quarantined": [each.honest_quarantined for each in outcomes],
+                    "liars_quarantined": [each.liars_quarantined for each in outcomes],
+                    "curves": [each.curve for each in cell.outcomes],
+                }
+            )
         about = {
             "schema": "gossip.robustness/2",
             "n": self.n,

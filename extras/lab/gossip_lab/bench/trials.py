@@ -1,22 +1,187 @@
-"""Trials as cells of a table: the facts that distinguish them, and how one is run."""
+"""Trials: one rule under one attack, as cells of a table.
+
+outcome = train(Trial(rule="krum", attack="alie", n=10, f=2), digits)  # of trial_world
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossip.errors import GossipError
+from gossip.aggregators import attacks
+from gossip.errors import ConfigError, GossipError, UnknownName
 from gossip_lab.cells import ERROR, CellStore, Row, run_cells
 
-from . import data_sets, rule_sources
+from . import data_sets, rule_sources, splits
 
 if TYPE_CHECKING:
     from .data_sets import TrainingData
-    from .learning import Trial, TrialResult
+
+NO_ATTACK = "none"
+REFERENCE = 256
+"""Samples with which a rule with a judge judges, as in a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One run. All workers but the last f are honest.
+
+    Attributes:
+        rule: As ``registry.load`` takes it.
+        attack: ``name``, ``name*strength``, ``label_flip`` or ``none``: with ``none`` the last f
+            are honest too. An attack of the user is ``file.py:name``.
+        n: Workers, Byzantine ones included.
+        f: Byzantine workers.
+        batch: Samples of a worker in a round.
+        sender: How each worker transforms its update, as ``senders.load`` takes it. Attacks use the
+            transformed updates.
+        split: How the honest workers share the samples, as ``splits.split`` takes it; Byzantine
+            workers draw from all of them.
+        declared_f: The f of the rule and the trust table; None: the true one.
+        trust: Whether the trust table of a run judges the workers by the rule's verdicts: the rule
+            does not get the updates of those in quarantine.
+        model: As ``World.model``.
+        weight_decay: Of plain SGD: this multiple of the parameters is added to each gradient.
+        reference: Samples with which a rule with a judge judges in a round.
+        validation: Share of the training samples that is held out, for a choice among settings.
+        test_samples: Samples of a test, drawn once and the same in all runs; 0: all.
+        every: Rounds between the tests that make a curve; 0: none is made.
+        local_steps: Steps of plain SGD that each worker takes by itself in a round. Updates are
+            model differences then.
+        outer: The outer step after them, as ``outer.load`` takes it; empty: updates are gradients.
+        milestones: Rounds, separated by blanks, from which on the learning rate is multiplied by
+            ``lr_decay`` (once more at each).
+        split_seed: Seed of the split; None: that of the run.
+        encoding: Encoding of updates and results, as ``load_encoding`` takes it; empty: none.
+        record: Whether the result has a record of each worker in each round.
+    """
+
+    rule: str
+    attack: str = NO_ATTACK
+    n: int = 10
+    f: int = 2
+    seed: int = 0
+    rounds: int = 150
+    batch: int = 32
+    lr: float = 0.5
+    sender: str = ""
+    split: str = splits.IID
+    declared_f: int | None = None
+    trust: bool = False
+    model: str = "mlp"
+    weight_decay: float = 0.0
+    reference: int = REFERENCE
+    validation: float = 0.0
+    test_samples: int = 0
+    every: int = 0
+    local_steps: int = 1
+    outer: str = ""
+    milestones: str = ""
+    lr_decay: float = 1.0
+    split_seed: int | None = None
+    encoding: str = ""
+    record: bool = False
+
+    def lr_in(self, round_id: int) -> float:
+        """Return the learning rate of plain SGD in a round."""
+        passed = sum(round_id >= int(milestone) for milestone in self.milestones.split())
+        return self.lr * self.lr_decay**passed
+
+    @property
+    def has_local_steps(self) -> bool:
+        """Whether updates are model differences, as in a run."""
+        return self.local_steps > 1 or bool(self.outer)
+
+    @property
+    def tolerated(self) -> int:
+        """The f of the rule."""
+        return self.f if self.declared_f is None else self.declared_f
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """Result of a trial.
+
+    Attributes:
+        accuracy: On the test samples, 0 to 1: the mean of the last tests. The accuracy of a model
+            that is not finite is 0.
+        refused: Why the rule cannot be run at all, even without attack; then the accuracy is None.
+        skipped: Rounds without a step: too few finite updates were left, or the rule raised, or its
+            aggregate was not finite.
+        trouble: Why the first of these rounds made no step.
+        arithmetic: Software and processor that decide how sums are rounded, see
+            ``trials.arithmetic``; empty if they were not recorded.
+        worst_class: The lowest accuracy on the test samples of one class; the mean of the last
+            tests, as in ``accuracy``.
+        honest_quarantined: Honest workers that were ever in quarantine.
+        liars_quarantined: Byzantine workers that were ever in quarantine.
+        validation: The accuracy on the held-out samples, as in ``accuracy``; None if no samples are
+            held out.
+        curve: Rounds made, and the accuracy on the test samples after them.
+        records: Columns of the records, if they were requested: names as in ``RECORD`` -> values.
+    """
+
+    accuracy: float | None
+    refused: str = ""
+    skipped: int = 0
+    trouble: str = ""
+    arithmetic: str = ""
+    worst_class: float | None = None
+    honest_quarantined: int = 0
+    liars_quarantined: int = 0
+    validation: float | None = None
+    curve: tuple[tuple[int, float], ...] = ()
+    records: Mapping[str, list[Any]] = field(default_factory=dict, hash=False)
+
+
+RECORD = ("round", "worker", "byzantine", "weight", "outlyingness", "trust_score", "loss")
+"""Columns of a record: weight of the update in the aggregate, its outlyingness (multiples of the
+typical one; none if the rule did not get it), trust score after the round (0 to 1; none without a
+trust table), and mean loss of the honest samples at the parameters before the step."""
+
+
+def spelt(attack: str) -> str:
+    """Return an attack in its canonical spelling; a minus in the strength is one."""
+    name, star, strength = attack.strip().partition("*")
+    plain = name if attacks.place_of(name) else name.replace("-", "_")
+    return plain + star + strength
+
+
+def read_attack(text: str) -> tuple[str, float | None]:
+    """Return name and strength of ``name*strength``. Raises: ConfigError: There is no such attack,
+    or it is for gossip rounds only."""
+    name, star, strength = spelt(text).partition("*")
+    if name in (NO_ATTACK, *attacks.DATA_ATTACKS):
+        if star:
+            raise ConfigError(f"attack {text!r}: {name} has no strength to set", f"write {name}")
+        return name, None
+    try:
+        value = float(strength) if star else None
+    except ValueError:
+        raise ConfigError(
+            f"attack {text!r}: {strength!r} is not a number", f"write {name}*10"
+        ) from None
+    if not attacks.place_of(name) and name not in attacks.names():
+        raise UnknownName("attack", name, (NO_ATTACK, *attacks.names(), *attacks.DATA_ATTACKS))
+    if attacks.make(name, value).tells_each:
+        raise ConfigError(
+            f"{name} sends each receiver another update, so it is for gossip rounds only",
+            "leave it out here",
+        )
+    return name, value
+
+
+def check_model(model: str, data: TrainingData) -> None:
+    """Check the model of trials. Raises: UnknownName, ConfigError: There is no such model, or not
+    for these data."""
+    from gossip_lab.playground.networks import make_model
+
+    make_model(model, data.images.shape[1], data.classes, seed=0)
 
 
 def store_of(folder: Path, data: str) -> CellStore[Trial, TrialResult]:
@@ -58,8 +223,6 @@ def recall_records(store: CellStore[Trial, TrialResult], trial: Trial) -> dict[s
 def _result_of(trial: Trial, row: Row) -> TrialResult | None:
     """Return the result without its records, which are large and read where they are written; None
     if the row lacks the records that the trial requests."""
-    from .learning import TrialResult
-
     if trial.record and not row.get("records") and not row.get("refused"):
         return None
     kept = {key: value for key, value in row.items() if key not in ("records", "curve", ERROR)}
@@ -72,7 +235,7 @@ def _result_of(trial: Trial, row: Row) -> TrialResult | None:
 def _play(data: str, trial: Trial) -> Row:
     import torch
 
-    from .learning import TrialResult, train
+    from .trial_world import train
 
     torch.set_num_threads(1)
     error: Exception | None = None

@@ -8,11 +8,9 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import gossip
 from gossip.errors import ConfigError, UnknownName
 from gossip_lab.bench import data_sets, rule_sources
 from gossip_lab.cells import ERROR, CellStore, Row as StoredRow
@@ -24,8 +22,6 @@ from .world import World
 Report: TypeAlias = Callable[[list[Row]], bool]
 """Receives the rows of a cell after each evaluation; True stops the cell."""
 ROUNDS, EVERY = 100, 10
-_NOT_PLAYED = ("command.py", "page.py", "sweeps.py", "tables.py")
-"""Modules of the playground that have no effect on rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +162,7 @@ def store_of(folder: Path, takes_stopped: bool = False) -> CellStore[WorldCell, 
 
     def facts_of(cell: WorldCell) -> dict[str, Any]:
         world = cell.world
-        sources = [_code(), digest(world.aggregator), *contents(world.data), *_files_in(world)]
+        sources = [digest(world.aggregator), *contents(world.data), *_files_in(world)]
         played = {"rounds": cell.rounds, "every": cell.every}
         return {**dataclasses.asdict(world), **played, "sources": sources}
 
@@ -179,17 +175,6 @@ def store_of(folder: Path, takes_stopped: bool = False) -> CellStore[WorldCell, 
         return None if found.stopped and not takes_stopped else found
 
     return CellStore(folder, facts_of, result_of)
-
-
-@functools.cache
-def _code() -> str:
-    """Return the digest of the code that plays worlds."""
-    lab, runtime = Path(__file__).parents[1], Path(gossip.__file__).parent
-    folders = [runtime / name for name in ("core", "faults", "topologies")]
-    files = [*Path(__file__).parent.glob("*.py"), *(lab / "simulation/world").glob("*.py")]
-    files += [file for folder in folders for file in folder.rglob("*.py")]
-    played = sorted(file for file in files if file.name not in _NOT_PLAYED)
-    return blake2b(" ".join(map(rule_sources.content, played)).encode(), digest_size=8).hexdigest()
 
 
 def _files_in(world: World) -> list[str]:
