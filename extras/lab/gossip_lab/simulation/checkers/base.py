@@ -309,7 +309,7 @@ class PerLife(Generic[Record]):
     value of the present peer. ``make`` creates the value when a life first needs it: None by
     default."""
 
-    def __init__(self, make: Callable[[], Record] = lambda: None) -> None:  # type: ignore[return-value]
+    def __init__(self, make: Callable[[], Record] = lambda: None) -> None:  # type: ignore[return-value, assignment]
         self.make = make
 
     def __get__(self, checker: Checker, owner: type[Checker]) -> Record:
