@@ -18,12 +18,7 @@ from gossip.core import Rejection
 from gossip.errors import AggregationError, ConfigError
 from gossip.faults import ByzantineFault
 from gossip.run import fitting
-from gossip_lab.playground.attacking import Knowledge
-from gossip_lab.playground.counters import draw_below
-from gossip_lab.playground.fast_rolling import RollingWorld
-from gossip_lab.playground.learners import Batches
-from gossip_lab.playground.mishaps import Mishaps
-from gossip_lab.playground.world import World
+from gossip_lab.playground import World, attacking, counters, fast_rolling, learners, mishaps
 
 from . import data_sets
 from .data_sets import TrainingData
@@ -74,7 +69,7 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
     return world.run()
 
 
-class TrialWorld(RollingWorld):
+class TrialWorld(fast_rolling.RollingWorld):
     """World of a trial. Beside what every world has, it has senders, encodings and weight decay,
     its server has samples for rules with a judge, and attackers know all of that server."""
 
@@ -174,7 +169,9 @@ class TrialWorld(RollingWorld):
                 update.copy_(sent)
         if self._parts.mishaps.byzantine:
             rule, inputs = self._parts.rule, self._inputs_of("spy", self._settings.f)
-            self._attackers.inform(Knowledge(lambda vectors: rule(vectors, **inputs), locked))
+            self._attackers.inform(
+                attacking.Knowledge(lambda vectors: rule(vectors, **inputs), locked)
+            )
             self._attackers.falsify(updates, np.arange(len(peers)), peers, self._round_id)
         return updates if self._link is None else self._link.pass_updates(updates, self._round_id)
 
@@ -198,13 +195,13 @@ class TrialWorld(RollingWorld):
             return inputs
         at = np.arange(self._trial.reference)
         limit, seed = len(task.data.labels), self._trial.seed
-        chosen = torch.from_numpy(draw_below(limit, reader, seed, self._round_id, at))
+        chosen = torch.from_numpy(counters.draw_below(limit, reader, seed, self._round_id, at))
         images, labels = task.data.images[chosen], task.data.labels[chosen]
 
         def evaluate(step: Tensor) -> float:
             return float(cross_entropy(task.cohort.logits(here - step, images), labels))
 
-        batch = Batches(task.data.images, chosen[None], labels[None])
+        batch = learners.Batches(task.data.images, chosen[None], labels[None])
         gradient = task.cohort.gradients(here[None], batch)[0]
         return {**inputs, "evaluate": evaluate, "gradient": gradient}
 
@@ -254,9 +251,9 @@ class TrialWorld(RollingWorld):
         super()._step(aggregate)
 
 
-def _mishaps_of(trial: Trial) -> Mishaps:
+def _mishaps_of(trial: Trial) -> mishaps.Mishaps:
     name, strength = read_attack(trial.attack)
     if name == NO_ATTACK or not trial.f:
-        return Mishaps()
+        return mishaps.Mishaps()
     peers = tuple(range(trial.n - trial.f, trial.n))
-    return Mishaps(attacks=(ByzantineFault(name, peers, strength),))
+    return mishaps.Mishaps(attacks=(ByzantineFault(name, peers, strength),))

@@ -179,9 +179,9 @@ def read_attack(text: str) -> tuple[str, float | None]:
 def check_model(model: str, data: TrainingData) -> None:
     """Check the model of trials. Raises: UnknownName, ConfigError: There is no such model, or not
     for these data."""
-    from gossip_lab.playground.networks import make_model
+    from gossip_lab.playground import networks
 
-    make_model(model, data.images.shape[1], data.classes, seed=0)
+    networks.make_model(model, data.images.shape[1], data.classes, seed=0)
 
 
 def store_of(folder: Path, data: str) -> CellStore[Trial, TrialResult]:

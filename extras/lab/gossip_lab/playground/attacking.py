@@ -109,7 +109,9 @@ class Attackers:
         known, is_honest = self._known, ~self._byzantine[peers]
         for fault, of_kind in self._attacks:
             attack = of_kind[kind]
-            lying = np.isin(peers, fault.peers)
+            lying = np.zeros(len(self._byzantine), bool)
+            lying[list(fault.peers)] = True
+            lying = lying[peers]
             if attack.tells_each or not lying.any():
                 continue
             honest = is_honest if is_honest.any() else lying

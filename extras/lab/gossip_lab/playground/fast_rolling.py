@@ -194,27 +194,25 @@ class RollingWorld:
         Returns: The verdict, None if the round is lost, and the peers with a used update.
         """
         settings, finite = self._settings, are_finite(updates)
-        usable, broken = answered[finite], answered[~finite]
+        broken = answered[~finite]
         f = settings.f
         if len(broken):  # as ``Server.f_of``
-            f = max(f - len(broken), settings.tolerable(f, len(usable)))
-        trusted = usable[~locked[usable]]
-        taken = trusted if len(trusted) >= settings.updates_needed(f) else usable
+            f = max(f - len(broken), settings.tolerable(f, int(finite.sum())))
+        is_taken = finite & ~locked[answered]
+        if is_taken.sum() < settings.updates_needed(f):
+            is_taken = finite
+        taken, outside = answered[is_taken], finite & ~is_taken
         inputs = self._rule_inputs(f)
-        rows = updates
-        if len(taken) < len(answered):
-            rows = updates[torch.from_numpy(np.isin(answered, taken))]
+        rows = updates if is_taken.all() else updates[torch.from_numpy(is_taken)]
         verdict = self._explain(rows, inputs)
         rejected: list[Rejection] = []
         if settings.f:  # else no peer is ever in quarantine
             rejected = [Rejection(peer, "non_finite") for peer in broken.tolist()]
             is_due = self._round_id % settings.trust.measured_every == 0
-            if verdict is not None and is_due and len(taken) < len(usable):
-                outside = np.setdiff1d(usable, taken)
-                beside = updates[torch.from_numpy(np.isin(answered, outside))]
-                vectors = [row.numpy() for row in (*rows, *beside)]
+            if verdict is not None and is_due and outside.any():
+                vectors = [row.numpy() for row in (*rows, *updates[torch.from_numpy(outside)])]
                 measures = self._parts.rule.measure(vectors, len(rows), **inputs)
-                pairs = zip(outside.tolist(), measures, strict=False)
+                pairs = zip(answered[outside].tolist(), measures, strict=False)
                 rejected += [Rejection(peer, "quarantined", value) for peer, value in pairs]
         self._observe(verdict, taken, rejected)
         if verdict is None:

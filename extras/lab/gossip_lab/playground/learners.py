@@ -141,7 +141,8 @@ class Cohort:
         """Return the scores of one learner, ``(d,)``, for each image and class: ``(samples,
         classes)``."""
         parts = torch.split(images, IMAGES_AT_ONCE)
-        return torch.cat([self._way.logits(parameters[None], some)[0] for some in parts])
+        found = [self._way.logits(parameters[None], some)[0] for some in parts]
+        return torch.cat(found) if len(found) > 1 else found[0]
 
     def descend(
         self, parameters: Tensor, batches: Batches, lr: float, steps: int = 1, decay: float = 0.0
