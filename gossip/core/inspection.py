@@ -70,7 +70,7 @@ class RoundsInspection:
 
     def __init__(self, rounds: RollingRounds | GossipRounds) -> None:
         self._either = rounds
-        self.settings, self.local, self.topology = rounds.settings, rounds.local, rounds.topology
+        self.settings, self.local = rounds.settings, rounds.local
         self.deadline, self.quorum = rounds.deadline, rounds.quorum
         self.seen: Mapping[PeerId, int] = rounds.future_buffer.seen
 
@@ -185,7 +185,7 @@ class GossipInspection(RoundsInspection):
     @property
     def sources(self) -> tuple[PeerId, ...]:
         """Peers that this round waits for to push."""
-        return self._rounds._sources
+        return self._rounds._round.sources
 
     def stores(self) -> dict[str, int]:
         """Return the sizes of bounded stores."""
@@ -194,9 +194,9 @@ class GossipInspection(RoundsInspection):
             "pushes kept": len(rounds.pushes),
             "peers heard pushing": len(rounds.pushes._latest),
             "sketches": len(rounds.mixing._sketches),
-            "plans": len(rounds._plans),
+            "plans": len(rounds.plans),
             "times of contributions": len(rounds._contributed_at),
-            "rules asked": len(rounds._tickets),
+            "rules asked": len(rounds._round.tickets),
             "peers that have finished": len(rounds.finished),
             "peers with a standing": len(rounds.trust.pack()[0]),
         }

@@ -178,7 +178,7 @@ def test_a_push_that_has_come_and_goes_into_no_aggregate_is_caught(
         changed = each(Aggregate, change)(event, effects)
         if len(changed) < len(effects):  # nobody was asked: it goes on by itself
             rounds: Any = swarm.hosts[0].core.rounds
-            rounds._tickets.clear()
+            rounds._round.tickets.clear()
             changed += rounds._apply()
         return changed
 
@@ -215,9 +215,9 @@ def test_who_is_released_at_the_end_of_the_very_round_that_did_not_wait_for_it_i
 
 def test_sources_that_the_plan_does_not_name_are_caught() -> None:
     swarm, _ = watched(TakesWhatItWasPushed)
-    plan: Any = swarm.hosts[0].core.rounds._plan  # type: ignore[union-attr]
+    plan: Any = swarm.hosts[0].core.rounds.plans.plan  # type: ignore[union-attr]
     core: Any = swarm.hosts[0].core
-    core.rounds._plan = lambda round_id, peers: plan(round_id + 1, peers)
+    core.rounds.plans.plan = lambda round_id, peers: plan(round_id + 1, peers)
     assert caught(swarm)
 
 
@@ -225,7 +225,9 @@ def test_waiting_for_one_that_is_skipped_is_caught() -> None:
     swarm, _ = watched(TakesWhatItWasPushed, topology="full")
     core: Any = swarm.hosts[0].core
     rounds = core.rounds
-    rounds._awaited = lambda: rounds.pushes.missing(("gradient",), rounds._sources, rounds.round_id)
+    rounds._awaited = lambda: rounds.pushes.missing(
+        ("gradient",), rounds._round.sources, rounds.round_id
+    )
     swarm.crash(2)
     assert "which have nothing to push" in caught(swarm)
 

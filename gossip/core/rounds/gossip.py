@@ -9,8 +9,9 @@ plan, so a push outside the plan is rejected.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from gossip.core.events import (
     Aggregate,
@@ -41,23 +42,20 @@ from gossip.core.messages import (
     Update,
 )
 from gossip.core.requests import Requests
-from gossip.core.settings import CONTRIBUTIONS_KEPT, PLANS_KEPT, STASH_ROUNDS, CoreSettings
+from gossip.core.settings import CONTRIBUTIONS_KEPT, STASH_ROUNDS, CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
 from gossip.errors import ConfigError
-from gossip.topologies import Plan, Roster
+from gossip.topologies import Roster
 
 from .direct_gather import DirectGather, GatherOverdue
 from .future_buffer import FutureBuffer
 from .mixing import MixingController
+from .plan_cache import GossipTopology, PlanCache
 from .pushes import Kind, Pushed, PushStore
 from .timeouts import Deadline
 
 Phase: TypeAlias = Literal["off", "computing", "collecting", "aggregating", "applying"]
-
-
-class GossipTopology(Protocol):
-    def __call__(self, roster: Roster, round_id: int, seed: int) -> Plan: ...
 
 
 @record
@@ -65,6 +63,23 @@ class GossipTimer:
     """End of the grace period of a round."""
 
     round_id: int
+
+
+@dataclass(slots=True)
+class GossipRound:
+    """State of the present round."""
+
+    sources: tuple[PeerId, ...] = ()
+    own: Contributed | None = None
+    grace: Token | None = None
+    tickets: dict[int, bool] = field(default_factory=dict)  # whether each ticket mixes
+    rows: tuple[Row, ...] = ()
+    others_mixed: int = 0
+    aggregate: Payload | None = None
+    mix: Payload | None = None
+    verdicts: list[Contribution] = field(default_factory=list)
+    outside: tuple[Row, ...] = ()  # updates of peers in quarantine, only measured
+    measures: list[Rejection] = field(default_factory=list)  # verdicts of the rule on those
 
 
 class GossipRounds:
@@ -88,13 +103,7 @@ class GossipRounds:
         timers: Timers[Any],
         rng: Random,
     ) -> None:
-        self.local, self.settings, self.topology, self.view, self.timers = (
-            local,
-            settings,
-            topology,
-            view,
-            timers,
-        )
+        self.local, self.settings, self.view, self.timers = local, settings, view, timers
         rounds, self.requests = settings.rounds, Requests()
         self.trust = TrustTable(
             settings.trust, settings.f, settings.updates_for, judged=settings.judged
@@ -110,27 +119,12 @@ class GossipRounds:
         self.phase: Phase = "off"
         self.round_id = 0
         self._rng = rng
-        self._first = tuple(sorted(settings.peers))
-        # all peers, with those that joined later; the ones that are not gone
-        self._everybody = self._here = self._first
-        self._version = -1  # version of the view that both follow from
-        self._plans: OrderedDict[tuple[int, tuple[PeerId, ...]], Plan] = OrderedDict()
+        self.plans = PlanCache(local, settings, topology, view)
         self._data: tuple[int, int, int] | None = None  # samples_total, batch, ahead
         self._contributed_at: OrderedDict[int, float] = OrderedDict()
         self._next_ticket = 1
         self._previous: Payload | None = None  # the last aggregate applied here
-        # State of this round.
-        self._sources: tuple[PeerId, ...] = ()
-        self._own: Contributed | None = None
-        self._grace: Token | None = None
-        self._tickets: dict[int, bool] = {}  # whether each ticket mixes
-        self._rows: tuple[Row, ...] = ()
-        self._others_mixed = 0
-        self._aggregate: Payload | None = None
-        self._mix: Payload | None = None
-        self._verdicts: list[Contribution] = []
-        self._outside: tuple[Row, ...] = ()  # updates of peers in quarantine, only measured
-        self._measures: list[Rejection] = []  # verdicts of the rule on those
+        self._round = GossipRound()
         self._faulty: dict[PeerId, Rejection] = {}  # non-finite pushes since the last verdicts
 
     # --- where we are -----------------------------------------------------------------------------
@@ -148,7 +142,7 @@ class GossipRounds:
     def roster(self) -> Roster:
         """Peers that this peer plans with: the configured peers that are not known dead and have
         not left."""
-        return Roster(self._members(), self.settings.lineage)
+        return Roster(self.plans.members(), self.settings.lineage)
 
     def quorum(self) -> int:
         """Return 1: a peer can continue alone, as nothing is committed."""
@@ -174,18 +168,14 @@ class GossipRounds:
         """Start a round after any other one. The trainer is idle."""
         assert len(self.shard_bytes) == 1, "a gossip round exchanges whole vectors: one shard"
         self.round_id, self.phase = round_id, "computing"
-        self._own = self._aggregate = self._mix = None
-        self._rows, self._others_mixed, self._verdicts = (), 0, []
-        self._outside, self._measures = (), []
-        self._sources = self._plan(round_id, self._members()).sources(self.local)
+        self._round = GossipRound(self.plans.sources(round_id))
         self.pushes.drop_older(round_id)
         return [self._go()]
 
     def stop(self, now: float) -> list[Effect]:
         """Stop taking part until ``start``."""
-        effects: list[Effect] = [*self.timers.cancel(self._grace), *self._gather.stop()]
-        self.phase, self._own, self._grace = "off", None, None
-        self._tickets.clear()
+        effects: list[Effect] = [*self.timers.cancel(self._round.grace), *self._gather.stop()]
+        self.phase, self._round = "off", GossipRound(self._round.sources)
         return effects
 
     def resume(self, now: float) -> list[Effect]:
@@ -259,7 +249,8 @@ class GossipRounds:
         if event.collective:
             others = self._others()
             return [*self._gather.broadcast_value(event.collective, others, now), *self._gathered()]
-        self._own, self.phase = event, "collecting"
+        present, self.phase = self._round, "collecting"
+        present.own = event
         self._contributed_at[self.round_id] = now
         while len(self._contributed_at) > CONTRIBUTIONS_KEPT:
             self._contributed_at.popitem(last=False)
@@ -268,28 +259,31 @@ class GossipRounds:
         return [*self._push(event), *self._maybe_close(now)]
 
     def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
-        mix = self._tickets.pop(event.ticket, None)
+        present = self._round
+        mix = present.tickets.pop(event.ticket, None)
         if mix is None or self.phase != "aggregating":
             return []  # requested in a round that was stopped
         effects: list[Effect] = []
         if mix:
-            self._mix = event.payload
+            present.mix = event.payload
             if event.payload is None:
                 effects.append(
                     Report("mixing_failed", {"round": self.round_id, "reason": event.reason})
                 )
         else:
-            self._aggregate = event.payload if event.payload is not None else self._own_update()
+            present.aggregate = event.payload if event.payload is not None else self._own_update()
             if event.payload is None:
                 effects.append(
                     Report("lost_round", {"round": self.round_id, "reason": event.reason})
                 )
-                self._rows = tuple(row for row in self._rows if row.peer == self.local)
+                present.rows = tuple(row for row in present.rows if row.peer == self.local)
             else:
-                self._verdicts = self._verdicts_of(event)
-                measured = zip(self._outside, event.outside, strict=False)
-                self._measures = [Rejection(row.peer, "quarantined", far) for row, far in measured]
-        return effects if self._tickets else [*effects, *self._apply()]
+                present.verdicts = self._verdicts_of(event)
+                measured = zip(present.outside, event.outside, strict=False)
+                present.measures = [
+                    Rejection(row.peer, "quarantined", far) for row, far in measured
+                ]
+        return effects if present.tickets else [*effects, *self._apply()]
 
     def on_applied(self, event: Applied, now: float) -> list[Effect]:
         if self.phase != "applying" or event.round_id != self.round_id:
@@ -326,7 +320,7 @@ class GossipRounds:
         )
         if (
             not known
-            or not self._scheduled(sender, push.round_id)
+            or not self.plans.is_planned(sender, push.round_id)
             or not self.pushes.meet(sender, event.incarnation)
         ):
             return []
@@ -376,18 +370,21 @@ class GossipRounds:
         return [*self._maybe_close(now), *self._gathered()]
 
     def on_timer(self, timer: GossipTimer | GatherOverdue, now: float) -> list[Effect]:
+        present = self._round
         if isinstance(timer, GatherOverdue):
             return self._gathered(overdue=self._gather.is_overdue(timer))
         if timer.round_id != self.round_id or self.phase != "collecting":
             return []
-        self._grace = None
+        present.grace = None
         late = self._awaited()
         return [Report("late", {"round": self.round_id, "missing": late}), *self._close()]
 
     # --- collective operations --------------------------------------------------------------------
 
     def _others(self) -> tuple[PeerId, ...]:
-        return tuple([p for p in self._members() if p != self.local and p not in self.finished])
+        return tuple(
+            [p for p in self.plans.members() if p != self.local and p not in self.finished]
+        )
 
     def _gathered(self, overdue: bool = False) -> list[Effect]:
         """Hand the collected values to the trainer if no peer is waited for. This takes no round:
@@ -405,20 +402,19 @@ class GossipRounds:
         if self._data is not None:
             # Without commits, peers cannot agree on a new number of shares. A peer that joins later
             # reads the share of a first one again.
-            known, n = self.local in self._first, len(self._first)
-            rank = self._first.index(self.local) if known else self.local % n
+            known, n = self.local in self.plans.first, len(self.plans.first)
+            rank = self.plans.first.index(self.local) if known else self.local % n
             samples_total, batch, ahead = self._data
             samples = DataShare(rank, n, samples_total, batch).slice(self.round_id, ahead)
         return StartRound(
-            self.round_id, samples, want_parameters=self.mixes, roster=self._members()
+            self.round_id, samples, want_parameters=self.mixes, roster=self.plans.members()
         )
 
     def _push(self, own: Contributed) -> list[Effect]:
-        pushes = self._plan(self.round_id, self._members()).pushes
-        assert pushes is not None
+        plans = self.plans
         targets = [
             peer
-            for peer in pushes.get(self.local, ())
+            for peer in plans.targets(self.local, self.round_id, plans.members())
             if not self.view.skip_reason(peer) and peer not in self.finished
         ]
         self._rng.shuffle(targets)
@@ -437,52 +433,55 @@ class GossipRounds:
         """Return the sources to wait for: they have not delivered all pushes of this round, and are
         neither skipped, finished nor in quarantine."""
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if self.mixes else ("gradient",)
-        missing = self.pushes.missing(kinds, self._sources, self.round_id)
+        missing = self.pushes.missing(kinds, self._round.sources, self.round_id)
         if not missing:
             return []
         barred = self.trust.quarantined() | self.finished
         return [peer for peer in missing if peer not in barred and not self.view.skip_reason(peer)]
 
     def _maybe_close(self, now: float) -> list[Effect]:
+        present = self._round
         if self.phase != "collecting":
             return []
         if not self._awaited():
             return self._close()
-        if self._grace is not None:
+        if present.grace is not None:
             return []
         timer = self.timers.set(now + self.deadline.grace_s(), GossipTimer(self.round_id))
-        self._grace = timer.token
+        present.grace = timer.token
         return [timer]
 
     def _close(self) -> list[Effect]:
-        effects: list[Effect] = list(self.timers.cancel(self._grace))
-        self._grace, self.phase = None, "aggregating"
+        present = self._round
+        effects: list[Effect] = list(self.timers.cancel(present.grace))
+        present.grace, self.phase = None, "aggregating"
         own = self._own_update()
-        self._rows = self._rows_of("gradient", own)
-        if len(self._rows) == 1 and own is not None:
-            self._aggregate = own  # alone with itself, which needs no rule
-        elif self._rows:
-            effects.append(self._ask(self._rows, mix=False))
-        if self.mixes and self._own is not None:
-            rows = self._rows_of("parameters", self._own.own_parameters or self._own.parameters)
-            self._others_mixed = len(rows) - 1
-            if self._others_mixed > 0 and any(row.peer == self.local for row in rows):
+        present.rows = self._rows_of("gradient", own)
+        if len(present.rows) == 1 and own is not None:
+            present.aggregate = own  # alone with itself, which needs no rule
+        elif present.rows:
+            effects.append(self._ask(present.rows, mix=False))
+        if self.mixes and present.own is not None:
+            rows = self._rows_of("parameters", present.own.own_parameters or present.own.parameters)
+            present.others_mixed = len(rows) - 1
+            if present.others_mixed > 0 and any(row.peer == self.local for row in rows):
                 effects.append(self._ask(rows, mix=True))
-        return effects if self._tickets else [*effects, *self._apply()]
+        return effects if present.tickets else [*effects, *self._apply()]
 
     def _rows_of(self, kind: Kind, own: Payload | None) -> tuple[Row, ...]:
-        assert self._own is not None
+        present = self._round
+        assert present.own is not None
         locked = self.trust.quarantined()
         taken = {
             peer: pushed
-            for peer, pushed in self.pushes.pop_pushes(kind, self.round_id, self._sources).items()
+            for peer, pushed in self.pushes.pop_pushes(kind, self.round_id, present.sources).items()
             if pushed.payload is not None
         }
         others = {peer: pushed for peer, pushed in taken.items() if peer not in locked}
         # Suspected peers are left out only if the rule can tolerate f with the others.
         if len(others) + (own is not None) >= self.settings.updates_needed(self.settings.f):
             if kind == "gradient":
-                self._outside = tuple(
+                present.outside = tuple(
                     [
                         Row(peer, pushed.payload, pushed.samples)
                         for peer, pushed in sorted(taken.items())
@@ -497,13 +496,13 @@ class GossipRounds:
             if pushed.payload is not None
         ]
         if own is not None:
-            rows.append(Row(self.local, own, self._own.samples if kind == "gradient" else 1))
+            rows.append(Row(self.local, own, present.own.samples if kind == "gradient" else 1))
         return tuple(sorted(rows, key=lambda row: row.peer))
 
     def _ask(self, rows: tuple[Row, ...], mix: bool) -> Aggregate:
         ticket = self._next_ticket
         self._next_ticket += 1
-        self._tickets[ticket] = mix
+        self._round.tickets[ticket] = mix
         own = next((index for index, row in enumerate(rows) if row.peer == self.local), None)
         # Parameters are aggregated as differences from the local ones, which have no history.
         return Aggregate(
@@ -515,7 +514,7 @@ class GossipRounds:
             own,
             mix,
             None if mix else self._previous,
-            outside=() if mix else self._outside,
+            outside=() if mix else self._round.outside,
             own_share=0.0 if mix or own is None else self._own_share(len(rows) - 1),
         )
 
@@ -538,7 +537,7 @@ class GossipRounds:
 
     def _own_update(self) -> Payload | None:
         """Return the local update; of an injected Byzantine peer, the true one."""
-        own = self._own
+        own = self._round.own
         if own is None or not own.samples or not own.payloads:
             return None
         return own.own or own.payloads[0]
@@ -548,7 +547,7 @@ class GossipRounds:
     def _verdicts_of(self, event: Aggregated) -> list[Contribution]:
         """Return the rule's verdicts on the gradients of other peers. Verdicts on parameters are no
         evidence: if replicas agree to the last bits, any difference is an infinite outlier."""
-        facts = zip(self._rows, event.weights, event.outlyingness, strict=True)
+        facts = zip(self._round.rows, event.weights, event.outlyingness, strict=True)
         return [
             Contribution(row.peer, row.samples, weight, far)
             for row, weight, far in facts
@@ -556,35 +555,42 @@ class GossipRounds:
         ]
 
     def _apply(self) -> list[Effect]:
+        present = self._round
         self.phase = "applying"
-        rejected, self._faulty = [*self._measures, *self._faulty.values()], {}
+        rejected, self._faulty = [*present.measures, *self._faulty.values()], {}
         effects: list[Effect] = [
             each.report()
             for each in self.trust.observe_commit(
-                self.round_id, self._verdicts, rejected, roster=self._members()
+                self.round_id, present.verdicts, rejected, roster=self.plans.members()
             )
         ]
         if self.mixes:
             self.mixing.measure(self.round_id, self.trust.quarantined())
-        payloads = (self._aggregate,) if self._aggregate is not None else ()
-        self._previous = self._aggregate or self._previous
-        scale = self.mixing.scale(self._others_mixed) if self._mix is not None else 0.0
+        payloads = (present.aggregate,) if present.aggregate is not None else ()
+        self._previous = present.aggregate or self._previous
+        scale = self.mixing.scale(present.others_mixed) if present.mix is not None else 0.0
         applied = Apply(
-            self.round_id, payloads, self._mix, scale, contributors=((self.local,),) * len(payloads)
+            self.round_id,
+            payloads,
+            present.mix,
+            scale,
+            contributors=((self.local,),) * len(payloads),
         )
         return [*effects, applied, self._round_report()]
 
     def _round_report(self) -> Report:
         alive = sum(
-            1 for peer in self._members() if peer == self.local or not self.view.skip_reason(peer)
+            1
+            for peer in self.plans.members()
+            if peer == self.local or not self.view.skip_reason(peer)
         )
         fields: dict[str, Any] = {
             "round": self.round_id,
-            "loss": self._own.loss if self._own is not None else None,
+            "loss": self._round.own.loss if self._round.own is not None else None,
             "server": None,
             "attempt": 0,
             "alive": alive,
-            "contributors": [row.peer for row in self._rows],
+            "contributors": [row.peer for row in self._round.rows],
             "trust": {peer: round(score, 3) for peer, score in self.trust.scores().items()},
         }
         if self.mixes and self.mixing.consensus is not None:
@@ -592,37 +598,7 @@ class GossipRounds:
             fields["consensus_ratio"] = self.mixing.consensus.ratio
         return Report("round", fields)
 
-    # --- plans and times --------------------------------------------------------------------------
-
-    def _members(self) -> tuple[PeerId, ...]:
-        if self._version != self.view.version:
-            self._version, is_gone = self.view.version, self.view.is_gone
-            if self.settings.room:
-                self._everybody = tuple(sorted({*self._first, self.local, *self.view.met()}))
-            self._here = tuple(
-                [peer for peer in self._everybody if peer == self.local or not is_gone(peer)]
-            )
-        return self._here
-
-    def _plan(self, round_id: int, peers: tuple[PeerId, ...]) -> Plan:
-        key = (round_id, peers)
-        if key not in self._plans:
-            self._plans[key] = self.topology(
-                Roster(peers, self.settings.lineage), round_id, self.settings.seed
-            )
-            while len(self._plans) > PLANS_KEPT:
-                self._plans.popitem(last=False)
-        return self._plans[key]
-
-    def _scheduled(self, sender: PeerId, round_id: int) -> bool:
-        """Whether the plan has a push from ``sender`` to this peer. When a peer dies, views differ
-        for a moment, so the plans of the full roster count, too."""
-        for peers in dict.fromkeys((self._members(), self._everybody, self._first)):
-            pushes = self._plan(round_id, peers).pushes
-            assert pushes is not None
-            if self.local in pushes.get(sender, ()):
-                return True
-        return False
+    # --- times ------------------------------------------------------------------------------------
 
     def _time(self, push: Push, now: float) -> None:
         """Record the lag of a push for the grace period.
@@ -646,6 +622,6 @@ class GossipRounds:
     def _newest(self) -> int:
         """Return the latest round that more than f others have reached, so that up to f Byzantine
         peers cannot raise it; -1 if there are too few."""
-        others = [peer for peer in self._members() if peer != self.local]
+        others = [peer for peer in self.plans.members() if peer != self.local]
         reached = sorted((self.pushes.latest_round(peer) for peer in others), reverse=True)
         return reached[self.settings.f] if len(reached) > self.settings.f else -1

@@ -1,0 +1,71 @@
+"""Plans of gossip rounds. Every peer can compute every plan."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from gossip.core.messages import PeerId
+from gossip.core.settings import PLANS_KEPT, CoreSettings
+from gossip.core.view import View
+from gossip.topologies import Plan, Roster
+
+
+class GossipTopology(Protocol):
+    def __call__(self, roster: Roster, round_id: int, seed: int) -> Plan: ...
+
+
+class PlanCache:
+    """Plans of the last rounds, and the peers that are planned with."""
+
+    def __init__(
+        self, local: PeerId, settings: CoreSettings, topology: GossipTopology, view: View
+    ) -> None:
+        self.local, self.settings, self.topology, self.view = local, settings, topology, view
+        self.first = tuple(sorted(settings.peers))
+        # all peers, with those that joined later; the ones that are not gone
+        self._everybody = self._here = self.first
+        self._version = -1  # version of the view that both follow from
+        self._plans: OrderedDict[tuple[int, tuple[PeerId, ...]], Plan] = OrderedDict()
+
+    def members(self) -> tuple[PeerId, ...]:
+        """Return the configured peers that are not known dead and have not left."""
+        if self._version != self.view.version:
+            self._version, is_gone = self.view.version, self.view.is_gone
+            if self.settings.room:
+                self._everybody = tuple(sorted({*self.first, self.local, *self.view.met()}))
+            self._here = tuple(
+                [peer for peer in self._everybody if peer == self.local or not is_gone(peer)]
+            )
+        return self._here
+
+    def plan(self, round_id: int, peers: tuple[PeerId, ...]) -> Plan:
+        key = (round_id, peers)
+        if key not in self._plans:
+            self._plans[key] = self.topology(
+                Roster(peers, self.settings.lineage), round_id, self.settings.seed
+            )
+            while len(self._plans) > PLANS_KEPT:
+                self._plans.popitem(last=False)
+        return self._plans[key]
+
+    def sources(self, round_id: int) -> tuple[PeerId, ...]:
+        """Return the peers that push to this one."""
+        return self.plan(round_id, self.members()).sources(self.local)
+
+    def targets(
+        self, sender: PeerId, round_id: int, peers: tuple[PeerId, ...]
+    ) -> tuple[PeerId, ...]:
+        """Return the peers that ``sender`` pushes to, by the plan for ``peers``."""
+        pushes = self.plan(round_id, peers).pushes
+        assert pushes is not None
+        return pushes.get(sender, ())
+
+    def is_planned(self, sender: PeerId, round_id: int) -> bool:
+        """Whether the plan has a push from ``sender`` to this peer. When a peer dies, views differ
+        for a moment, so the plans of the full roster count, too."""
+        rosters = dict.fromkeys((self.members(), self._everybody, self.first))
+        return any(self.local in self.targets(sender, round_id, peers) for peers in rosters)
+
+    def __len__(self) -> int:
+        return len(self._plans)
