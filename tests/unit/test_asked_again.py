@@ -18,14 +18,13 @@ def served(table: RollingTable) -> tuple[RollingRounds, int]:
     """The server of attempt 1 of round ``ROUND``, that has asked all, and one of those."""
     table.lose = lambda sender, to, message: False
     for _ in range(ROUND):
-        table.contribute()
-        table.deliver()
+        table.play()
     table.lose = lambda sender, to, message: True
     first, second, other = table.order()[:3]
     table.contribute(second)
     table.views[second].skipped[first] = "gone"
     server = table.peers[second]
-    table.run(second, server.on_view_change(table.now))
+    table.notice(second)
     table.pass_time(0.05)
     assert _asked(table, second).count(other) == 1
     return server, other
@@ -55,7 +54,7 @@ def test_who_had_nothing_to_give_is_asked_again_when_it_is_in_a_round_and_once()
     table = RollingTable(5)
     server, other = served(table)
     answer = NotServing(LINEAGE, ROUND, 0, 1, 0, b"")
-    table.run(server.local, server.on_message(Received(other, 1, answer), table.now))
+    table.receive(server.local, other, answer)
     assert _asks(server.on_view_change(table.now)) == [], "not whenever anything changes"
     hello = _hello(ROUND, server.chain)
     assert _asks(server.on_hello(other, hello, table.now)) == [other]
@@ -67,7 +66,7 @@ def test_who_does_not_serve_since_it_is_elsewhere_is_not_asked_with_each_of_its_
     table = RollingTable(5)
     server, other = served(table)
     answer = NotServing(LINEAGE, ROUND, 0, 1, ROUND, b"another branch")
-    table.run(server.local, server.on_message(Received(other, 1, answer), table.now))
+    table.receive(server.local, other, answer)
     assert _asks(server.on_hello(other, _hello(ROUND, server.chain), table.now)) == []
 
 
@@ -124,8 +123,7 @@ def back_in_its_round(returns: bool) -> tuple[RollingTable, RollingRounds, list[
     """
     table = RollingTable(5)
     for _ in range(ROUND):
-        table.contribute()
-        table.deliver()
+        table.play()
     first, *others = table.order()
     server = table.peers[first]
     snapshot = server.snapshot(ROUND)
@@ -156,11 +154,9 @@ def test_who_has_come_back_asks_in_no_later_round() -> None:
     table, server, others = back_in_its_round(returns=True)
     table.lose = lambda sender, to, message: False
     table.views[server.local].skipped.clear()
-    table.contribute(*others)
-    table.deliver()
+    table.play(*others)
     while table.order()[0] != server.local:
-        table.contribute()
-        table.deliver()
+        table.play()
     assert server.round_id > ROUND
     table.sent.clear()
     table.lose = lambda sender, to, message: True
@@ -178,8 +174,7 @@ def test_a_server_that_has_not_been_away_asks_nobody_in_its_first_turn() -> None
 def test_who_has_gone_on_gives_its_commit_to_the_server_that_has_come_back() -> None:
     """It asks in the attempt in which its former life has made that commit."""
     table = RollingTable(4)
-    table.contribute()
-    table.deliver()
+    table.play()
     first, other = table.made[0].server, next(p for p in table.peers if p.round_id == 1)
     asks = UpdateRequest(LINEAGE, 0, 0, 0, b"parent")
     effects = other.on_message(Received(first, 2, asks), table.now)

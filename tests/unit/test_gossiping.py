@@ -75,9 +75,17 @@ def reports(effects: list[Effect], event: str) -> list[dict[str, Any]]:
 
 
 class GossipTable:
-    """Peer 0 of a few that push to everybody, with shorthand for what happens to it."""
+    """Peer 0 of a few that push to everybody, with shorthand for what happens to it. It begins
+    with round ``at``."""
 
-    def __init__(self, peers: int = 4, topology: Any = "full", f: int = 0, **settings: Any) -> None:
+    def __init__(
+        self,
+        peers: int = 4,
+        topology: Any = "full",
+        f: int = 0,
+        at: int | None = None,
+        **settings: Any,
+    ) -> None:
         self.view = FakeView()
         gossip = GossipSettings(**{"mix_every": 1000, **settings.pop("gossip", {})})
         self.settings = CoreSettings(
@@ -88,6 +96,8 @@ class GossipTable:
         self.rounds = GossipRounds(0, self.settings, chosen, self.view, self.timers, Random(1))
         self.rounds.shard_bytes = (8,)
         self.now = 0.0
+        if at is not None:
+            self.start(at)
 
     def start(self, round_id: int = 0) -> list[Effect]:
         return self.rounds.begin(round_id, self.now)
@@ -110,6 +120,12 @@ class GossipTable:
         return self.rounds.on_message(
             Received(sender, fields.pop("incarnation", 1), message, payload), self.now
         )
+
+    def pushes(self, *senders: int) -> list[Effect]:
+        return [effect for sender in senders for effect in self.push(sender)]
+
+    def end(self, ask: Aggregate, far: dict[int, float] | None = None) -> list[Effect]:
+        return self.answer(ask, far) + self.applied()
 
     def answer(self, ask: Aggregate, far: dict[int, float] | None = None) -> list[Effect]:
         weights = (1 / len(ask.rows),) * len(ask.rows)
@@ -134,8 +150,7 @@ class GossipTable:
 
 
 def test_a_rule_is_given_the_aggregate_that_was_applied_last_and_none_of_another_state() -> None:
-    table = GossipTable(gossip={"mix_every": 2})
-    table.start()
+    table = GossipTable(gossip={"mix_every": 2}, at=0)
     (first,) = only(table.whole_round(), Aggregate)
     assert first.previous is None
     effects = table.contribute(parameters=vector(0.0, 0.0))
@@ -179,8 +194,7 @@ def test_a_round_goes_from_go_to_the_next_go() -> None:
 
 
 def test_a_swarm_of_one_applies_its_own_update() -> None:
-    table = GossipTable(peers=1)
-    table.start()
+    table = GossipTable(peers=1, at=0)
     effects = table.contribute(3.0, 4.0)
     assert only(effects, Apply)[0].payloads[0].data == (3.0, 4.0)
     assert not only(effects, Aggregate)
@@ -188,8 +202,7 @@ def test_a_swarm_of_one_applies_its_own_update() -> None:
 
 
 def test_a_liar_pushes_the_lie_and_keeps_its_true_update() -> None:
-    table = GossipTable(gossip={"mix_every": 1})
-    table.start()
+    table = GossipTable(gossip={"mix_every": 1}, at=0)
     lie, truth, lied_at, true_at = (
         vector(-9.0, -9.0),
         vector(1.0, 1.0),
@@ -211,23 +224,19 @@ def test_a_liar_pushes_the_lie_and_keeps_its_true_update() -> None:
 
 
 def test_a_peer_without_samples_answers_and_aggregates_the_others() -> None:
-    table = GossipTable()
-    table.start()
+    table = GossipTable(at=0)
     effects = table.contribute(samples=0, payloads=())
     assert [(send.message.samples, send.payload) for send in only(effects, Send)] == [(0, None)] * 3  # type: ignore[union-attr]
-    for peer in (1, 2, 3):
-        effects += table.push(peer)
+    effects += table.pushes(1, 2, 3)
     (ask,) = only(effects, Aggregate)
     assert ask.own is None
     assert [row.peer for row in ask.rows] == [1, 2, 3]
 
 
 def test_a_rule_that_cannot_leaves_the_own_update_and_says_why() -> None:
-    table = GossipTable()
-    table.start()
+    table = GossipTable(at=0)
     effects = table.contribute(3.0, 4.0)
-    for peer in (1, 2, 3):
-        effects += table.push(peer)
+    effects += table.pushes(1, 2, 3)
     (ask,) = only(effects, Aggregate)
     effects = table.rounds.on_aggregated(
         Aggregated(ask.ticket, None, reason="krum needs 5"), table.now
@@ -250,8 +259,7 @@ def test_nobody_waits_for_a_skipped_source() -> None:
 
 
 def test_a_source_that_is_skipped_meanwhile_ends_the_wait_at_once() -> None:
-    table = GossipTable()
-    table.start()
+    table = GossipTable(at=0)
     (timer,) = only(table.contribute(), SetTimer)
     table.push(1)
     table.push(3)
@@ -262,8 +270,7 @@ def test_a_source_that_is_skipped_meanwhile_ends_the_wait_at_once() -> None:
 
 
 def test_the_grace_bounds_the_wait_and_names_who_was_late() -> None:
-    table = GossipTable()
-    table.start()
+    table = GossipTable(at=0)
     (timer,) = only(table.contribute(), SetTimer)
     assert timer.at == table.rounds.deadline.grace_s()
     table.push(1)
@@ -274,8 +281,7 @@ def test_the_grace_bounds_the_wait_and_names_who_was_late() -> None:
 
 
 def test_the_grace_learns_from_those_who_came_too_late_for_it() -> None:
-    table = GossipTable(peers=3)
-    table.start()
+    table = GossipTable(peers=3, at=0)
     for _ in range(12):
         began = table.now
         effects = table.contribute()
@@ -285,30 +291,25 @@ def test_the_grace_learns_from_those_who_came_too_late_for_it() -> None:
         for timer in only(effects, SetTimer):
             if not only(effects, Aggregate):
                 effects += table.rounds.on_timer(table.timers.fire(timer.token), table.now)
-        table.answer(only(effects, Aggregate)[0])
-        table.applied()
+        table.end(only(effects, Aggregate)[0])
         table.now = began + 1.0
         table.push(2, late)
     assert table.rounds.deadline.grace_s() > 1.0
 
 
 def test_a_timer_of_a_former_round_closes_nothing() -> None:
-    table = GossipTable()
-    table.start()
+    table = GossipTable(at=0)
     (timer,) = only(table.contribute(), SetTimer)
     what = table.timers.fire(timer.token)
-    for peer in (1, 2):
-        table.push(peer)
-    table.answer(only(table.push(3), Aggregate)[0])
-    table.applied()
+    table.pushes(1, 2)
+    table.end(only(table.push(3), Aggregate)[0])
     table.contribute()
     assert table.rounds.on_timer(what, table.now) == []
     assert table.rounds.phase == "collecting"
 
 
 def test_a_peer_that_has_finished_is_neither_expected_nor_pushed_to() -> None:
-    table = GossipTable(peers=3)
-    table.start()
+    table = GossipTable(peers=3, at=0)
     table.rounds.on_hello(2, Hello(LINEAGE, b"", b"", 5, "leaving", "", ""), 0.0)
     assert [send.peer for send in only(table.contribute(), Send)] == [1]
     assert only(table.push(1), Aggregate)
@@ -318,30 +319,26 @@ def test_a_peer_that_has_finished_is_neither_expected_nor_pushed_to() -> None:
 
 
 def test_an_older_push_is_used_when_nothing_newer_came_and_only_once() -> None:
-    table = GossipTable(peers=3, gossip={"staleness_max": 2})
-    table.start(10)
+    table = GossipTable(peers=3, gossip={"staleness_max": 2}, at=10)
     table.push(1, 8)
     table.push(1, 9)
     table.contribute()
     table.view.skipped[1] = "suspected"
     (ask,) = only(table.push(2), Aggregate)
     assert ask.rows[1].payload.data == (1.0, 9.0)
-    table.answer(ask)
-    table.applied()
+    table.end(ask)
     table.contribute()
     assert [row.peer for row in only(table.push(2), Aggregate)[0].rows] == [0, 2]
 
 
 def test_too_old_a_push_is_dropped() -> None:
-    table = GossipTable(peers=3, gossip={"staleness_max": 2})
-    table.start(10)
+    table = GossipTable(peers=3, gossip={"staleness_max": 2}, at=10)
     table.push(1, 7)
     assert len(table.rounds.pushes) == 0
 
 
 def test_a_source_that_is_already_past_this_round_is_not_waited_for() -> None:
-    table = GossipTable(peers=3)
-    table.start(10)
+    table = GossipTable(peers=3, at=10)
     table.push(1, 12)
     table.contribute()
     (ask,) = only(table.push(2), Aggregate)
@@ -349,16 +346,14 @@ def test_a_source_that_is_already_past_this_round_is_not_waited_for() -> None:
 
 
 def test_parameters_of_a_source_that_is_past_this_round_are_not_waited_for() -> None:
-    table = GossipTable(peers=2, gossip={"mix_every": 2})
-    table.start(1)
+    table = GossipTable(peers=2, gossip={"mix_every": 2}, at=1)
     table.push(1, 2)
     (ask,) = only(table.contribute(parameters=vector(1.0, 1.0)), Aggregate)
     assert not ask.mix
 
 
 def test_pushes_of_later_rounds_wait_for_their_round() -> None:
-    table = GossipTable(peers=3)
-    table.start()
+    table = GossipTable(peers=3, at=0)
     for round_id in (0, 1):
         table.push(1, round_id)
         table.push(2, round_id)
@@ -368,13 +363,11 @@ def test_pushes_of_later_rounds_wait_for_their_round() -> None:
             (1.0, float(round_id)),
             (2.0, float(round_id)),
         ]
-        table.answer(ask)
-        table.applied()
+        table.end(ask)
 
 
 def test_what_is_kept_of_one_sender_is_bounded() -> None:
-    table = GossipTable(peers=3, gossip={"staleness_max": 3})
-    table.start()
+    table = GossipTable(peers=3, gossip={"staleness_max": 3}, at=0)
     for round_id in range(500):
         table.push(1, round_id)
         table.push(1, round_id, what="parameters")
@@ -382,8 +375,7 @@ def test_what_is_kept_of_one_sender_is_bounded() -> None:
 
 
 def test_a_second_push_of_a_round_takes_the_place_of_the_first() -> None:
-    table = GossipTable(peers=3)
-    table.start()
+    table = GossipTable(peers=3, at=0)
     table.push(1, payload=vector(5.0, 5.0))
     table.push(1, payload=vector(6.0, 6.0))
     table.contribute()
@@ -406,8 +398,7 @@ def test_a_push_that_the_network_doubles_is_used_once(what: Kind) -> None:
 
 
 def test_nothing_outside_the_schedule_is_taken() -> None:
-    table = GossipTable(peers=5, topology="ring")
-    table.start()
+    table = GossipTable(peers=5, topology="ring", at=0)
     for stranger in (2, 3, 0, 9):
         table.push(stranger)
     table.push(1, lineage=b"line-002")
@@ -427,8 +418,7 @@ def test_a_push_is_scheduled_when_the_full_roster_or_our_view_names_us() -> None
 
 
 def test_a_former_life_of_a_peer_is_not_listened_to_and_its_pushes_are_forgotten() -> None:
-    table = GossipTable(peers=3)
-    table.start()
+    table = GossipTable(peers=3, at=0)
     table.push(1, 9, incarnation=1)
     table.push(1, 0, incarnation=2)
     table.push(1, 9, incarnation=1)
@@ -439,8 +429,7 @@ def test_a_former_life_of_a_peer_is_not_listened_to_and_its_pushes_are_forgotten
 
 
 def test_a_push_that_is_not_finite_counts_as_an_answer_and_as_evidence_but_is_not_used() -> None:
-    table = GossipTable(peers=3)
-    table.start()
+    table = GossipTable(peers=3, at=0)
     table.contribute()
     table.push(1, payload=vector(float("nan"), 0.0, finite=False))
     (ask,) = only(table.push(2), Aggregate)
@@ -464,8 +453,7 @@ def test_the_payload_of_a_push_has_the_size_of_our_own_layout() -> None:
 
 
 def test_a_source_that_keeps_standing_out_is_suspected_then_quarantined_and_no_longer_expected():
-    table = GossipTable(peers=5, f=1, trust=TrustSettings(quarantine_rounds=20))
-    table.start()
+    table = GossipTable(peers=5, f=1, trust=TrustSettings(quarantine_rounds=20), at=0)
     effects = []
     for _ in range(18):
         effects += table.whole_round(far={4: 8.0, 0: 50.0})
@@ -480,8 +468,7 @@ def test_a_source_that_keeps_standing_out_is_suspected_then_quarantined_and_no_l
         (ask,) = only(table.push(3), Aggregate)
         assert [row.peer for row in ask.rows] == [0, 1, 2, 3]
         assert ask.f == 1  # suspicion is no proof: the liar may be another
-        table.answer(ask)
-        table.applied()
+        table.end(ask)
 
 
 def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
@@ -494,8 +481,7 @@ def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
     table.push(2)
     (ask,) = only(table.push(3), Aggregate)
     assert (len(ask.rows), ask.f) == (4, 0)
-    table.answer(ask)
-    table.applied()
+    table.end(ask)
     table.view.skipped.clear()
     table.contribute()
     effects = []
@@ -507,8 +493,7 @@ def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
 @pytest.mark.parametrize("others", [1, 3])
 def test_with_local_steps_half_of_what_is_applied_is_the_own_difference(others: int) -> None:
     for has_local_steps in (False, True):
-        table = GossipTable(peers=others + 1, local_steps=has_local_steps)
-        table.start()
+        table = GossipTable(peers=others + 1, local_steps=has_local_steps, at=0)
         effects = table.contribute()
         for peer in range(1, others + 1):
             effects += table.push(peer)
@@ -517,8 +502,7 @@ def test_with_local_steps_half_of_what_is_applied_is_the_own_difference(others: 
 
 
 def test_parameters_have_no_share_of_their_own_with_local_steps() -> None:
-    table = GossipTable(peers=3, gossip={"mix_every": 1}, local_steps=True)
-    table.start()
+    table = GossipTable(peers=3, gossip={"mix_every": 1}, local_steps=True, at=0)
     effects = mixing_round(table, {1: b"", 2: b""}, b"")
     assert {ask.mix: ask.own_share for ask in only(effects, Aggregate)} == {False: 0.5, True: 0.0}
 
@@ -554,8 +538,7 @@ def test_parameters_travel_in_every_mth_round_only() -> None:
 
 
 def test_a_mixing_round_waits_for_parameters_too() -> None:
-    table = GossipTable(peers=2, gossip={"mix_every": 1})
-    table.start()
+    table = GossipTable(peers=2, gossip={"mix_every": 1}, at=0)
     table.contribute(parameters=vector(1.0, 1.0))
     assert not only(table.push(1), Aggregate)
     gradient, mix = only(table.push(1, what="parameters"), Aggregate)
@@ -565,8 +548,7 @@ def test_a_mixing_round_waits_for_parameters_too() -> None:
 
 def test_one_keeps_at_least_the_weight_of_one_among_those_mixed() -> None:
     for others, most in ((1, 1 / 2), (2, 2 / 3), (3, 3 / 4)):
-        table = GossipTable(peers=others + 1, gossip={"mix_every": 1, "mixing": 1.0})
-        table.start()
+        table = GossipTable(peers=others + 1, gossip={"mix_every": 1, "mixing": 1.0}, at=0)
         effects = mixing_round(table, dict.fromkeys(range(1, others + 1), b""), b"")
         assert only(effects, Apply)[0].mix_scale == pytest.approx(most)
 
@@ -580,8 +562,9 @@ def test_the_weight_of_oneself_follows_who_came_not_who_was_expected() -> None:
 
 
 def test_mixing_is_raised_when_replicas_are_far_apart_and_until_they_are_close() -> None:
-    table = GossipTable(peers=4, gossip={"mix_every": 1, "mixing": 0.3, "consensus_bound": 0.1})
-    table.start()
+    table = GossipTable(
+        peers=4, gossip={"mix_every": 1, "mixing": 0.3, "consensus_bound": 0.1}, at=0
+    )
     scales = []
     for apart in (0.01, 0.2, 0.08, 0.01, 0.08):
         others = {
@@ -598,8 +581,7 @@ def test_mixing_is_raised_when_replicas_are_far_apart_and_until_they_are_close()
 
 
 def test_a_liars_sketch_cannot_raise_the_mixing_of_others() -> None:
-    table = GossipTable(peers=6, f=1, gossip={"mix_every": 1})
-    table.start()
+    table = GossipTable(peers=6, f=1, gossip={"mix_every": 1}, at=0)
     others = {peer: sketch(10.0, 0.0) for peer in (1, 2, 3, 4)} | {5: sketch(-1e6, 1e6)}
     effects = mixing_round(table, others, sketch(10.0, 0.1))
     assert reports(effects, "round")[0]["consensus_ratio"] < 0.01
@@ -611,15 +593,13 @@ def test_a_liars_sketch_cannot_raise_the_mixing_of_others() -> None:
     [b"", b"abc", sketch(float("nan"), 1.0), sketch(float("inf"), 1.0), sketch(1.0, 2.0, 3.0)],
 )
 def test_a_sketch_that_is_none_is_passed_over(junk: bytes) -> None:
-    table = GossipTable(peers=3, gossip={"mix_every": 1})
-    table.start()
+    table = GossipTable(peers=3, gossip={"mix_every": 1}, at=0)
     effects = mixing_round(table, {1: junk, 2: sketch(10.0, 0.0)}, sketch(10.0, 0.0))
     assert reports(effects, "round")[0]["consensus_distance"] == 0.0
 
 
 def test_mixing_that_fails_leaves_the_step() -> None:
-    table = GossipTable(peers=2, gossip={"mix_every": 1})
-    table.start()
+    table = GossipTable(peers=2, gossip={"mix_every": 1}, at=0)
     table.contribute(parameters=vector(1.0, 1.0))
     table.push(1)
     gradient, mix = only(table.push(1, what="parameters"), Aggregate)
@@ -658,8 +638,7 @@ def test_who_is_far_ahead_of_all_others_waits_for_them() -> None:
 
 def test_one_neighbour_far_behind_does_not_slow_a_peer_that_has_another() -> None:
     """Of two sources one: a median over both would go either way."""
-    table = GossipTable(peers=4, topology="ring")
-    table.start()
+    table = GossipTable(peers=4, topology="ring", at=0)
     for _ in range(40):
         table.now += 0.5
         effects = table.contribute()
@@ -669,8 +648,7 @@ def test_one_neighbour_far_behind_does_not_slow_a_peer_that_has_another() -> Non
             effects + table.rounds.on_timer(GossipTimer(table.rounds.round_id), table.now),
             Aggregate,
         )
-        table.answer(ask)
-        table.applied()
+        table.end(ask)
     assert table.rounds.deadline.grace_s() < 0.1
 
 
@@ -678,8 +656,7 @@ def test_one_neighbour_far_behind_does_not_slow_a_peer_that_has_another() -> Non
 
 
 def test_a_peer_far_behind_passes_over_rounds_and_lands_where_parameters_are_mixed() -> None:
-    table = GossipTable(peers=3, gossip={"mix_every": 4})
-    table.start()
+    table = GossipTable(peers=3, gossip={"mix_every": 4}, at=0)
     for peer in (1, 2):
         table.push(peer, 0)
         table.push(peer, 30)
@@ -690,8 +667,7 @@ def test_a_peer_far_behind_passes_over_rounds_and_lands_where_parameters_are_mix
 
 
 def test_a_round_begins_with_those_that_are_not_gone() -> None:
-    table = GossipTable(peers=3)
-    table.start()
+    table = GossipTable(peers=3, at=0)
     table.view.gone = {1}
     table.push(2)
     table.answer(only(table.contribute(), Aggregate)[0])
@@ -700,8 +676,7 @@ def test_a_round_begins_with_those_that_are_not_gone() -> None:
 
 
 def test_a_peer_a_little_behind_passes_over_nothing() -> None:
-    table = GossipTable(peers=3)
-    table.start()
+    table = GossipTable(peers=3, at=0)
     for peer in (1, 2):
         table.push(peer, 1 + STASH_ROUNDS)
     table.answer(only(table.contribute(), Aggregate)[0])
@@ -709,20 +684,17 @@ def test_a_peer_a_little_behind_passes_over_nothing() -> None:
 
 
 def test_the_word_of_f_liars_takes_nobody_ahead() -> None:
-    table = GossipTable(peers=5, f=2)
-    table.start()
+    table = GossipTable(peers=5, f=2, at=0)
     effects = table.contribute()
     for peer in (1, 2):
         effects += table.push(peer, 10_000)
-    for peer in (3, 4):
-        effects += table.push(peer)
+    effects += table.pushes(3, 4)
     table.answer(only(effects, Aggregate)[0])
     assert table.applied() == [table.go(1)]
 
 
 def test_a_jump_breaks_off_the_round_and_its_answers_are_ignored() -> None:
-    table = GossipTable()
-    table.start()
+    table = GossipTable(at=0)
     table.contribute()
     table.push(1)
     table.push(2)
@@ -762,8 +734,7 @@ def test_nothing_happens_before_the_start_and_after_the_stop() -> None:
 
 
 def test_go_comes_again_when_the_data_are_known() -> None:
-    table = GossipTable(peers=4)
-    table.start()
+    table = GossipTable(peers=4, at=0)
     (go,) = only(table.rounds.configure_data(100, 10), StartRound)
     assert go.samples is not None
     assert (go.samples.epoch, go.samples.ranges, go.samples.coming) == (0, ((0, 10),), ())
@@ -789,7 +760,6 @@ def test_a_topology_may_be_anybodys_function() -> None:
             }
         )
 
-    table = GossipTable(peers=4, topology=star)
-    table.start()
+    table = GossipTable(peers=4, topology=star, at=0)
     assert [send.peer for send in only(table.contribute(), Send)] == [1]
     assert only(table.push(1), Aggregate)

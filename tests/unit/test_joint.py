@@ -107,8 +107,7 @@ def apart(n: int = PEERS) -> CrossShardTable:
         servers = table.servers()
         if len(set(servers)) == SHARDS and not set(servers) & set(table.servers(1)):
             return table
-        table.contribute()
-        table.deliver()
+        table.play()
     raise AssertionError("no such round")
 
 
@@ -136,8 +135,7 @@ def test_all_shards_are_combined_by_one_decision() -> None:
 
 def test_one_shard_is_aggregated_in_one_step() -> None:
     table = CrossShardTable(5, shards=1)
-    table.contribute()
-    table.deliver()
+    table.play()
     assert [ask.step for _, ask in table.steps] == ["whole"]
     assert not [message for _, _, message in table.sent if isinstance(message, PartialStatistics)]
 
@@ -494,12 +492,10 @@ def test_a_server_about_to_commit_what_was_decided_is_not_moved_on_by_a_query() 
     table.offer(uneven)
     while not (isinstance(table.mail[0][2], Commit) and table.mail[0][1] == server):
         sender, to, message, payload = table.mail.popleft()
-        table.run(to, table.peers[to].on_message(Received(sender, 1, message, payload), table.now))
+        table.receive(to, sender, message, payload)
     table.held_back = []  # its rule takes some time
     sender, _, commit, payload = table.mail.popleft()
-    table.run(
-        server, table.peers[server].on_message(Received(sender, 1, commit, payload), table.now)
-    )
+    table.receive(server, sender, commit, payload)
     assert [ask.step for _, ask in table.held_back] == ["combine"]
     rounds, later = table.peers[server], table.order(2)[1]
     query = UpdateRequest(rounds.settings.lineage, number, 2, 1, rounds.chain)

@@ -18,8 +18,7 @@ OPPOSED = ResultSimilarity(1.0, 1.0, -0.9)
 def committed(table: RollingTable) -> tuple[Commit, Payload]:
     """What the server of the present round has made, and spread to nobody."""
     table.lose = lambda sender, to, message: isinstance(message, Commit)
-    table.contribute()
-    table.deliver()
+    table.play()
     return table.made[-1], vector(1.0 + (len(table.peers) - 1) / 2, digest=True)
 
 
@@ -33,7 +32,7 @@ def test_the_server_of_a_later_attempt_spreads_what_a_former_life_has_committed(
     first, second = table.order()[:2]
     table.views[second].skipped[first] = "started again"
     server = table.peers[second]
-    table.run(second, server.on_view_change(table.now))
+    table.notice(second)
     table.sent.clear()
     table.run(second, server.on_former_commit(handed(table, commit, payload), table.now))
     spread = [message for _, _, message in table.sent if isinstance(message, Commit)]
@@ -47,7 +46,7 @@ def test_who_has_promised_a_later_attempt_hands_it_on_and_does_not_take_it() -> 
     commit, payload = committed(table)
     first, second, other = table.order()[:3]
     table.views[other].skipped[first] = "started again"
-    table.run(other, table.peers[other].on_view_change(table.now))
+    table.notice(other)
     table.sent.clear()
     table.run(other, table.peers[other].on_former_commit(handed(table, commit, payload), table.now))
     assert [

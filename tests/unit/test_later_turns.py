@@ -241,7 +241,7 @@ def test_a_server_does_not_use_the_update_of_one_who_was_drawn_away() -> None:
     assert bench.asks(N + 2)
     sender, to, message, payload = bench.mail.popleft()
     assert (sender, to) == (bench.peer, bench.first)
-    bench.run(to, bench.peers[to].on_message(Received(sender, 1, message, payload), bench.now))
+    bench.receive(to, sender, message, payload)
     assert list(server.served.answers) == [bench.first]
 
 
@@ -282,9 +282,7 @@ def test_who_makes_a_result_has_a_part_of_its_credit_back() -> None:
     spent = bench.spent(bench.first)
     for sender in range(N):
         given = Update(LINEAGE, 0, 0, 0, server.chain, 4, None)
-        bench.run(
-            bench.first, server.on_message(Received(sender, 1, given, vector(1.0)), bench.now)
-        )
+        bench.receive(bench.first, sender, given, vector(1.0))
     bench.deliver()
     assert bench.peers[bench.peer].round_id == 1
     assert bench.spent(bench.first) == spent - REFUND_TURNS

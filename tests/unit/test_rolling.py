@@ -42,6 +42,7 @@ from gossip.core.messages import (
     UpdateRequest,
     is_further,
 )
+from gossip.core.requests import LostTrack
 from gossip.core.rounds.lag import CatchUpOverdue
 from gossip.core.rounds.punctuality import LatenessTracker
 from gossip.core.rounds.rolling import RollingRounds
@@ -181,6 +182,38 @@ class RollingTable:
                 ),
             )
 
+    def play(self, *who: int, value: float = 1.0, samples: int = 4) -> None:
+        """Lets these, or all, contribute to a round, and the mail arrive."""
+        self.contribute(*who, value=value, samples=samples)
+        self.deliver()
+
+    def offer(self, i: int, event: Contributed) -> None:
+        self.run(i, self.peers[i].on_contributed(event, self.now))
+
+    def receive(
+        self,
+        i: int,
+        sender: int,
+        message: Message,
+        payload: Payload | None = None,
+        similarity: ResultSimilarity | None = None,
+    ) -> None:
+        event = Received(sender, 1, message, payload, similarity)
+        self.run(i, self.peers[i].on_message(event, self.now))
+
+    def skip(self, i: int, other: int, reason: str) -> None:
+        self.views[i].skipped[other] = reason
+        self.notice(i)
+
+    def notice(self, i: int) -> None:
+        """Has a peer look at a view that was changed by hand."""
+        self.run(i, self.peers[i].on_view_change(self.now))
+
+    @property
+    def at(self) -> list[int]:
+        """The round of each peer."""
+        return [peer.round_id for peer in self.peers]
+
     def deliver(self) -> None:
         steps = 0
         while self.mail:
@@ -238,12 +271,24 @@ class RollingTable:
         assert all(log == logs[0] and len(log) == rounds for log in logs)
 
 
+def a_commit(server: int, parent: bytes = b"", digest: bytes = b"", n: int = 3) -> Commit:
+    roster = tuple(range(n))
+    return Commit(LINEAGE, 0, 0, 0, 0, server, parent, digest, (), (), roster, None, "")
+
+
+def commit_for(table: RollingTable, victim: int, **changes: object) -> Commit:
+    """What the first server of round 0 would rightly send."""
+    right = a_commit(
+        table.order()[0], table.peers[victim].chain, vector(1.0, True).digest, len(table.peers)
+    )
+    return replace(right, **changes)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_round_ends_with_the_same_chain_everywhere(shards: int) -> None:
     table = RollingTable(5, shards)
     for _ in range(4):
-        table.contribute()
-        table.deliver()
+        table.play()
     table.assert_one_history(4)
     assert table.aggregations == 4 * shards
     assert table.go == [4] * 5
@@ -254,8 +299,7 @@ def test_whoever_serves_is_given_the_last_aggregate_of_its_shard() -> None:
     table.peers[2].adopt(0, table.peers[2].chain, table.peers[2].snapshot(0)[1])  # type: ignore[index]
     last: dict[int, bytes] = {}
     for number in range(6):
-        table.contribute(samples=0 if number == 3 else 4)
-        table.deliver()
+        table.play(samples=0 if number == 3 else 4)
         asked, table.asked = table.asked, []
         for ask in asked:
             assert (b"" if ask.previous is None else ask.previous.digest) == last.get(
@@ -283,8 +327,7 @@ def test_a_swarm_of_one_trains() -> None:
 def test_the_server_role_moves() -> None:
     table = RollingTable(4)
     for _ in range(24):
-        table.contribute()
-        table.deliver()
+        table.play()
     assert {commit.server for commit in table.made} == {0, 1, 2, 3}
 
 
@@ -292,8 +335,7 @@ def test_a_peer_known_to_be_skipped_costs_no_wait() -> None:
     table = RollingTable(5)
     server = table.order()[0]
     table.crash(server)
-    table.contribute()
-    table.deliver()  # no timer has fired
+    table.play()  # no timer has fired
     table.assert_one_history(1)
     assert table.made[0].made_at == 1
 
@@ -302,8 +344,7 @@ def test_a_server_that_dies_while_it_collects_is_replaced_in_the_same_round() ->
     table = RollingTable(5)
     server, successor = table.order()[:2]
     table.held_back = []  # the rule never answers on the first server
-    table.contribute()
-    table.deliver()
+    table.play()
     assert table.held_back, "the first server was about to aggregate"
     table.held_back = None
     table.crash(server)
@@ -320,8 +361,7 @@ def test_a_commit_that_reached_one_peer_is_spread_and_not_made_again() -> None:
     table.lose = lambda sender, to, message: (
         isinstance(message, Commit) and sender == server and to != lucky
     )
-    table.contribute()
-    table.deliver()
+    table.play()
     assert table.peers[lucky].round_id == 1
     table.crash(server)
     table.contribute(lucky)  # the lucky one is in the next round already
@@ -334,8 +374,7 @@ def test_a_commit_that_reached_nobody_is_made_again() -> None:
     table = RollingTable(4)
     server = table.order()[0]
     table.lose = lambda sender, to, message: isinstance(message, Commit) and sender == server
-    table.contribute()
-    table.deliver()
+    table.play()
     table.crash(server)
     table.deliver()
     table.assert_one_history(1)
@@ -346,8 +385,7 @@ def test_two_servers_in_a_row_may_die() -> None:
     table = RollingTable(6)
     first, second, third = table.order()[:3]
     table.held_back = []
-    table.contribute()
-    table.deliver()
+    table.play()
     table.crash(first)
     table.deliver()
     table.held_back = None
@@ -361,8 +399,7 @@ def test_a_silent_server_is_given_up_after_the_round_timeout() -> None:
     table = RollingTable(4)
     server = table.order()[0]
     table.crash(server, noticed=False)
-    table.contribute()
-    table.deliver()
+    table.play()
     assert {peer.round_id for peer in table.alive} == {0}
     # Nothing is learnt yet: the timeout to give up on it,
     # then as long as its successor waits for it.
@@ -376,32 +413,13 @@ def test_who_has_moved_on_takes_no_result_of_an_earlier_attempt() -> None:
     mover = next(i for i in range(5) if i not in (server, successor))
     table.lose = lambda sender, to, message: True
     table.contribute()
-    table.views[mover].skipped[server] = "suspected"
-    table.run(mover, table.peers[mover].on_view_change(table.now))
-    commit = Commit(
-        LINEAGE,
-        0,
-        0,
-        0,
-        0,
-        server,
-        table.peers[mover].chain,
-        vector(3.0, True).digest,
-        (),
-        (),
-        (0, 1, 2, 3, 4),
-        None,
-        "",
-    )
-    received = Received(server, 1, commit, vector(3.0, True))
-    table.run(mover, table.peers[mover].on_message(received, table.now))
+    table.skip(mover, server, "suspected")
+    commit = commit_for(table, mover)
+    table.receive(mover, server, commit, vector(1.0, True))
     assert table.peers[mover].round_id == 0, "it broke its promise"
     assert (mover, successor, commit) in table.sent, "it did not tell the server of its attempt"
     again = replace(commit, attempt=1)
-    table.run(
-        mover,
-        table.peers[mover].on_message(Received(successor, 1, again, vector(3.0, True)), table.now),
-    )
+    table.receive(mover, successor, again, vector(1.0, True))
     assert table.peers[mover].round_id == 1
 
 
@@ -409,8 +427,7 @@ def test_the_server_of_a_later_attempt_hands_on_an_earlier_commit() -> None:
     table = RollingTable(5)
     server, successor = table.order()[:2]
     mistaken = next(i for i in range(5) if i not in (server, successor))
-    table.views[mistaken].skipped[server] = "suspected"
-    table.run(mistaken, table.peers[mistaken].on_view_change(table.now))
+    table.skip(mistaken, server, "suspected")
     table.contribute()
     table.pass_time(0.5)
     table.assert_one_history(1)
@@ -425,11 +442,8 @@ def test_a_server_that_hears_of_a_commit_while_its_rule_runs_spreads_that_one() 
         return sender in (server, holder) and isinstance(message, Commit) and to != holder
 
     table.lose = lose
-    table.contribute()
-    table.deliver()
-    assert [peer.round_id for peer in table.peers].count(1) == 2, (
-        "its commit reached more than the holder"
-    )
+    table.play()
+    assert table.at.count(1) == 2, "its commit reached more than the holder"
     held = table.peers[holder].log.get(0)
     assert held is not None
     commit, payload = held[0]
@@ -439,10 +453,7 @@ def test_a_server_that_hears_of_a_commit_while_its_rule_runs_spreads_that_one() 
     table.pass_time(0.2)
     asked, table.held_back, table.lose = table.held_back, None, lambda sender, to, message: False
     assert [i for i, _ in asked] == [successor]
-    table.run(
-        successor,
-        table.peers[successor].on_message(Received(holder, 1, commit, payload), table.now),
-    )
+    table.receive(successor, holder, commit, payload)
     for i, ask in asked:
         table.answer(i, ask)
     table.deliver()
@@ -456,15 +467,14 @@ def test_a_zombie_server_is_harmless() -> None:
     table = RollingTable(5)
     server = table.order()[0]
     table.held_back = []
-    table.contribute()
-    table.deliver()
+    table.play()
     asleep = table.held_back[:]
     table.held_back = None
     table.crashed.add(server)
     for i, view in enumerate(table.views):
         if i != server:
             view.skipped[server] = "silent"
-            table.run(i, table.peers[i].on_view_change(table.now))
+            table.notice(i)
     table.deliver()
     assert {peer.round_id for peer in table.alive} == {1}
     table.crashed.discard(server)  # it wakes up in the middle of what it did
@@ -484,11 +494,11 @@ def test_a_minority_does_not_commit() -> None:
     table.lose = lambda sender, to, message: (sender < 2) != (to < 2)
     for i, view in enumerate(table.views):
         view.skipped = {j: "cut off" for j in range(5) if (j < 2) != (i < 2)}
-    for i, peer in enumerate(table.peers):
-        table.run(i, peer.on_view_change(table.now))
+    for i in range(5):
+        table.notice(i)
     table.contribute()
     table.pass_time(60.0)
-    assert [peer.round_id for peer in table.peers] == [0, 0, 1, 1, 1]
+    assert table.at == [0, 0, 1, 1, 1]
 
 
 def test_with_quorum_available_a_minority_goes_on() -> None:
@@ -497,9 +507,8 @@ def test_with_quorum_available_a_minority_goes_on() -> None:
         view.skipped = {2: "cut", 3: "cut", 4: "cut"}
     table.lose = lambda sender, to, message: (sender < 2) != (to < 2)
     for i in range(2):
-        table.run(i, table.peers[i].on_view_change(table.now))
-    table.contribute(0, 1)
-    table.deliver()
+        table.notice(i)
+    table.play(0, 1)
     assert [peer.round_id for peer in table.peers[:2]] == [1, 1]
 
 
@@ -509,8 +518,7 @@ def without(table: RollingTable, *lost: int) -> None:
         view.gone.update(lost)
     for peer in lost:
         table.crash(peer)
-    table.contribute()
-    table.deliver()
+    table.play()
 
 
 def test_where_too_few_are_left_for_the_rule_the_round_waits_until_it_can_let_somebody_in() -> None:
@@ -529,7 +537,7 @@ def test_where_too_few_are_left_for_the_rule_the_round_waits_until_it_can_let_so
         assert table.peers[i].round_id == 1, "it is not back yet, for all that one knows"
         view.skipped.pop(5)
         view.gone.discard(5)
-        table.run(i, table.peers[i].on_view_change(table.now))
+        table.notice(i)
     table.deliver()
     assert [peer.round_id for peer in here] == [2] * 4
     assert table.made[-1].roster == (0, 1, 2, 3, 5)
@@ -542,9 +550,8 @@ def test_one_proven_to_lie_is_one_less_to_tolerate_and_a_suspect_is_not(locked, 
     table = RollingTable(4, f=1, updates_for=(3, 5))
     for peer in table.peers:
         peer.present.locked, peer.present.proven = frozenset(locked), frozenset(proven)
-    table.contribute()
-    table.deliver()
-    assert {peer.round_id for peer in table.peers} == {rounds}
+    table.play()
+    assert set(table.at) == {rounds}
 
 
 def test_with_quorum_available_fewer_liars_are_tolerated_rather_than_none_trained() -> None:
@@ -562,15 +569,13 @@ def test_with_quorum_available_fewer_liars_are_tolerated_rather_than_none_traine
 def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for_the_grace_only():
     table = RollingTable(4)
     for _ in range(24):  # so that each server has learnt the grace
-        table.contribute()
-        table.deliver()
+        table.play()
     slow, waits = 3, []
     quick = [i for i in range(4) if i != slow]
     while len(waits) < 6:
         here = table.peers[quick[0]].round_id
         if table.order()[0] == slow:  # the others' updates would wait for its own
-            table.contribute()
-            table.deliver()
+            table.play()
             continue
         known = table.peers[quick[0]].patience.lateness.is_slow(slow)
         waits.append(table.settings.rounds.grace_floor_s if known else NOT_SLOW_S)
@@ -578,12 +583,11 @@ def test_one_that_is_late_is_waited_for_and_one_that_is_late_again_and_again_for
         table.pass_time(0.9 * waits[-1])
         assert table.peers[quick[0]].round_id == here
         table.pass_time(0.2 * waits[-1])
-        assert {peer.round_id for peer in table.peers} == {here + 1}, "the slow one follows, too"
+        assert set(table.at) == {here + 1}, "the slow one follows, too"
         assert slow not in {c.peer for c in table.made[-1].contributors}
     assert waits[:2] == [NOT_SLOW_S] * 2
     assert waits[-1] == table.settings.rounds.grace_floor_s
-    table.contribute()
-    table.deliver()
+    table.play()
     table.assert_one_history(here + 2)
     assert slow in {c.peer for c in table.made[-1].contributors}
 
@@ -637,7 +641,7 @@ def test_an_update_that_is_not_finite_never_reaches_the_rule() -> None:
     table = RollingTable(4)
     table.contribute(0, 1, 2)
     bad = Contributed(0, 4, (vector(float("nan")),))
-    table.run(3, table.peers[3].on_contributed(bad, table.now))
+    table.offer(3, bad)
     table.deliver()
     table.assert_one_history(1)
     assert [c.peer for c in table.made[0].contributors] == [0, 1, 2]
@@ -651,7 +655,7 @@ def test_one_without_numbers_is_one_of_f_only_where_the_others_are_too_few(peers
     table.contribute(*range(peers - 1))
     bad = Contributed(0, 4, (vector(float("nan")),))
     last = peers - 1
-    table.run(last, table.peers[last].on_contributed(bad, table.now))
+    table.offer(last, bad)
     table.deliver()
     table.assert_one_history(1)
     assert [ask.f for ask in table.asked] == [f]
@@ -659,10 +663,9 @@ def test_one_without_numbers_is_one_of_f_only_where_the_others_are_too_few(peers
 
 def test_a_round_without_samples_changes_nothing_but_counts() -> None:
     table = RollingTable(3)
-    table.contribute(samples=0)
-    table.deliver()
+    table.play(samples=0)
     assert list(table.applied) == [[(0, b"")]] * 3
-    assert {peer.round_id for peer in table.peers} == {1}
+    assert set(table.at) == {1}
 
 
 def test_one_that_missed_a_commit_asks_for_it() -> None:
@@ -672,8 +675,7 @@ def test_one_that_missed_a_commit_asks_for_it() -> None:
     table.lose = lambda sender, to, message: (
         isinstance(message, Commit) and to == unlucky and message.round_id == 0
     )
-    table.contribute()
-    table.deliver()
+    table.play()
     assert table.peers[unlucky].round_id == 0
     table.lose = lambda sender, to, message: False
     for _ in range(3):
@@ -706,10 +708,16 @@ def test_who_begins_a_round_late_says_how_long_its_steps_took_and_not_how_late_i
     steps = {0: ((2, 20), 200_000), 1: ((20, 20), 2_000_000), 2: ((20, 20), 0)}
     for peer, (taken, lasted_us) in steps.items():
         given = Contributed(0, 4, (vector(1.0),), steps=taken, lasted_us=lasted_us)
-        table.run(peer, table.peers[peer].on_contributed(given, table.now))
+        table.offer(peer, given)
     table.deliver()
     took = {each.peer: each.took_us for each in table.made[0].contributors}
     assert took == {0: 2_000_000, 1: 2_000_000, 2: 4_000_000}
+
+
+def lost_track(peer: RollingRounds) -> LostTrack:
+    found = peer.lag_detector.lost_track
+    assert found is not None
+    return found
 
 
 def test_one_that_is_told_that_the_commits_are_not_kept_asks_for_the_state_and_not_again() -> None:
@@ -732,12 +740,11 @@ def test_one_that_is_told_that_the_commits_are_not_kept_asks_for_the_state_and_n
         peer.log.clear()
     asked = len(table.sent)
     notice = NotServing(LINEAGE, 0, 0, 0, ahead, b"h" * 16)
-    table.run(unlucky, late.on_message(Received(server, 1, notice), table.now))
+    table.receive(unlucky, server, notice)
     assert late.lag_detector.lost_track is None, "it has not been asked for commits yet"
     table.pass_time(1.0)
     assert sum(isinstance(message, CommitRequest) for _, _, message in table.sent[asked:]) == 1
-    assert late.lag_detector.lost_track is not None
-    assert "are not kept" in late.lag_detector.lost_track.reason
+    assert "are not kept" in lost_track(late).reason
 
 
 def test_one_too_far_behind_for_the_log_asks_for_the_state() -> None:
@@ -745,8 +752,7 @@ def test_one_too_far_behind_for_the_log_asks_for_the_state() -> None:
     late = table.peers[2]
     notice = NotServing(LINEAGE, 0, 0, 0, 1000, b"h" * 16)
     late.on_message(Received(0, 1, notice), table.now)
-    assert late.lag_detector.lost_track is not None
-    assert late.lag_detector.lost_track.donor == 0
+    assert lost_track(late).donor == 0
 
 
 LATER_S = 11.0
@@ -796,21 +802,7 @@ def test_the_answer_of_one_who_was_asked_for_commits_is_not_enough_while_the_oth
                 Received(sender, 1, NotServing(LINEAGE, 0, 0, 0, 5, b"h" * 16)), table.now
             )
         else:
-            commit = Commit(
-                LINEAGE,
-                0,
-                0,
-                0,
-                0,
-                sender,
-                b"their branch ...",
-                b"",
-                (),
-                (),
-                (0, 1, 2, 3, 4),
-                None,
-                "",
-            )
+            commit = a_commit(sender, b"their branch ...", n=5)
             peer.on_message(Received(sender, 1, commit), table.now)
 
     peer.on_progress(0, 5, table.now)
@@ -845,8 +837,7 @@ def test_a_lone_peer_on_another_branch_hears_so_from_all_at_once_also_when_it_se
     other = table.peers[table.order()[turn]]
     other.replicated.lineage.restart(0, b"another branch!!")
     other.present.parent = other.chain
-    table.contribute(other.local)
-    table.deliver()
+    table.play(other.local)
     table.pass_time(0.1)
     assert other.lag_detector.lost_track is not None
 
@@ -860,15 +851,12 @@ def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> N
     waiting = table.peers[0]
     for mate in (1, 2, 3):
         assert not waiting.lag_detector.record_branch(mate, b"another branch!!", table.now)
-    commit = Commit(
-        LINEAGE, 0, 0, 0, 0, 4, b"their branch ...", b"", (), (), tuple(range(9)), None, ""
-    )
+    commit = a_commit(4, b"their branch ...", n=9)
     assert waiting.lag_detector.record_commit_branch(5, commit, table.now)
     assert waiting.lag_detector.lost_track is None, "it was not asked for that"
     waiting.lag_detector.still_behind(CatchUpOverdue(0, 4), 0.0)
     assert waiting.lag_detector.record_commit_branch(4, commit, table.now)
-    assert waiting.lag_detector.lost_track is not None
-    assert waiting.lag_detector.lost_track.donor == 4
+    assert lost_track(waiting).donor == 4
 
 
 def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> None:
@@ -898,21 +886,7 @@ def test_a_result_that_a_peer_may_not_take_is_handed_on_only_if_it_would() -> No
     for local, product, handed in ((one, -0.9, []), (other, 0.9, [second])):
         peer = table.peers[local]
         peer.shards[0].attempt = 1
-        commit = Commit(
-            LINEAGE,
-            0,
-            0,
-            0,
-            0,
-            server,
-            peer.chain,
-            content.digest,
-            (),
-            (),
-            tuple(range(8)),
-            0.5,
-            "",
-        )
+        commit = commit_for(table, local, loss=0.5)
         effects = peer.on_message(
             Received(server, 1, commit, content, ResultSimilarity(1.0, 1.0, product)), table.now
         )
@@ -924,42 +898,13 @@ def test_a_result_that_a_peer_may_not_take_is_handed_on_only_if_it_would() -> No
         assert peer.round_id == 0
 
 
-def test_a_commit_with_a_wrong_digest_is_refused() -> None:
-    table = RollingTable(3)
-    table.lose = lambda sender, to, message: True
-    server = table.order()[0]
-    victim = next(i for i in range(3) if i != server)
-    commit = Commit(
-        LINEAGE,
-        0,
-        0,
-        0,
-        0,
-        server,
-        table.peers[victim].chain,
-        b"x" * 16,
-        (),
-        (),
-        (0, 1, 2),
-        None,
-        "",
-    )
-    table.run(
-        victim,
-        table.peers[victim].on_message(Received(server, 1, commit, vector(1.0, True)), table.now),
-    )
-    assert table.peers[victim].round_id == 0
-    assert [report.event for report in table.reports[victim]] == ["bad_commit"]
-
-
 def test_a_dead_peer_leaves_the_roster_with_the_next_commit_and_a_ready_one_enters() -> None:
     table = RollingTable(5)
     table.crash(4)
     for view in table.views:
         view.gone.add(4)
     for _ in range(2):
-        table.contribute()
-        table.deliver()
+        table.play()
     assert {peer.roster.peers for peer in table.alive} == {(0, 1, 2, 3)}
     assert table.alive[0].quorum() == 3
 
@@ -972,28 +917,24 @@ def test_what_comes_too_early_is_kept_for_its_round() -> None:
 
     first = next(r for r in range(20) if server_of(r) != server_of(r + 1))
     for _ in range(first):
-        table.contribute()
-        table.deliver()
+        table.play()
     next_server = server_of(first + 1)
     others = [i for i in range(3) if i != next_server]
     table.sent.clear()
     table.lose = lambda sender, to, message: isinstance(message, Commit) and to == next_server
-    table.contribute()
-    table.deliver()
+    table.play()
     late = [
         (sender, to, message)
         for sender, to, message in table.sent
         if isinstance(message, Commit) and to == next_server
     ]
     # updates for round 1 come to its server before the commit of round 0 does
-    table.contribute(*others)
-    table.deliver()
+    table.play(*others)
     sender, to, commit = late[0]
     assert isinstance(commit, Commit)
     payload = vector(sum(1.0 + i for i in range(3)) / 3, digest=True)
-    table.run(to, table.peers[to].on_message(Received(sender, 1, commit, payload), table.now))
-    table.contribute(next_server)
-    table.deliver()
+    table.receive(to, sender, commit, payload)
+    table.play(next_server)
     table.assert_one_history(first + 2)
 
 
@@ -1002,8 +943,7 @@ def test_progress_told_in_an_ack_shows_a_missed_round() -> None:
     server = table.order()[0]
     unlucky = next(i for i in range(3) if i != server)
     table.lose = lambda sender, to, message: to == unlucky
-    table.contribute()
-    table.deliver()
+    table.play()
     assert table.peers[unlucky].round_id == 0
     table.lose = lambda sender, to, message: False
     table.run(unlucky, table.peers[unlucky].on_progress(server, 1, table.now))
@@ -1018,13 +958,7 @@ def test_an_unasked_query_of_a_peer_that_does_not_serve_moves_nobody() -> None:
     stranger, victim = order[3], order[2]
     table.contribute(victim)
     before = len(table.sent)
-    table.run(
-        victim,
-        table.peers[victim].on_message(
-            Received(stranger, 1, UpdateRequest(LINEAGE, 0, 0, 1, table.peers[victim].chain)),
-            table.now,
-        ),
-    )
+    table.receive(victim, stranger, UpdateRequest(LINEAGE, 0, 0, 1, table.peers[victim].chain))
     assert len(table.sent) == before
 
 
@@ -1032,27 +966,6 @@ def test_messages_of_another_lineage_are_ignored() -> None:
     table = RollingTable(3)
     update = Update(b"elsewhere", 0, 0, 0, table.peers[0].chain, 4, None)
     assert table.peers[0].on_message(Received(1, 1, update, vector(1.0)), table.now) == []
-
-
-def commit_for(table: RollingTable, victim: int, **changes: object) -> Commit:
-    """What the first server of round 0 would rightly send."""
-    server, roster = table.order()[0], tuple(range(len(table.peers)))
-    commit = Commit(
-        LINEAGE,
-        0,
-        0,
-        0,
-        0,
-        server,
-        table.peers[victim].chain,
-        vector(1.0, True).digest,
-        (),
-        (),
-        roster,
-        None,
-        "",
-    )
-    return replace(commit, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -1085,17 +998,11 @@ def test_a_commit_that_is_well_formed_and_wrong_is_refused(changes: dict[str, ob
     server = table.order()[0]
     victim = next(i for i in range(4) if i != server)
     wrong = commit_for(table, victim, **changes)
-    table.run(
-        victim,
-        table.peers[victim].on_message(Received(server, 1, wrong, vector(1.0, True)), table.now),
-    )
+    table.receive(victim, server, wrong, vector(1.0, True))
     assert table.peers[victim].round_id == 0
     assert [report.event for report in table.reports[victim]] == ["bad_commit"]
     right = commit_for(table, victim)
-    table.run(
-        victim,
-        table.peers[victim].on_message(Received(server, 1, right, vector(1.0, True)), table.now),
-    )
+    table.receive(victim, server, right, vector(1.0, True))
     assert table.peers[victim].round_id == 1
 
 
@@ -1105,10 +1012,7 @@ def test_nobody_commits_a_round_that_it_does_not_serve() -> None:
     intruder, victim = order[3], order[2]
     table.lose = lambda sender, to, message: True
     forged = commit_for(table, victim, server=intruder)
-    table.run(
-        victim,
-        table.peers[victim].on_message(Received(intruder, 1, forged, vector(1.0, True)), table.now),
-    )
+    table.receive(victim, intruder, forged, vector(1.0, True))
     assert table.peers[victim].round_id == 0
 
 
@@ -1116,10 +1020,7 @@ def test_a_huge_loss_of_one_peer_freezes_nobody() -> None:
     table = RollingTable(3)
     for i in range(3):
         loss = 1.7e308 if i else 0.5
-        table.run(
-            i,
-            table.peers[i].on_contributed(Contributed(0, 32, (vector(1.0 + i),), loss), table.now),
-        )
+        table.offer(i, Contributed(0, 32, (vector(1.0 + i),), loss))
     table.deliver()
     table.assert_one_history(1)
     for made in table.made:
@@ -1130,8 +1031,7 @@ def test_a_huge_loss_of_one_peer_freezes_nobody() -> None:
 def test_a_rule_that_explains_itself_at_length_still_fits_a_message() -> None:
     table = RollingTable(3)
     table.held_back = []
-    table.contribute()
-    table.deliver()
+    table.play()
     i, ask = table.held_back[0]
     table.aggregated(i, Aggregated(ask.ticket, None, reason="why " * 500))
     table.deliver()
@@ -1159,8 +1059,7 @@ def test_a_peer_that_leaves_a_round_and_comes_back_to_it_keeps_its_promise() -> 
     before = peer.snapshot(0)
     assert before is not None
     table.contribute(one)
-    table.views[one].skipped[order[0]] = "link down"
-    table.run(one, peer.on_view_change(table.now))
+    table.skip(one, order[0], "link down")
     assert [m.attempt for _, _, m in table.sent if isinstance(m, Update)] == [0, 1]
     table.views[one].skipped.clear()
     for round_id, (chain, snapshot) in ((7, (b"another branch..", before[1])), (0, before)):
@@ -1173,10 +1072,6 @@ def test_a_peer_that_leaves_a_round_and_comes_back_to_it_keeps_its_promise() -> 
         1,
         1,
     ]
-
-
-def a_commit(server: int, digest: bytes) -> Commit:
-    return Commit(LINEAGE, 0, 0, 0, 0, server, b"", digest, (), (), (0, 1, 2), None, "")
 
 
 def test_a_commit_that_may_not_be_taken_is_passed_on_once_in_an_attempt() -> None:
@@ -1205,8 +1100,7 @@ def told_of_results(
     one = order[3]
     peer = table.peers[one]
     table.contribute(one)
-    table.views[one].skipped[order[0]] = "link down"
-    table.run(one, peer.on_view_change(table.now))
+    table.skip(one, order[0], "link down")
     if is_ahead:
         table.run(one, peer.lag_detector.behind(order[1], 1, table.now))
     for sender, changes in handed:
@@ -1267,8 +1161,7 @@ def test_a_commit_repeats_how_long_updates_took() -> None:
     table.now += 0.25
     table.contribute(0)
     table.now += 0.5
-    table.contribute(1, 2)
-    table.deliver()
+    table.play(1, 2)
     (commit,) = table.made[:1]
     assert [c.took_us for c in commit.contributors] == [250_000, 750_000, 750_000]
 
@@ -1279,7 +1172,7 @@ def test_who_has_compiled_says_of_no_round_how_long_it_took() -> None:
     table.now += 0.25
     table.contribute(0, 1)
     event = Contributed(0, 4, (vector(1.0),), compiled=True)
-    table.run(2, table.peers[2].on_contributed(event, table.now))
+    table.offer(2, event)
     table.deliver()
     assert [c.took_us for c in table.made[0].contributors] == [250_000, 250_000, 0]
 
@@ -1295,7 +1188,7 @@ def test_one_that_compiles_is_waited_for_until_its_credit_is_spent() -> None:
     while not table.made and table.now < began + 2 * COMPILING_MAX_S:
         table.run(compiles, table.peers[compiles].on_compiling(table.now))
         table.pass_time(1.0)
-    assert [peer.round_id for peer in table.peers] == [1, 1, 1]
+    assert table.at == [1, 1, 1]
     assert COMPILING_MAX_S <= table.now - began <= COMPILING_MAX_S + RoundSettings().round_timeout_s
     assert compiles not in {c.peer for c in table.made[0].contributors}
 
@@ -1325,8 +1218,7 @@ def contribute_kinds(table: RollingTable, kinds: dict[int, int], samples: int = 
     for i, kind in kinds.items():
         rounds = table.peers[i]
         payloads = (vector(1.0 + i),) if samples else ()
-        event = Contributed(rounds.round_id, samples, payloads, kind=kind)
-        table.run(i, rounds.on_contributed(event, table.now))
+        table.offer(i, Contributed(rounds.round_id, samples, payloads, kind=kind))
     table.deliver()
     return table.made[-1]
 
@@ -1368,7 +1260,7 @@ def test_a_rule_is_given_the_last_aggregate_of_the_same_kind() -> None:
     for round_id, kind in enumerate((2, 5, 2, 2, 5, 8, 2)):
         for i, rounds in enumerate(table.peers):
             event = Contributed(rounds.round_id, 4, (vector(10.0 * round_id + i),), kind=kind)
-            table.run(i, rounds.on_contributed(event, table.now))
+            table.offer(i, event)
         table.deliver()
         previous = table.asked[-1].previous
         assert (previous and previous.digest) == made.get(kind)
@@ -1379,11 +1271,9 @@ def test_a_rule_is_given_the_last_aggregate_of_the_same_kind() -> None:
 def test_one_that_alone_has_samples_does_not_choose_the_kind_of_step() -> None:
     """A liar with a kind of its own would hold up all others for ever."""
     table = RollingTable(4, f=1, updates_for=(1, 3))
-    for i, rounds in enumerate(table.peers):
+    for i in range(4):
         kind, samples = (7, 4) if i == 3 else (2, 0)
-        payloads = (vector(1.0),) if samples else ()
-        event = Contributed(rounds.round_id, samples, payloads, kind=kind)
-        table.run(i, rounds.on_contributed(event, table.now))
+        table.offer(i, Contributed(0, samples, (vector(1.0),) if samples else (), kind=kind))
     table.deliver()
     assert (table.made[-1].kind, table.made[-1].digest) == (2, b"")
 
@@ -1398,8 +1288,7 @@ def test_shards_of_steps_of_different_kinds_change_nothing() -> None:
 
     table.lose = lose
     for i, rounds in enumerate(table.peers):
-        event = Contributed(rounds.round_id, 4, (other, other), kind=2 if i < 2 else 5)
-        table.run(i, rounds.on_contributed(event, table.now))
+        table.offer(i, Contributed(rounds.round_id, 4, (other, other), kind=2 if i < 2 else 5))
     table.pass_time(30.0)
     kinds = {commit.shard: commit.kind for commit in table.made if commit.round_id == 0}
     assert set(kinds.values()) == {2, 5}
