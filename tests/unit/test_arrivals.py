@@ -6,7 +6,8 @@ import pytest
 
 from gossip.core.events import Arriving, Payload, Received
 from gossip.core.messages import Update
-from gossip.core.rounds.arrivals import Transfer, TransferTracker, WordCredit
+from gossip.core.rounds.arrivals import Transfer, TransferTracker
+from gossip.core.rounds.credit import TokenBucket
 from gossip.core.settings import TRANSFER_PAUSE_MAX_S
 
 NBYTES = 12 * 2**20
@@ -183,10 +184,10 @@ def test_a_payload_that_is_larger_than_all_before_may_take_longer() -> None:
 
 def test_who_is_waited_for_in_eight_shards_at_once_spends_that_time_once() -> None:
     """As it was: 20 s in eight shards spent 160 s, which comes back in hours."""
-    credit = WordCredit()
+    credit = TokenBucket()
     for _ in range(8):
         assert credit.is_left(1, 10.0, 30.0, LEAST_S)
-        credit.spend(1, 10.0, 30.0)
-    assert credit.spent_s(1, 30.0) == 20.0
+        credit.spend_wait(1, 10.0, 30.0)
+    assert credit.spent(1, 30.0) == 20.0
     assert credit.is_left(1, 30.0, 69.0, LEAST_S)
     assert not credit.is_left(1, 30.0, 72.0, LEAST_S)

@@ -9,7 +9,7 @@ from test_rolling import LINEAGE, RollingTable, vector
 
 from gossip.core.events import Effect, Payload, Received, Send
 from gossip.core.messages import Message, NotServing, Update, UpdateRequest
-from gossip.core.rounds.later_turns import TurnCredit
+from gossip.core.rounds.credit import TokenBucket
 from gossip.core.rounds.shard import ServedAttempt, ShardRound
 from gossip.core.settings import (
     AFTER_PAUSE_S,
@@ -65,12 +65,12 @@ class Bench(RollingTable):
     def spent(self, peer: int) -> float:
         """Turns, of what ``peer`` has with the one that is looked at."""
         credit = self.peers[self.peer].participant.later_turns.credit
-        return credit.spent(peer, TIMEOUT_S, self.now)
+        return credit.spent(peer, self.now, TIMEOUT_S)
 
     def spend_all(self, *who: int) -> None:
         for peer in who:
             credit = self.peers[self.peer].participant.later_turns.credit
-            credit.spend(peer, CREDIT_TURNS + 1, TIMEOUT_S, self.now)
+            credit.spend(peer, CREDIT_TURNS + 1, self.now, TIMEOUT_S)
 
     def takes_up(self, *attempts: int) -> int:
         """Where ``peer`` hands the shard on to when those who ask for its update under these
@@ -113,23 +113,23 @@ def test_a_commit_in_time_costs_nothing() -> None:
         turns = bench.peers[bench.peer].participant.later_turns
         assert bench.asks(N)
         turns.end(bench.shard, bench.second, bench.now + share * TIMEOUT_S)
-        assert turns.credit.spent(bench.first, TIMEOUT_S, bench.now) == pytest.approx(
+        assert turns.credit.spent(bench.first, bench.now, TIMEOUT_S) == pytest.approx(
             spent, abs=0.02
         )
 
 
 def test_a_credit_comes_back_slowly_and_in_turns() -> None:
-    credit = TurnCredit()
-    credit.spend(3, 2.0, 5.0, 100.0)
-    assert credit.spent(3, 5.0, 100.0) == 2.0
-    assert credit.spent(3, 5.0, 100.0 + 5.0 / CREDIT_REGAINED) == pytest.approx(1.0)
-    assert credit.spent(3, 1.0, 100.0 + 2.0 / CREDIT_REGAINED) == 0.0
-    credit.refund(3, 1.5, 5.0, 100.0)
-    assert credit.spent(3, 5.0, 100.0) == 0.5
-    credit.refund(3, 1.5, 5.0, 100.0)
-    assert credit.spent(3, 5.0, 100.0) == 0.0
-    credit.spend(3, 1000.0, 5.0, 100.0)
-    assert credit.spent(3, 5.0, 100.0) == CREDIT_TURNS + 1, "nobody is put off for ever"
+    credit = TokenBucket()
+    credit.spend(3, 2.0, 100.0, 5.0)
+    assert credit.spent(3, 100.0, 5.0) == 2.0
+    assert credit.spent(3, 100.0 + 5.0 / CREDIT_REGAINED, 5.0) == pytest.approx(1.0)
+    assert credit.spent(3, 100.0 + 2.0 / CREDIT_REGAINED, 1.0) == 0.0
+    credit.refund(3, 1.5, 100.0, 5.0)
+    assert credit.spent(3, 100.0, 5.0) == 0.5
+    credit.refund(3, 1.5, 100.0, 5.0)
+    assert credit.spent(3, 100.0, 5.0) == 0.0
+    credit.spend(3, 1000.0, 100.0, 5.0, most=CREDIT_TURNS + 1)
+    assert credit.spent(3, 100.0, 5.0) == CREDIT_TURNS + 1, "nobody is put off for ever"
 
 
 def test_what_was_put_off_is_taken_up_when_this_peer_hands_the_shard_on() -> None:

@@ -16,7 +16,6 @@ from gossip.core.settings import (
     BUSY_INTERVAL_S,
     BUSY_S,
     COMPUTE_FACTOR,
-    CREDIT_REGAINED,
     FAIR_FACTOR,
     PEER_TIMES,
     PEER_TIMES_MIN,
@@ -28,37 +27,8 @@ from gossip.core.settings import (
     USUAL_FACTOR,
 )
 
+from .credit import TokenBucket
 from .timeouts import RecentMedian
-
-
-class WordCredit:
-    """Limit on the time waited for peers that claim to be busy, which no peer can check.
-
-    Time waited in vain spends a peer's credit. Without credit, its claims do not count. A Byzantine
-    peer costs its credit once, and then a hundredth of the time. A wait for a peer in several
-    shards at once is charged once.
-    """
-
-    def __init__(self) -> None:
-        # seconds spent, and as of when
-        self._spent: dict[PeerId, tuple[float, float]] = {}
-
-    def spent_s(self, peer: PeerId, now: float) -> float:
-        spent, as_of = self._spent.get(peer, (0.0, now))
-        return max(0.0, spent - CREDIT_REGAINED * (now - as_of))
-
-    def spend(self, peer: PeerId, since: float, now: float) -> None:
-        """Charge the time waited in vain for ``peer`` since ``since``."""
-        self._spent[peer] = (self.spent_s(peer, now) + self._waited_s(peer, since, now), now)
-
-    def is_left(self, peer: PeerId, since: float, now: float, most_s: float) -> bool:
-        """Whether ``peer`` has credit left, of ``most_s`` seconds. The wait since ``since`` counts
-        as spent."""
-        return self.spent_s(peer, now) + self._waited_s(peer, since, now) < most_s
-
-    def _waited_s(self, peer: PeerId, since: float, now: float) -> float:
-        _, as_of = self._spent.get(peer, (0.0, since))
-        return now - max(since, as_of)
 
 
 @dataclass(slots=True)
@@ -181,7 +151,7 @@ class TransferTracker:
         self._busy_until: dict[PeerId, float] = {}
         # end of the pause that each peer has reported
         self._pause_until: dict[PeerId, float] = {}
-        self.credit = WordCredit()
+        self.credit = TokenBucket()
 
     def begin_round(self, payload_bytes: int, least_s: float, in_a_row: int) -> None:
         """Begin a round.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gossip.core.messages import PeerId
 from gossip.core.settings import BUSY_S, COMPILING_MAX_S
 
-from .arrivals import WordCredit
+from .credit import TokenBucket
 
 
 class CompileTracker:
@@ -13,7 +13,7 @@ class CompileTracker:
 
     def __init__(self) -> None:
         self._reported_at: dict[PeerId, float] = {}
-        self.credit = WordCredit()
+        self.credit = TokenBucket()
 
     def record_compiling(self, peer: PeerId, now: float) -> None:
         """Record that ``peer`` compiles. It reports again while it does."""

@@ -12,35 +12,14 @@ from __future__ import annotations
 from gossip.core.messages import PeerId
 from gossip.core.settings import (
     CLAIM_DOUBLINGS_MAX,
-    CREDIT_REGAINED,
     CREDIT_TURNS,
     REFUND_TURNS,
     TURN_SHARE,
 )
 
+from .credit import TokenBucket
 from .patience import Patience
 from .shard import ShardRound
-
-
-class TurnCredit:
-    """Turns that this peer has waited in vain on unexplained claims, by claimant. One turn is the
-    round timeout, which changes."""
-
-    def __init__(self) -> None:
-        self.by_peer: dict[PeerId, tuple[float, float]] = {}  # turns, and as of when
-
-    def spent(self, peer: PeerId, turn_s: float, now: float) -> float:
-        """Return the turns spent by ``peer``, of ``turn_s`` seconds each."""
-        turns, as_of = self.by_peer.get(peer, (0.0, now))
-        return max(0.0, turns - CREDIT_REGAINED * (now - as_of) / turn_s)
-
-    def spend(self, peer: PeerId, turns: float, turn_s: float, now: float) -> None:
-        spent = min(self.spent(peer, turn_s, now) + turns, CREDIT_TURNS + 1)
-        self.by_peer[peer] = spent, now
-
-    def refund(self, peer: PeerId, turns: float, turn_s: float, now: float) -> None:
-        if peer in self.by_peer:
-            self.by_peer[peer] = self.spent(peer, turn_s, now) - turns, now
 
 
 class LaterTurns:
@@ -48,7 +27,7 @@ class LaterTurns:
 
     def __init__(self, f: int, patience: Patience) -> None:
         self.f, self.patience = f, patience
-        self.credit = TurnCredit()
+        self.credit = TokenBucket()  # in turns: round timeouts
         self._granted_at: dict[tuple[PeerId, int], float] = {}  # by shard, over all rounds
 
     def turn_s(self, shard: ShardRound) -> float:
@@ -99,7 +78,7 @@ class LaterTurns:
 
     def _spent(self, shard: ShardRound, sender: PeerId, now: float) -> float:
         """Return the turns spent by ``sender``, with the present wait."""
-        spent = self.credit.spent(sender, self.patience.deadline.round_timeout_s(), now)
+        spent = self.credit.spent(sender, now, self.patience.deadline.round_timeout_s())
         return spent + (self._waited(shard, now) if shard.claims.led_here == sender else 0.0)
 
     def _waited(self, shard: ShardRound, now: float) -> float:
@@ -112,7 +91,8 @@ class LaterTurns:
         claims = shard.claims
         if claims.led_here is not None:
             unit_s = self.patience.deadline.round_timeout_s()
-            self.credit.spend(claims.led_here, self._waited(shard, now), unit_s, now)
+            most = CREDIT_TURNS + 1
+            self.credit.spend(claims.led_here, self._waited(shard, now), now, unit_s, most)
         claims.led_here, claims.came_at = None, now
 
     def end(self, shard: ShardRound, server: PeerId, now: float) -> None:
@@ -122,7 +102,7 @@ class LaterTurns:
         if claims.led_here is not None and self._waited(shard, now) < TURN_SHARE:
             claims.led_here = None
         self.leave(shard, now)
-        self.credit.refund(server, REFUND_TURNS, self.patience.deadline.round_timeout_s(), now)
+        self.credit.refund(server, REFUND_TURNS, now, self.patience.deadline.round_timeout_s())
 
     def grant_claim(self, shard: ShardRound, serves: bool, now: float) -> int | None:
         """Return the attempt of the latest deferred claim that may be followed now, or None.

@@ -126,7 +126,7 @@ class Patience:
         was in vain."""
         for peer, at in since.items():
             if peer not in came:
-                tracker.credit.spend(peer, at, now)
+                tracker.credit.spend_wait(peer, at, now)
         since.clear()
 
     def more_time(self, shard: ShardRound, now: float) -> list[Effect]:
