@@ -88,11 +88,11 @@ def test_a_row_with_one_wrong_field_is_refused() -> None:
     table.unpack(((good,), 5, 1, 0))
     wrong = (-1, 1.5, "yes", "jailed", -1, (("bribed", 1.0),), 1.5, -1, -1, ((7, (-1,)),))
     for place, value in enumerate(wrong):
-        with pytest.raises(ValueError, match="trust"):
+        with pytest.raises(ValueError, match=r"trust|accusations"):
             table.unpack((((*good[:place], value, *good[place + 1 :]),), 0, 0, 0))
     for counts in ((-1, 0, 0), (0, True, 0), (0, 0, 0.5), (0, 0), (2**60, 0, 0)):
-        with pytest.raises(ValueError, match="trust"):
+        with pytest.raises(ValueError, match=r"trust|accusations"):
             table.unpack(((good,), *counts))
     for far in (-1.0, 1e39, float("nan")):
-        with pytest.raises(ValueError, match="trust"):
+        with pytest.raises(ValueError, match=r"trust|accusations"):
             table.unpack((((*good[:5], (("outlying", far),), *good[6:]),), 0, 0, 0))

@@ -340,7 +340,7 @@ def test_in_which_order_peers_were_met_makes_no_difference() -> None:
         table = TrustTable(SETTINGS, f=1)
         for at, row in enumerate(rows):
             table.observe_commit(at, [Contribution(p, 32, 0.1, row[p]) for p in order], [])
-        found.add(table.beyond_chance)
+        found.add(table.spread.beyond_chance)
     assert len(found) == 1
     assert None not in found
 

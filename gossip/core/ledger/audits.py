@@ -19,11 +19,13 @@ The table is a pure function of the commits, like trust.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from gossip.core.messages import AuditVote, Commit, PeerId
-from gossip.core.settings import AUDIT_VOTES_KEPT, HISTORY_ROUNDS, PEERS_MAX
+from gossip.core.settings import AUDIT_VOTES_KEPT, HISTORY_ROUNDS
+
+from .unpacking import are_counts, are_rows, is_row
 
 Answer: TypeAlias = tuple[PeerId, int, int]
 """Result of a peer (first), in a round (second), for a micro-batch (third)."""
@@ -111,21 +113,21 @@ class AuditTable:
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
         if the data is something else."""
-        if not isinstance(packed, tuple | list) or len(packed) != 2:
+        if not is_row(packed, 2):
             raise ValueError("audits: not two tables")
-        if not _are_rows(packed[0], 6) or not _are_rows(packed[1], 2):
+        if not are_rows(packed[0], 6) or not are_rows(packed[1], 2):
             raise ValueError("audits: not a table of votes and one of convicted peers")
         votes: dict[PeerId, dict[Answer, Sides]] = {}
         for by, peer, round_id, micro_batch, *sides in packed[0]:
             neighbours = [side for side in sides if side is not None]
-            if not _are_counts((by, peer, round_id, micro_batch, *neighbours)):
+            if not are_counts((by, peer, round_id, micro_batch, *neighbours)):
                 raise ValueError("audits: a vote with a field that is no count")
             known = votes.setdefault(by, {})
             known[peer, round_id, micro_batch] = (sides[0], sides[1])
             if len(known) > AUDIT_VOTES_KEPT:
                 raise ValueError("audits: too many votes by one peer")
         for found in packed[1]:
-            if not _are_counts(found):
+            if not are_counts(found):
                 raise ValueError("audits: a conviction is a peer and a round")
         self._votes, self._found = votes, dict(packed[1])
 
@@ -136,15 +138,3 @@ def _contradicted(sides: Sequence[Sides]) -> set[PeerId]:
     before = {each[0] for each in sides} - {None}
     behind = {each[1] for each in sides if each[1] is not None}
     return behind if not before and len(behind) == 1 else set()
-
-
-def _are_rows(value: Any, length: int) -> bool:
-    if not isinstance(value, tuple | list) or len(value) > PEERS_MAX:
-        return False
-    return all(isinstance(row, tuple | list) and len(row) == length for row in value)
-
-
-def _are_counts(values: Iterable[Any]) -> bool:
-    return all(
-        isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values
-    )

@@ -34,6 +34,7 @@ from gossip.core.settings import PACE_LEVELS, PENDING_ROUNDS, RANGES_MAX, SPARE_
 from gossip.errors import ConfigError
 
 from .pace import Pace
+from .unpacking import are_counts, are_rows, is_row
 
 Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """(start, stop) pairs, stop not included, in ascending order."""
@@ -456,11 +457,10 @@ _AS_TUPLE: Callable[[EpochReport], tuple[Any, ...]] = attrgetter(*_NAMES)
 
 
 def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
-    if not isinstance(values, tuple | list) or (count is not None and len(values) != count):
+    if not (is_row(values) if count is None else is_row(values, count)):
         raise ValueError(f"data cursor: expected {count} numbers")
-    for value in values:
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= ROUND_MAX:
-            raise ValueError(f"data cursor: {value!r} is not a count")
+    if not are_counts(values, most=ROUND_MAX):
+        raise ValueError(f"data cursor: {values!r} are no counts")
     return tuple(values)
 
 
@@ -472,7 +472,7 @@ returned ranges; given up ranges."""
 def _fields(
     packed: Any,
 ) -> tuple[tuple[int, ...], tuple[int, ...], _Unused, tuple[Any, ...], Any, Pace]:
-    if not isinstance(packed, tuple | list) or len(packed) != 6:
+    if not is_row(packed, 6):
         raise ValueError("data cursor: expected six fields")
     plan, where = _wholes(packed[0], 4), _wholes(packed[1], 6)
     samples_total, batch, peers, _ = plan
@@ -481,14 +481,14 @@ def _fields(
         raise ValueError("data cursor: the plan is incomplete")
     if position > samples_total * (epoch + 1):
         raise ValueError("data cursor: the position is outside the data")
-    if not isinstance(packed[2], tuple | list) or len(packed[2]) != 3:
+    if not is_row(packed[2], 3):
         raise ValueError("data cursor: expected three fields for unused samples")
     counts = _wholes(packed[2][0], 3)
     returned, given_up = (_ranges(each, position) for each in packed[2][1:])
     if used + sum(counts[1:]) > position - _length(returned) or _length(given_up) > counts[2]:
         raise ValueError("data cursor: the counts of samples contradict each other")
     last = packed[3]
-    if not isinstance(last, tuple | list):
+    if not is_row(last):
         raise ValueError("data cursor: expected a report")
     if last:
         last = (*_wholes(last[:-1], len(_NAMES) - 1), _ranges(last[-1], position))
@@ -498,7 +498,7 @@ def _fields(
 
 def _ranges(packed: Any, end: int) -> Ranges:
     """Return the ranges of samples before ``end``, in order."""
-    if not isinstance(packed, tuple | list):
+    if not is_row(packed):
         raise ValueError("data cursor: expected ranges")
     pairs = [_wholes(pair, 2) for pair in packed]
     before = -1
@@ -512,12 +512,10 @@ def _ranges(packed: Any, end: int) -> Ranges:
 def _pending(packed: Any) -> list[tuple[Any, ...]]:
     """Return for each pending round the updates that its rule needs, its roster, its contributors
     and their samples."""
-    if not isinstance(packed, tuple | list) or len(packed) > PENDING_ROUNDS:
-        raise ValueError("data cursor: too many rounds are pending")
+    if not are_rows(packed, 6, most=PENDING_ROUNDS):
+        raise ValueError("data cursor: expected a few pending rounds, each with six fields")
     pending = []
     for row in packed:
-        if not isinstance(row, tuple | list) or len(row) != 6:
-            raise ValueError("data cursor: expected six fields for a pending round")
         contributors = _wholes(row[2])
         samples = _wholes(row[3], len(contributors))
         peers = _wholes(row[1]), contributors, samples, _wholes(row[4]), _wholes(row[5])

@@ -24,16 +24,15 @@ from gossip.core.messages import DIGEST_BYTES, Accusation, Commit, PeerId
 from gossip.core.settings import (
     ACCUSED_TURNS,
     ACCUSED_TURNS_BY_PEER,
-    PEERS_MAX,
     PROVEN_TURNS,
     TURNS_KEPT,
     accusation_rounds,
 )
 
 from .chain import header_bytes
+from .unpacking import are_counts, are_digests, are_rows, is_row
 
 NONE: frozenset[bytes] = frozenset()
-HEX = frozenset("0123456789abcdef")
 
 # server, round, shard, attempt, H of the round before
 Place: TypeAlias = tuple[PeerId, int, int, int, bytes]
@@ -146,13 +145,13 @@ class EquivocationDetector:
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
         if the data is something else."""
-        if not _are_rows(packed, 2) or not all(
-            isinstance(rows, tuple | list) and len(rows) <= PEERS_MAX for rows in packed
-        ):
+        if not is_row(packed, 2):
             raise ValueError("receipts: not two tables")
+        if not are_rows(packed[0], 5) or not are_rows(packed[1], 3, most=PROVEN_TURNS):
+            raise ValueError("receipts: not a table of accusations and one of proven turns")
         stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
         for row in packed[0]:
-            if not _are_rows(row, 5) or not _are_counts(row[:3]) or not _are_digests(row[3:]):
+            if not are_counts(row[:3]) or not are_digests(row[3:]):
                 raise ValueError("receipts: a row is a server, a peer, a round and two digests")
             known = stated.setdefault((row[0], row[1]), OrderedDict())
             known[row[2], bytes.fromhex(row[3])] = bytes.fromhex(row[4])
@@ -160,15 +159,8 @@ class EquivocationDetector:
                 raise ValueError("receipts: too many accusations by one peer")
         proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
         for row in packed[1]:
-            if (
-                not _are_rows(row, 3)
-                or not _are_counts(row[:2])
-                or not _are_digests(row[2:])
-                or len(proven) >= PROVEN_TURNS
-            ):
-                raise ValueError(
-                    "receipts: a proven turn is a peer, a round and a digest, or there are too many"
-                )
+            if not are_counts(row[:2]) or not are_digests(row[2:]):
+                raise ValueError("receipts: a proven turn is a peer, a round and a digest")
             proven[row[0], (row[1], bytes.fromhex(row[2]))] = None
         self._stated, self._proven = stated, proven
 
@@ -241,20 +233,3 @@ class EquivocationWitness:
 
 def _hash(content: bytes) -> bytes:
     return blake2b(content, digest_size=DIGEST_BYTES).digest()
-
-
-def _are_rows(value: Any, length: int) -> bool:
-    return isinstance(value, tuple | list) and len(value) == length
-
-
-def _are_counts(values: Sequence[Any]) -> bool:
-    return all(
-        isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values
-    )
-
-
-def _are_digests(values: Sequence[Any]) -> bool:
-    return all(
-        isinstance(value, str) and len(value) == 2 * DIGEST_BYTES and HEX.issuperset(value)
-        for value in values
-    )

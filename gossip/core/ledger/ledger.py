@@ -161,7 +161,7 @@ class Ledger:
             Report("found_by_audit", {"subject": peer, "round": round_id}) for peer in audited
         ]
         found += [each.report() for each in self.trust.observe_round(commits, proven, audited)]
-        locked, beyond = self.trust.quarantined(), self.trust.beyond_chance
+        locked, beyond = self.trust.quarantined(), self.trust.spread.beyond_chance
         turns = self.omissions.observe_round(commits, locked)
         cursor = self.cursor
         data: dict[str, Any] = {

@@ -14,7 +14,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from gossip.core.messages import Accusation, Commit, PeerId
-from gossip.core.settings import ACCUSED_ROUNDS, PEERS_MAX, TrustSettings, accusation_rounds
+from gossip.core.settings import TrustSettings, accusation_rounds
+
+from .accused_rounds import AccusedRounds, accuse, is_news, unpack_accused
+from .unpacking import are_counts, are_rows, is_score
 
 Turn: TypeAlias = Literal["passed_over", "serves_again"]
 
@@ -23,8 +26,7 @@ Turn: TypeAlias = Literal["passed_over", "serves_again"]
 class _Server:
     heard: float = 1.0  # score of its deliveries, in [0, 1]
     rests: int = 0  # rounds for which it still does not serve
-    # round -> accusers; (): enough
-    open: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
+    accused: AccusedRounds = ()
 
 
 class OmissionTracker:
@@ -52,8 +54,7 @@ class OmissionTracker:
         """Whether the accusation by ``accuser`` adds evidence: it is not stored, and not too old in
         ``round_id``."""
         server = self._servers.get(peer, _Server())
-        known = dict(server.open).get(of_round)
-        new = known is None or (bool(known) and accuser not in known)
+        new = is_news(server.accused, accuser, of_round)
         return new and of_round >= round_id - self._window and not server.rests
 
     def observe_round(
@@ -86,14 +87,10 @@ class OmissionTracker:
         return changes + self._suspend_servers(commits[0].roster, locked)
 
     def _record_omission(self, server: _Server, accusation: Accusation, commit: Commit) -> None:
-        rounds = {at: by for at, by in server.open if at >= commit.round_id - self._window}
-        by = tuple(sorted({*rounds.get(accusation.round_id, ()), commit.server}))
-        enough = len(by) > self.f
-        rounds[accusation.round_id] = () if enough else by
-        kept = sorted(rounds.items(), key=lambda item: (not item[1], len(item[1]), item[0]))[
-            -ACCUSED_ROUNDS:
-        ]
-        server.open = tuple(sorted(kept))
+        oldest = commit.round_id - self._window
+        server.accused, enough = accuse(
+            server.accused, commit.server, accusation.round_id, oldest, self.f
+        )
         if enough:
             server.heard *= self.settings.heard_memory
 
@@ -123,41 +120,19 @@ class OmissionTracker:
 
     def pack(self) -> tuple[Any, ...]:
         return tuple(
-            [(peer, s.heard, s.rests, s.open) for peer, s in sorted(self._servers.items())]
+            [(peer, s.heard, s.rests, s.accused) for peer, s in sorted(self._servers.items())]
         )
 
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
         if the data is something else."""
-        if not isinstance(packed, tuple | list) or len(packed) > PEERS_MAX:
-            raise ValueError("silences: not a table of peers")
+        if not are_rows(packed, 4):
+            raise ValueError("silences: a row must have 4 fields")
         servers = {}
-        for row in packed:
-            if not isinstance(row, tuple | list) or len(row) != 4:
-                raise ValueError("silences: a row must have 4 fields")
-            peer, heard, rests, waited = row
-            if not isinstance(heard, int | float) or not 0.0 <= heard <= 1.0:
+        for peer, heard, rests, accused in packed:
+            if not is_score(heard):
                 raise ValueError(f"silences: {heard!r} is not between 0 and 1")
-            if not isinstance(waited, tuple | list) or len(waited) > ACCUSED_ROUNDS:
-                raise ValueError("silences: too many rounds of one server")
-            for item in waited:
-                if (
-                    not isinstance(item, tuple | list)
-                    or len(item) != 2
-                    or not isinstance(item[1], tuple | list)
-                ):
-                    raise ValueError("silences: a round must come with a list of its accusers")
-            if not _are_counts(
-                [peer, rests, *[number for at, by in waited for number in (at, *by)]]
-            ):
+            if not are_counts((peer, rests)):
                 raise ValueError("silences: peers and rounds must be non-negative integers")
-            servers[peer] = _Server(
-                float(heard), rests, tuple([(at, tuple(by)) for at, by in waited])
-            )
+            servers[peer] = _Server(float(heard), rests, unpack_accused(accused))
         self._servers = servers
-
-
-def _are_counts(values: Sequence[Any]) -> bool:
-    return all(
-        isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values
-    )

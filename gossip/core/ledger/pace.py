@@ -26,6 +26,8 @@ from gossip.core.settings import (
     TIME_US_MAX,
 )
 
+from .unpacking import are_counts, are_rows, is_row
+
 
 class Pace:
     """Level of each peer's share, and the counts of the present window."""
@@ -82,18 +84,10 @@ class Pace:
     def unpack(cls, packed: Any) -> Pace:
         """Return the table that ``pack`` has packed. Raises ValueError for other data."""
         pace = cls()
-        if (
-            not isinstance(packed, tuple | list)
-            or len(packed) != 2
-            or not isinstance(packed[1], tuple | list)
-        ):
-            raise ValueError("pace: expected two fields")
+        if not is_row(packed, 2) or not are_rows(packed[1], 5):
+            raise ValueError("pace: expected a number, and five for each peer")
         for row in packed[1]:
-            if (
-                not isinstance(row, tuple | list)
-                or len(row) != 5
-                or not all(_is_count(value) for value in row)
-            ):
+            if not are_counts(row, most=ROUND_MAX):
                 raise ValueError("pace: expected five counts for each peer")
             peer, level, had, slow, quick = row
             if (
@@ -104,7 +98,7 @@ class Pace:
             ):
                 raise ValueError("pace: the counts of a peer contradict each other")
             pace._seen[peer] = level, had, slow, quick
-        if not _is_count(packed[0]) or packed[0] >= PACE_WINDOW:
+        if not are_counts(packed[:1], most=PACE_WINDOW - 1):
             raise ValueError("pace: the window is too long")
         pace._rounds, pace.even = packed[0], not pace.levels()
         return pace
@@ -124,7 +118,3 @@ def _moved(level: int, had: int, slow: int, quick: int) -> int:
     if 2 * slow > had:
         return min(level + 1, PACE_LEVELS)
     return max(level - 1, 0) if 4 * quick >= 3 * had else level
-
-
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= ROUND_MAX

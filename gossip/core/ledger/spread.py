@@ -7,6 +7,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from math import sqrt
 from statistics import median
+from typing import Any
+
+from gossip.core.messages import ROUND_MAX
+from gossip.core.settings import SPREAD_EVERY, UNEQUAL, UNEQUAL_OFTEN, UNEQUAL_SHARE
+
+from .unpacking import are_counts
 
 
 def beyond_chance(groups: Sequence[Sequence[float]], f: int) -> float | None:
@@ -41,3 +47,49 @@ def beyond_chance(groups: Sequence[Sequence[float]], f: int) -> float | None:
     apart = sum([(total - rounds * (k - 1)) * (total - rounds * (k - 1)) for total in sums])
     statistic = 3 * apart / (rounds * k * (k + 1))
     return (statistic - (k - 1)) / sqrt(2 * (k - 1))
+
+
+class SpreadMonitor:
+    """Repeated measurements of whether the data of peers differ.
+
+    Attributes:
+        beyond_chance: Result for the last round; None if it was not measured.
+    """
+
+    def __init__(self, f: int) -> None:
+        self.f = f
+        self.beyond_chance: float | None = None
+        # measurements so far, unequal ones among them, and rounds since the last one
+        self._windows = self._unequal = self._since = 0
+
+    @property
+    def is_unequal(self) -> bool:
+        """Whether the data count as different. They stay different after a model has converged,
+        though the spread no longer shows it."""
+        return self._unequal >= UNEQUAL_OFTEN or self._unequal * UNEQUAL_SHARE > self._windows
+
+    def is_due(self) -> bool:
+        """Count a round. Return whether to measure after it."""
+        self._since, self.beyond_chance = self._since + 1, None
+        return self._since >= SPREAD_EVERY
+
+    def measure(self, groups: Sequence[Sequence[float]]) -> None:
+        """Measure whether the same peers were outlying by more than chance. ``groups``:
+        outlyingness of the recent updates of each peer, oldest first."""
+        self._since = 0
+        known = [group for group in groups if len(group) >= SPREAD_EVERY]
+        length = min([len(group) for group in known], default=0)
+        self.beyond_chance = beyond_chance([group[-length:] for group in known], self.f)
+        if self.beyond_chance is not None:
+            self._windows += 1
+            self._unequal += self.beyond_chance > UNEQUAL
+
+    def pack(self) -> tuple[int, int, int]:
+        return self._windows, self._unequal, self._since
+
+    def unpack(self, packed: Sequence[Any]) -> None:
+        """Load three counts from ``pack`` of another peer. Raises ``ValueError``, and changes
+        nothing, if they are something else."""
+        if not are_counts(packed, most=ROUND_MAX):
+            raise ValueError("trust: counts of measurements must be non-negative integers")
+        self._windows, self._unequal, self._since = packed

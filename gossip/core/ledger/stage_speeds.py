@@ -26,6 +26,8 @@ from gossip.core.settings import (
     TIME_US_MAX,
 )
 
+from .unpacking import are_counts, are_rows
+
 
 class StageSpeeds:
     """Times of the members of a stage for a micro-batch, in microseconds.
@@ -87,13 +89,11 @@ class StageSpeeds:
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
         if the data is something else."""
-        if not isinstance(packed, tuple | list):
-            raise ValueError("speeds: expected a table")
+        if not are_rows(packed, *range(2, PASS_TIMES + 2)):
+            raise ValueError("speeds: expected peers, each with its times")
         reported: dict[PeerId, deque[int]] = {}
         for row in packed:
-            if not isinstance(row, tuple | list) or not 2 <= len(row) <= PASS_TIMES + 1:
-                raise ValueError("speeds: expected a peer and its times")
-            if not all(type(value) is int and 0 <= value <= TIME_US_MAX for value in row):
+            if not are_counts(row, most=TIME_US_MAX):
                 raise ValueError("speeds: a time is out of range")
             if row[0] in reported:
                 raise ValueError("speeds: a peer is listed twice")

@@ -32,47 +32,27 @@ may resume at a distant round, even because of a Byzantine peer, and this ends n
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from gossip.core.events import Report
-from gossip.core.messages import ROUND_MAX, Commit, Contribution, PeerId, Rejection
+from gossip.core.messages import Commit, Contribution, PeerId, Rejection
 from gossip.core.settings import (
-    ACCUSED_ROUNDS,
-    FAR_MAX,
-    PEERS_MAX,
-    SPREAD_EVERY,
     TRUST_ROUNDS,
-    UNEQUAL,
-    UNEQUAL_OFTEN,
-    UNEQUAL_SHARE,
     TrustSettings,
     accusation_rounds,
 )
 
-from .spread import beyond_chance
-
-NO_FAR = ("non_finite", "wrong_size")
-"""Reasons for rejection that have no outlyingness."""
-
+from .accused_rounds import accuse, is_news
+from .outliers import stands_out, upper_median, usual_spread
+from .spread import SpreadMonitor
+from .standing import WORDS, Standing, by_peer
+from .unpacking import are_rows, is_row
 
 NOBODY: frozenset[PeerId] = frozenset()
 
 Change: TypeAlias = Literal["suspected", "trusted", "quarantined", "parole", "cleared"]
-
-Observed: TypeAlias = float | tuple[str, float]
-"""Outlyingness of an update, with the name of the evidence against it if there is any."""
-
-
-# Evidence against an update, in words for "3 of the last 20 updates ...". Rejections for any other
-# reason are no evidence.
-WORDS = {
-    "outlying": "were outliers",
-    "non_finite": "were not finite",
-    "wrong_size": "had the wrong size",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,49 +70,7 @@ class TrustTransition:
         return Report(self.change, {"subject": self.peer, **fields, "round": self.round_id})
 
 
-@dataclass(slots=True)
-class _Standing:
-    # the lower of the two is the trust in a peer
-    score: float = 1.0  # by its updates
-    served: float = 1.0  # by its results
-    suspected: bool = False
-    rounds_left: int = 0  # of the quarantine or the parole
-    phase: Literal["normal", "quarantined", "parole"] = "normal"
-    recent: tuple[Observed, ...] = ()  # oldest first
-    refused: int = 0  # results rejected by more than f peers since the last quarantine
-    twice: int = 0  # turns with two proven results since then
-    audited: int = 0  # convictions by audits since then
-    # round of a result -> accusers; (): enough
-    accusations: tuple[tuple[int, tuple[PeerId, ...]], ...] = ()
-
-    @property
-    def trust(self) -> float:
-        return min(self.score, self.served)
-
-    @property
-    def is_proven(self) -> bool:
-        """Whether the peer is proven Byzantine."""
-        return bool(self.twice or self.audited)
-
-    @property
-    def evidence(self) -> list[tuple[str, float]]:
-        """Evidence of the recent updates, oldest first: the name of the evidence against an update
-        ("": none), and its outlyingness."""
-        return [item if isinstance(item, tuple) else ("", item) for item in self.recent]
-
-    @property
-    def distances(self) -> list[float]:
-        """Outlyingness of the recent updates, oldest first."""
-        return [far for name, far in self.evidence if name not in NO_FAR]
-
-    @property
-    def typical(self) -> float:
-        """Median outlyingness of those recent updates that were outliers; 0.0 without any."""
-        far = sorted([value for name, value in self.evidence if name == "outlying"])
-        return far[len(far) // 2] if far else 0.0
-
-
-_UNKNOWN = _Standing()
+_UNKNOWN = Standing()
 
 
 class TrustTable:
@@ -157,10 +95,8 @@ class TrustTable:
     ) -> None:
         self.settings, self.f, self._updates_for = settings, f, tuple(updates_for)
         self._judged = judged
-        # measurements so far, unequal ones among them, and rounds since the last one
-        self._windows = self._unequal = self._since = 0
-        self.beyond_chance: float | None = None  # if the last round was measured
-        self._standings: dict[PeerId, _Standing] = {}
+        self.spread = SpreadMonitor(f)
+        self._standings: dict[PeerId, Standing] = {}
         self._window = accusation_rounds(f)
         self._locked_ever = False  # False in most runs, which saves the search
         self._parole_score = (settings.suspect_below + settings.quarantine_below) / 2
@@ -205,48 +141,13 @@ class TrustTable:
     def reasons(self, peer: PeerId) -> tuple[str, ...]:
         """Return the reasons of the score, the most frequent first; empty without evidence against
         the peer."""
-        standing = self._standings.get(peer)
-        if standing is None:
-            return ()
-        evidence = standing.evidence
-        counts = {name: sum(given == name for given, _ in evidence) for name in WORDS}
-        total = len(evidence)
-        found = []
-        for name in sorted(
-            (name for name in WORDS if counts[name]), key=lambda name: (-counts[name], name)
-        ):
-            words = (
-                f"{counts[name]} of the last {total} updates {WORDS[name]}"
-                if total > 1
-                else f"the update {_singular(name)}"
-            )
-            if name == "outlying":
-                far = sorted(value for given, value in evidence if given == name)
-                words += f" ({_times(far[len(far) // 2])} the median distance)"
-            found.append(words)
-        if standing.refused:
-            results = (
-                f"{standing.refused} of its results were"
-                if standing.refused > 1
-                else "a result of it was"
-            )
-            found.append(f"{results} rejected by more than {self.f} peers")
-        if standing.twice:
-            found.append(
-                f"it sent different results to different peers in {standing.twice} of its turns"
-            )
-        if standing.audited:
-            found.append(
-                "its results for micro-batches differ from those of other members of its stage"
-            )
-        return tuple(found)
+        return tuple(self._standings.get(peer, _UNKNOWN).reasons(self.f))
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
         """Whether the accusation by ``accuser`` adds evidence: it is not stored, and not too old in
         ``round_id``."""
         standing = self._standings.get(peer, _UNKNOWN)
-        known = dict(standing.accusations).get(of_round)
-        new = known is None or (bool(known) and accuser not in known)
+        new = is_news(standing.accused, accuser, of_round)
         return new and of_round >= round_id - self._window and standing.phase != "quarantined"
 
     # --- evidence ---------------------------------------------------------------------------------
@@ -272,10 +173,10 @@ class TrustTable:
                 rejected[rejection.peer] = _worse(rejected.get(rejection.peer), rejection)
         accused = *self._serve(commits), *proven, *audited
         for peer in audited:
-            standing = self._standings.setdefault(peer, _Standing())
+            standing = self._standings.setdefault(peer, Standing())
             standing.served, standing.audited = 0.0, min(standing.audited + 1, TRUST_ROUNDS)
         for peer in proven:
-            standing = self._standings.setdefault(peer, _Standing())
+            standing = self._standings.setdefault(peer, Standing())
             standing.served *= self.settings.twice_memory
             standing.twice = min(standing.twice + 1, TRUST_ROUNDS)
         return self.observe_commit(
@@ -308,28 +209,18 @@ class TrustTable:
                     commit.server, accusation.peer, accusation.round_id, commit.round_id
                 ):
                     self._record_accusation(
-                        self._standings.setdefault(accusation.peer, _Standing()),
+                        self._standings.setdefault(accusation.peer, Standing()),
                         commit,
                         accusation.round_id,
                     )
                     changed.append(accusation.peer)
         return tuple(changed)
 
-    def _record_accusation(self, standing: _Standing, commit: Commit, of_round: int) -> None:
+    def _record_accusation(self, standing: Standing, commit: Commit, of_round: int) -> None:
         """Record that the server of ``commit`` has rejected a result. It counts once more than f
         peers have."""
-        accusations = {
-            at: by for at, by in standing.accusations if at >= commit.round_id - self._window
-        }
-        by = tuple(sorted({*accusations.get(of_round, ()), commit.server}))
-        enough = len(by) > self.f
-        accusations[of_round] = () if enough else by
-        # No Byzantine peer can displace accusations of several peers by its own.
-        kept = sorted(
-            accusations.items(),
-            key=lambda accusation: (not accusation[1], len(accusation[1]), accusation[0]),
-        )[-ACCUSED_ROUNDS:]
-        standing.accusations = tuple(sorted(kept))
+        oldest = commit.round_id - self._window
+        standing.accused, enough = accuse(standing.accused, commit.server, of_round, oldest, self.f)
         if enough:
             standing.served *= self.settings.served_memory
             standing.refused = min(standing.refused + 1, TRUST_ROUNDS)
@@ -359,7 +250,8 @@ class TrustTable:
             out = far > self.settings.outlying
             if out:
                 bound = self._bound(contributors) if bound is None else bound
-                out = self._stands_out(measure, bound)
+                recent = (*self._past(measure.peer), far)
+                out = far > bound and stands_out(recent, bound, self.settings.outlying)
             judged[measure.peer] = ("outlying" if out else "", far)
         # If the model has diverged, most updates are non-finite, and no sender is to blame.
         broken = sum(each.reason == "non_finite" for each in rejected)
@@ -369,18 +261,11 @@ class TrustTable:
                 judged[rejection.peer] = (rejection.reason, 0.0)
         memory = self.settings.memory
         for peer, verdict in judged.items():
-            standing = self._standings.get(peer)
-            if standing is None:
-                standing = self._standings[peer] = _Standing()
-            sample = 0.0 if verdict[0] else 1.0
-            standing.score = memory * standing.score + (1.0 - memory) * sample
-            # Two decimals: the tables of a thousand peers must fit in a message.
-            name, far = verdict[0], round(verdict[1], 2)
-            standing.recent = (*standing.recent[1 - TRUST_ROUNDS :], (name, far) if name else far)
-        self._since, self.beyond_chance = self._since + 1, None
-        if self._since >= SPREAD_EVERY and not self._judged:
-            self._since = 0
-            self._measure()
+            self._standings.setdefault(peer, Standing()).record_update(*verdict, memory)
+        if self.spread.is_due() and not self._judged:
+            # the same order as after a state transfer
+            standings = [standing for _, standing in sorted(self._standings.items())]
+            self.spread.measure([s.distances for s in standings if s.phase != "quarantined"])
         affected = dict.fromkeys([*judged, *accused])
         changes = [
             *self._release(round_id),
@@ -408,38 +293,9 @@ class TrustTable:
         outlying = self.settings.outlying
         if self._judged:
             return outlying
-        unit = self._spread(contributors)
-        unequal = self._unequal >= UNEQUAL_OFTEN or self._unequal * UNEQUAL_SHARE > self._windows
-        return outlying * unit * unit * (outlying if unequal else 1.0)
-
-    def _spread(self, contributors: Sequence[Contribution]) -> float:
-        """Return the usual outlyingness of honest peers, in units of the median distance; at least
-        1.
-
-        All but f peers are honest, so the peer with the f + 1st largest value is no farther out
-        than some honest peer. If peers have different data, its value is far above the median. The
-        value of a peer is the median of its recent updates.
-        """
-        usual = []
-        for contribution in contributors:
-            past = sorted([*self._past(contribution.peer), contribution.outlyingness])
-            usual.append(past[len(past) // 2])
-        nearest = sorted(usual)[: max(0, len(usual) - max(1, self.f))]
-        return max([1.0, *nearest[-1:]])
-
-    def _measure(self) -> None:
-        """Measure whether the same peers were outlying by more than chance in the stored rounds."""
-        known = [
-            far
-            # the same order as after a state transfer
-            for _, standing in sorted(self._standings.items())
-            if standing.phase != "quarantined" and len(far := standing.distances) >= SPREAD_EVERY
-        ]
-        length = min([len(far) for far in known], default=0)
-        self.beyond_chance = beyond_chance([far[-length:] for far in known], self.f)
-        if self.beyond_chance is not None:
-            self._windows += 1
-            self._unequal += self.beyond_chance > UNEQUAL
+        usual = [upper_median([*self._past(c.peer), c.outlyingness]) for c in contributors]
+        unit = usual_spread(usual, self.f)
+        return outlying * unit * unit * (outlying if self.spread.is_unequal else 1.0)
 
     def _past(self, peer: PeerId) -> list[float]:
         """Return the outlyingness of the recent updates of a peer, without the next to be
@@ -448,24 +304,6 @@ class TrustTable:
         if standing is None:
             return []
         return standing.distances[1 - TRUST_ROUNDS :]
-
-    def _stands_out(self, contribution: Contribution | Rejection, bound: float) -> bool:
-        """Whether the outlyingness of an update exceeds ``bound``, and so does the geometric mean
-        of the recent updates of its peer.
-
-        Once a model fits its data, nearly all gradients are tiny. A batch with one wrong sample
-        gives a gradient ten or a hundred times as large. So an honest peer is far out in one round
-        and near in the next, and a Byzantine peer is far out in all. The influence of one update is
-        limited in both directions, so that a single one does not outweigh the others.
-        """
-        outlying = self.settings.outlying
-        if not contribution.outlyingness > bound:
-            return False
-        recent = (*self._past(contribution.peer), contribution.outlyingness)
-        # A product of quotients has the same bits on every machine, logarithms have not.
-        return (
-            math.prod([min(max(1.0 / outlying**3, far / bound), outlying) for far in recent]) > 1.0
-        )
 
     def _release(self, round_id: int) -> list[TrustTransition]:
         """Count down the rounds of quarantine and parole. After the last round, a peer moves from
@@ -488,7 +326,7 @@ class TrustTable:
                 changes.append(self._transition(peer, "cleared", round_id))
         return changes
 
-    def _is_trusted_again(self, standing: _Standing) -> bool:
+    def _is_trusted_again(self, standing: Standing) -> bool:
         """Whether good updates end a quarantine early. They do not if evidence against the peer as
         a server would quarantine it."""
         settings = self.settings
@@ -623,36 +461,17 @@ class TrustTable:
 
     def pack(self) -> tuple[Any, ...]:
         """Return the whole table as plain tuples, for a state transfer."""
-        rows = tuple(
-            [
-                (
-                    p,
-                    s.score,
-                    s.suspected,
-                    s.phase,
-                    s.rounds_left,
-                    s.recent,
-                    s.served,
-                    s.refused,
-                    s.twice,
-                    s.accusations,
-                    *([s.audited] if s.audited else []),
-                )
-                for p, s in sorted(self._standings.items())
-            ]
-        )
-        return rows, self._windows, self._unequal, self._since
+        rows = tuple([(peer, *s.pack()) for peer, s in sorted(self._standings.items())])
+        return (rows, *self.spread.pack())
 
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
         if the data is something else."""
-        if not isinstance(packed, tuple | list) or len(packed) != 4:
+        if not is_row(packed, 4) or not are_rows(packed[0]):
             raise ValueError("trust: expected rows and three counts")
-        rows, *counts = packed
-        if not _are_counts(counts) or max(counts) > ROUND_MAX:
-            raise ValueError("trust: counts of measurements must be non-negative integers")
-        self._standings = _standings_of(rows)
-        self._windows, self._unequal, self._since = counts
+        standings = dict([by_peer(row) for row in packed[0]])
+        self.spread.unpack(packed[1:])
+        self._standings = standings
         self._locked_ever = any(standing.phase != "normal" for standing in self._standings.values())
 
 
@@ -663,83 +482,3 @@ def _worse(known: Rejection | None, other: Rejection) -> Rejection:
         return other
     is_farther = known.reason == other.reason and other.outlyingness > known.outlyingness
     return other if is_farther else known
-
-
-def _singular(name: str) -> str:
-    return WORDS[name].replace("outliers", "an outlier").replace("were ", "was ")
-
-
-def _times(value: float) -> str:
-    return f"{value:.1f} times" if value < 1000 else "over 1000 times"
-
-
-def _standings_of(packed: Any) -> dict[PeerId, _Standing]:
-    if not isinstance(packed, tuple | list) or len(packed) > PEERS_MAX:
-        raise ValueError("trust: not a table of peers")
-    return dict([_standing_of(row) for row in packed])
-
-
-def _standing_of(row: Any) -> tuple[PeerId, _Standing]:
-    """Unpack the row of a peer."""
-    if not isinstance(row, tuple | list) or len(row) not in (10, 11):
-        raise ValueError("trust: expected a row of 10 or 11 fields")
-    whole = [*row, 0] if len(row) == 10 else row
-    peer, score, suspected, phase, rounds_left, recent, served, *counts = whole
-    refused, twice, accusations, audited = counts
-    if not _are_counts((peer, rounds_left, refused, twice, audited)):
-        raise ValueError("trust: peers and rounds must be non-negative integers")
-    for value in (score, served):
-        if (
-            not isinstance(value, int | float)
-            or not 0.0 <= value <= 1.0
-            or not isinstance(suspected, bool)
-        ):
-            raise ValueError(f"trust: invalid score {value!r}")
-    if phase not in ("normal", "quarantined", "parole"):
-        raise ValueError(f"trust: invalid phase {phase!r}")
-    return peer, _Standing(
-        float(score),
-        float(served),
-        suspected,
-        rounds_left,
-        phase,
-        _evidence_of(recent),
-        refused,
-        twice,
-        audited,
-        _accusations_of(accusations),
-    )
-
-
-def _evidence_of(packed: Any) -> tuple[Observed, ...]:
-    """Unpack the recent evidence of a peer."""
-    if not isinstance(packed, tuple | list) or len(packed) > TRUST_ROUNDS:
-        raise ValueError("trust: too many recent updates")
-    evidence = [item if isinstance(item, tuple | list) else ("", item) for item in packed]
-    for item in evidence:
-        if len(item) != 2 or item[0] not in ("", *WORDS):
-            raise ValueError("trust: evidence without a valid name")
-        if not isinstance(item[1], int | float) or not 0.0 <= item[1] <= FAR_MAX:
-            raise ValueError("trust: evidence without a valid number")
-    return tuple([(str(name), float(far)) if name else float(far) for name, far in evidence])
-
-
-def _are_counts(values: Iterable[Any]) -> bool:
-    return all(
-        isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values
-    )
-
-
-def _accusations_of(packed: Any) -> tuple[tuple[int, tuple[PeerId, ...]], ...]:
-    if not isinstance(packed, tuple | list) or len(packed) > ACCUSED_ROUNDS:
-        raise ValueError("trust: too many accusations")
-    for item in packed:
-        if (
-            not isinstance(item, tuple | list)
-            or len(item) != 2
-            or not isinstance(item[1], tuple | list)
-        ):
-            raise ValueError("trust: expected a round and its accusers")
-        if not _are_counts((item[0], *item[1])) or len(item[1]) > PEERS_MAX:
-            raise ValueError("trust: an accusation with an invalid round or peer")
-    return tuple([(at, tuple(by)) for at, by in packed])

@@ -1,0 +1,43 @@
+"""Rounds for which peers have accused one other peer. An accusation counts once more than f peers
+have made it for the same round: at least one of them is honest."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+from gossip.core.messages import PeerId
+from gossip.core.settings import ACCUSED_ROUNDS, PEERS_MAX
+
+from .unpacking import are_counts, are_rows, is_row
+
+AccusedRounds: TypeAlias = tuple[tuple[int, tuple[PeerId, ...]], ...]
+"""Rounds with their accusers, ascending; (): more than f peers have accused."""
+
+
+def is_news(accused: AccusedRounds, accuser: PeerId, round_id: int) -> bool:
+    """Whether an accusation is not stored, and may still count."""
+    known = dict(accused).get(round_id)
+    return known is None or (bool(known) and accuser not in known)
+
+
+def accuse(
+    accused: AccusedRounds, accuser: PeerId, round_id: int, oldest: int, f: int
+) -> tuple[AccusedRounds, bool]:
+    """Return the rounds from ``oldest`` on with a further accusation, and whether it counts now."""
+    rounds = {at: by for at, by in accused if at >= oldest}
+    by = tuple(sorted({*rounds.get(round_id, ()), accuser}))
+    enough = len(by) > f
+    rounds[round_id] = () if enough else by
+    # No Byzantine peer can displace accusations of several peers by its own.
+    kept = sorted(rounds.items(), key=lambda item: (not item[1], len(item[1]), item[0]))
+    return tuple(sorted(kept[-ACCUSED_ROUNDS:])), enough
+
+
+def unpack_accused(packed: Any) -> AccusedRounds:
+    """Return the rounds that another peer has packed. Raises ValueError for other data."""
+    if not are_rows(packed, 2, most=ACCUSED_ROUNDS):
+        raise ValueError("accusations: expected a few rounds, each with its accusers")
+    for at, by in packed:
+        if not (is_row(by) and len(by) <= PEERS_MAX and are_counts((at, *by))):
+            raise ValueError("accusations: a round or a peer is invalid")
+    return tuple([(at, tuple(by)) for at, by in packed])

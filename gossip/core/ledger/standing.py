@@ -1,0 +1,155 @@
+"""Evidence against one peer, its phase, and the reasons in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from gossip.core.messages import PeerId
+from gossip.core.settings import FAR_MAX, TRUST_ROUNDS
+
+from .accused_rounds import AccusedRounds, unpack_accused
+from .unpacking import are_counts, is_row, is_score
+
+NO_FAR = ("non_finite", "wrong_size")
+"""Reasons for rejection that have no outlyingness."""
+
+Observed: TypeAlias = float | tuple[str, float]
+"""Outlyingness of an update, with the name of the evidence against it if there is any."""
+
+# Evidence against an update, in words for "3 of the last 20 updates ...". Rejections for any other
+# reason are no evidence.
+WORDS = {
+    "outlying": "were outliers",
+    "non_finite": "were not finite",
+    "wrong_size": "had the wrong size",
+}
+
+
+@dataclass(slots=True)
+class Standing:
+    # the lower of the two is the trust in a peer
+    score: float = 1.0  # by its updates
+    served: float = 1.0  # by its results
+    suspected: bool = False
+    rounds_left: int = 0  # of the quarantine or the parole
+    phase: Literal["normal", "quarantined", "parole"] = "normal"
+    recent: tuple[Observed, ...] = ()  # oldest first
+    refused: int = 0  # results rejected by more than f peers since the last quarantine
+    twice: int = 0  # turns with two proven results since then
+    audited: int = 0  # convictions by audits since then
+    accused: AccusedRounds = ()  # rounds of its results that other peers have rejected
+
+    @property
+    def trust(self) -> float:
+        return min(self.score, self.served)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the peer is proven Byzantine."""
+        return bool(self.twice or self.audited)
+
+    @property
+    def evidence(self) -> list[tuple[str, float]]:
+        """Evidence of the recent updates, oldest first: the name of the evidence against an update
+        ("": none), and its outlyingness."""
+        return [item if isinstance(item, tuple) else ("", item) for item in self.recent]
+
+    @property
+    def distances(self) -> list[float]:
+        """Outlyingness of the recent updates, oldest first."""
+        return [far for name, far in self.evidence if name not in NO_FAR]
+
+    @property
+    def typical(self) -> float:
+        """Median outlyingness of those recent updates that were outliers; 0.0 without any."""
+        far = sorted([value for name, value in self.evidence if name == "outlying"])
+        return far[len(far) // 2] if far else 0.0
+
+    def record_update(self, name: str, far: float, memory: float) -> None:
+        """Record an update. ``name``: evidence against it, or ""."""
+        self.score = memory * self.score + (1.0 - memory) * (0.0 if name else 1.0)
+        # Two decimals: the tables of a thousand peers must fit in a message.
+        far = round(far, 2)
+        self.recent = (*self.recent[1 - TRUST_ROUNDS :], (name, far) if name else far)
+
+    def reasons(self, f: int) -> Iterator[str]:
+        """Yield the reasons of the score, the most frequent evidence against updates first."""
+        names, total = [name for name, _ in self.evidence], len(self.recent)
+        found = [name for name in WORDS if name in names]
+        for name in sorted(found, key=lambda name: (-names.count(name), name)):
+            words = (
+                f"{names.count(name)} of the last {total} updates {WORDS[name]}"
+                if total > 1
+                else f"the update {_singular(name)}"
+            )
+            far = f" ({_times(self.typical)} the median distance)" if name == "outlying" else ""
+            yield words + far
+        if self.refused:
+            results = f"{self.refused} of its results were"
+            results = results if self.refused > 1 else "a result of it was"
+            yield f"{results} rejected by more than {f} peers"
+        if self.twice:
+            yield f"it sent different results to different peers in {self.twice} of its turns"
+        if self.audited:
+            yield "its results for micro-batches differ from those of other members of its stage"
+
+    def pack(self) -> tuple[Any, ...]:
+        by_updates = self.score, self.suspected, self.phase, self.rounds_left, self.recent
+        by_results = self.served, self.refused, self.twice, self.accused
+        return (*by_updates, *by_results, *([self.audited] if self.audited else []))
+
+    @classmethod
+    def unpack(cls, packed: Any) -> Standing:
+        """Return the standing that ``pack`` has packed. Raises ValueError for other data."""
+        if not is_row(packed, 9, 10):
+            raise ValueError("trust: expected a row of 10 or 11 fields")
+        score, suspected, phase, rounds_left, recent, served, *counts = packed
+        refused, twice, accused, audited = (*counts, 0)[:4]
+        if not are_counts((rounds_left, refused, twice, audited)):
+            raise ValueError("trust: rounds must be non-negative integers")
+        if not (is_score(score) and is_score(served) and isinstance(suspected, bool)):
+            raise ValueError(f"trust: invalid scores {score!r} and {served!r}")
+        if phase not in ("normal", "quarantined", "parole"):
+            raise ValueError(f"trust: invalid phase {phase!r}")
+        return cls(
+            float(score),
+            float(served),
+            suspected,
+            rounds_left,
+            phase,
+            _evidence_of(recent),
+            refused,
+            twice,
+            audited,
+            unpack_accused(accused),
+        )
+
+
+def by_peer(packed: Any) -> tuple[PeerId, Standing]:
+    """Unpack the row of a peer: its id, then its standing. Raises ValueError for other data."""
+    if not is_row(packed) or not packed or not are_counts(packed[:1]):
+        raise ValueError("trust: a row begins with a peer")
+    return packed[0], Standing.unpack(packed[1:])
+
+
+def _singular(name: str) -> str:
+    return WORDS[name].replace("outliers", "an outlier").replace("were ", "was ")
+
+
+def _times(value: float) -> str:
+    return f"{value:.1f} times" if value < 1000 else "over 1000 times"
+
+
+def _evidence_of(packed: Any) -> tuple[Observed, ...]:
+    """Unpack the recent evidence of a peer."""
+    if not is_row(packed) or len(packed) > TRUST_ROUNDS:
+        raise ValueError("trust: too many recent updates")
+    evidence = [item if is_row(item) else ("", item) for item in packed]
+    for item in evidence:
+        if len(item) != 2 or item[0] not in ("", *WORDS):
+            raise ValueError("trust: evidence without a valid name")
+        if not isinstance(item[1], int | float) or not 0.0 <= item[1] <= FAR_MAX:
+            raise ValueError("trust: evidence without a valid number")
+    return tuple([(str(name), float(far)) if name else float(far) for name, far in evidence])
