@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 BURST = 50
 PER_S = 10.0
 TELL_EVERY_S = 1.0
-
-
-@dataclass(slots=True)
-class _Bucket:
-    left: float
-    at: float
-    held: int = 0
-    tell_at: float = 0.0
 
 
 class EventRateLimiter:
@@ -22,30 +12,24 @@ class EventRateLimiter:
     counts the others."""
 
     def __init__(self) -> None:
-        self._buckets: dict[tuple[str, int], _Bucket] = {}
-        self._flooded: set[tuple[str, int]] = set()
+        # by kind and peer: events that are allowed, and since when
+        self._left: dict[tuple[str, int], tuple[float, float]] = {}
+        # number of suppressed events, and when that is to be reported
+        self._held: dict[tuple[str, int], tuple[int, float]] = {}
 
     def lets(self, kind: str, whom: int, now: float) -> bool:
         """Whether the event may be written."""
-        bucket = self._buckets.setdefault((kind, whom), _Bucket(BURST, now))
-        bucket.left = min(float(BURST), bucket.left + (now - bucket.at) * PER_S)
-        bucket.at = now
-        if bucket.left >= 1:
-            bucket.left -= 1
-            return True
-        if not bucket.held:
-            bucket.tell_at = now + TELL_EVERY_S
-            self._flooded.add((kind, whom))
-        bucket.held += 1
-        return False
+        key = kind, whom
+        left, at = self._left.get(key, (BURST, now))
+        left = min(float(BURST), left + (now - at) * PER_S)
+        is_allowed = left >= 1
+        self._left[key] = left - is_allowed, now
+        if not is_allowed:
+            count, due = self._held.get(key, (0, now + TELL_EVERY_S))
+            self._held[key] = count + 1, due
+        return is_allowed
 
     def held(self, now: float, all_of_them: bool = False) -> list[tuple[str, int, int]]:
         """Return kind, peer and number of suppressed events with a due report."""
-        due = []
-        for key in sorted(self._flooded):
-            bucket = self._buckets[key]
-            if all_of_them or now >= bucket.tell_at:
-                due.append((*key, bucket.held))
-                bucket.held = 0
-                self._flooded.discard(key)
-        return due
+        due = sorted(key for key, (_, at) in self._held.items() if all_of_them or now >= at)
+        return [(*key, self._held.pop(key)[0]) for key in due]

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from trainer_fakes import pack_state
 
 from gossip.config import LostStage, PipelineConfig, RunConfig
+from gossip.core import events
 from gossip.run import checkpoints
 from gossip.training import NORMS, GradientNorms
 from gossip.training.state import plan_checkpoint
 from gossip_pipelines.planning import model_of, walk_without_data
 from gossip_pipelines.stages import TrainedLayer, between, counterparts
 from gossip_pipelines.stages.place import place_stage
-from gossip_pipelines.stages.rebuilding import MadeState, StageRebuilder
+from gossip_pipelines.stages.rebuilding import StageRebuilder
 
 CUTS = ((0, 1), (2, 3), (4, 5))  # the embedding and a block; two blocks; a block and the head
 
@@ -127,7 +128,7 @@ class Peer:
         run_dir: Path | None = None,
         beside: dict[int, memoryview] | None = None,
         is_last: bool = False,
-    ) -> MadeState:
+    ) -> events.StateRebuilt:
         run: Any = SimpleNamespace(
             config=RunConfig(peers=3, pipeline=self.plan, lost_stage=first),
             run_dir=run_dir,
@@ -135,7 +136,8 @@ class Peer:
             notify=self.said.append,
         )
         rebuilder = StageRebuilder(self.known, self.optimizer, run)
-        return rebuilder.make(8, beside or {}, is_last)
+        made, self.extra = rebuilder.make(8, beside or {}, is_last)
+        return made
 
     def save(self, folder: Path, step: int) -> None:
         place = checkpoints.stage_folder(folder, self.known.stage)
@@ -160,7 +162,7 @@ def test_it_goes_on_from_its_newest_checkpoint_that_is_not_ahead_of_the_others(
     fresh = Peer(1)
     made = fresh.make("checkpoint", tmp_path)
     assert (made.source, made.step, made.fresh) == ("checkpoint", 8, 0)
-    assert made.extra == {"kept": 8}
+    assert fresh.extra == {"kept": 8}
     for name, value in saved[8].model.state_dict().items():
         torch.testing.assert_close(fresh.model.state_dict()[name], value)
     assert fresh.optimizer.state_dict()["state"], "the optimizer goes on, too"
@@ -202,9 +204,9 @@ def test_its_layers_and_moments_are_the_mean_of_those_beside_by_their_norms() ->
         )
         torch.testing.assert_close(state["exp_avg"], mean)
         assert state["step"] == 1
-    assert made.extra is not None
-    assert made.extra["kept"] == 5
-    assert set(made.extra[NORMS]) == {"2", "3"}
+    assert lost.extra is not None
+    assert lost.extra["kept"] == 5
+    assert set(lost.extra[NORMS]) == {"2", "3"}
 
 
 def test_an_end_stage_copies_and_what_has_no_like_is_fresh() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from gossip.core import events
 from gossip.errors import ConfigError
 from gossip.run import Cut, checkpoints
 from gossip.training import (
@@ -81,19 +82,9 @@ class StageModel:
         return [names[id(each)] for group in groups for each in group["params"]]
 
 
-@dataclass(frozen=True, slots=True)
-class MadeState:
-    """Outcome of a rebuild, with the fields of ``StateRebuilt``.
-
-    Attributes:
-        extra: State of the parameters beside the optimizer, if there is any.
-    """
-
-    source: Literal["", "checkpoint", "neighbours", "fresh"]
-    step: int = 0
-    fresh: int = 0
-    needs: tuple[tuple[int, int], ...] = ()
-    extra: Mapping[str, Any] | None = None
+Made: TypeAlias = tuple[events.StateRebuilt, Mapping[str, Any] | None]
+"""Outcome of a rebuild, without the digest of the state; and the state of the parameters beside the
+optimizer, if there is any."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +99,7 @@ class StageRebuilder:
     optimizer: torch.optim.Optimizer
     run: PeerRun
 
-    def make(self, round_id: int, beside: Mapping[int, memoryview], is_last: bool) -> MadeState:
+    def make(self, round_id: int, beside: Mapping[int, memoryview], is_last: bool) -> Made:
         """Load a state before round ``round_id`` into the model and the optimizer, or return which
         states of other stages are needed.
 
@@ -125,15 +116,16 @@ class StageRebuilder:
             near = (self.stage.stage - 1, self.stage.stage + 1)
             useful = [at for at in near if any(n is not None for n in self.stage.counterparts(at))]
             if useful and not is_last:
-                return MadeState("", needs=tuple([(at, self.stage.nbytes(at)) for at in useful]))
-            made = self._from_neighbours(beside)
+                needs = tuple([(at, self.stage.nbytes(at)) for at in useful])
+                return events.StateRebuilt(round_id, "", needs=needs), None
+            made = self._from_neighbours(round_id, beside)
             if made is not None:
                 return made
-        return MadeState("fresh", fresh=len(self.stage.model))
+        return events.StateRebuilt(round_id, "fresh", fresh=len(self.stage.model)), None
 
     # --- from its checkpoint ----------------------------------------------------------------------
 
-    def _from_checkpoint(self, round_id: int) -> MadeState | None:
+    def _from_checkpoint(self, round_id: int) -> Made | None:
         """Load the newest intact checkpoint that is not ahead of the other stages; None if there is
         none."""
         try:
@@ -155,11 +147,11 @@ class StageRebuilder:
         except ConfigError as error:
             self.run.notify(f"no checkpoint of the stage can be used: {error}")
             return None
-        return MadeState("checkpoint", found.step, extra=extra)
+        return events.StateRebuilt(round_id, "checkpoint", found.step), extra
 
     # --- from its neighbours ----------------------------------------------------------------------
 
-    def _from_neighbours(self, beside: Mapping[int, memoryview]) -> MadeState | None:
+    def _from_neighbours(self, round_id: int, beside: Mapping[int, memoryview]) -> Made | None:
         """Load the means of the counterparts in other stages; None if no layer has one."""
         known: dict[int, TrainedLayer] = {}
         extra: dict[str, Any] = {}
@@ -187,7 +179,7 @@ class StageRebuilder:
         copy_settings(self.optimizer, groups)
         norms = {number: layer.norm for number, layer in made.items()}
         fresh = len(self.stage.model) - len(made)
-        return MadeState("neighbours", fresh=fresh, extra={**extra, NORMS: norms})
+        return events.StateRebuilt(round_id, "neighbours", fresh=fresh), {**extra, NORMS: norms}
 
     def _read(
         self, stage: int, packed: bytes

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, assert_never
 
 import torch
@@ -165,18 +166,15 @@ class StageStep(OwnStage):
     def _rebuild(self, message: control.RebuildCommand) -> None:
         beside, self._beside = self._beside, {}
         node, model = self._run.node, self._run.model
-        made = self._rebuilder.make(message.round_id, beside, message.is_last)
-        if made.extra is not None:
-            model.extra.load(dict(made.extra))
-        about = message.round_id, made.source, made.step
-        if not made.source:
-            node.link.queue(events.StateRebuilt(*about, needs=made.needs))
-            return
-        # Kept objects of the script, such as a scheduler, belong to that round.
-        restored_at = made.step if made.source == "checkpoint" else message.round_id
-        node.note_loaded(message.round_id, restored_at)
-        digest = model.plan_state().digest()
-        node.link.queue(events.StateRebuilt(*about, digest, made.fresh))
+        rebuilt, extra = self._rebuilder.make(message.round_id, beside, message.is_last)
+        if extra is not None:
+            model.extra.load(dict(extra))
+        if rebuilt.source:
+            # Kept objects of the script, such as a scheduler, belong to that round.
+            is_saved = rebuilt.source == "checkpoint"
+            node.note_loaded(message.round_id, rebuilt.step if is_saved else message.round_id)
+            rebuilt = replace(rebuilt, state=model.plan_state().digest())
+        node.link.queue(rebuilt)
 
     def recut(self, parts: Sequence[SavedStage]) -> Recut:
         return load_recut(self._placed, self.optimizer, parts, self._run.model.extra.check)
