@@ -20,7 +20,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -29,7 +28,6 @@ from gossip.core import Effect, Event, PeerId, events
 from gossip.errors import ConfigError, LocalError, RemoteError
 from gossip.ipc import Channel, ChannelClosed, messages as control
 from gossip.run import (
-    Announcement,
     Journal,
     NodeLife,
     RunProgress,
@@ -40,12 +38,11 @@ from gossip.run import (
 from gossip.transport import Arrival
 from gossip.vectors import WireFormat
 
+from .aggregation import Aggregation
 from .alarms import StallDetector, TimerHeap, piled_up
 from .comparison import ResultComparator
 from .freed_memory import keep_freed_memory
-from .identical import IdenticalUpdates
-from .influence import InfluenceWatch
-from .reducer import Reducer, ResultWriter, TrainerJudge
+from .seed_watch import SeedWatch
 from .spec import (
     CoreMaker,
     NodeSpec,
@@ -60,8 +57,7 @@ from .spec import (
     with_faults,
 )
 from .trainer_link import ForTrainer, Standing, TrainerLink, pid_behind
-from .usage import RuleClock, UsageMeter
-from .weighing import by_samples
+from .usage import UsageMeter
 from .worker import Worker
 
 __all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "main", "over_zeromq"]
@@ -110,21 +106,20 @@ class Node:
         stage = None if plan is None else plan.stage_of(spec.peer)
         self._journal = Journal(spec.peer, folder, status, stage)
         self._folder = folder
-        self._announcement: Announcement | None = None
+        self._seeds: SeedWatch | None = None
         self._alarms = TimerHeap()
         self._inbox: deque[Event] = deque()
         self._linked: set[PeerId] = set()
         self._halt: events.Halt | None = None
         self._owes_sends_done = False  # the core waits for ``SendsDone``
         self._stop_asked, self._stop_at = "", 0.0
-        self._stopped_alone = self._told_of_later_life = False
+        self._stopped_alone = False
         self._trainer_gone = False
         self._lost_deadline = 0.0
         self._round = -1
         self._opened = self._hurried = False
         self._awake_s = 0.0
         self._pidfd = -1
-        self._rule_clock = RuleClock()
 
     def stop(self, reason: str, grace_s: float = 0.0) -> None:
         """Request that the node leaves, unless its trainer closes the channel within ``grace_s``.
@@ -165,7 +160,7 @@ class Node:
         return folder
 
     def _open(self, folder: SeedFolder | None) -> None:
-        spec, config, self._seed_folder = self.spec, self.spec.config, folder
+        spec, config = self.spec, self.spec.config
         rule = aggregators.load(config.aggregator)
         topology = topologies.load(config.weighted_topology)
         settings = config.settings()
@@ -179,7 +174,6 @@ class Node:
             cross_shard=cross_shard,
             had_round=self._begun.had_round(),
         )
-        self._rule = rule
         make_transport, make_core = with_faults(
             spec,
             self._journal,
@@ -197,20 +191,16 @@ class Node:
         self._settings = settings = dataclasses.replace(settings, membership=membership)
         self.core = make_core(spec, settings, topology, own_control, own_bulk)
         self._comparison = ResultComparator(self._worker, self._inbox.append)
-        self._identical = IdenticalUpdates()
-        self._influence = InfluenceWatch()
-        # in gossip rounds a result is not sent
-        results = (
-            ResultWriter(lambda *shard: self.trainer.room(*shard), self._wire)
-            if topology.rolling
-            else ResultWriter()
-        )
-        self._reducer = Reducer(
+        self._aggregation = Aggregation(
             rule,
             self._worker,
-            self._inbox.append,
-            centered=not topology.rolling,
-            results=results,
+            self._journal,
+            rolling=topology.rolling,
+            weighted=config.pipeline is not None,
+            emit=self._inbox.append,
+            room=lambda *shard: self.trainer.room(*shard),
+            wire=self._wire,
+            ask=self._ask,
         )
         self.trainer = TrainerLink(
             self._channel,
@@ -218,22 +208,16 @@ class Node:
             self._journal,
             emit=self._inbox.append,
             prepared=self._prepare,
-            judged=lambda said: self._judge.judged(said),
+            judged=self._aggregation.judge.judged,
             in_flight=self.transport.in_flight,
             share=functools.partial(
-                self.transport.share, updates_stay=topology.rolling and self._reducer.only_adds_up
+                self.transport.share,
+                updates_stay=topology.rolling and self._aggregation.only_adds_up,
             ),
             wire_of=wire_of(config, spec.peer),
             mixes=not topology.rolling,
             sketch_seed=settings.seed,
             standing=Standing(spec.peer, config.peers, config.peers, spec.peer),
-        )
-        self._judge = TrainerJudge(
-            self._ask,
-            self._worker,
-            self._inbox.append,
-            self._reducer.reduce,
-            ResultWriter(wire=self._wire) if topology.rolling else ResultWriter(),
         )
         trainer_pid = pid_behind(self._channel)
         if trainer_pid != os.getpid():
@@ -241,14 +225,9 @@ class Node:
             self._awake_s = AWAKE_S if config.peers_max <= len(os.sched_getaffinity(0)) else 0.0
         self._listen_to(self._worker.fd, self._channel.fileno(), self._pidfd)
         if folder is not None:
-            key = "" if spec.keys is None else spec.keys.pair.public
-            announce = functools.partial(
-                folder.announce, own_control, own_bulk, spec.incarnation, key
+            self._seeds = SeedWatch(
+                folder, spec, self._journal, (own_control, own_bulk), time.monotonic()
             )
-            self._announcement = Announcement(
-                folder.path, announce, self._journal.event, self._journal.troubles
-            )
-            self._announcement.attempt(time.monotonic())
         addresses = {"control": own_control, "bulk": own_bulk}
         self._journal.event(
             "started",
@@ -324,7 +303,7 @@ class Node:
         if self._opened:
             self._usage.close()
             self.transport.close()
-            self._judge.close()
+            self._aggregation.close()
             self.trainer.close()
         self._channel.close()
         if self._pidfd >= 0:
@@ -471,9 +450,9 @@ class Node:
                 self.transport.disconnect(peer)
                 self._linked.discard(peer)
             case events.Aggregate():
-                self._aggregate(effect)
+                self._aggregation.aggregate(effect)
             case events.Committed():
-                self._committed(effect)
+                self._aggregation.record_commit(effect)
             case events.Report():
                 self._report(effect)
             case events.Halt():
@@ -483,45 +462,16 @@ class Node:
 
     def _hand_to_trainer(self, effect: ForTrainer) -> None:
         if isinstance(effect, events.Restore):
-            self._judge.forget()
+            self._aggregation.judge.forget()
         if not self._trainer_gone:
             self.trainer.queue(effect)
 
-    def _aggregate(self, effect: events.Aggregate) -> None:
-        if self.spec.config.pipeline is not None:
-            effect = by_samples(effect)
-        # The rows of a mix are parameters, which are equal at the start.
-        if not effect.mix and (identical := self._identical.find_identical(effect.rows)):
-            self._journal.event("identical_updates", round=effect.round_id, peers=identical)
-        if effect.step in ("whole", "measure"):
-            self._rule_clock.asked(effect.round_id, effect.shard)
-        if not effect.rows:
-            self._inbox.append(events.Aggregated(effect.ticket, None, reason=events.NO_ROWS))
-        elif self._rule.needs_trainer:
-            self._judge.reduce(effect)
-        else:
-            self._reducer.reduce(effect)
-
-    def _committed(self, effect: events.Committed) -> None:
-        commit = effect.commit
-        rule_s = (
-            self._rule_clock.rule_time_s(commit.round_id, commit.shard) if effect.made else None
-        )
-        self._journal.commit(effect, rule_s)
-        for peer, share in self._influence.observe_commit(commit):
-            self._journal.event("low_influence", subject=peer, round=commit.round_id, share=share)
-
     def _prepare(self, trainer: events.Prepared) -> None:
-        """Prepare the judge and the rule, and then deliver ``Prepared`` to the core."""
-        self._judge.prepare(self.trainer.shard_elements)
-
-        def ready(how: dict[str, Any]) -> None:
-            if how:
-                self._journal.event("kernels", **how)
-            self._inbox.append(trainer)
-
+        """Prepare the aggregations, and then deliver ``Prepared`` to the core."""
         peers = self.spec.config.peers_alike(self.spec.peer)
-        self._reducer.prepare(peers, max(self.trainer.shard_elements), ready)
+        self._aggregation.prepare(
+            peers, self.trainer.shard_elements, lambda: self._inbox.append(trainer)
+        )
 
     def _ask(self, question: control.JudgeCommand, fd: int | None) -> None:
         if not self._trainer_gone:
@@ -548,23 +498,12 @@ class Node:
             progress = self.trainer.progress()
             if progress is not None and not self._trainer_gone:
                 self._handle(progress, now)
-            if self._seed_folder is not None:
-                self._check_later_life(self._seed_folder)
-        if self._announcement is not None:
-            self._announcement.tick(now)
-        if self._seed_folder is not None:
-            for seed in self._seed_folder.poll_seeds(
-                now, len(self._linked) >= len(self._settings.peers) - 1
-            ):
-                if seed.ended:
-                    self._handle(events.PeerEnded(seed.peer), now)
-                    continue
-                if seed.coming:
-                    self._handle(events.PeerExpected(seed.peer), now)
-                    continue
-                self._handle(
-                    events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation), now
-                )
+            if self._seeds is not None:
+                self._seeds.check_later_life()
+        if self._seeds is not None:
+            all_linked = len(self._linked) >= len(self._settings.peers) - 1
+            for news in self._seeds.poll(now, all_linked=all_linked):
+                self._handle(news, now)
         self._write_what_is_due(now)
         if self._lost_deadline and now >= self._lost_deadline and self._halt is None:
             self._halt = events.Halt("the trainer is gone", 1)
@@ -576,21 +515,6 @@ class Node:
         if self._usage.due(now):
             self._report_usage()
         self._journal.flush_due(now)
-
-    def _check_later_life(self, folder: SeedFolder) -> None:
-        """Report a later incarnation of this peer, which replaces this one on the other peers."""
-        later = None if self._told_of_later_life else folder.later_life(self.spec.incarnation)
-        if later is None:
-            return
-        self._told_of_later_life = True
-        peer = self.spec.peer
-        self._journal.event(
-            "notice",
-            message=f"peer {peer} was started once more, as incarnation {later}, while this one of "
-            f"incarnation {self.spec.incarnation} runs: the others accept only the later one",
-            hint="end this one; if both were meant, give each a number of its own",
-            about=None,
-        )
 
 
 def main() -> int:

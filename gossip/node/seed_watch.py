@@ -1,0 +1,65 @@
+"""Addresses of peers in the run's folder, as events for the core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from gossip.core import Event, events
+from gossip.run import Announcement, Journal, SeedFolder
+
+from .spec import NodeSpec
+
+
+class SeedWatch:
+    """Announces the addresses of a peer in the folder, and reads those of the others.
+
+    Args:
+        addresses: Those of this peer, of its control lane and its bulk lane.
+        now: In seconds; the first announcement is attempted at once.
+    """
+
+    def __init__(
+        self,
+        folder: SeedFolder,
+        spec: NodeSpec,
+        journal: Journal,
+        addresses: tuple[str, str],
+        now: float,
+    ) -> None:
+        self._folder, self._spec, self._journal = folder, spec, journal
+        self._reported_later_life = False
+        key = "" if spec.keys is None else spec.keys.pair.public
+        announce = partial(folder.announce, *addresses, spec.incarnation, key)
+        self._announcement = Announcement(folder.path, announce, journal.event, journal.troubles)
+        self._announcement.attempt(now)
+
+    def poll(self, now: float, *, all_linked: bool) -> Iterator[Event]:
+        """Repeat the announcement if it is due, and yield the news about other peers.
+
+        Args:
+            all_linked: Whether every peer has a link, so that the folder is read less often.
+        """
+        self._announcement.tick(now)
+        for seed in self._folder.poll_seeds(now, all_linked):
+            if seed.ended:
+                yield events.PeerEnded(seed.peer)
+            elif seed.coming:
+                yield events.PeerExpected(seed.peer)
+            else:
+                yield events.AddressLearned(seed.peer, seed.control, seed.bulk, seed.incarnation)
+
+    def check_later_life(self) -> None:
+        """Report a later incarnation of this peer, which replaces this one on the other peers."""
+        own = self._spec.incarnation
+        later = None if self._reported_later_life else self._folder.later_life(own)
+        if later is None:
+            return
+        self._reported_later_life = True
+        self._journal.event(
+            "notice",
+            message=f"peer {self._spec.peer} was started once more, as incarnation {later}, while "
+            f"this one of incarnation {own} runs: the others accept only the later one",
+            hint="end this one; if both were meant, give each a number of its own",
+            about=None,
+        )
