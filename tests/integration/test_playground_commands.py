@@ -226,22 +226,6 @@ def test_rounds_without_a_step_are_counted_on_stderr(topology: str, here: Path) 
     assert "warning" not in invoke(*words).stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "warned"),
-    [("ring", True), ("ring --engine exact", False), ("rolling", False)],
-)
-def test_slow_peers_of_the_fast_engine_come_with_a_warning(words: str, warned: bool) -> None:
-    play = ("play", "--peers", "3", "--rounds", "2", "--faults", "slow:1*3", "--topology")
-    done = invoke(*play, *words.split())
-    assert ("warning: with slow peers in gossip rounds" in done.stderr) is warned
-
-
-def test_a_sweep_with_slow_peers_comes_with_a_warning(here: Path) -> None:
-    fields = 'peers = 3\ntopology = "ring"\nfaults = ["slow:1*3"]\n'
-    (here / "slow.toml").write_text(f"rounds = 1\n[world]\n{fields}")
-    assert "warning: with slow peers" in invoke("sweep", "slow.toml", "--show").stderr
-
-
 def test_rows_as_parquet_need_a_package_and_say_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "find_spec", lambda name: None)
     done = CliRunner().invoke(app, [*PLAY, "--parquet", "rows.parquet"])

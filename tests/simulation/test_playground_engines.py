@@ -3,11 +3,13 @@ nearly the same accuracy and time with faults."""
 
 from __future__ import annotations
 
+from itertools import islice
 from statistics import mean
 
 import pytest
 
 from gossip_lab.playground import World
+from gossip_lab.playground.world import EngineName, engine_of
 
 FLIPPED, ASLEEP = "sign_flip:5*10", "sleeper:5*4"
 
@@ -56,3 +58,25 @@ def test_with_faults_both_engines_learn_as_much_in_the_same_time(topology: str, 
     seconds = [mean(state.virtual_s for state in states) for states in (exact, fast)]
     assert accuracies[1] == pytest.approx(accuracies[0], abs=0.01)
     assert seconds[1] == pytest.approx(seconds[0], rel=0.1)
+
+
+@pytest.mark.parametrize(("topology", "factor"), [("ring", 20), ("full", 12), ("random-k", 20)])
+def test_a_slow_peer_waits_and_skips_rounds_as_in_the_core(topology: str, factor: int) -> None:
+    world = World(
+        peers=6,
+        topology=topology,
+        compute="constant:50ms",
+        model="linear",
+        faults=(f"slow:0*{factor}",),
+    )
+
+    def play(engine: EngineName) -> tuple[list[int], float]:
+        """Return the rounds in which the slow peer makes a step, and the time of all rounds."""
+        moments = islice(engine_of(engine, world.build()).moments(), 40)
+        found = [(each.parameters[0].tolist(), each.virtual_s) for each in moments]
+        return [at for at in range(1, 40) if found[at][0] != found[at - 1][0]], found[-1][1]
+
+    (steps, seconds), (fast_steps, fast_seconds) = play("exact"), play("fast")
+    assert 3 < len(steps) < 15
+    assert fast_steps == steps
+    assert fast_seconds == pytest.approx(seconds, rel=0.01)

@@ -118,8 +118,6 @@ def play(
         raise typer.Exit(0 if compared.first_difference is None else 1)
     files = _files(csv, parquet, into)
     with _errors_of_files(described):
-        parts = described.build()
-        _warn_of_slow_peers([described])
         run, stopped = _play(described, rounds, every)
     for file in files:
         write_rows(file, Row._fields, run.rows)
@@ -128,7 +126,7 @@ def play(
 
         write_page(into / "world.toml", described.to_toml())
         if _has_template_engine():
-            page = page_of_run(described, run, parts.task)
+            page = page_of_run(described, run, described.build().task)
             write_page(into / "report.html", page)
     if as_json:
         print(json.dumps(_as_data(described, rounds, run, stopped)))
@@ -136,20 +134,6 @@ def play(
         print_lines(_table(run))
     if stopped:
         raise typer.Exit(130)
-
-
-def _warn_of_slow_peers(worlds: Sequence[World]) -> None:
-    """Warn if one of the worlds has slow peers in gossip rounds of the fast engine."""
-    from gossip import topologies
-
-    for world in worlds:
-        slow = any(word.strip().startswith("slow:") for word in world.faults)
-        if world.engine == "fast" and slow and not topologies.load(world.topology).rolling:
-            print_note(
-                "warning: with slow peers in gossip rounds the fast engine may be off by much more "
-                "than chance; compare it by gossip play --check, or play it with engine exact"
-            )
-            return
 
 
 def _files(csv: Path | None, parquet: Path | None, into: Path | None) -> list[Path]:
@@ -324,7 +308,6 @@ def sweep(
 
     cells = Grid.from_toml(grid)
     files = _files(csv, parquet, into)
-    _warn_of_slow_peers([cell.world for cell in cells.cells])
     settings = SweepSettings(into, jobs, asha or "")
     found = read_sweep(cells, settings) if show else run_grid(cells, settings, engine)
     for file in files:

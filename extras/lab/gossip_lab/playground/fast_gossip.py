@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
-
-from gossip.core import STASH_ROUNDS
-from gossip.errors import ConfigError
-from gossip.topologies import Roster
 
 from .attacking import Attackers, Kind
 from .consensus import MixingStrength
-from .counters import draw_uniform
-from .fast_rolling import APPLY_S, CHUNK, RULE_S, are_finite
-from .graces import Graces
+from .fast_rolling import CHUNK, are_finite
 from .judging import Judges, Neighbourhoods
 from .moments import Moment
 from .parts import Parts
-from .presence import Peers, Presence, Times
+from .presence import Peers, Times
 from .pushing import LatePushes, Pushes, VectorRows
+from .schedule import Schedule
 
 OWN_SHARE = 0.5
 """Share of the own model difference in what a peer applies, as in ``GossipRounds``."""
-PACES_KEPT = 8
-"""Rounds from which the usual duration of a round is taken."""
 
 
 class GossipWorld:
@@ -45,14 +35,10 @@ class GossipWorld:
         # the last aggregate of each peer; NaN before the first
         remembers = "previous" in parts.rule.needs
         self._previous = torch.full((n, d), torch.nan) if remembers else None
-        self._presence = Presence(parts)
         self._attackers = Attackers(parts)
-        self._graces = Graces(settings)
         self._mixing = MixingStrength(settings)
         self._judges = Judges(parts)
-        self._ready_s = np.zeros(n)  # when each peer can begin its next round
-        self._behind = np.zeros(n, bool)
-        self._paces: deque[float] = deque(maxlen=PACES_KEPT)
+        self._schedule = Schedule(parts, self._judges.are_locked)
         most = settings.gossip.staleness_max
         self._late: dict[Kind, LatePushes] = {
             "gradient": LatePushes(n, most),
@@ -63,34 +49,24 @@ class GossipWorld:
         self._honest = np.ones(n, bool)
         self._honest[sorted(parts.mishaps.byzantine)] = False
 
-    @property
-    def _mixes(self) -> bool:
-        every = self._settings.gossip.mix_every
-        return self._round_id % every == every - 1
-
-    @property
-    def _usual_s(self) -> float:
-        """Usual duration of a round, in seconds; 0 while it is unknown."""
-        return float(np.median(self._paces)) if self._paces else 0.0
-
     def play_round(self) -> Moment:
         """Play one round of all peers that take part in it.
 
         Raises: ConfigError: All peers have crashed.
         """
-        self._return_peers()
-        finish_s = self._compute_times()
-        peers = np.flatnonzero(np.isfinite(finish_s))
+        times = self._schedule.next_round()
+        peers, self._now_s = times.peers, times.end_s
+        self._bytes += times.nbytes
+        self._judges.begin(self._round_id, times.roster)
+        self._restore(times.lost, peers)
         self._compute_updates(peers)
-        pushes = self._send(finish_s)
-        close_s = self._close_s(pushes, finish_s)
-        lost = self._finish(peers, pushes, close_s)
+        lost = self._finish(peers, times.pushes, times.close_s)
         if (policy := self._parts.moves) is not None and policy.is_due(self._round_id):
             updates = self._sent.own[_rows_at(peers)]
             self._task, nbytes = self._task.swap_samples(policy, peers, updates, self._round_id)
             self._bytes += nbytes
-        self._end_round(close_s)
-        present = self._presence.present
+        self._round_id += 1
+        present = self._schedule.presence.present
         return Moment(
             self._round_id,
             self._now_s,
@@ -102,51 +78,15 @@ class GossipWorld:
             lost,
         )
 
-    # --- who takes part ---------------------------------------------------------------------------
-
-    def _return_peers(self) -> None:
-        """Let peers take part again. One that has started again adopts the state of another.
-
-        Raises: ConfigError: All peers have crashed.
-        """
-        presence, before = self._presence, self._presence.runs.copy()
-        if not before.any():
-            if (back_s := presence.next_return_s()) == np.inf:
-                raise ConfigError(
-                    f"no peer is left for round {self._round_id}", "let fewer peers crash"
-                )
-            self._now_s = back_s
-        lost = presence.return_peers(self._now_s)
-        # A peer that returns is some rounds behind: one that hung as many as it may be, another
-        # begins in the round of the state that it adopts.
-        behind = np.full(len(before), STASH_ROUNDS - 1)
-        behind[lost] = 1
-        back = presence.runs & ~before
-        self._ready_s[back] = self._now_s + behind[back] * self._usual_s
-        self._graces.reset(lost)
-        donors = np.flatnonzero(before)
-        for peer in lost.tolist():
+    def _restore(self, lost: list[int], peers: Peers) -> None:
+        """Let peers that have started again adopt the state of another one."""
+        donors = np.setdiff1d(peers, lost)
+        for peer in lost:
             own, memory = self._here.own, self._memory
             own[peer] = own[donors[0]] if len(donors) else self._task.cohort.initial
             if memory is not None:
                 memory[peer] = memory[donors[0]] if len(donors) else 0.0
             self._judges.forget(peer)
-
-    def _compute_times(self) -> Times:
-        """Return when each peer has its update of the round; infinity: it does not take part.
-
-        A peer that is too far behind the others skips rounds until they have come to where it is.
-        """
-        n, runs = self._parts.peers, self._presence.runs
-        known = len(self._paces) == PACES_KEPT
-        usual_s = self._usual_s if known else np.inf
-        ahead_s = self._ready_s - self._now_s
-        self._behind = runs & (ahead_s > np.where(self._behind, 1, STASH_ROUNDS) * usual_s)
-        begin_s = np.where(runs & ~self._behind, self._ready_s, np.inf)
-        compute_s = self._parts.compute.seconds(np.arange(n), self._round_id)
-        finish_s = begin_s + compute_s * self._presence.slowness(self._now_s)
-        self._presence.strike(self._round_id, begin_s, finish_s)
-        return np.where(self._presence.runs, finish_s, np.inf)
 
     # --- pushes -----------------------------------------------------------------------------------
 
@@ -158,48 +98,6 @@ class GossipWorld:
             some = peers[begin : begin + CHUNK]
             at = _rows_at(some)
             own[at] = self._task.compute_updates(here[at], some, self._round_id, flipped[some])
-
-    def _send(self, finish_s: Times) -> Pushes:
-        """Return all pushes of the round, ascending by receiver and sender."""
-        settings, links = self._settings, self._parts.links
-        presence, n = self._presence, self._parts.peers
-        members = np.flatnonzero(presence.runs | (presence.dead_s > self._now_s))
-        roster = Roster(tuple(members.tolist()), settings.lineage)
-        self._judges.begin(self._round_id, roster.peers)
-        plan = self._parts.topology(roster, self._round_id, settings.seed).pushes or {}
-        degrees = np.fromiter(map(len, plan.values()), np.int64, len(plan))
-        senders = np.repeat(np.fromiter(plan, np.int64, len(plan)), degrees)
-        receivers = np.fromiter(chain.from_iterable(plan.values()), np.int64, len(senders))
-        order = np.argsort(receivers * n + senders)
-        senders, receivers = senders[order], receivers[order]
-        drawn = draw_uniform("push", settings.seed, senders, receivers, self._round_id)
-        travel_s = links.delay_s[0] + (links.delay_s[1] - links.delay_s[0]) * drawn
-        nbytes = (1 + self._mixes) * 4 * self._task.cohort.d
-        transfers_s = [
-            links.transfer_s(nbytes, count) for count in range(int(degrees.max(initial=0)) + 1)
-        ]
-        travel_s += np.array(transfers_s)[np.bincount(senders, minlength=n)[senders]]
-        is_sent = presence.noticed_s[receivers] > finish_s[senders]
-        is_sent &= np.isfinite(finish_s[senders])
-        self._bytes += int(is_sent.sum()) * nbytes
-        arrives_s = np.where(is_sent, finish_s[senders] + travel_s, np.inf)
-        own_s = finish_s[receivers]
-        lags_s = np.where(np.isfinite(own_s), arrives_s - np.nan_to_num(own_s), 0.0)
-        return Pushes(senders, receivers, arrives_s, np.maximum(lags_s, 0.0), senders)
-
-    def _close_s(self, pushes: Pushes, finish_s: Times) -> Times:
-        """Return when each peer closes the round, and record the lags of its pushes."""
-        active = np.isfinite(finish_s)
-        awaited = ~self._judges.are_locked(pushes.receivers, pushes.senders)
-        over_s = np.minimum(pushes.arrives_s, self._presence.noticed_s[pushes.senders])
-        last_s = finish_s.copy()
-        np.maximum.at(last_s, pushes.receivers[awaited], over_s[awaited])
-        # The grace follows from the lags of the pushes that come before the own update, too.
-        early = pushes.come_by(finish_s)
-        self._observe(pushes, early)
-        close_s = np.where(active, np.minimum(last_s, finish_s + self._graces.grace_s()), np.inf)
-        self._observe(pushes, pushes.come_by(close_s) & ~early)
-        return close_s
 
     def _falsify(self, peers: Peers, pushes: Pushes) -> tuple[Pushes, Peers]:
         """Replace what attackers send. Return the pushes, and the row of the true update of each
@@ -232,11 +130,7 @@ class GossipWorld:
     ) -> Neighbourhoods:
         """Return the vectors that each peer uses in this round: its own one, and the newest that
         has come from each sender."""
-        runs = self._presence.runs[pushes.receivers]
-        used = self._late[kind].collect(self._round_id, pushes.choose(runs), vectors, close_s)
-        if kind == "gradient":
-            for late in used[1:]:
-                self._graces.observe(late.receivers, late.lags_s)
+        used = self._late[kind].collect(self._round_id, pushes, vectors, close_s)
         n, peers = self._parts.peers, np.flatnonzero(np.isfinite(close_s))
         receivers = np.concatenate([peers, *[each.receivers for each in used]])
         senders = np.concatenate([peers, *[each.senders for each in used]])
@@ -246,15 +140,13 @@ class GossipWorld:
         starts = np.concatenate([[0], counts.cumsum()])
         return Neighbourhoods(peers, starts, senders[order], rows[order])
 
-    def _observe(self, pushes: Pushes, chosen: NDArray[np.bool_]) -> None:
-        self._graces.observe(pushes.receivers[chosen], pushes.lags_s[chosen])
-
     # --- results ----------------------------------------------------------------------------------
 
     def _finish(self, peers: Peers, pushes: Pushes, close_s: Times) -> bool:
         """Apply the round on all peers that take part. Return whether one of them made no step."""
         pushes, own_rows = self._falsify(peers, pushes)
-        moves = self._mix(peers, pushes, close_s) if self._mixes else None
+        mixes = self._schedule.mixes(self._round_id)
+        moves = self._mix(peers, pushes, close_s) if mixes else None
         near = self._collect("gradient", self._sent, own_rows, pushes, close_s)
         vectors, here = self._sent.every, self._here.own
         broken = ~are_finite(vectors)[near.rows] & ~near.are_own
@@ -314,19 +206,6 @@ class GossipWorld:
         sent = vectors[sent_rows] if len(liars) else here.own
         self._mixing.measure(sent, near.peers[near.owners[others]], near.members[others])
         return moves.mul_(self._mixing.scales(near.counts - 1, near.peers)[:, None])
-
-    # --- the end of a round -----------------------------------------------------------------------
-
-    def _end_round(self, close_s: Times) -> None:
-        runs, active = self._presence.runs, np.isfinite(close_s)
-        applied_s = np.where(active, close_s + RULE_S, self._ready_s)
-        self._ready_s = np.where(active, applied_s + APPLY_S, self._ready_s)
-        times = np.sort(applied_s[runs])
-        if len(times):
-            now_s = float(times[(len(times) - 1) // 2])
-            self._paces.append(now_s - self._now_s)
-            self._now_s = now_s
-        self._round_id += 1
 
 
 def _rows_at(peers: Peers) -> slice | Peers:

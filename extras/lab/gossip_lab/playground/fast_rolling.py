@@ -88,7 +88,7 @@ class RollingWorld:
         begin_s = np.where(member & presence.runs, self._ready_s, np.inf)
         compute_s = self._parts.compute.seconds(np.arange(n), self._round_id)
         finish_s = begin_s + compute_s * presence.slowness(self._now_s)
-        presence.strike(self._round_id, begin_s, finish_s)
+        presence.strike(np.full(n, self._round_id), begin_s, finish_s)
         server, serves_s = self._find_server(self._serving_order())
         travel_s = self._draw_delays("up") + self._parts.links.transfer_s(self._nbytes)
         travel_s[server] = 0.0

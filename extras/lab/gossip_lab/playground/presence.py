@@ -83,11 +83,12 @@ class Presence:
         """Return when the next absent peer is back; infinity if none will be."""
         return float(self._back_s.min(initial=np.inf))
 
-    def strike(self, round_id: int, begin_s: Times, finish_s: Times) -> None:
-        """Carry out the faults that are due in a round. A peer that they stop no longer runs; a
-        short hang delays its update instead.
+    def strike(self, rounds: Peers, begin_s: Times, finish_s: Times) -> None:
+        """Carry out the faults that are due. A peer that they stop no longer runs; a short hang
+        delays its update instead.
 
         Args:
+            rounds: ``(n,)``: the round of each peer.
             begin_s: ``(n,)``: when each peer begins the round; infinity if it does not.
             finish_s: ``(n,)``: when it would have its update; changed by a short hang.
         """
@@ -96,7 +97,7 @@ class Presence:
             assert peer != "server", "read_mishaps refuses it"
             if not self.runs[peer] or begin_s[peer] == np.inf:
                 continue
-            if fault.round is not None and fault.round <= round_id:
+            if fault.round is not None and fault.round <= rounds[peer]:
                 at_s = float(begin_s[peer])
             elif fault.at_s is not None and fault.at_s <= finish_s[peer]:
                 at_s = max(fault.at_s, float(begin_s[peer]))

@@ -19,15 +19,28 @@ class Pushes:
     Attributes:
         senders, receivers: ``(e,)``.
         arrives_s: ``(e,)``: when each arrives.
-        lags_s: ``(e,)``: how long after the receiver's own update of the round.
         rows: ``(e,)``: the row of each in the matrix of vectors.
     """
 
     senders: Peers
     receivers: Peers
     arrives_s: Times
-    lags_s: Times
     rows: Peers
+
+    @classmethod
+    def none(cls) -> Pushes:
+        """Return no pushes."""
+        none = np.zeros(0, np.int64)
+        return cls(none, none, np.zeros(0), none)
+
+    def join(self, other: Pushes) -> Pushes:
+        """Return these pushes and those of ``other``."""
+        return Pushes(
+            np.concatenate([self.senders, other.senders]),
+            np.concatenate([self.receivers, other.receivers]),
+            np.concatenate([self.arrives_s, other.arrives_s]),
+            np.concatenate([self.rows, other.rows]),
+        )
 
     def come_by(self, close_s: Times) -> NDArray[np.bool_]:
         """Return whether each comes before its receiver closes, ``(e,)``. ``close_s``: ``(n,)``,
@@ -35,13 +48,12 @@ class Pushes:
         closes_s = close_s[self.receivers]
         return np.isfinite(closes_s) & (self.arrives_s <= closes_s)
 
-    def choose(self, chosen: NDArray[np.bool_]) -> Pushes:
-        """Return some of the pushes."""
+    def choose(self, chosen: NDArray[np.bool_] | Peers) -> Pushes:
+        """Return some of the pushes, in this order."""
         return Pushes(
             self.senders[chosen],
             self.receivers[chosen],
             self.arrives_s[chosen],
-            self.lags_s[chosen],
             self.rows[chosen],
         )
 

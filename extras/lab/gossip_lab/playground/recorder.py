@@ -52,6 +52,7 @@ class Recorder(Observer):
         self._records: defaultdict[int, RoundRecord] = defaultdict(RoundRecord)
         self._next: dict[PeerId, int] = {}  # the next round of each peer that takes part
         self._last: list[ModelState] = []
+        self._latest: dict[PeerId, ModelState] = {}
         self._nbytes = self._updates = 0
         self._replicas: dict[int, ModelState] = {}
 
@@ -87,11 +88,14 @@ class Recorder(Observer):
         if self._rolling:
             self._compare(peer, state, stop - 1)
         locked = self._locked_by(peer)
-        # A peer that skips rounds takes part in them, and one that returns in none before.
+        # A peer that skips rounds takes part in them, and one that returns in none before. In
+        # gossip rounds its state stays as it was.
+        before = state if self._rolling else self._latest.get(peer, state)
         for round_id in range(max(self.round_id, self._next.get(peer, stop - 1)), stop):
             record = self._records[round_id]
-            record.states[peer], record.locked[peer] = state, locked
-            record.reached_s[peer] = self.swarm.now
+            record.states[peer] = state if round_id == stop - 1 else before
+            record.locked[peer], record.reached_s[peer] = locked, self.swarm.now
+        self._latest[peer] = state
         if isinstance(effect, events.Apply) and effect.round_id >= self.round_id:
             record = self._records[effect.round_id]
             record.used[peer] = len(effect.contributors[0]) if effect.payloads else 0
