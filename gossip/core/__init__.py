@@ -173,6 +173,7 @@ if TYPE_CHECKING:
     from .peer import HAS_COMMITTED_STATE, Peer
     from .rounds import (
         GossipRounds,
+        MixingController,
         RollingRounds,
         ShardRound,
         punctuality,

@@ -7,6 +7,7 @@ from .fork_choice import ForkChoice
 from .future_buffer import FutureBuffer
 from .gossip import GossipRounds, GossipTimer
 from .lag import CatchUpOverdue, LagDetector
+from .mixing import MixingController
 from .progress import LocalProgress
 from .quorum import quorum_of
 from .rolling import RollingRounds

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gossip.core import STASH_ROUNDS, mixing
+from gossip.core import STASH_ROUNDS, MixingController
 from gossip.errors import ConfigError
 from gossip.topologies import Roster
 
@@ -87,7 +87,7 @@ class Schedule:
         self._parts, self._are_locked = parts, are_locked
         self.presence = Presence(parts)
         self._graces = Graces(parts.settings)
-        self._mixing = mixing.MixingController(0, parts.settings.gossip, parts.settings.f)
+        self._mixing = MixingController(0, parts.settings.gossip, parts.settings.f)
         self._round_id = 0  # the next round that is returned
         self._times: dict[int, GossipTimes] = {}
         self._edges: dict[int, tuple[Peers, Peers, Times]] = {}
