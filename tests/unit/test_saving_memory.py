@@ -50,6 +50,7 @@ def streaming(tmp_path: Path, said: list[str]) -> Iterator[CheckpointSaver]:
     made = CheckpointSaver(SavePlan(tmp_path, 1, 2, streams=True), 0, {"run": "x"}, said.append)
     assert made.is_writer()
     yield made
+    made.wait()  # its thread would allocate memory within the next test
     made.close()
 
 
