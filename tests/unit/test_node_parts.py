@@ -26,8 +26,9 @@ from gossip.node.alarms import StallDetector, TimerHeap, piled_up
 from gossip.node.reducer import Reducer, ResultMaker
 from gossip.node.worker import Worker
 from gossip.run import journal as node_files
-from gossip.run.journal import Journal, dump
+from gossip.run.journal import Journal
 from gossip.run.rendezvous import Seed, SeedFolder, announce_end, parse_seed
+from gossip.run.telemetry import json_line
 from gossip.vectors.finite import is_finite
 
 # --- timers ---------------------------------------------------------------------------------------
@@ -248,7 +249,7 @@ def test_what_another_made_long_ago_is_in_its_own_file(
 
 def test_bytes_become_hex_and_what_json_does_not_know_null() -> None:
     assert json.loads(
-        dump({"a": b"\1\2", "b": float("nan"), "c": [float("inf"), 1.5], "d": np.float32(2)})
+        json_line({"a": b"\1\2", "b": float("nan"), "c": [float("inf"), 1.5], "d": np.float32(2)})
     ) == {
         "a": "0102",
         "b": None,
