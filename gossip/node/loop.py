@@ -42,6 +42,7 @@ from .aggregation import Aggregation
 from .alarms import StallDetector, TimerHeap, piled_up
 from .comparison import ResultComparator
 from .freed_memory import keep_freed_memory
+from .reducer import Reducer, ResultWriter, TrainerJudge
 from .seed_watch import SeedWatch
 from .spec import (
     CoreMaker,
@@ -56,8 +57,9 @@ from .spec import (
     with_encoding,
     with_faults,
 )
-from .trainer_link import ForTrainer, Standing, TrainerLink, pid_behind
+from .trainer_link import ForTrainer, RosterPlace, TrainerLink, pid_behind
 from .usage import UsageMeter
+from .weighing import by_samples
 from .worker import Worker
 
 __all__ = ["EXIT_CRASHED", "Node", "NodeSpec", "main", "over_zeromq"]
@@ -191,33 +193,33 @@ class Node:
         self._settings = settings = dataclasses.replace(settings, membership=membership)
         self.core = make_core(spec, settings, topology, own_control, own_bulk)
         self._comparison = ResultComparator(self._worker, self._inbox.append)
-        self._aggregation = Aggregation(
-            rule,
-            self._worker,
-            self._journal,
-            rolling=topology.rolling,
-            weighted=config.pipeline is not None,
-            emit=self._inbox.append,
-            room=lambda *shard: self.trainer.room(*shard),
-            wire=self._wire,
-            ask=self._ask,
+        emit = self._inbox.append
+        # in gossip rounds a result is not sent
+        results = (
+            ResultWriter(lambda *shard: self.trainer.room(*shard), self._wire)
+            if topology.rolling
+            else ResultWriter()
         )
+        reducer = Reducer(rule, self._worker, emit, centered=not topology.rolling, results=results)
+        judged = dataclasses.replace(results, room=None)
+        self._judge = TrainerJudge(self._ask, self._worker, emit, reducer.reduce, judged)
+        self._aggregation = Aggregation(rule, reducer, self._judge, self._journal, emit)
         self.trainer = TrainerLink(
             self._channel,
             self._worker,
             self._journal,
             emit=self._inbox.append,
             prepared=self._prepare,
-            judged=self._aggregation.judge.judged,
+            judged=self._judge.judged,
             in_flight=self.transport.in_flight,
             share=functools.partial(
                 self.transport.share,
-                updates_stay=topology.rolling and self._aggregation.only_adds_up,
+                updates_stay=topology.rolling and reducer.only_adds_up,
             ),
             wire_of=wire_of(config, spec.peer),
             mixes=not topology.rolling,
             sketch_seed=settings.seed,
-            standing=Standing(spec.peer, config.peers, config.peers, spec.peer),
+            roster_place=RosterPlace(spec.peer, config.peers, config.peers, spec.peer),
         )
         trainer_pid = pid_behind(self._channel)
         if trainer_pid != os.getpid():
@@ -303,7 +305,7 @@ class Node:
         if self._opened:
             self._usage.close()
             self.transport.close()
-            self._aggregation.close()
+            self._judge.close()
             self.trainer.close()
         self._channel.close()
         if self._pidfd >= 0:
@@ -450,7 +452,8 @@ class Node:
                 self.transport.disconnect(peer)
                 self._linked.discard(peer)
             case events.Aggregate():
-                self._aggregation.aggregate(effect)
+                in_stage = self.spec.config.pipeline is not None
+                self._aggregation.aggregate(by_samples(effect) if in_stage else effect)
             case events.Committed():
                 self._aggregation.record_commit(effect)
             case events.Report():
@@ -462,7 +465,7 @@ class Node:
 
     def _hand_to_trainer(self, effect: ForTrainer) -> None:
         if isinstance(effect, events.Restore):
-            self._aggregation.judge.forget()
+            self._judge.forget()
         if not self._trainer_gone:
             self.trainer.queue(effect)
 
@@ -484,10 +487,10 @@ class Node:
         if report.event == "round":
             self._round = report.fields.get("round", self._round)
             self._begun.reached(self._round)
-            standing = self.trainer.standing
-            standing.alive = report.fields.get("alive", standing.alive)
+            roster_place = self.trainer.roster_place
+            roster_place.alive = report.fields.get("alive", roster_place.alive)
         elif report.event in ("left", "dead", "alive_again"):
-            left = self.trainer.standing.left
+            left = self.trainer.roster_place.left
             note = left.add if report.event == "left" else left.discard
             note(report.fields["subject"])
         self._journal.event(report.event, **report.fields)

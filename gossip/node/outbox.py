@@ -24,7 +24,7 @@ BACKLOG_BYTES = 2**29
 
 
 @dataclass(slots=True)
-class Outgoing:
+class QueuedMessage:
     """A message to the trainer. Messages after one that is not ``ready`` wait, because their order
     is part of the contract."""
 
@@ -47,14 +47,14 @@ class TrainerOutbox:
         self,
         channel: Channel,
         worker: Worker,
-        place: Callable[[Outgoing], control.FromNode | None],
+        place: Callable[[QueuedMessage], control.FromNode | None],
     ) -> None:
         self._channel, self._worker, self._place = channel, worker, place
-        self._queue: deque[Outgoing] = deque()
+        self._queue: deque[QueuedMessage] = deque()
         self._backlog_rounds = self._backlog_bytes = 0
 
     def add(self, what: events.StartRound | events.CollectUpdate | control.FromNode) -> None:
-        self._queue.append(Outgoing(what))
+        self._queue.append(QueuedMessage(what))
 
     def add_round(self, effect: events.Apply) -> None:
         """Queue a round. Raises LocalError: The trainer is so far behind that the memory for rounds
@@ -70,7 +70,7 @@ class TrainerOutbox:
             )
         self._backlog_rounds += 1
         self._backlog_bytes += nbytes
-        self._queue.append(Outgoing(effect))
+        self._queue.append(QueuedMessage(effect))
 
     def end_backlog(self, effect: events.Apply) -> None:
         """Record that a round has its slot."""
@@ -81,7 +81,7 @@ class TrainerOutbox:
         """Queue a message with memory that holds a copy of the payload."""
         data = payload.data
         state = data if isinstance(data, tuple) else (data,)
-        outgoing = Outgoing(message, ready=False)
+        outgoing = QueuedMessage(message, ready=False)
         self._queue.append(outgoing)
 
         def copied(fd: int) -> None:
@@ -101,8 +101,8 @@ class TrainerOutbox:
                 os.close(fd)
         return any_sent
 
-    def _next_packet(self) -> list[tuple[Outgoing, control.FromNode]]:
-        packet: list[tuple[Outgoing, control.FromNode]] = []
+    def _next_packet(self) -> list[tuple[QueuedMessage, control.FromNode]]:
+        packet: list[tuple[QueuedMessage, control.FromNode]] = []
         while self._queue and len(packet) < PACKET_MESSAGES:
             outgoing = self._queue[0]
             message = self._place(outgoing)
@@ -116,7 +116,7 @@ class TrainerOutbox:
                 break  # one descriptor per packet needs no count
         return packet
 
-    def _yield_turn(self, outgoing: Outgoing) -> bool:
+    def _yield_turn(self, outgoing: QueuedMessage) -> bool:
         """Move the begin of a round without a slot behind the other messages: a trainer that has
         left its loop may hold all slots. Drop it if the round is over. Return whether other
         messages are queued."""

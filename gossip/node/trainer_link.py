@@ -40,7 +40,7 @@ from gossip.vectors import (
     unpack_shapes,
 )
 
-from .outbox import Outgoing, TrainerOutbox, apply_bytes
+from .outbox import QueuedMessage, TrainerOutbox, apply_bytes
 from .result_slots import ResultSlots
 from .update_slots import UpdateSlots
 from .worker import Worker
@@ -68,7 +68,7 @@ ForTrainer: TypeAlias = (
 
 
 @dataclass(slots=True)
-class Standing:
+class RosterPlace:
     """Place of this peer among the others, sent to the trainer with each round.
 
     Attributes:
@@ -115,7 +115,7 @@ class TrainerLink:
         wire_of: Callable[[int, int, tuple[Shape, ...]], WireFormat],
         mixes: bool,
         sketch_seed: int,
-        standing: Standing,
+        roster_place: RosterPlace,
     ) -> None:
         self._channel, self._worker, self._journal = channel, worker, journal
         self._emit, self._prepared, self._judged, self._in_flight = (
@@ -124,7 +124,7 @@ class TrainerLink:
             judged,
             in_flight,
         )
-        self._share, self.standing = share, standing
+        self._share, self.roster_place = share, roster_place
         self._wire_of, self._mixes, self._sketch_seed = wire_of, mixes, sketch_seed
         self.wire: WireFormat | None = None  # of the trainer's model
         self._arena: Arena | None = None
@@ -200,7 +200,7 @@ class TrainerLink:
             self.waits_since = 0.0
         return any_sent
 
-    def _placed(self, outgoing: Outgoing) -> control.FromNode | None:
+    def _placed(self, outgoing: QueuedMessage) -> control.FromNode | None:
         """Return the message with its slot, or None while there is no slot for it."""
         what = outgoing.what
         if isinstance(what, events.Apply):
@@ -211,7 +211,7 @@ class TrainerLink:
             return self._place_go(what)
         return what if outgoing.ready else None
 
-    def _place_apply(self, outgoing: Outgoing, effect: events.Apply) -> None:
+    def _place_apply(self, outgoing: QueuedMessage, effect: events.Apply) -> None:
         """Put the result into a slot, if one is free. The worker copies a large result: the first
         touch of the memory alone takes a third of a second for 100 MB."""
         changes = bool(effect.payloads) or effect.mix is not None
@@ -230,7 +230,7 @@ class TrainerLink:
             effect.rates,
             tuple([(each.peer, each.data) for each in effect.collected]),
             is_step=effect.is_step,
-            taken=tuple([self.standing.peer in peers for peers in effect.contributors]),
+            taken=tuple([self.roster_place.peer in peers for peers in effect.contributors]),
             collectives=effect.collectives,
             replica=effect.replica,
             kind=effect.kind,
@@ -256,7 +256,7 @@ class TrainerLink:
         if isinstance(effect, events.CollectUpdate):
             return control.CollectCommand(effect.round_id, slot, effect.micro_batches)
         self.round_id = effect.round_id
-        samples, roster, own = effect.samples or _NO_SAMPLES, effect.roster, self.standing
+        samples, roster, own = effect.samples or _NO_SAMPLES, effect.roster, self.roster_place
         if own.peer in roster and not self._mixes:  # else peers do not agree on the roster
             own.peers, own.rank = len(roster), roster.index(own.peer)
         last = samples.last
