@@ -62,9 +62,9 @@ def test_who_is_not_on_the_list_is_told_of_by_peer_once_and_let_in_when_it_is_ad
     path = write(tmp_path / "allowed", PAIRS[:1])
     one, other, third = peer(0, path), peer(1, None), peer(2, None)
     for knocking in (other, third):
-        knocking._keys.refresh()
+        knocking._table._keys.refresh()
         knocking.connect(0, one.control, one.bulk)
-    one._keys.refresh()
+    one._table._keys.refresh()
     watched = WatchedTransport(one, other, third)
     watched.until(lambda: len(notices(one)) >= 2 and bool(notices(other)), "lines on both sides")
     drive(watched, 1.0)
@@ -90,7 +90,7 @@ def test_who_is_struck_off_while_it_runs_is_told_as_that_on_both_sides(peer, tmp
     path = write(tmp_path / "allowed", PAIRS[:2])
     one, other = peer(0, path), peer(1, path)
     for mine, there, number in ((one, other, 1), (other, one, 0)):
-        mine._keys.refresh()
+        mine._table._keys.refresh()
         mine.connect(number, there.control, there.bulk)
     watched = WatchedTransport(one, other)
     watched.until(
@@ -113,7 +113,7 @@ def test_a_stranger_with_a_key_that_is_on_no_list_is_told_as_that(peer, tmp_path
     """Before its seed file is here."""
     path = write(tmp_path / "allowed", PAIRS[:1])
     one, other = peer(0, path), peer(1, None)
-    other._keys.refresh()
+    other._table._keys.refresh()
     (tmp_path / "seeds" / "1.addr").unlink()
     other.connect(0, one.control, one.bulk)
     watched = WatchedTransport(one, other)

@@ -261,7 +261,7 @@ def test_what_the_other_side_never_returns_is_free_when_the_link_ends(owner, str
         watched = WatchedTransport(owner.transport, other)
         owner.transport.connect(1, other.control, f"unix://@{name}")
         connection, _ = listener.accept()
-        watched.until(lambda: owner.transport._links[1].up, "the link")
+        watched.until(lambda: owner.transport._table.links[1].up, "the link")
         owner.transport.send(1, update(), owner.payload)
         connection.send(returned(12345))
         connection.send(b"x")

@@ -305,9 +305,7 @@ def test_who_sends_more_than_is_read_and_hangs_up_does_not_abort_us(small):
     victim's own is due in a second, the reply to another's is when it reads on."""
     watched = WatchedTransport(small)
     asleep = """
-import select
-while not select.select([sys.stdin], [], [], 0.0)[0]: peer.poll(0.01)
-sys.stdin.readline()
+wait_line()
 print("asleep", flush=True)
 sys.stdin.readline()
 while peer.poll(0.1): pass
@@ -317,7 +315,7 @@ while not peer.send(1, Ping(7, 1, ())): peer.poll(0.1)
         watched.until(lambda: LinkUp(0) in watched.heard[small], "LinkUp")
         victim.stdin.write("sleep\n")
         assert watched.line_of(victim) == "asleep\n"
-        connection = connect_zmtp(small._links[0].addresses[0])
+        connection = connect_zmtp(small._table.links[0].addresses[0])
         connection.settimeout(0.5)
         some = (b"\x00\x32" + bytes(50)) * 5 + b"\x04\x07\x04PING\x00\x00"
         with contextlib.suppress(TimeoutError):

@@ -376,8 +376,8 @@ def test_who_is_put_on_the_list_gets_in_without_being_told(peer, known: Known, m
         "more refusals than the first ones of both lanes",
     )
     assert other.traffic.received_bytes == 0
-    assert one._keys.refreshes
-    assert other._keys.refreshes
+    assert one._table._keys.refreshes
+    assert other._table._keys.refreshes
     known.list(0, key)
     watched.until(lambda: LinkUp(1) in watched.heard[one], "a link")
 
@@ -390,7 +390,7 @@ def test_a_key_that_comes_later_is_waited_for(peer, known: Known):
     one.connect(1, other.control, other.bulk)
     one.poll(0.2)
     assert one.traffic.dropped == {"keyless": 1}
-    assert not one._links
+    assert not one._table.links
     known.list(1, key)
     watched.until(lambda: LinkUp(1) in watched.heard[one], "a link")
 
@@ -405,11 +405,9 @@ def test_who_is_struck_off_the_list_is_cut_off(peer, known: Known, speaks: bool,
     for sender in (one, third):
         assert sender.send(1, update(1), floats(8))
     watched.until(lambda: len(watched.received(other)) == 2, "both")
-    mine = one._keys
     # who is struck off need not hear of it, nor be honest
-    one._keys = one._guard.keys = Known([1, 2]).of(1)
-    one._keys.known.listed[1] = known.listed[1]
-    del mine
+    one._table._keys = one._guard.keys = Known([1, 2]).of(1)
+    one._table._keys.known.listed[1] = known.listed[1]
     known.list(0, None)
     for _ in range(10 if speaks else 0):
         one.send(1, update(2), floats(8))
@@ -490,9 +488,9 @@ def test_an_unknown_key_is_told_on_both_sides_once(peer, known: Known, monkeypat
     refused = other.traffic.dropped["unknown_key"]
     watched.until(lambda: other.traffic.dropped["unknown_key"] > refused + 2, "more refusals")
     assert notices(one) == [
-        f"peer 1 at {one._links[1].control.address} does not know our key {key[:8]}..."
+        f"peer 1 at {one._table.links[1].control.address} does not know our key {key[:8]}..."
     ] or notices(one) == [
-        f"peer 1 at {one._links[1].bulk.address} does not know our key {key[:8]}..."
+        f"peer 1 at {one._table.links[1].bulk.address} does not know our key {key[:8]}..."
     ]
     assert notices(other) == [
         f"refused somebody at 127.0.0.1 whose key {key[:8]}... is in no seed file here"

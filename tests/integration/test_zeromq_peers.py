@@ -18,7 +18,7 @@ from zeromq_rig import WatchedTransport, floats, process, raw, transport, update
 from gossip.core.events import LinkDown, LinkUp
 from gossip.core.messages import Envelope, Ping
 from gossip.errors import AddressInUse, ConfigError
-from gossip.transport import assembly, links, sockets, zeromq
+from gossip.transport import assembly, links, sockets, waiting
 from gossip.transport.base import Traffic
 from gossip.transport.codec import decode
 from gossip.transport.unix import UnixLane
@@ -152,14 +152,14 @@ def test_after_a_cut_between_hosts_payloads_do_not_wait_for_the_old_connection(
     watched, cable = WatchedTransport(first, second), Cable()
     first.connect(1, cable.towards(second.control), cable.towards(second.bulk))
     watched.until(lambda: watched.heard[first] == [LinkUp(1)], "a link")
-    connection = first._links[1].bulk
+    connection = first._table.links[1].bulk
     cable.pull()
     watched.until(lambda: isinstance(watched.heard[first][-1], LinkDown), "the end of the link")
     watched.until(lambda: watched.heard[first][-1] == LinkUp(1), "a link again")
     assert first.send(1, update(7), floats(8))
     if far:
         watched.until(lambda: len(watched.received(second)) == 1, "the payload")
-    assert (first._links[1].bulk is connection) is not far
+    assert (first._table.links[1].bulk is connection) is not far
     first.close()
     second.close()
 
@@ -170,11 +170,12 @@ def test_what_a_dead_peer_sent_may_come_after_its_link_closed():
     victim = transport(limit=MIB)
     watched = WatchedTransport(victim)
     speak = (
-        "[peer.send(1, update(n), floats(1 << 20)) for n in range(3)]; print('said', flush=True); "
-        "peer.close(30); sys.exit()"
+        "wait_line(); [peer.send(1, update(n), floats(1 << 20)) for n in range(3)]; "
+        "print('said', flush=True); peer.close(30); sys.exit()"
     )
     with process(victim, speak) as child:
         watched.until(lambda: LinkUp(0) in watched.heard[victim], "LinkUp")
+        child.stdin.write("speak\n")
         assert watched.line_of(child) == "said\n"
         watched.until(lambda: len(watched.received(victim)) == 3, "what it said before it left")
         watched.until(
@@ -271,7 +272,7 @@ def test_the_end_of_a_payload_lane_does_not_overtake_the_farewell(monkeypatch):
     first, second = transport(local=0, same_host=True), transport(local=1, same_host=True)
     watched = WatchedTransport(first, second)
     watched.link(first, 1, second)
-    lane, ends, term = first._links[1].bulk, [], zmq.Context.term
+    lane, ends, term = first._table.links[1].bulk, [], zmq.Context.term
     assert isinstance(lane, UnixLane)
     monkeypatch.setattr(type(lane), "close", lambda self, linger_ms=0: ends.append("payloads"))
     monkeypatch.setattr(zmq.Context, "term", lambda self: (term(self), ends.append("control")))
@@ -300,10 +301,10 @@ def test_a_message_to_many_is_encoded_once_but_not_across_lives():
 
 
 @pytest.mark.parametrize(
-    ("turn_s", "yields"), [(zeromq.YIELDED_S / 2, [3, 3]), (2 * zeromq.YIELDED_S, [1, 0])]
+    ("turn_s", "yields"), [(waiting.YIELDED_S / 2, [3, 3]), (2 * waiting.YIELDED_S, [1, 0])]
 )
 def test_a_wait_is_slept_where_the_processor_is_somebody_elses(monkeypatch, turn_s, yields):
-    now, yielded, awake_s = [100.0], [], 1.25 * zeromq.YIELDED_S
+    now, yielded, awake_s = [100.0], [], 1.25 * waiting.YIELDED_S
 
     def somebody_elses_turn() -> None:
         yielded.append(now[0])
@@ -311,18 +312,18 @@ def test_a_wait_is_slept_where_the_processor_is_somebody_elses(monkeypatch, turn
 
     def yields_of_a_wait(one: ZeroMQTransport) -> int:
         yielded.clear()
-        one._poll_descriptors(0.002, awake_s)
+        one._waiter.wait(0.002, awake_s)
         return len(yielded)
 
     one = transport()
     try:
-        while one._poll_descriptors(0.0, 0.0):
+        while one._waiter.wait(0.0, 0.0):
             one.poll(0.0)  # what there is to hear of sockets that are new
         with monkeypatch.context() as patched:
-            patched.setattr(zeromq, "time", SimpleNamespace(monotonic=lambda: now[0]))
+            patched.setattr(waiting, "time", SimpleNamespace(monotonic=lambda: now[0]))
             patched.setattr(os, "sched_yield", somebody_elses_turn)
             found = [yields_of_a_wait(one), yields_of_a_wait(one)]
-            now[0] += zeromq.CROWDED_S + 0.001
+            now[0] += waiting.CROWDED_S + 0.001
             again = yields_of_a_wait(one)
     finally:
         one.close()

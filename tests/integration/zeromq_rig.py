@@ -295,7 +295,7 @@ def sealed(sealer: RecordSealer, kind: int, data: bytes) -> bytes:
 
 
 CHILD = """
-import sys
+import select, sys
 from zeromq_rig import WatchedTransport, floats, transport, update
 from gossip.core.events import LinkUp
 from gossip.core.messages import Ping
@@ -305,6 +305,9 @@ control, bulk = sys.stdin.readline().split()
 peer.connect(1, control, bulk)
 drive = WatchedTransport(peer)
 drive.until(lambda: LinkUp(1) in drive.heard[peer], "LinkUp")
+def wait_line():
+    drive.until(lambda: bool(select.select([sys.stdin], [], [], 0.0)[0]), "a line")
+    sys.stdin.readline()
 {then}
 while True:
     peer.poll(1.0)

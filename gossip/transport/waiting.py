@@ -1,0 +1,52 @@
+"""Wait for readable descriptors."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+YIELDED_S = 0.001
+"""Duration of a yield, in seconds, beyond which other threads need the processor."""
+CROWDED_S = 0.1
+"""Time in seconds for which waits sleep after that. A sleeping thread runs at once when a message
+comes. A yielding one waits for whole time slices of the others: a short round took twice as
+long."""
+
+
+class Waiter:
+    """A poll over descriptors, of which some change with each call."""
+
+    def __init__(self, *fds: int) -> None:
+        self._poller = select.poll()
+        for fd in fds:
+            self._poller.register(fd, select.POLLIN)
+        self.wake: frozenset[int] = frozenset()
+        self._awake_from = 0.0  # other threads need the processor: until then waits sleep
+
+    def set_wake(self, wanted: frozenset[int]) -> None:
+        """Set the descriptors that are polled beside those of the constructor."""
+        for fd in self.wake - wanted:
+            self._poller.unregister(fd)
+        for fd in wanted - self.wake:
+            self._poller.register(fd, select.POLLIN)
+        self.wake = wanted
+
+    def wait(self, wait_s: float, awake_s: float) -> list[tuple[int, int]]:
+        """Return the readable descriptors, after at most ``wait_s``. For the first ``awake_s`` the
+        wait yields instead of sleeping."""
+        look = self._poller.poll
+        clock = time.monotonic
+        if wait_s > 0.0 and awake_s > 0.0 and (now := clock()) >= self._awake_from:
+            until = now + min(wait_s, awake_s)
+            while now < until:
+                if ready := look(0):
+                    return ready
+                # Other threads may wait for this processor, perhaps the local trainer.
+                asked = clock()
+                os.sched_yield()
+                now = clock()
+                if now - asked > YIELDED_S:
+                    self._awake_from = now + CROWDED_S
+                    break
+        return look(wait_s * 1000)
