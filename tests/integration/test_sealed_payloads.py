@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from zeromq_rig import (
@@ -47,17 +47,9 @@ def known() -> Known:
 
 
 @pytest.fixture
-def peer(known: Known) -> Iterator[Callable[..., ZeroMQTransport]]:
+def peer(known: Known) -> Callable[..., ZeroMQTransport]:
     """Makes the transport of one of them."""
-    made: list[ZeroMQTransport] = []
-
-    def make(local: int, **options) -> ZeroMQTransport:
-        made.append(transport(local=local, keys=known.of(local), **options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
+    return lambda local, **options: transport(local=local, keys=known.of(local), **options)
 
 
 def is_closed(connection: socket.socket) -> bool:
@@ -138,7 +130,6 @@ def test_who_has_seen_a_session_named_cannot_speak_in_it(peer, known: Known):
     watched.until(lambda: speaker.connection in ready(speaker.connection), "a welcome")
     speaker.connection.sendall(RecordSealer(b"guess" * 6 + b"!!").proof())
     watched.until(lambda: "bad_handshake" in victim.traffic.dropped, "it to be turned away")
-    speaker.close()
     assert victim.traffic.received_bytes == 0
 
 
@@ -169,7 +160,6 @@ def test_a_session_is_used_once(peer, known: Known, monkeypatch):
         watched.until(lambda: is_closed(replayed), "the end of the second connection")
     assert len(watched.received(victim)) == 1
     assert not speaker.is_cut_off()
-    speaker.close()
 
 
 def test_what_was_recorded_before_a_restart_is_not_heard_after_it(peer, known: Known):
@@ -197,8 +187,6 @@ def test_what_was_recorded_before_a_restart_is_not_heard_after_it(peer, known: K
     again.connection.sendall(old.proof() + record)
     watched.until(lambda: "bad_handshake" in heir.traffic.dropped, "it to be turned away")
     assert heir.traffic.received_messages == 0
-    speaker.close()
-    again.close()
 
 
 def test_an_offer_that_comes_behind_its_connection_is_in_time(peer, known: Known):
@@ -213,7 +201,6 @@ def test_an_offer_that_comes_behind_its_connection_is_in_time(peer, known: Known
     speaker.prove(watched)
     speaker.say(header(update(5)))
     watched.until(lambda: len(watched.received(victim)) == 1, "a message")
-    speaker.close()
 
 
 @pytest.mark.parametrize("frame", [b"\xcf", b"\xcf" + bytes(80)])
@@ -224,7 +211,6 @@ def test_an_offer_that_is_none_is_counted(peer, known: Known, frame: bytes):
     speaker._dealer.send(frame)
     watched.until(lambda: victim.traffic.dropped == {"malformed": 1}, "a count")
     assert not victim._bulk_in._offers
-    speaker.close()
 
 
 def test_of_a_peer_one_offer_and_two_connections_are_kept(peer, known: Known):
@@ -246,8 +232,6 @@ def test_of_a_peer_one_offer_and_two_connections_are_kept(peer, known: Known):
         count = len(speakers) - 1
         watched.until(lambda: len(watched.received(victim)) == count, "a message")  # noqa: B023
     assert [speaker.is_cut_off() for speaker in speakers[1:]] == [True, False, False]
-    for speaker in (*speakers, other):
-        speaker.close()
 
 
 EIGHT_BYTES = FIRST.pack(FIRST_MARK, 1, 8) + header(update(1))
@@ -280,7 +264,6 @@ def test_a_peer_that_keeps_to_no_form_is_cut_off(peer, known: Known, what: str):
     watched.until(speaker.is_cut_off, "its end")
     assert victim.traffic.dropped["bad_record"] == 1
     assert watched.received(victim) == []
-    speaker.close()
 
 
 def test_behind_a_payload_that_nobody_wants_the_next_message_is_heard(peer, known: Known):
@@ -292,7 +275,6 @@ def test_behind_a_payload_that_nobody_wants_the_next_message_is_heard(peer, know
     speaker.say(header(update(2)))
     watched.until(lambda: len(watched.received(victim)) == 1, "the message behind it")
     assert victim.traffic.dropped == {"too_large": 1}
-    speaker.close()
 
 
 def test_who_is_struck_off_is_cut_off_here_too(peer, known: Known):
@@ -312,8 +294,6 @@ def test_who_is_struck_off_is_cut_off_here_too(peer, known: Known):
     assert not victim._bulk_in._offers
     assert not other.is_cut_off()
     assert len(watched.received(victim)) == 2
-    for one in (speaker, other):
-        one.close()
 
 
 def test_payloads_go_to_nobody_but_whom_the_session_was_offered_to(peer):
@@ -377,5 +357,3 @@ def test_what_is_under_way_takes_no_more_memory_than_a_chunk_each(peer, known: K
     assert all(
         buffer.nbytes == CHUNK_BYTES + OVERHEAD for buffer in victim._bulk_in._rooms._buffers
     )
-    for speaker in speakers:
-        speaker.close()

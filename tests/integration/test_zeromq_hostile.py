@@ -9,7 +9,6 @@ import random
 import socket
 import struct
 import subprocess
-from collections.abc import Iterator
 
 import psutil
 import pytest
@@ -40,16 +39,12 @@ PIECE = CHUNK_BYTES_LEAST
 
 @pytest.fixture
 def victim():
-    one = transport(limit=3 * PIECE)
-    yield one
-    one.close()
+    return transport(limit=3 * PIECE)
 
 
 @pytest.fixture
 def small():
-    one = transport(limit=8)
-    yield one
-    one.close()
+    return transport(limit=8)
 
 
 def total(one) -> int:
@@ -140,15 +135,11 @@ def small_offer() -> bytes:
 CHUNK = bytes(PIECE)
 
 
-@contextlib.contextmanager
-def speaker(watched: WatchedTransport, victim) -> Iterator[SealedSpeaker]:
+def speaker(watched: WatchedTransport, victim) -> SealedSpeaker:
     """A stranger with a session: without keys any host can have one."""
     made = SealedSpeaker(victim)
-    try:
-        made.prove(watched)
-        yield made
-    finally:
-        made.close()
+    made.prove(watched)
+    return made
 
 
 @pytest.mark.parametrize(
@@ -181,20 +172,20 @@ def speaker(watched: WatchedTransport, victim) -> Iterator[SealedSpeaker]:
 )
 def test_a_bulk_message_that_is_wrong_is_counted(victim, records, counts):
     watched = WatchedTransport(victim)
-    with speaker(watched, victim) as one:
-        for record in records:
-            one.say(*record)
-        watched.until(lambda: total(victim) >= sum(counts.values()), "drops")
+    one = speaker(watched, victim)
+    for record in records:
+        one.say(*record)
+    watched.until(lambda: total(victim) >= sum(counts.values()), "drops")
     assert victim.traffic.dropped == counts
     assert watched.received(victim) == []
 
 
 def test_a_small_payload_between_the_chunks_of_another_ends_that_one(victim):
     watched = WatchedTransport(victim)
-    with speaker(watched, victim) as one:
-        one.say(first(3 * PIECE), CHUNK)
-        one.say(small_offer(), b"12345")
-        watched.until(lambda: len(watched.received(victim)) == 1, "the small one")
+    one = speaker(watched, victim)
+    one.say(first(3 * PIECE), CHUNK)
+    one.say(small_offer(), b"12345")
+    watched.until(lambda: len(watched.received(victim)) == 1, "the small one")
     assert victim.traffic.dropped == {"gap": 1}
 
 
@@ -259,19 +250,18 @@ def test_claiming_anothers_routing_id_hurts_nobody(small):
             watched.serves(small)
         small.disconnect(0)
         watched.heard[small].clear()
-    other.close()
 
 
 def test_a_stranger_cannot_add_to_anothers_payload(victim):
     watched = WatchedTransport(victim)
-    with speaker(watched, victim) as honest_one, speaker(watched, victim) as thief:
-        honest_one.say(first(3 * PIECE), CHUNK)
-        watched.until(lambda: len(victim._reception.assembly) == 1, "a payload to begin")
-        thief.say(following(1), b"\xff" * PIECE)
-        watched.until(lambda: total(victim) == 1, "a drop")
-        honest_one.say(following(1), CHUNK)
-        honest_one.say(following(2), CHUNK)
-        watched.until(lambda: len(watched.received(victim)) == 1, "the payload")
+    owner, thief = speaker(watched, victim), speaker(watched, victim)
+    owner.say(first(3 * PIECE), CHUNK)
+    watched.until(lambda: len(victim._reception.assembly) == 1, "a payload to begin")
+    thief.say(following(1), b"\xff" * PIECE)
+    watched.until(lambda: total(victim) == 1, "a drop")
+    owner.say(following(1), CHUNK)
+    owner.say(following(2), CHUNK)
+    watched.until(lambda: len(watched.received(victim)) == 1, "the payload")
     payload = watched.received(victim)[0].payload
     assert payload is not None
     assert not payload.data.any()
@@ -280,12 +270,11 @@ def test_a_stranger_cannot_add_to_anothers_payload(victim):
 
 def test_many_unfinished_payloads_of_one_name_hold_two_buffers(victim):
     watched = WatchedTransport(victim)
-    with contextlib.ExitStack() as stack:
-        for number in range(4):
-            stack.enter_context(speaker(watched, victim)).say(first(3 * PIECE, number), CHUNK)
-        watched.until(lambda: total(victim) == 2, "two drops")
-        assert victim.traffic.dropped == {"crowded": 2}
-        assert len(victim._reception.assembly) == 2
+    for number in range(4):
+        speaker(watched, victim).say(first(3 * PIECE, number), CHUNK)
+    watched.until(lambda: total(victim) == 2, "two drops")
+    assert victim.traffic.dropped == {"crowded": 2}
+    assert len(victim._reception.assembly) == 2
 
 
 def test_offers_of_sessions_without_keys_are_bounded(small, monkeypatch):

@@ -43,18 +43,14 @@ def known() -> Known:
 
 
 @pytest.fixture
-def peer(known: Known) -> Iterator[Callable[[int], ZeroMQTransport]]:
+def peer(known: Known) -> Callable[..., ZeroMQTransport]:
     """Makes the transport of one of them."""
-    made: list[ZeroMQTransport] = []
 
     def make(local: int, pair: KeyPair | None = None, **options) -> ZeroMQTransport:
         keys = known.of(local) if pair is None else KeysOf(known, pair)
-        made.append(transport(local=local, keys=keys, **options))
-        return made[-1]
+        return transport(local=local, keys=keys, **options)
 
-    yield make
-    for one in made:
-        one.close()
+    return make
 
 
 def linked(

@@ -48,8 +48,6 @@ def test_any_loopback_address_will_do(host: str):
         pytest.skip(f"this machine has no {host}: {error}")
     watched = WatchedTransport(first, second)
     watched.link(first, 1, second)
-    first.close()
-    second.close()
 
 
 @pytest.mark.parametrize("option", ["control_port", "bulk_port"])
@@ -75,7 +73,6 @@ def test_a_killed_peer_is_told():
         watched.until(lambda: LinkUp(0) in watched.heard[victim], "LinkUp")
         child.kill()
         watched.until(lambda: isinstance(watched.heard[victim][-1], LinkDown), "LinkDown")
-    victim.close()
 
 
 def test_a_stopped_peer_is_told_and_its_return_too():
@@ -90,7 +87,6 @@ def test_a_stopped_peer_is_told_and_its_return_too():
         os.kill(child.pid, signal.SIGCONT)
         watched.until(lambda: watched.heard[victim][-1] == LinkUp(0), "LinkUp again")
     assert [type(arrival) for arrival in watched.heard[victim]] == [LinkUp, LinkDown, LinkUp]
-    victim.close()
 
 
 def test_who_is_too_busy_to_read_payloads_is_not_cut_off():
@@ -104,8 +100,6 @@ def test_who_is_too_busy_to_read_payloads_is_not_cut_off():
     assert LinkDown(1, "bulk connection closed") not in watched.heard[first]
     watched.until(lambda: len(watched.received(second)) == 2, "both payloads")
     assert second.traffic.dropped == {}
-    first.close()
-    second.close()
 
 
 class Cable:
@@ -160,8 +154,6 @@ def test_after_a_cut_between_hosts_payloads_do_not_wait_for_the_old_connection(
     if far:
         watched.until(lambda: len(watched.received(second)) == 1, "the payload")
     assert (first._table.links[1].bulk is connection) is not far
-    first.close()
-    second.close()
 
 
 def test_what_a_dead_peer_sent_may_come_after_its_link_closed():
@@ -187,7 +179,6 @@ def test_what_a_dead_peer_sent_may_come_after_its_link_closed():
         update(1),
         update(2),
     ]
-    victim.close()
 
 
 def test_a_sender_that_dies_in_the_middle_of_a_payload_frees_its_memory(monkeypatch):
@@ -202,7 +193,6 @@ def test_a_sender_that_dies_in_the_middle_of_a_payload_frees_its_memory(monkeypa
     rest.until(lambda: len(second._reception.assembly) == 0, "the memory to be freed")
     assert second.traffic.dropped["gap"] == 1
     assert rest.received(second) == []
-    second.close()
 
 
 def test_who_comes_back_late_finds_the_rest_of_a_payload(monkeypatch):
@@ -218,8 +208,6 @@ def test_who_comes_back_late_finds_the_rest_of_a_payload(monkeypatch):
         first.poll(0.01)
     watched.until(lambda: len(watched.received(second)) == 1, "the payload")
     assert second.traffic.dropped == {}
-    first.close()
-    second.close()
 
 
 def test_a_small_payload_is_copied_and_free_at_once():
@@ -232,8 +220,6 @@ def test_a_small_payload_is_copied_and_free_at_once():
     received = watched.received(second)[0].payload
     assert received is not None
     assert received.data.tobytes() == floats(64 * 1024).data.tobytes()
-    first.close()
-    second.close()
 
 
 def test_to_whom_nobody_listens_nothing_is_queued():
@@ -278,13 +264,11 @@ def test_the_end_of_a_payload_lane_does_not_overtake_the_farewell(monkeypatch):
     monkeypatch.setattr(zmq.Context, "term", lambda self: (term(self), ends.append("control")))
     first.close(1.0)
     assert ends == ["control", "payloads"]
-    second.close()
 
 
 def test_traffic_starts_at_nothing():
     one = transport()
     assert one.traffic == Traffic()
-    one.close()
 
 
 def test_a_message_to_many_is_encoded_once_but_not_across_lives():
@@ -297,7 +281,6 @@ def test_a_message_to_many_is_encoded_once_but_not_across_lives():
     lives[0] = 4
     assert decode(sender._envelope_of(message)).incarnation == 4
     assert decode(sender._envelope_of(update(1))).message == update(1)
-    sender.close()
 
 
 @pytest.mark.parametrize(

@@ -44,8 +44,19 @@ _PROPERTIES = (
 READY = bytes([4, len(_PROPERTIES)]) + _PROPERTIES
 
 
+_open: list[ZeroMQTransport | SealedSpeaker] = []
+
+
+def close_all() -> None:
+    """Close all transports and speakers of a test (``conftest.py``)."""
+    while _open:
+        _open.pop().close()
+
+
 def transport(local: int = 1, limit: int = 8, **options) -> ZeroMQTransport:
-    return ZeroMQTransport(RUN, local, 0, lambda sender, message: limit, **options)
+    made = ZeroMQTransport(RUN, local, 0, lambda sender, message: limit, **options)
+    _open.append(made)
+    return made
 
 
 def update(round_id: int = 0) -> Update:
@@ -242,6 +253,7 @@ class SealedSpeaker:
         self.connection = raw(victim.bulk)
         self.connection.sendall(self.session.opening)
         self.connection.setblocking(False)
+        _open.append(self)
 
     def offer(self, offer: SessionOffer) -> None:
         self._dealer.send(offer.encode())
