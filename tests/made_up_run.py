@@ -192,7 +192,7 @@ def _happenings(run: MadeUp) -> dict[int, list[dict[str, Any]]]:
             {"peer": 0, "event": "started", "pid": 1, "incarnation": 1},
         ],
         restart + int(3 * run.pace): [
-            {"peer": 0, "event": "restored", "from": witness, "nbytes": 40_000},
+            {"peer": 0, "event": "restored", "from": witness, "nbytes": 40_000}
         ],
     }
     for peer in run.liars:

@@ -100,14 +100,6 @@ class Accuracy(Declared):
     worst_replica: Real = None
 
 
-class SampleCounts(Declared):
-    """Part ``samples`` of ``summary.json``: number of samples by number of uses."""
-
-    once: Count = None
-    twice: Count = None
-    never: Count = None
-
-
 class MissedFault(Declared):
     """A row of ``faults_missed`` in ``summary.json``. ``struck``: whether only the return is
     missing."""

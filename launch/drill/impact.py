@@ -45,7 +45,7 @@ def impact(
         commits: Commits of all peers, in any order.
     """
     since, until, now = window.since, window.until, window.now
-    view, logged = RunModel(peers), list[Event]()
+    view, logged = RunModel(peers, details=True), list[Event]()
     for event in sorted(happened, key=lambda event: event.t):
         if event.t <= now:
             view.apply_recorded(event)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
         summary,
         words,
     )
-    from .error_lines import print_error
     from .exit_codes import status_of
     from .growing import RunFiles
     from .happenings import Injection
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
         bytes_word,
         counted,
         near,
+        print_error,
         print_lines,
     )
 else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,14 +15,13 @@ from gossip.run import text_of
 
 from . import run_state
 from .growing import RunFiles
-from .html import RecordedRun, lines_of, reasons_of_turns
+from .html import RecordedRun, lines_of, reasons_of_turns, slowness
 from .top import PLAIN_WIDTH, standing_of
 from .words import bytes_word, clock, counted, lasted, named, numbers
 
 LINES_MAX = 40
 """Maximum number of lines on a peer's events. If there are more, the first and the last are
 shown."""
-MACHINES_MAX = 12
 LATE_SHARE = 0.1
 """Minimum share of rounds closed without a late peer from which on the peer is named."""
 
@@ -74,8 +72,6 @@ def of_run(run: RecordedRun, width: int) -> list[str]:
     if lost := len(view.progress.lost):
         lines.append(f"{counted(lost, 'round')} changed nothing.")
     lines += _late_peers(run)
-    machines = sorted(view.machines.found.items())[:MACHINES_MAX]
-    lines += [f"{words}." for _, each in machines if (words := each.in_words(over=True))]
     lines += lines_of(run, width)
     lines += [f"! {line}" for line in run.broken]
     word = run_state.word_for(run.folder)
@@ -154,7 +150,11 @@ def of_peer(run: RecordedRun, peer: int) -> list[str]:
     if row.lie:
         lines.append(f"The fault plan makes it Byzantine: {row.lie}.")
     lines += _part_in_rounds(run, peer)
-    lines += _compared(run, peer)
+    if took := slowness(run, (peer,)):
+        lines.append(f"{took[0].upper()}{took[1:]}.")
+    if len(far := run.commits.outlyingness[run.commits.who == peer]):
+        median = _times_far(float(np.median(far)))
+        lines.append(f"Its updates lay {median} as far out as is typical in the median.")
     lines.append(f"It has served {counted(int((run.commits.makers == peer).sum()), 'round')}.")
     if refused := run.view.turns.refused[peer]:
         lines.append(f"Peers refused its results {counted(refused, 'time')}.")
@@ -183,28 +183,6 @@ def _part_in_rounds(run: RecordedRun, peer: int) -> list[str]:
         )
     if late := sum(peer in missing for missing, _ in run.view.turns.late.values()):
         lines.append(f"{counted(late, 'round')} were closed without it: it was late.")
-    return lines
-
-
-def _compared(run: RecordedRun, peer: int) -> list[str]:
-    """Return the lines that compare the updates of a peer with those of the others."""
-    commits = run.commits
-    mine = commits.who == peer
-    beside = ~mine & np.isin(commits.of, commits.of[mine])
-    if not mine.any() or not beside.any():
-        return []
-    lines = []
-    if np.isfinite(commits.took_s[mine]).any() and np.isfinite(commits.took_s[beside]).any():
-        own, other = (float(np.nanmedian(commits.took_s[rows])) for rows in (mine, beside))
-        lines.append(
-            f"It needed {lasted(own)} for an update in the median, where the others needed "
-            f"{lasted(other)}."
-        )
-    far, usual = (float(np.median(commits.outlyingness[rows])) for rows in (mine, beside))
-    lines.append(
-        f"Its updates lay {_times_far(far)} as far out as is typical in the median, those of the "
-        f"others {_times_far(usual)}."
-    )
     return lines
 
 
@@ -288,17 +266,7 @@ def _updates_of(commit: CommitRow, before: CommitRow | None) -> list[str]:
         lines.append(f"It changed nothing: {text_of(commit.reason)}.")
     if commit.loss is not None:
         lines.append(f"The loss was {commit.loss:.4g}.")
-    return lines + ([] if before is None else _roster_changes(set(before.roster), commit))
-
-
-def _roster_changes(before: set[int], commit: CommitRow) -> list[str]:
-    after = set(commit.roster)
-    changes: Mapping[str, set[int]] = {"part, too": after - before, "no part": before - after}
-    return [
-        f"From the next round on {named(peers)} {'takes' if len(peers) == 1 else 'take'} {how}."
-        for how, peers in changes.items()
-        if peers
-    ]
+    return lines
 
 
 def _events_of_round(run: RecordedRun, number: int) -> list[str]:

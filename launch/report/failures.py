@@ -75,7 +75,9 @@ class Failures:
     def _on_fault(self, event: events.Fault, row: PeerRow) -> list[str]:
         kind, at = str(event.kind), event.round or 0
         fault, seconds = event.fault or "", event.seconds or 0.0
-        self.injected.append(Injection(fault, kind, row.peer, event.round, event.t))
+        injection = (fault, kind, row.peer, event.round, event.t)
+        if kind not in LINK_KINDS:
+            self.injected.append(Injection(*injection))
         if kind in ("crash", "restart", "hang"):
             over = event.t + seconds + WAKING_S if kind == "hang" else 0.0
             self.blows.append(
@@ -99,18 +101,17 @@ class Failures:
             for each in self.outages
         ):
             return []  # If peers cannot record which of them reports the fault, all do.
-        self.outages.append(PartitionRecord(fault, at, event.t, sides=sides_of(fault)))
+        self.outages.append(PartitionRecord(*injection, sides=sides_of(fault)))
+        self.injected.append(self.outages[-1])
         return [f"* injected: {fault} at round {at}"]
 
     def _on_fault_over(self, event: events.FaultOver, row: PeerRow) -> list[str]:
-        known = [each for each in self.outages if each.fault == event.fault]
+        known = [each for each in self.injected if each.fault == event.fault]
         on = [each for each in known if each.over_at is None]
-        for outage in on:
-            outage.over_at = event.t
-        for each in self.injected:
-            if each.fault == event.fault and each.over_at is None:
-                each.over_at = event.t
-        return [] if known and not on else [f"* over: {event.fault} at round {event.round}"]
+        for each in on:
+            each.over_at = event.t
+        is_old = known and not on and isinstance(known[0], PartitionRecord)
+        return [] if is_old else [f"* over: {event.fault} at round {event.round}"]
 
     def _on_continued(self, event: events.Continued, row: PeerRow) -> None:
         row.state = "here"
@@ -177,6 +178,8 @@ class Failures:
         return self._run.speaker.once(event, subject.peer, f"{line}: {event.reason}")
 
     def _record_silence(self, event: events.Dead | events.Skip) -> None:
+        if not self._run.details:
+            return
         silence = self._silent.get(event.subject)
         if silence is None:
             silence = self._silent[event.subject] = Silence(event.subject, event)

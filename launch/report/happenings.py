@@ -147,18 +147,14 @@ class StageLoss:
 
 
 @dataclass(slots=True)
-class PartitionRecord:
-    """A fault of links, and the peers that it separated. Times are monotonic seconds.
+class PartitionRecord(Injection):
+    """A fault of links, and the peers that it separated.
 
     Attributes:
         skipped: Peer that the fault may explain the silence of -> its first report.
         back_at: When the last peer was back after it.
     """
 
-    fault: str
-    round: int
-    at: float
-    over_at: float | None = None
     paused: set[int] = field(default_factory=set)
     alone: set[int] = field(default_factory=set)
     sides: tuple[tuple[int, ...], ...] = ()  # only of a partition

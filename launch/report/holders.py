@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gossip.observe import Event, events
+from gossip.observe import events
 
 
 class StateHolders:
@@ -37,35 +37,36 @@ class StateHolders:
         self.round, self.metrics = -1, {}
         self._hold.clear()
 
-    def apply(self, event: Event) -> None:
-        """Apply the next event."""
-        match event:
-            case events.Round() | events.Fault() | events.Halted() if event.round is not None:
-                self.round = max(self.round, event.round)  # rows of rounds are thinned out
-                if isinstance(event, events.Round) and event.round > 0:
-                    self._hold.add(event.peer)
-                    self._take.discard(event.peer)
-            case events.Restored() | events.Ready() | events.StageRebuilt():
+    def _on_progress(self, event: events.Round | events.Fault | events.Halted) -> None:
+        if event.round is not None:
+            self.round = max(self.round, event.round)  # rows of rounds are thinned out
+            if isinstance(event, events.Round) and event.round > 0:
                 self._hold.add(event.peer)
                 self._take.discard(event.peer)
-                self._new.discard(event.peer)
-            case events.Recovering():
-                self._take.add(event.peer)
-            case events.NoStateFound():
-                self._take.discard(event.peer)
-            case events.Spawned():
-                self._spawned(event.peer, new=not event.incarnation)
-            case events.Exited():
-                self._gone(event.peer, finished=event.code == 0)
-            case events.Metrics():
-                logged = {"accuracy": event.accuracy, "loss": event.loss}
-                self.metrics |= {name: n for name, n in logged.items() if n is not None}
 
-    def _spawned(self, peer: int, new: bool) -> None:
-        self._gone(peer)
-        self._alive.add(peer)
-        if new:
-            self._new.add(peer)
+    def _on_has_state(self, event: events.Restored | events.Ready | events.StageRebuilt) -> None:
+        self._hold.add(event.peer)
+        self._take.discard(event.peer)
+        self._new.discard(event.peer)
+
+    def _on_recovering(self, event: events.Recovering) -> None:
+        self._take.add(event.peer)
+
+    def _on_found_none(self, event: events.NoStateFound) -> None:
+        self._take.discard(event.peer)
+
+    def _on_spawned(self, event: events.Spawned) -> None:
+        self._gone(event.peer)
+        self._alive.add(event.peer)
+        if not event.incarnation:
+            self._new.add(event.peer)
+
+    def _on_exited(self, event: events.Exited) -> None:
+        self._gone(event.peer, finished=event.code == 0)
+
+    def _on_metrics(self, event: events.Metrics) -> None:
+        logged = {"accuracy": event.accuracy, "loss": event.loss}
+        self.metrics |= {name: n for name, n in logged.items() if n is not None}
 
     def _gone(self, peer: int, finished: bool = False) -> None:
         for who in (self._take, self._alive, self._new, *([] if finished else [self._hold])):

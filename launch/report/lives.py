@@ -25,6 +25,8 @@ class Lives:
     Attributes:
         spawned: Peers that a launcher has started.
         ready: Peers that began to train. ``began_at``: time of the first; None: none did.
+        met: Peers that began with others, or met them later. ``notices``: last notice of one of two
+            peers about the other. ``unreached``: peer -> result of connecting to its address.
         joins: Peers that joined the run. ``rejoins``: returns after an end.
         leaves: Peer that left on request before the end -> its last round.
         own_restarts: Restarts after unplanned deaths.
@@ -40,6 +42,9 @@ class Lives:
         self.spawned: set[int] = set()
         self.ready: set[int] = set()
         self.began_at: float | None = None
+        self.met: set[int] = set()
+        self.notices: dict[frozenset[int | None], str] = {}
+        self.unreached: dict[int | None, str] = {}
         self.joins: list[RejoinRecord] = []
         self.rejoins: list[RejoinRecord] = []
         self.leaves: dict[int, int] = {}
@@ -151,6 +156,8 @@ class Lives:
         self.began_at = event.t if self.began_at is None else min(self.began_at, event.t)
         row.state, row.figures.trained_at = "training", event.t
         present = event.present
+        if present != [row.peer]:
+            self.met.add(row.peer)
         without = set() if present is None else self.unmet(event.t).difference(present)
         line = (
             f"! it begins without {numbers(without)}: those that come later take the state of the "
@@ -163,6 +170,13 @@ class Lives:
             return []
         line = f"+ peer {subject.peer} has joined"
         return self._run.speaker.once(event, subject.peer, line)
+
+    def _on_notice(self, event: events.Notice) -> None:
+        about = frozenset((event.peer, event.about))
+        self.notices[about] = f"{event.message} ({event.hint})"
+
+    def _on_unmet(self, event: events.Unmet) -> None:
+        self.unreached[event.subject] = str(event.why)
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -178,11 +192,17 @@ class Lives:
 
     def _on_restored(self, event: events.Restored, row: PeerRow) -> None:
         self.unconfirmed.discard(row.peer)
-        self.restored.append(event)
+        if self._run.details:
+            self.restored.append(event)
+        self.met.add(row.peer)
         row.state, row.receiving, row.figures.trained_at = "training", False, event.t
 
     def _on_round(self, event: events.Round, row: PeerRow) -> None:
         row.figures.trained_at = event.t
+        if row.peer not in self.met and (
+            (event.alive_count or 0) > 1 or {*(event.contributors or ())} - {row.peer}
+        ):
+            self.met.add(row.peer)
         for arrival in (*self.rejoins, *self.joins):
             if arrival.is_of(row.peer, row.incarnation):
                 arrival.record_participation(row.round, event.t)

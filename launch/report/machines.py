@@ -30,11 +30,6 @@ class Extremes(NamedTuple):
     lowest: float
     highest: float
 
-    def worst(self, over: bool, worst: str) -> float:
-        """Return the last value or, if the run is ``over``, the ``worst``."""
-        found: float = getattr(self, worst if over else "last")
-        return found
-
 
 class Figures:
     """Figures of a machine or a GPU, by name."""
@@ -50,9 +45,10 @@ class Figures:
                 self._found[name] = Extremes(value, min(lowest, value), max(highest, value))
 
     def find(self, name: str, over: bool, worst: str = "highest") -> float | None:
-        """Return a figure, as ``Extremes.worst`` does; None: it is not known."""
-        found = self._found.get(name)
-        return None if found is None else found.worst(over, worst)
+        """Return the last value of a figure or, if the run is ``over``, its ``worst``; None: it is
+        not known."""
+        found: float | None = getattr(self._found.get(name), worst if over else "last", None)
+        return found
 
 
 OF_MACHINE = ("load", "machine_memory_free", "disk_free")

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .run_model import RunModel
 
 ENDLESS_STEPS = 2**40  # The plan of a training loop without an end.
-PAUSES_MAX = 100_000
 
 
 class ServerTurns:
@@ -165,7 +164,7 @@ class RoundProgress:
         )
         # A pause in an earlier round is that of a single peer, which was away or is cut off.
         self.paused = self.paused or event.round is None or event.round >= self.round
-        if len(self.pauses) < PAUSES_MAX:
+        if self._run.details:
             self.pauses.append(event)
 
     def _on_resumed(self, event: events.Resumed, row: PeerRow) -> None:

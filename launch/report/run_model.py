@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import TypeAlias
 
 from gossip.faults import FaultPlan
 from gossip.observe import CommitRow, Event, Judgement, SubjectEvent, events
 from gossip.run import text_of
 
-from .alone import Meetings
 from .epochs import Epochs
 from .failures import Failures
 from .holders import StateHolders
@@ -39,6 +39,8 @@ class RunModel:
         local_steps: Local steps in a round. Events count rounds, printed lines steps.
         stages: Stage of each peer of a pipeline. There a round is one round of each stage, and a
             peer reports about its stage.
+        details: Whether to keep each silence, pause, state transfer, further attempt and late
+            round, as pages need. A launcher keeps none: a long run has too many.
     """
 
     def __init__(
@@ -47,8 +49,9 @@ class RunModel:
         plan: FaultPlan = NO_FAULTS,
         local_steps: int = 1,
         stages: Mapping[int, PeerStage] | None = None,
+        details: bool = False,
     ) -> None:
-        self.local_steps, self.stages = local_steps, stages or {}
+        self.local_steps, self.stages, self.details = local_steps, stages or {}, details
         self.rows = {
             peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)
         }
@@ -61,9 +64,17 @@ class RunModel:
         self.holders, self.machines, self.trust = StateHolders(), Machines(), TrustRecord()
         self.turns, self.epochs = ServerTurns(), Epochs()
         self.progress, self.lives, self.failures = RoundProgress(self), Lives(self), Failures(self)
-        self.meetings = Meetings(self)
-        parts = (*vars(self).values(), self)
-        self._parts = {type(part): part for part in parts if type(part) in PARTS}
+        parts = {type(part): part for part in (*vars(self).values(), self)}
+        if not details:
+            del parts[ServerTurns]
+        self._handlers = {
+            kind: [
+                (partial(method, parts[part]), rows)
+                for part, method, rows in found
+                if part in parts
+            ]
+            for kind, found in HANDLERS.items()
+        }
 
     def expect(self, peer: int) -> None:
         """Add a peer, so that its events are applied."""
@@ -75,14 +86,15 @@ class RunModel:
 
     def apply(self, event: Event) -> list[str]:
         """Apply one event. Return the lines to print, without time or colour; mostly none."""
-        row = None if event.peer is None else self.rows.get(event.peer)
-        if event.t:
-            self.began = event.t if self.began is None else min(self.began, event.t)
-            self.last_at = max(self.last_at, event.t)
+        row, t = None if event.peer is None else self.rows.get(event.peer), event.t
+        if t and (self.began is None or t < self.began):
+            self.began = t
+        if t > self.last_at:  # An event is read in 10 us: max() would be a tenth of that.
+            self.last_at = t
         rows: tuple[PeerRow, ...] = ()
         if row is not None:
-            self.holders.apply(event)
-            row.figures.last_at = max(row.figures.last_at, event.t)
+            if t > row.figures.last_at:
+                row.figures.last_at = t
             rows = (row,)
         elif event.peer is not None:
             return []
@@ -93,9 +105,8 @@ class RunModel:
             rows = (*rows, subject)
         told = [
             lines
-            for part, method, needs in HANDLERS.get(type(event), ())
-            if needs <= len(rows)
-            and (lines := method(self._parts[part], event, *rows[:needs])) is not None
+            for handler, needs in self._handlers.get(type(event), ())
+            if needs <= len(rows) and (lines := handler(event, *rows[:needs])) is not None
         ]
         if told or row is None:
             return [line for lines in told for line in lines]
@@ -163,7 +174,7 @@ class RunModel:
         ]
 
 
-PARTS = (RunModel, RoundProgress, ServerTurns, Lives, Failures, Meetings, TrustRecord, Epochs)
+PARTS = (RunModel, StateHolders, RoundProgress, ServerTurns, Lives, Failures, TrustRecord, Epochs)
 """Parts of the model that apply events, in this order."""
 Handler: TypeAlias = tuple[type, Callable[..., list[str] | None], int]
 """A part, its method for a kind of event, and the number of rows of peers that the method needs: of

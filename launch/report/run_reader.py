@@ -31,8 +31,8 @@ class Happening:
 
 
 class RunReader:
-    """Reader of a run's folder. Its model has the state of the run. Nothing is read before
-    ``update`` is called.
+    """Reader of a run's folder. Its model has the state of the run, with ``details`` for pages.
+    Nothing is read before ``update`` is called.
 
     Attributes:
         settings: Settings of the run; ``environment``: host and process that started it.
@@ -43,7 +43,7 @@ class RunReader:
         broken: A line about each file that cannot be read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, details: bool = False) -> None:
         self.folder = folder
         self.files = RunFiles(folder)
         self.unreadable: list[str] = []
@@ -55,6 +55,7 @@ class RunReader:
             self.plan,
             self.settings.steps_per_round,
             stages_in(self.settings.pipeline),
+            details,
         )
         self.view.machines.environment = self.environment
         self.happenings: deque[Happening] = deque(maxlen=HAPPENINGS_KEPT)

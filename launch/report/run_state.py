@@ -161,9 +161,7 @@ def read_state(folder: Path) -> RunState:
     settings = documents.RunSettings.pick(read_known(folder, "config.json", broken))
     summary = read_known(folder, "summary.json", broken)
     environment = documents.RunEnvironment.pick(read_known(folder, "environment.json", broken))
-    launchers = tuple(launchers_of(folder, broken))
-    nodes = () if launchers else tuple(nodes_in(folder))
-    state = _state_of_nodes(nodes) if nodes else _state(launchers, summary is not None)
+    launchers, nodes, state = _state_of(folder, broken, summary is not None)
     ends = [one.ended or 0.0 for one in launchers] + [node.ended or 0.0 for node in nodes]
     ended = max(ends, default=0.0) if state == "ended" else 0.0
     outcome = _outcome(summary if state == "ended" else None, nodes, state)
@@ -187,7 +185,7 @@ def read_state(folder: Path) -> RunState:
         loss=_first(outcome.loss, progress.loss),
         exit_code=outcome.exit_code,
         status=text_of(outcome.status),
-        launchers=launchers,
+        launchers=tuple(launchers),
         hosts=tuple(sorted({one.host for one in launchers or nodes})),
         broken=tuple(broken),
     )
@@ -197,12 +195,19 @@ def standing(folder: Path) -> tuple[State, list[str], documents.Outcome]:
     """Return the state of a run, its hosts, and its outcome as far as it is known. It is cheaper
     than ``read_state``."""
     broken: list[str] = []
-    launchers = launchers_of(folder, broken)
-    nodes = [] if launchers else list(nodes_in(folder))
     summary = read_known(folder, "summary.json", broken)
-    state = _state_of_nodes(nodes) if nodes else _state(launchers, summary is not None)
+    launchers, nodes, state = _state_of(folder, broken, summary is not None)
     hosts = sorted({one.host for one in launchers or nodes})
     return state, hosts, _outcome(summary, nodes, state)
+
+
+def _state_of(
+    folder: Path, broken: list[str], summarised: bool
+) -> tuple[Sequence[Launcher], Sequence[NodeRecord], State]:
+    """Return the launchers of a run, its nodes if there is no launcher, and its state."""
+    launchers = launchers_of(folder, broken)
+    nodes = () if launchers else tuple(nodes_in(folder))
+    return launchers, nodes, _state_of_nodes(nodes) if nodes else _state(launchers, summarised)
 
 
 def nodes_in(folder: Path) -> Iterator[NodeRecord]:

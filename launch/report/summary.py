@@ -28,6 +28,7 @@ from gossip.run import (
 )
 
 from . import divergence, history
+from .alone import trained_alone
 from .exit_codes import status_of
 from .growing import RunFiles
 from .missed import missed
@@ -144,7 +145,7 @@ def build(
         # A stage of a pipeline cannot train alone.
         "trained_alone": []
         if config.pipeline is not None
-        else view.meetings.trained_alone(config.peers, finished),
+        else trained_alone(view, config.peers, finished),
         "left": [
             {"peer": peer, "round": round_id}
             for peer, round_id in sorted(view.lives.leaves.items())

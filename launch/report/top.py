@@ -61,23 +61,21 @@ class TopView:
     def to_json(self) -> dict[str, Any]:
         """Return the present state of the run for scripts."""
         reader, standing, now = self._now()
-        view = reader.view
+        view, at = reader.view, reader.view.progress
+        lines = peer_lines(view, now, standing.over)
         return {
             "name": reader.name,
             "folder": str(self.folder),
             "state": standing.state,
             "over": standing.over,
-            "round": view.progress.round,
-            "step": view.progress.step,
-            "steps": view.progress.steps or reader.settings.rounds,
+            **_pick(at, "round", "step", "loss", "server"),
+            "steps": at.steps or reader.settings.rounds,
             "local_steps": view.local_steps,
-            "steps_per_s": view.progress.pace.per_s(now),
-            "loss": view.progress.loss,
-            "server": view.progress.server,
-            "took_part": view.progress.participation.last,
-            "participation": view.progress.participation.of_window,
-            "rounds_lost": len(view.progress.lost),
-            "peers": [_peer_json(line, view, now) for line in peer_lines(view, now, standing.over)],
+            "steps_per_s": at.pace.per_s(now),
+            "took_part": at.participation.last,
+            "participation": at.participation.of_window,
+            "rounds_lost": len(at.lost),
+            "peers": [_peer_json(line, view, now) for line in lines],
             "broken": self.broken,
         }
 
@@ -93,32 +91,30 @@ class TopView:
         return self._reader, self._standing, now
 
 
+OF_PEER = ("peer", "step", "round", "incarnation", "trust", "suspected", "quarantined", "loss")
+
+
 def _peer_json(line: PeerLine, view: RunModel, now: float) -> dict[str, Any]:
     row, known, stage = line.row, line.row.figures, view.stages.get(line.row.peer)
     usage, at = known.usage, line.trained_at(now)
+    used = ("sent_bytes", "received_bytes", "memory")
     return {
-        "peer": row.peer,
+        **_pick(row, *OF_PEER),
         "stage": stage.number if stage is not None else None,
         "state": line.state,
         "why": line.why,
-        "step": row.step,
-        "round": row.round,
-        "incarnation": row.incarnation,
         "steps_per_s": row.pace.per_s(at),
         "waiting": row.pace.waiting(at),
         "late_share": known.late_share(view.progress.round),
-        "participation": known.participation,
-        "served": known.served,
-        "trust": row.trust,
+        **_pick(known, "participation", "served"),
         "reasons": list(row.reasons),
-        "suspected": row.suspected,
-        "quarantined": row.quarantined,
-        "loss": row.loss,
-        "sent_bytes": usage.sent_bytes if usage else None,
-        "received_bytes": usage.received_bytes if usage else None,
+        **(_pick(usage, *used) if usage else dict.fromkeys(used)),
         "cpu": known.cpu(),
-        "memory": usage.memory if usage else None,
     }
+
+
+def _pick(source: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
 
 
 def standing_of(folder: Path) -> Standing:

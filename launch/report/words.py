@@ -1,4 +1,4 @@
-"""Format of numbers and lines for users."""
+"""Format of numbers, lines and errors for users."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TextIO
+
+from gossip.errors import GossipError
+from gossip.run import shown_lines
 
 NARROWEST = 20
 
@@ -128,3 +131,13 @@ def broken(line: str, width: int | None) -> list[str]:
         subsequent_indent=" " * indent,
         break_on_hyphens=False,
     )
+
+
+def print_error(error: GossipError) -> None:
+    """Print the error and its hint on stderr, without a traceback."""
+    text = f"error: {shown_lines(error)}"
+    if error.hint:
+        text += f"\n  hint: {shown_lines(error.hint)}"
+    width = line_width(sys.stderr)
+    for line in text.split("\n"):
+        print("\n".join(broken(line, width)), file=sys.stderr)

@@ -55,9 +55,7 @@ def gossip(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_the_report_of_a_real_run_has_its_faults_its_note_and_its_checkpoints(
-    folder: Path,
-) -> None:
+def test_the_report_of_a_real_run_has_its_faults_its_note_and_its_checkpoints(folder: Path) -> None:
     noted = gossip(folder, "note", "one", "a", "first", "try")
     assert noted.returncode == 0, noted.stderr
     assert "note by" in (folder / "runs" / "one" / "logbook.md").read_text().splitlines()[-1]

@@ -433,10 +433,7 @@ def test_records_in_a_folder_that_others_own_end_nothing(
             return os.geteuid() + (os.path.samestat(os.fstat(fd), other))
 
         monkeypatch.setattr(careful, "owner_of", owner_of)
-        with pytest.raises(
-            ConfigError,
-            match="names a launcher of one belongs to user",
-        ):
+        with pytest.raises(ConfigError, match="names a launcher of one belongs to user"):
             _stop(folder)
     assert signals == []
 

@@ -5,39 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from event_rows import event_row
 from test_summary_builder import commit, folder, halted
 
 from gossip.launch.local import runs
 from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.report import summary
-from gossip.launch.report.alone import UNTRIED, format_lines
+from gossip.launch.report.alone import UNTRIED, format_lines, trained_alone
 from gossip.launch.report.run_model import RunModel
 from gossip.observe import read_event
 
 
 def begins(peer: int, *others: int) -> dict[str, Any]:
-    return {"peer": peer, "event": "ready", "present": sorted([peer, *others])}
+    return event_row("ready", peer, present=sorted([peer, *others]))
 
 
 def plays(peer: int, *others: int) -> dict[str, Any]:
-    return {
-        "peer": peer,
-        "event": "round",
-        "round": 3,
-        "alive": 1 + len(others),
-        "contributors": sorted([peer, *others]),
-    }
+    return event_row(
+        "round", peer, round=3, alive=1 + len(others), contributors=sorted([peer, *others])
+    )
 
 
 def notice(peer: int, about: int | None, message: str = "kept out") -> dict[str, Any]:
-    return {"peer": peer, "event": "notice", "message": message, "hint": "add it", "about": about}
+    return event_row("notice", peer, message=message, hint="add it", about=about)
 
 
 def alone(rows: list[dict[str, Any]], first: int, finished: list[int]) -> list[dict[str, Any]]:
     view = RunModel(first)
     for row in rows:
         view.apply(read_event({**row}))
-    return view.meetings.trained_alone(first, finished)
+    return trained_alone(view, first, finished)
 
 
 APART = [begins(0), begins(1), plays(0), plays(1)]
@@ -57,7 +54,7 @@ def test_two_that_never_met_are_both_named():
     [
         [begins(0, 1)],
         [begins(0), plays(0, 1)],
-        [begins(0), {"peer": 0, "event": "restored", "from": 1}],
+        [begins(0), event_row("restored", 0, **{"from": 1})],
     ],
     ids=range(3),
 )
@@ -75,18 +72,9 @@ def test_a_run_of_one_is_meant_to_be_alone():
         ([notice(0, 1)], "kept out (add it)"),
         ([notice(1, 0, "does not know our key")], "does not know our key (add it)"),
         ([notice(0, None), notice(0, 2)], UNTRIED),
-        (
-            [{"peer": 1, "event": "exited", "code": 2, "how": "exit code 2"}],
-            "it ended: exit code 2",
-        ),
-        (
-            [{"peer": None, "event": "unmet", "subject": 1, "why": "1 at a:1: silence"}],
-            "1 at a:1: silence",
-        ),
-        (
-            [{"peer": 1, "event": "exited", "code": 2, "how": "exit code 2"}, notice(0, 1)],
-            "kept out (add it)",
-        ),
+        ([event_row("exited", 1, code=2, how="exit code 2")], "it ended: exit code 2"),
+        ([event_row("unmet", None, subject=1, why="1 at a:1: silence")], "1 at a:1: silence"),
+        ([event_row("exited", 1, code=2, how="exit code 2"), notice(0, 1)], "kept out (add it)"),
     ],
 )
 def test_the_reason_is_the_best_that_is_known(rows: list[dict[str, Any]], why: str):
@@ -94,13 +82,7 @@ def test_the_reason_is_the_best_that_is_known(rows: list[dict[str, Any]], why: s
 
 
 def test_it_stands_in_the_summary_and_in_the_last_lines(tmp_path):
-    rows = [
-        begins(0),
-        plays(0),
-        notice(0, 1, "refused"),
-        halted(0),
-        {"peer": 0, "event": "exited", "code": 0},
-    ]
+    rows = [begins(0), plays(0), notice(0, 1, "refused"), halted(0), event_row("exited", 0, code=0)]
     run = folder(tmp_path, rows, {0: [commit(0, contributors=[{"peer": 0}])]}, peers=2)
     said: list[str] = []
 

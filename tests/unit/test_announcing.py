@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_rows import event_row
 
 from gossip.launch.local.awaiting import ReachabilityProbe
 from gossip.launch.report.run_model import RunModel
@@ -66,13 +67,7 @@ def test_it_is_written_when_there_is_room_and_told_of_once(
 async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> None:
     view = RunModel(2)
     rows: list[dict[str, Any]] = [
-        {
-            "event": event,
-            "peer": peer,
-            "path": f"{tmp_path}/seeds",
-            "why": "No space left on device",
-            "t": 5.0 + peer,
-        }
+        event_row(event, peer, 5.0 + peer, path=f"{tmp_path}/seeds", why="No space left on device")
         for peer in range(2)
         for event in ("started", "unannounced")
     ]
@@ -96,5 +91,5 @@ async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> N
         for peer in (0, 1)
     ]
     tries.close()
-    view.apply(read_event({"event": "announced", "peer": 0, "t": 9.0}))
+    view.apply(read_event(event_row("announced", 0, 9.0)))
     assert list(view.lives.unannounced) == [1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from event_rows import event_row
 
 from gossip.config import resolve
 from gossip.launch.demo.swarms import KeyEvents, diverged, table, what_went_wrong
@@ -20,18 +21,7 @@ def outcome(*killed: int, rounds: int = 400) -> RunOutcome:
     config = resolve({"peers": 8, "rounds": rounds, "faults": FAULTS}).config
     view = RunModel(8, config.plan)
     for peer in killed:
-        view.apply(
-            read_event(
-                {
-                    "t": 1.0,
-                    "peer": peer,
-                    "event": "exited",
-                    "code": None,
-                    "signal": 9,
-                    "how": "killed",
-                }
-            )
-        )
+        view.apply(read_event(event_row("exited", peer, 1.0, code=None, signal=9, how="killed")))
     return RunOutcome(config, view)
 
 

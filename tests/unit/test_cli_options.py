@@ -78,7 +78,7 @@ def test_an_error_is_broken_at_words_on_a_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     whole = gossip("demo", "--aggregator", "krumm").stderr
-    monkeypatch.setattr("gossip.launch.report.error_lines.line_width", lambda out: 60)
+    monkeypatch.setattr("gossip.launch.report.words.line_width", lambda out: 60)
     lines = gossip("demo", "--aggregator", "krumm").stderr.splitlines()
     assert max(map(len, lines)) <= 60
     assert " ".join(" ".join(lines).split()) == " ".join(whole.split())

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from event_rows import event_row
 
 from gossip.errors import BadFault
 from gossip.faults.drills import Drill, DrillFile, write
@@ -68,10 +69,7 @@ def test_a_run_that_stays_slower_is_not_said_to_have_recovered() -> None:
     assert "not yet at its pace of before" in "\n".join(
         impact.lines(
             impact.impact(
-                3,
-                [],
-                read_commits(rounds((99.0, 100.0, 10.0))),
-                impact.DrillWindow(100, 101, 110),
+                3, [], read_commits(rounds((99.0, 100.0, 10.0))), impact.DrillWindow(100, 101, 110)
             )
         )
     )
@@ -79,26 +77,18 @@ def test_a_run_that_stays_slower_is_not_said_to_have_recovered() -> None:
 
 def test_a_kill_is_told_with_who_noticed_when_and_when_it_was_back() -> None:
     happened = [
-        {"t": 100.0, "peer": None, "event": "drill", "number": 1, "drill": "kill", "peers": [2]},
-        {
-            "t": 100.0,
-            "peer": 2,
-            "event": "fault",
-            "kind": "restart",
-            "round": 7,
-            "fault": "drill 1: kill 2",
-            "seconds": 2.0,
-        },
-        {"t": 100.005, "peer": 0, "event": "skip", "subject": 2, "reason": "disconnected"},
-        {"t": 100.012, "peer": 1, "event": "skip", "subject": 2, "reason": "disconnected"},
-        {"t": 100.006, "peer": 0, "event": "attempt", "round": 8, "attempt": 1},
-        {"t": 101.1, "peer": 0, "event": "dead", "subject": 2},
-        {"t": 101.2, "peer": 1, "event": "dead", "subject": 2},
-        {"t": 102.5, "peer": 2, "event": "started", "incarnation": 1, "pid": 5},
-        {"t": 104.0, "peer": 2, "event": "round", "round": 30, "loss": 0.5},
-        {"t": 98.0, "peer": 0, "event": "metrics", "loss": 1.0, "accuracy": 0.8},
-        {"t": 105.0, "peer": 0, "event": "metrics", "loss": 0.6, "accuracy": 0.9},
-        {"t": 50.0, "peer": 0, "event": "lost_round", "round": 3, "reason": "before the drill"},
+        event_row("drill", None, 100.0, number=1, drill="kill", peers=[2]),
+        event_row("fault", 2, 100.0, kind="restart", round=7, fault="drill 1: kill 2", seconds=2.0),
+        event_row("skip", 0, 100.005, subject=2, reason="disconnected"),
+        event_row("skip", 1, 100.012, subject=2, reason="disconnected"),
+        event_row("attempt", 0, 100.006, round=8, attempt=1),
+        event_row("dead", 0, 101.1, subject=2),
+        event_row("dead", 1, 101.2, subject=2),
+        event_row("started", 2, 102.5, incarnation=1, pid=5),
+        event_row("round", 2, 104.0, round=30, loss=0.5),
+        event_row("metrics", 0, 98.0, loss=1.0, accuracy=0.8),
+        event_row("metrics", 0, 105.0, loss=0.6, accuracy=0.9),
+        event_row("lost_round", 0, 50.0, round=3, reason="before the drill"),
     ]
     found = impact.impact(
         3,
@@ -182,41 +172,13 @@ def test_peers_and_durations_are_typed_as_in_faults() -> None:
 
 def test_who_came_later_counts_and_who_left_is_told() -> None:
     happened = [
-        {"t": 90.0, "peer": 4, "event": "spawned", "pid": 7, "incarnation": 0, "joins": True},
-        {
-            "t": 100.0,
-            "peer": None,
-            "event": "drill",
-            "number": 1,
-            "drill": "leave",
-            "peers": [4, 1],
-        },
-        {
-            "t": 100.0,
-            "peer": 4,
-            "event": "fault",
-            "kind": "leave",
-            "round": 7,
-            "fault": "drill 1: leave 4",
-        },
-        {
-            "t": 100.0,
-            "peer": 1,
-            "event": "fault",
-            "kind": "leave",
-            "round": 7,
-            "fault": "drill 1: leave 1",
-        },
-        {"t": 100.4, "peer": 4, "event": "exited", "code": 143, "how": "exit code 143"},
-        {
-            "t": 101.0,
-            "peer": 5,
-            "event": "fault",
-            "kind": "crash",
-            "round": 9,
-            "fault": "drill 2: kill 5",
-        },
-        {"t": 101.1, "peer": 0, "event": "skip", "subject": 5, "reason": "disconnected"},
+        event_row("spawned", 4, 90.0, pid=7, incarnation=0, joins=True),
+        event_row("drill", None, 100.0, number=1, drill="leave", peers=[4, 1]),
+        event_row("fault", 4, 100.0, kind="leave", round=7, fault="drill 1: leave 4"),
+        event_row("fault", 1, 100.0, kind="leave", round=7, fault="drill 1: leave 1"),
+        event_row("exited", 4, 100.4, code=143, how="exit code 143"),
+        event_row("fault", 5, 101.0, kind="crash", round=9, fault="drill 2: kill 5"),
+        event_row("skip", 0, 101.1, subject=5, reason="disconnected"),
     ]
     found = impact.impact(
         3,

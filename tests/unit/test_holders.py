@@ -3,16 +3,17 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from event_rows import event
 
 from gossip.launch.report.holders import StateHolders
-from gossip.observe import read_event
+from gossip.launch.report.run_model import RunModel
 
 
 def after(*rows: tuple[int, str] | tuple[int, str, dict[str, Any]]) -> StateHolders:
-    holders = StateHolders()
-    for peer, event, *fields in rows:
-        holders.apply(read_event({"peer": peer, "event": event, **(fields[0] if fields else {})}))  # type: ignore[dict-item]
-    return holders
+    view = RunModel(4)
+    for peer, name, *fields in rows:
+        view.apply(event(name, peer, **(fields[0] if fields else {})))
+    return view.holders
 
 
 BORN, AGAIN, KILLED, DONE = {"incarnation": 0}, {"incarnation": 1}, {"signal": 9}, {"code": 0}

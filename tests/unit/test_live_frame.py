@@ -4,20 +4,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_rows import event
 
 from gossip.launch.report.live_frame import About, frame
 from gossip.launch.report.peer_table import Size
 from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.words import clock, numbers
-from gossip.observe import Event, read_event
 
 ABOUT = About("train-5014", "3 peers, rolling, suspicion (f=0)", "/tmp/runs/train-5014")
 WIDE = Size(80, 30)
 HEAD = "peer  state            step    lag  steps/s  waits  trust"
-
-
-def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> Event:
-    return read_event({"t": t, "peer": peer, "event": name, **fields})
 
 
 def rounds(view: RunModel, until: int, peers: list[int], **fields: Any) -> float:

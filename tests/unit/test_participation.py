@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from event_rows import event
 from recorded_run import RecordedRun
 
 from gossip.launch.report.html import recorded
@@ -12,7 +13,6 @@ from gossip.launch.report.live_frame import health
 from gossip.launch.report.participation import BOUND, GAPS_MAX, WINDOW, Participation
 from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.screens import progress
-from gossip.observe import read_event
 
 
 def fed(view: RunModel, rounds: range, contributors: int, **fields: Any) -> list[str]:
@@ -22,11 +22,7 @@ def fed(view: RunModel, rounds: range, contributors: int, **fields: Any) -> list
         for peer in view.rows:
             own = {"round": number, "step": number + 1, "alive": len(view.rows)}
             who = {"contributors": list(range(contributors)), "server": 0}
-            said += view.apply(
-                read_event(
-                    {"t": number / 10, "peer": peer, "event": "round", **own, **who, **fields}
-                )
-            )
+            said += view.apply(event("round", peer, number / 10, **{**own, **who, **fields}))
     return said
 
 
@@ -35,7 +31,7 @@ def test_each_round_counts_once_whoever_tells_of_it() -> None:
     fed(view, range(4), 4)
     fed(view, range(4, 8), 2)
     late = {"round": 2, "step": 3, "alive": 4, "contributors": [0, 1, 2, 3], "server": 0}
-    view.apply(read_event({"t": 9.0, "peer": 3, "event": "round", **late}))
+    view.apply(event("round", 3, 9.0, **late))
     assert view.progress.participation.last == (2, 4)
     assert view.progress.participation.mean == 0.75
     assert view.progress.participation.of_window is None, "the window is not over"
@@ -62,14 +58,13 @@ def test_it_is_said_once_that_participation_has_fallen_and_again_when_it_falls_a
 
 def test_who_is_in_quarantine_lacks_nowhere() -> None:
     view = RunModel(4)
-    locked = {"event": "quarantined", "subject": 3, "round": 0, "trust": 0.1}
-    view.apply(read_event({"t": 0.0, "peer": 0, **locked}))
+    view.apply(event("quarantined", 0, subject=3, round=0, trust=0.1))
     assert view.rows[3].quarantined
     assert fed(view, range(2 * WINDOW), 3) == []
     assert view.progress.participation.mean == 1.0
     view.rows[3].state = "gone"  # and is not among those alive any more
     at = {"round": 2 * WINDOW, "step": 2 * WINDOW + 1, "alive": 3, "contributors": [0, 1]}
-    view.apply(read_event({"t": 9.0, "peer": 0, "event": "round", "server": 0, **at}))
+    view.apply(event("round", 0, 9.0, server=0, **at))
     assert view.progress.participation.last == (2, 3)
 
 
@@ -100,7 +95,7 @@ def test_gossip_rounds_tell_of_no_participation() -> None:
     said = []
     for number in range(2 * WINDOW):
         own = {"round": number, "alive": 4, "server": None, "contributors": [0, 1]}
-        said += view.apply(read_event({"t": number / 10, "peer": 0, "event": "round", **own}))
+        said += view.apply(event("round", 0, number / 10, **own))
     assert said == []
     assert view.progress.participation.mean is None
     assert "took part" not in progress(view)
@@ -156,7 +151,7 @@ def test_who_comes_back_leaves_a_gap_that_the_others_fill_and_nobody_counts_twic
     def tell(peer: int, number: int, who: int, **fields: Any) -> None:
         own = {"round": number, "step": number + 1, "alive": 2, "contributors": list(range(who))}
         own["server"] = 0
-        view.apply(read_event({"t": number / 10, "peer": peer, "event": "round", **own, **fields}))
+        view.apply(event("round", peer, number / 10, **own, **fields))
 
     tell(0, 4, 2, since=0)
     tell(1, 12, 2)
@@ -188,11 +183,10 @@ def test_a_swarm_that_begins_anew_counts_its_rounds_from_0_on_again() -> None:
     fed(view, range(9, 10), 2, since=0)
     fed(view, range(9, 10), 0, since=0)
     assert view.progress.participation.mean == 1.0
-    lost = {"event": "exited", "code": 1, "signal": 9, "incarnation": 0}
     for peer in range(2):
-        view.apply(read_event({"t": 2.0, "peer": peer, **lost}))
-        view.apply(read_event({"t": 3.0, "peer": peer, "event": "started", "incarnation": 1}))
-    view.apply(read_event({"t": 4.0, "peer": 0, "event": "begun_anew"}))
+        view.apply(event("exited", peer, 2.0, code=1, signal=9, incarnation=0))
+        view.apply(event("started", peer, 3.0, incarnation=1))
+    view.apply(event("begun_anew", 0, 4.0))
     fed(view, range(9, 10), 1, since=0)
     assert (view.progress.participation.mean, view.progress.participation.last) == (0.75, (1, 2))
 
@@ -201,16 +195,16 @@ def test_no_window_begins_before_the_swarm_has_begun_anew() -> None:
     view = RunModel(2)
     fed(view, range(WINDOW), 2)
     for peer in range(2):
-        view.apply(read_event({"t": 2.0, "peer": peer, "event": "exited", "code": 1, "signal": 9}))
-    view.apply(read_event({"t": 4.0, "peer": 0, "event": "begun_anew"}))
+        view.apply(event("exited", peer, 2.0, code=1, signal=9))
+    view.apply(event("begun_anew", 0, 4.0))
     assert fed(view, range(WINDOW - 1), 1) == []
     assert view.progress.participation.of_window is None, "it has 19 rounds of this life"
     (said,) = fed(view, range(WINDOW - 1, 2 * WINDOW), 1)
     assert "only 50% " in said
     assert "in the rounds 0 to 19," in said
     for peer in range(2):
-        view.apply(read_event({"t": 8.0, "peer": peer, "event": "exited", "code": 1, "signal": 9}))
-    view.apply(read_event({"t": 9.0, "peer": 0, "event": "begun_anew"}))
+        view.apply(event("exited", peer, 8.0, code=1, signal=9))
+    view.apply(event("begun_anew", 0, 9.0))
     assert "take part" not in health(view).plain, "of no window that is over"
 
 

@@ -11,7 +11,7 @@ from gossip.launch.report import words
 from gossip.launch.report.html import curves, figures
 from gossip.launch.report.html.columns import CommitColumns, Series
 from gossip.launch.report.html.downsampling import Buckets
-from gossip.launch.report.peer_figures import TotalCount
+from gossip.launch.report.peer_row import TotalCount
 from gossip.observe import CommitRow, read_commits
 
 

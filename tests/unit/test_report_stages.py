@@ -49,10 +49,7 @@ def commit(stage: int, number: int) -> dict[str, Any]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four peers in two stages, of which peer 3 is killed in round 4 and does not come back."""
     folder = tmp_path_factory.mktemp("runs") / "pipe"
-    stages = [
-        {"layers": (0, 2), "peers": STAGES[0]},
-        {"layers": (3, 3), "peers": STAGES[1]},
-    ]
+    stages = [{"layers": (0, 2), "peers": STAGES[0]}, {"layers": (3, 3), "peers": STAGES[1]}]
     pipeline = {
         "model": "0" * 16,
         "micro_batches": 2,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from recorded_run import BEGAN, ROUNDS, RecordedRun
 
-from gossip.launch.report.peer_figures import PeerFigures
+from gossip.launch.report.peer_row import PeerFigures
 from gossip.launch.report.run_reader import RunReader
 
 

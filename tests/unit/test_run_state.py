@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_rows import event_row
 
 from gossip.errors import ConfigError
 from gossip.launch import hold
@@ -123,19 +124,8 @@ def test_progress_is_read_from_the_last_rows(run: Path, monkeypatch: pytest.Monk
     leave_word(run)
     events = JsonLines(run / "events.jsonl", "events")
     for number in range(2000):
-        events.write(
-            {
-                "t": 0.0,
-                "peer": number % 3,
-                "event": "round",
-                "round": number,
-                "loss": 0.5,
-                "alive": [0, 1],
-            }
-        )
-        events.write(
-            {"t": 0.0, "peer": number % 3, "event": "metrics", "accuracy": 0.25 * (number % 3)}
-        )
+        events.write(event_row("round", number % 3, 0.0, round=number, loss=0.5, alive=[0, 1]))
+        events.write(event_row("metrics", number % 3, 0.0, accuracy=0.25 * (number % 3)))
     with (run / "events.jsonl").open("a") as file:
         file.write('{"t": 0.0, "peer": 1, "event": "round", "rou')  # just being written
     monkeypatch.setattr(run_state, "TAIL_BYTES", 10_000)
@@ -163,16 +153,9 @@ def test_the_progress_of_tasks_is_read_from_the_file_of_each(
         events = JsonLines(run / f"events-{peer}.jsonl", "events")
         for number in range(400 + peer):
             events.write(
-                {
-                    "t": 0.0,
-                    "peer": peer,
-                    "event": "round",
-                    "round": number,
-                    "loss": number / 1000,
-                    "alive": [0, 1, 2],
-                }
+                event_row("round", peer, 0.0, round=number, loss=number / 1000, alive=[0, 1, 2])
             )
-        events.write({"t": 0.0, "peer": peer, "event": "metrics", "accuracy": 0.25 * peer})
+        events.write(event_row("metrics", peer, 0.0, accuracy=0.25 * peer))
     seen = run_state.read_state(run)
     assert (seen.state, seen.round, seen.loss, seen.alive, seen.accuracy) == (
         "running",

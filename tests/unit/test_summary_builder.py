@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_rows import event_row
 
 from gossip.config import resolve
 from gossip.launch.report import history, summary
@@ -51,7 +52,7 @@ def folder(
     made.config.dump(tmp_path / "config.json")
     file = JsonLines(tmp_path / "events.jsonl", "events")
     for row in events:
-        file.write({"t": 1.0, **row})
+        file.write(row)
     file.close()
     for peer, rows in commits.items():
         (tmp_path / f"peer-{peer}").mkdir()
@@ -63,14 +64,7 @@ def folder(
 
 
 def halted(peer: int, **fields: Any) -> dict[str, Any]:
-    return {
-        "peer": peer,
-        "event": "halted",
-        "exit_code": 0,
-        "t": 200.0,
-        "traffic": {"sent_bytes": 10},
-        **fields,
-    }
+    return event_row("halted", peer, 200.0, exit_code=0, traffic={"sent_bytes": 10}, **fields)
 
 
 def test_it_has_every_field_that_is_promised(tmp_path: Path) -> None:
@@ -211,32 +205,10 @@ def test_a_partition_is_told_with_who_paused_who_went_on_alone_and_what_was_give
         **{**common, "slices": {"5": [[0, 2]], "6": [[40, 42]], "7": [[50, 52]]}},
     )
     events = [
-        {
-            "t": 101.9,
-            "peer": 0,
-            "event": "fault",
-            "kind": "partition",
-            "round": 2,
-            "fault": word,
-            "seconds": 3.0,
-        },
-        {"t": 102.1, "peer": 5, "event": "paused", "alive": [5, 6, 7], "need": 5, "round": 2},
-        {
-            "t": 102.0,
-            "peer": 6,
-            "event": "minority_continues",
-            "alive": [5, 6, 7],
-            "of": 8,
-            "round": 2,
-        },
-        {
-            "t": 104.9,
-            "peer": 1,
-            "event": "fault_over",
-            "kind": "partition",
-            "round": 5,
-            "fault": word,
-        },
+        event_row("fault", 0, 101.9, kind="partition", round=2, fault=word, seconds=3.0),
+        event_row("paused", 5, 102.1, alive=[5, 6, 7], need=5, round=2),
+        event_row("minority_continues", 6, 102.0, alive=[5, 6, 7], of=8, round=2),
+        event_row("fault_over", 1, 104.9, kind="partition", round=5, fault=word),
     ]
     run = folder(tmp_path, events, {0: [commit(0), commit(1), *heavy], 5: light}, peers=8)
     (told,) = summary.write(run, 0, 1.0)["partitions"]
@@ -278,10 +250,7 @@ def test_samples_are_counted_over_completed_epochs_and_only_for_contributors(
     first = {"epoch": 0, "once": 9, "twice": 1, "never": 0, "rounds": 3}
     assert epochs_of(rows) == [first]
     rows += [row(5, [18, 19], [19, 19])]
-    assert epochs_of(rows) == [
-        first,
-        {"epoch": 1, "once": 9, "twice": 0, "never": 1, "rounds": 3},
-    ]
+    assert epochs_of(rows) == [first, {"epoch": 1, "once": 9, "twice": 0, "never": 1, "rounds": 3}]
     assert summary.samples(epochs_of(rows)) == {"once": 18, "twice": 1, "never": 1}
 
 
@@ -332,25 +301,11 @@ def test_without_sharded_data_nothing_is_said_of_samples() -> None:
 
 def test_deaths_carry_what_the_survivors_measured(tmp_path: Path) -> None:
     events = [
-        {
-            "peer": 2,
-            "event": "fault",
-            "t": 10.0,
-            "kind": "crash",
-            "round": 5,
-            "fault": "crash:server@5",
-        },
-        {"peer": 0, "event": "skip", "t": 10.04, "subject": 2, "reason": "disconnected"},
-        {"peer": 1, "event": "skip", "t": 10.02, "subject": 2, "reason": "disconnected"},
-        {"peer": 1, "event": "dead", "t": 10.9, "subject": 2, "by": 1},
-        {
-            "peer": 2,
-            "event": "exited",
-            "t": 10.01,
-            "code": None,
-            "signal": 9,
-            "how": "killed by SIGKILL",
-        },
+        event_row("fault", 2, 10.0, kind="crash", round=5, fault="crash:server@5"),
+        event_row("skip", 0, 10.04, subject=2, reason="disconnected"),
+        event_row("skip", 1, 10.02, subject=2, reason="disconnected"),
+        event_row("dead", 1, 10.9, subject=2, by=1),
+        event_row("exited", 2, 10.01, code=None, signal=9, how="killed by SIGKILL"),
     ]
     made = summary.write(
         folder(tmp_path, events, {0: [commit(0)]}, faults=("crash:server@5",)), 0, 1.0
@@ -369,16 +324,7 @@ def test_deaths_carry_what_the_survivors_measured(tmp_path: Path) -> None:
 
 
 def test_suspects_are_named_and_their_reasons_kept(tmp_path: Path) -> None:
-    events = [
-        {
-            "peer": 0,
-            "event": "suspected",
-            "subject": 3,
-            "trust": 0.4,
-            "reasons": ["far out"],
-            "round": 9,
-        }
-    ]
+    events = [event_row("suspected", 0, subject=3, trust=0.4, reasons=["far out"], round=9)]
     made = summary.write(
         folder(tmp_path, events, {0: [commit(0)]}, faults=("nan:3", "wrong_results:2,3")), 0, 1.0
     )
@@ -391,22 +337,15 @@ def test_who_cannot_tell_if_its_end_is_everybodys_is_named_unless_it_took_the_ot
     tmp_path: Path,
 ) -> None:
     rows = [
-        {
-            "peer": peer,
-            "event": "unconfirmed_result",
-            "round": 9,
-            "same": 1,
-            "other": 2,
-            "silent": [],
-        }
+        event_row("unconfirmed_result", peer, round=9, same=1, other=2, silent=[])
         for peer in (3, 1)
     ]
-    rows.append({"peer": 3, "event": "restored", "round": 9, "from": 0, "nbytes": 8})
+    rows.append(event_row("restored", 3, round=9, **{"from": 0}, nbytes=8))
     assert summary.write(folder(tmp_path, rows, {0: [commit(0)]}), 0, 1.0)["unconfirmed"] == [1]
 
 
 def test_an_evaluation_beats_what_was_logged(tmp_path: Path) -> None:
-    events = [{"peer": 0, "event": "metrics", "accuracy": 0.5, "loss": 1.0}]
+    events = [event_row("metrics", 0, accuracy=0.5, loss=1.0)]
     run = folder(tmp_path, events, {0: [commit(0)]})
     assert summary.write(run, 0, 1.0)["accuracy"] == {"mean_model": None, "worst_replica": 0.5}
     digests = {str(peer): "same" for peer in range(4)}
@@ -460,7 +399,7 @@ def test_the_status_is_a_word_for_the_exit_code(tmp_path: Path, code: int, statu
 
 
 def closed(exit_code: int, joins: bool = False) -> dict[str, Any]:
-    return {"event": "launcher_ended", "peer": None, "exit_code": exit_code, "joins": joins}
+    return event_row("launcher_ended", None, exit_code=exit_code, joins=joins)
 
 
 @pytest.mark.parametrize(
@@ -494,14 +433,14 @@ def test_a_newcomer_that_never_got_in_says_so_of_itself(tmp_path: Path) -> None:
 
 def test_what_was_lost_when_a_swarm_began_anew_is_told(tmp_path: Path) -> None:
     rows = [
-        {"event": "round", "peer": 0, "round": 258},
-        {"event": "metrics", "peer": 0, "accuracy": 0.97},
-        {"event": "exited", "peer": 0, "signal": 9},
-        {"event": "spawned", "peer": 0, "incarnation": 1},
-        {"event": "begun_anew", "peer": 0, "lost": 1, "wall": 12.5},
-        {"event": "round", "peer": 0, "round": 3, "wall": 13.0},
+        event_row("round", 0, round=258),
+        event_row("metrics", 0, accuracy=0.97),
+        event_row("exited", 0, signal=9),
+        event_row("spawned", 0, incarnation=1),
+        event_row("begun_anew", 0, lost=1, wall=12.5),
+        event_row("round", 0, round=3, wall=13.0),
         # the same beginning, as another tells it
-        {"event": "begun_anew", "peer": 1, "lost": 1, "wall": 12.6},
+        event_row("begun_anew", 1, lost=1, wall=12.6),
     ]
     made = summary.write(folder(tmp_path, rows, {}), 0, 1.0)
     assert made["begun_anew"] == [{"lost_round": 258, "accuracy": 0.97, "wall": 12.5}]
@@ -511,12 +450,12 @@ def test_rounds_that_were_lost_before_a_swarm_began_anew_are_none_of_those_since
     tmp_path: Path,
 ) -> None:
     rows = [
-        *({"event": "lost_round", "peer": 0, "round": at, "reason": "x"} for at in range(10, 20)),
-        {"event": "round", "peer": 0, "round": 258},
-        {"event": "exited", "peer": 0, "signal": 9},
-        {"event": "begun_anew", "peer": 0, "lost": 1, "wall": 12.5},
-        {"event": "lost_round", "peer": 0, "round": 2, "reason": "x", "wall": 13.0},
-        {"event": "round", "peer": 0, "round": 3, "wall": 13.0},
+        *(event_row("lost_round", 0, round=at, reason="x") for at in range(10, 20)),
+        event_row("round", 0, round=258),
+        event_row("exited", 0, signal=9),
+        event_row("begun_anew", 0, lost=1, wall=12.5),
+        event_row("lost_round", 0, round=2, reason="x", wall=13.0),
+        event_row("round", 0, round=3, wall=13.0),
     ]
     made = summary.build(folder(tmp_path, rows, {}, topology="random-k"), 0, 1.0)
     assert (made["rounds"], made["rounds_lost"]) == (3, 1)
@@ -547,14 +486,9 @@ def test_numbers_that_json_cannot_hold_become_null() -> None:
 
 
 def ended(peer: int, digest: str | None, at: int = 9) -> dict[str, object]:
-    return {
-        "peer": peer,
-        "event": "halted",
-        "reason": "finished",
-        "exit_code": 0,
-        "state_round": at,
-        "state_digest": digest,
-    }
+    return event_row(
+        "halted", peer, reason="finished", exit_code=0, state_round=at, state_digest=digest
+    )
 
 
 @pytest.mark.parametrize(
@@ -589,17 +523,9 @@ def test_a_lone_commit_of_more_peers_is_no_history_where_a_shrunken_swarm_went_o
 def test_a_folder_that_holds_only_a_part_of_a_run_counts_no_round_of_the_others_as_lost(
     tmp_path: Path,
 ) -> None:
-    came = {"peer": 5, "event": "spawned", "joins": True, "incarnation": 0}
-    epoch = {
-        "peer": 5,
-        "event": "epoch",
-        "epoch": 3,
-        "once": 97,
-        "twice": 0,
-        "never": 0,
-        "rounds": 9,
-    }
-    rounds = [{"peer": 5, "event": "round", "round": number, "t": 2.0} for number in (70, 80)]
+    came = event_row("spawned", 5, joins=True, incarnation=0)
+    epoch = event_row("epoch", 5, epoch=3, once=97, twice=0, never=0, rounds=9)
+    rounds = [event_row("round", 5, 2.0, round=number) for number in (70, 80)]
     run = folder(
         tmp_path,
         [came, *rounds, epoch, halted(5, round=80)],
@@ -613,7 +539,7 @@ def test_a_folder_that_holds_only_a_part_of_a_run_counts_no_round_of_the_others_
 
 
 def test_where_all_peers_were_started_here_nobody_is_elsewhere(tmp_path: Path) -> None:
-    spawned = [{"peer": peer, "event": "spawned"} for peer in range(4)]
+    spawned = [event_row("spawned", peer) for peer in range(4)]
     run = folder(tmp_path, spawned, {0: [commit(0), commit(2, parent="h0")], 1: [], 2: [], 3: []})
     made = summary.write(run, 0, 1.0)
     assert (made["remote_peers"], made["rounds_lost"]) == ([], 1)
@@ -632,10 +558,8 @@ def test_rounds_that_somebody_whose_files_are_elsewhere_has_written_down_are_not
         commit(0),
         *(commit(number, parent="unseen", contributors=everybody) for number in (2, 4, 5)),
     ]
-    came = [{"peer": peer, "event": "spawned"} for peer in range(spawned)]
-    epochs = [
-        {"peer": 0, "event": "epoch", "epoch": 0, "once": 10, "twice": 0, "never": 0, "rounds": 6}
-    ]
+    came = [event_row("spawned", peer) for peer in range(spawned)]
+    epochs = [event_row("epoch", 0, epoch=0, once=10, twice=0, never=0, rounds=6)]
     made = summary.write(
         folder(
             tmp_path, came + epochs, {0: rows, **{peer: [] for peer in range(1, missing)}}, room=6
@@ -649,8 +573,8 @@ def test_rounds_that_somebody_whose_files_are_elsewhere_has_written_down_are_not
 
 def test_a_summary_names_the_faults_that_never_took_place(tmp_path: Path) -> None:
     events = [
-        {"peer": 1, "event": "ready"},
-        {"peer": 1, "event": "fault", "kind": "hang", "fault": "hang:1@0+1s"},
+        event_row("ready", 1),
+        event_row("fault", 1, kind="hang", fault="hang:1@0+1s"),
         halted(1),
     ]
     plan = ["hang:1@0+1s", "crash:server@50", "slow:1*2"]

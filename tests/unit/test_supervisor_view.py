@@ -1,18 +1,17 @@
 from __future__ import annotations
 
 import itertools
+from string import Formatter
 from typing import Any
 
 import pytest
+from event_rows import event
 
 from gossip.faults import plan as faults
 from gossip.launch.report.happenings import SuspicionRecord
 from gossip.launch.report.run_model import RunModel
-from gossip.observe import Event, read_event
-
-
-def event(name: str, peer: int, t: float = 0.0, **fields: Any) -> Event:
-    return read_event({"t": t, "peer": peer, "event": name, **fields})
+from gossip.launch.report.sentences import SENTENCES
+from gossip.observe import Event
 
 
 def told(view: RunModel, *rows: Event) -> list[str]:
@@ -394,15 +393,6 @@ def test_a_flood_about_a_peer_is_told_once() -> None:
     ]
 
 
-def test_a_notice_is_told_with_what_to_do() -> None:
-    row = event(
-        "notice", 1, message="peer 2 at tcp://10.0.0.7:5 has no key", hint="start it with --keys"
-    )
-    assert told(RunModel(3), row) == [
-        "! peer 1: peer 2 at tcp://10.0.0.7:5 has no key (start it with --keys)"
-    ]
-
-
 def test_of_epochs_that_leave_samples_the_first_is_told_at_once() -> None:
     """With a liar each epoch leaves some, since what it has read is read again."""
     view = RunModel(1)
@@ -518,11 +508,6 @@ def test_who_is_away_gets_smaller_batches_for_that() -> None:
     assert line == "= peer 1 gets half batches from round 21 on: it is away"
 
 
-def test_whom_a_peer_waits_for_at_the_end_is_told_in_words() -> None:
-    (line,) = told(RunModel(3), event("lingering", 0, 9.0, **{"for": [2], "at_most_s": 5.0}))
-    assert line == "~ peer 0 is done; it waits for peer 2 up to 5.0 s"
-
-
 def test_a_peer_that_is_not_as_its_profile_says_is_told_of_once_with_what_to_do() -> None:
     view = RunModel(4)
     found = {"subject": 2, "measured_us": 160_000, "predicted_us": 80_000, "round": 4}
@@ -561,3 +546,42 @@ def test_a_peer_with_little_influence_is_named_once_and_only_if_nothing_speaks_a
     assert "peer 3" in line
     assert "31%" in line
     assert view.trust.low_influence == {3: 0.31}
+
+
+def test_a_sentence_has_fields_of_its_event_alone() -> None:
+    for kind, sentence in SENTENCES.items():
+        names = {name for _, name, _, _ in Formatter().parse(sentence.text) if name is not None}
+        assert {*names, *filter(None, [sentence.about])} <= kind.fields.keys(), kind
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "line"),
+    [
+        (
+            "notice",
+            {"message": "peer 2 has no key", "hint": "add it"},
+            "! peer 1: peer 2 has no key (add it)",
+        ),
+        (
+            "lingering",
+            {"for": [2], "at_most_s": 5.0},
+            "~ peer 1 is done; it waits for peer 2 up to 5.0 s",
+        ),
+        ("restored", {"from": 2, "round": 7}, "+ peer 1 re-synced from peer 2 at round 7"),
+        (
+            "reduced_tolerance",
+            {"updates": 1, "round": 7, "f": 0, "wanted": 1},
+            "! 1 update in round 7: f=0 of 1",
+        ),
+        ("resumed", {"alive": [0, 1, 2, 5]}, "~ going on: alive are 0-2,5"),
+        ("resumed", {"alive": 3}, "~ going on: alive are 3"),
+        (
+            "stage_lost",
+            {"stage": 1, "peers": [2, 3]},
+            "x stage 1 has lost all its peers (2,3): the others wait for one",
+        ),
+        ("error", {"message": "two\nlines {peer}"}, "! peer 1: two\nlines {peer}"),
+    ],
+)
+def test_an_event_has_its_sentence(name: str, fields: dict[str, Any], line: str) -> None:
+    assert RunModel(3).apply(event(name, 1, **fields)) == [line]

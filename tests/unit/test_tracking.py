@@ -39,6 +39,12 @@ class Kept:
             self.curves.setdefault(point.name, []).append((point.step, point.value))
 
 
+def read_all(run: RecordedRun) -> Kept:
+    kept = Kept()
+    RunPoints(run.folder, kept.points, kept.events.append).read_on()
+    return kept
+
+
 def test_curves_have_every_value_that_was_logged_once(run: RecordedRun) -> None:
     kept = Kept()
     points = RunPoints(run.folder, kept.points, kept.events.append)
@@ -59,9 +65,7 @@ def test_curves_have_every_value_that_was_logged_once(run: RecordedRun) -> None:
 
 
 def test_faults_trust_and_participation_are_there(run: RecordedRun) -> None:
-    kept = Kept()
-    run.whole()
-    RunPoints(run.folder, kept.points, kept.events.append).read_on()
+    kept = read_all(run.whole())
     texts = {told.text: told.step for told in kept.events}
     assert any(text.startswith("- peer 3 quarantined at round 15") for text in texts)
     assert any(text.startswith("x peer 1 killed by 9") for text in texts)
@@ -79,10 +83,7 @@ def test_faults_trust_and_participation_are_there(run: RecordedRun) -> None:
 
 
 def test_who_is_missing_and_who_was_started_again_is_there(run: RecordedRun) -> None:
-    kept = Kept()
-    run.whole()
-    points = RunPoints(run.folder, kept.points, kept.events.append)
-    points.read_on()
+    kept = read_all(run.whole())
     assert [value for _, value in kept.curves["skipped_by/peer-1"]] == [0.0, 3.0, 0.0]
     assert [value for _, value in kept.curves["starts/peer-1"]] == [1.0, 2.0]
     assert [value for _, value in kept.curves["starts/peer-0"]] == [1.0]
@@ -91,21 +92,19 @@ def test_who_is_missing_and_who_was_started_again_is_there(run: RecordedRun) -> 
 
 
 def test_a_round_that_the_next_server_made_is_there(run: RecordedRun) -> None:
-    kept = Kept()
     run.rounds(0, 2)
     path = run.folder / "peer-1" / "commits.jsonl"
     path.write_text(path.read_text().replace('"made_at": 0', '"made_at": 1'))
     run.rounds(2, 3)
-    RunPoints(run.folder, kept.points, kept.events.append).read_on()
+    kept = read_all(run)
     assert kept.curves["swarm/attempt"] == [(0, 0.0), (1, 1.0), (2, 0.0)]
 
 
 def test_a_stopped_peer_is_no_death(run: RecordedRun) -> None:
-    kept = Kept()
     run.rounds(0, 5)
     run.event(1.6, 0, "fault", kind="hang", round=5, seconds=2.0, fault="hang:0@5+2s")
     run.rounds(5, 20)
-    RunPoints(run.folder, kept.points, kept.events.append).read_on()
+    kept = read_all(run)
     assert any(told.text.startswith("* injected: SIGSTOP peer 0") for told in kept.events)
     assert kept.curves["swarm/deaths"][-1][1] == 0
 
@@ -122,9 +121,8 @@ def test_how_a_run_was_left_is_told_last(run: RecordedRun) -> None:
 
 
 def test_values_come_in_batches_of_a_bounded_size(run: RecordedRun) -> None:
-    kept = Kept()
     run.log_losses(0, 0, 2 * BATCH + 5)
-    RunPoints(run.folder, kept.points, kept.events.append).read_on()
+    kept = read_all(run)
     assert max(kept.batches) == BATCH
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from event_rows import event_row
 
 from gossip.config import resolve
 from gossip.launch.local import runs
@@ -31,12 +32,8 @@ def test_a_stopped_run_knows_whether_its_last_checkpoint_is_there(
 ) -> None:
     view = RunModel(2)
     for peer, why in ((0, "step 7 to ck: no room"), (1, others)):
-        view.apply(read_event({"t": 1.0, "peer": peer, "event": "started", "incarnation": 0}))
-        view.apply(
-            read_event(
-                {"t": 2.0, "peer": peer, "event": "halted", "exit_code": 0, "not_saved": why}
-            )
-        )
+        view.apply(read_event(event_row("started", peer, 1.0, incarnation=0)))
+        view.apply(read_event(event_row("halted", peer, 2.0, exit_code=0, not_saved=why)))
         view.rows[peer].state = "gone"
     assert bool(view.lives.not_saved) == missing
 

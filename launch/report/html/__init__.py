@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .charts import BAND, Axis, Chart, HeatChart, Line, LineChart, Section, TextTable
     from .figures import number
     from .incident_lines import lines_of
+    from .incidents import slowness
     from .overview import Fact
     from .recorded import RecordedRun
     from .rounds import reasons_of_turns

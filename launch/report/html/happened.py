@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from gossip.launch.report.folding import EventFolder
-from gossip.launch.report.words import clock
 
 from .charts import Section, TextTable
 from .figures import peers
@@ -78,7 +77,7 @@ def _milestones(run: RecordedRun, incidents: list[Incident]) -> list[tuple[float
 def _when(run: RecordedRun, wall: float) -> str:
     if wall < run.began:
         return "before"
-    return clock(run.since(wall), exact=True)
+    return run.clock(wall)
 
 
 def _folded(run: RecordedRun) -> list[tuple[float, str, str]]:

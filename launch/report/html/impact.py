@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossip.launch.report.happenings import AFTER_S
-from gossip.launch.report.words import clock, lasted
+from gossip.launch.report.words import lasted
 
 from .recorded import RecordedRun
 
@@ -38,7 +38,7 @@ class Impact:
         inside = (self._t >= t) & (self._t <= stop)
         again = int((self._run.commits.attempt[inside] > 0).sum())
         if again:
-            end = clock(self._run.since(stop), exact=True)
+            end = self._run.clock(stop)
             rounds = f"of the {rounds_word(int(inside.sum()))} until {end}"
             told.append(f"{rounds}, {again} went to another server")
         lost = [each for each in self._run.view.progress.lost.values() if t <= each.t <= stop]

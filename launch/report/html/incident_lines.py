@@ -50,7 +50,7 @@ def note_time(note: notes.Note, began: float) -> str:
 
 
 def _lines(run: RecordedRun, one: incidents.Incident, width: int) -> list[str]:
-    when = NONE if one.t is None else clock(run.since(one.t), exact=True)
+    when = NONE if one.t is None else run.clock(one.t)
     at = (
         f"round {one.round}"
         if one.round is not None and one.round >= 0 and one.t is not None

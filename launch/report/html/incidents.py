@@ -22,7 +22,7 @@ from gossip.launch.report import divergence
 from gossip.launch.report.happenings import AFTER_S, Blow, Injection, PartitionRecord, fault_of
 from gossip.launch.report.script_errors import script_error
 from gossip.launch.report.stages import describe_rebuilt_stage
-from gossip.launch.report.words import clock, lasted
+from gossip.launch.report.words import lasted
 from gossip.observe import documents, events
 
 from . import membership
@@ -72,10 +72,10 @@ class Incident:
     who: tuple[int, ...]
     t: float | None
     round: int | None
-    until: float | None
-    noticed: str
-    back: str
-    effect: str
+    until: float | None = None
+    noticed: str = NONE
+    back: str = NONE
+    effect: str = ""
     grave: int = 1
     number: int = 0
     untold: bool = False
@@ -178,7 +178,7 @@ def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
 
 
 def _moment(run: RecordedRun, t: float, round_id: int | None) -> str:
-    at = clock(run.since(t), exact=True)
+    at = run.clock(t)
     return at if round_id is None else f"{at} (round {round_id})"
 
 
@@ -407,13 +407,10 @@ def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=(join.peer,),
             t=join.since,
             round=join.round,
-            until=None,
-            noticed=NONE,
             back=NONE
             if join.after_s is None
             else f"in round {join.round}, {lasted(join.after_s)} after its start",
             effect=impact.effect(join.since, None) if join.since is not None else "",
-            grave=1,
         )
     for fault in run.view.failures.injected:
         if fault.kind == "leave":
@@ -424,11 +421,9 @@ def _arrivals(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
                 who=(fault.peer,),
                 t=fault.at,
                 round=fault.round,
-                until=None,
                 noticed=f"gone after {lasted(gone_at - fault.at)}" if gone_at and is_gone else NONE,
                 back="never: it left",
                 effect=impact.effect(fault.at, None),
-                grave=1,
             )
 
 
@@ -450,7 +445,7 @@ def _injection(run: RecordedRun, impact: Impact, fault: str, began: Injection | 
     is_slow = isinstance(fault_of(fault), Slow)
     who = _victims(fault) or (() if began is None else (began.peer,))
     over_at = None if began is None else began.over_at
-    effect = _slowness(run, who)
+    effect = slowness(run, who)
     if began is not None and not is_slow:
         effect = impact.effect(began.at, over_at)
     back = "lasts for the whole run" if began is None else "not over before the end"
@@ -470,7 +465,7 @@ def _injection(run: RecordedRun, impact: Impact, fault: str, began: Injection | 
     )
 
 
-def _slowness(run: RecordedRun, who: tuple[int, ...]) -> str:
+def slowness(run: RecordedRun, who: tuple[int, ...]) -> str:
     """Describe the time of the updates of these peers, and of the others."""
     of_them = np.isin(run.commits.who, who)
     took = [run.commits.took_s[rows] for rows in (of_them, ~of_them)]
@@ -583,9 +578,6 @@ def _forks(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
             who=tuple(branch.peers),
             t=branch.t,
             round=branch.first,
-            until=None,
-            noticed=NONE,
-            back=NONE,
             effect=f"{rounds_word(branch.rounds)} of it count for nothing",
             grave=2,
         )
@@ -604,9 +596,7 @@ def _end(run: RecordedRun) -> list[Incident]:
             who=tuple(run.peers),
             t=run.ended,
             round=_round_at(run, run.ended, run.view.progress.round),
-            until=None,
             noticed="by no peer: none was left",
-            back=NONE,
             effect=_steps_lost(run),
             grave=5,
             untold=True,
@@ -640,9 +630,6 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
             who=(),
             t=None,
             round=None,
-            until=None,
-            noticed=NONE,
-            back=NONE,
             effect=fault.why,
             grave=0,
         )

@@ -197,12 +197,12 @@ def times_of_faults(run: RecordedRun, incidents: list[Incident]) -> str:
     timed = any(re.search(r"@[\d.]+(ms|s|m)\b", one.fault) for one in incidents)
     if trained is None or not timed:
         return ""
-    at = clock(run.since(trained), exact=True)
+    at = run.clock(trained)
     return f"The times of planned faults (as in @20s) count from when training began, at {at}."
 
 
 def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:
-    when = NONE if one.t is None else clock(run.since(one.t), exact=True)
+    when = NONE if one.t is None else run.clock(one.t)
     return (
         str(one.number),
         when,

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from . import (
     comparing,
-    configuration,
     happened,
     incidents,
     kept,
@@ -95,7 +94,7 @@ def _part(run: RecordedRun, found: list[incidents.Incident], prefix: str) -> Run
         participation.section(run, marks, found),
         kept.samples(run),
         kept.saved_states(run),
-        configuration.section(run),
+        comparing.configuration(run),
         happened.section(run, found),
     )
     facts = tuple(overview.facts(run))

@@ -11,7 +11,7 @@ from gossip.errors import ConfigError
 from gossip.launch.report import run_state
 from gossip.launch.report.machines import LOAD_HIGH
 from gossip.launch.report.run_reader import RunReader
-from gossip.launch.report.words import counted
+from gossip.launch.report.words import clock, counted
 from gossip.observe import Event, documents, events
 from gossip.run import checkpoints, open_in, read_object, real, shown
 
@@ -57,7 +57,7 @@ class RecordedRun(RunReader):
 
     def __init__(self, folder: Path) -> None:
         self.config = read_object(folder, "config.json") or {}
-        super().__init__(folder)
+        super().__init__(folder, details=True)
         self.state, self.label = run_state.read_state(folder), ""
         self.sources = tuple(_sources(folder))
         # Otherwise the summary may be of one of several launchers, or of an earlier end.
@@ -167,6 +167,10 @@ class RecordedRun(RunReader):
             return ""
         cores = counted(machine.cores, "core")
         return f"its machine was overloaded then, load {reported:.1f} on {cores}"
+
+    def clock(self, t: float) -> str:
+        """Return the time since the start of the run, with tenths of a second."""
+        return clock(self.since(t), exact=True)
 
     def since(self, t: float) -> float:
         """Return the seconds from the start of the run to ``t``."""

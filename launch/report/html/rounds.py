@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from gossip.launch.report.words import clock, lasted
+from gossip.launch.report.words import lasted
 
 from . import curves
 from .charts import Line, LineChart, Mark, Section, TextTable
@@ -120,7 +120,7 @@ def _longest(
         rows.append(
             (
                 str(round_id),
-                clock(run.since(t), exact=True),
+                run.clock(t),
                 lasted(float(duration[at])),
                 slow,
                 why(run, at, float(duration[at]), who, longest),

@@ -23,22 +23,11 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         found.text.append("This run has recorded no trust.")
         return found
     found.parts.append(_chart(run, trust, marks))
-    if run.view.trust.suspicions:
-        who = peers(run.view.trust.suspicions).capitalize()
-        was = "was" if len(run.view.trust.suspicions) == 1 else "were"
-        found.text.append(
-            f"{who} {was} suspected: the table of what went wrong has time and reason."
-        )
-    else:
-        found.text.append(nobody_suspected(run))
+    told = "No peer was suspected."
+    if suspects := run.view.trust.suspicions:
+        told = f"Suspected: {peers(suspects)}. The table of what went wrong has time and reason."
+    found.text.append(told)
     return found
-
-
-def nobody_suspected(run: RecordedRun) -> str:
-    """Return a sentence on the missing suspicion, and on attacks that were not noticed."""
-    unseen = unseen_liars(run)
-    but = f", though {peers(unseen)} lied, as planned" if unseen else ""
-    return f"No peer was suspected{but}."
 
 
 def unseen_liars(run: RecordedRun) -> list[int]:
