@@ -26,9 +26,13 @@ class MembershipInspection:
         self._membership = membership
         self.settings, self.local = membership.settings, membership.local
         self.incarnation, self.me = membership.incarnation, membership.me
-        self.skip_reason, self.is_gone = membership.skip_reason, membership.is_gone
-        self.has_ended, self.alive = membership.has_ended, membership.alive
-        self.others = membership.view.others
+        view = membership.view
+        self.skip_reason, self.is_gone, self.has_ended = (
+            view.skip_reason,
+            view.is_gone,
+            view.has_ended,
+        )
+        self.alive, self.others = view.alive, view.others
         self.members: Mapping[PeerId, Member] = membership.members
         self.probes = membership.prober.probes
 

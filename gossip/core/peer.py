@@ -751,7 +751,7 @@ class Peer:
 
     def _on_restored(self, event: Restored, now: float) -> list[Effect]:
         effects, done = self.recovery.on_restored(event, self.rounds.adopt, now)
-        if self.recovery.fits_no_state and self.phase == "recovering":
+        if self.recovery.records.fits_no_state and self.phase == "recovering":
             last = f"peer {self.recovery.donor}: {event.error}"
             why = f"the state of the run does not fit this peer, the last one from {last}"
             return effects + self._end(Halt(why, REFUSED), self.membership.leave(now))
@@ -814,7 +814,7 @@ class Peer:
             self.rounds.quorum(),
             self.rounds.round_id,
             now,
-            stateless=None if has_state else self.recovery.stateless(now),
+            stateless=None if has_state else self.recovery.records.stateless(now),
         )
         if halt is not None:
             return self._end(halt, self.membership.leave(now))

@@ -12,7 +12,7 @@ from hypothesis import given, settings, strategies as st
 
 from gossip.core.events import CancelTimer, Effect, SetTimer
 from gossip.core.membership.swim import Membership
-from gossip.core.membership.table import RANK, REFUTATIONS, Member
+from gossip.core.membership.table import RANKS, REFUTATIONS, Member
 from gossip.core.messages import (
     ROUND_MAX,
     Ack,
@@ -37,7 +37,7 @@ standings = st.one_of(
 )
 addresses = st.sampled_from(["", "a", "b"])
 rumors = st.builds(
-    Rumor, peers, st.sampled_from(sorted(RANK)), standings, addresses, addresses, peers
+    Rumor, peers, st.sampled_from(sorted(RANKS)), standings, addresses, addresses, peers
 )
 several = st.lists(rumors, max_size=4).map(tuple)
 nonces = st.integers(0, 2**47 - 1)
@@ -113,7 +113,7 @@ class Observed:
                 # S1; a life that others invented gives way
                 assert member.standing >= standing or not spoken
                 if member.standing == standing and spoken:
-                    assert RANK[member.status] >= RANK[status]  # type: ignore[index]  # S2, S4
+                    assert RANKS.index(member.status) >= RANKS.index(status)  # type: ignore[index]  # S2, S4
                 if (
                     member.standing // REFUTATIONS == standing // REFUTATIONS
                     and control

@@ -118,7 +118,7 @@ def test_who_asks_again_for_a_piece_that_is_here_is_caught(monkeypatch: pytest.M
 def test_who_asks_one_donor_for_more_than_its_credit_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(pieces, "CREDIT", 3)
+    monkeypatch.setattr(pieces, "PIECES_ASKED", 3)
     assert "and it has to send 3 then" in caught(returning(AsksForWhatIsMissing(), piece_bytes=4))
 
 

@@ -16,7 +16,7 @@ WITHOUT_HINTS = {"closing_s": (1e6, 1e6), "heartbeat_s": None}
 
 
 def dead_everywhere(swarm: Swarm[MemberCore], peer: int) -> bool:
-    return all(swarm.cores[other].membership.is_gone(peer) for other in swarm.up)
+    return all(swarm.cores[other].membership.view.is_gone(peer) for other in swarm.up)
 
 
 @pytest.mark.parametrize("n", [2, 4, 8, 16])
@@ -106,8 +106,8 @@ def test_the_halves_of_a_partition_find_each_other_again(heartbeats: bool) -> No
     swarm.run_until(lambda: all_fine(swarm), 2.0)
     network.partition((0, 1), (2, 3, 4, 5))
     swarm.run_for(10.0)
-    assert swarm.cores[0].membership.alive() == (0, 1)
-    assert swarm.cores[5].membership.alive() == (2, 3, 4, 5)
+    assert swarm.cores[0].membership.view.alive() == (0, 1)
+    assert swarm.cores[5].membership.view.alive() == (2, 3, 4, 5)
     network.heal()
     swarm.run_until(lambda: all_fine(swarm), 2.0 if heartbeats else 8.0)
     assert {(peer, change.peer) for _, peer, change in find_changes(swarm, "alive_again")} == {

@@ -17,8 +17,8 @@ from gossip.core.events import Restored
 from gossip.core.lifecycle.exit_codes import QUORUM_LOST, REFUSED
 from gossip.core.messages import PeerId, StateOffer
 from gossip.core.peer import Peer
-from gossip.core.settings import DONOR_FACTOR, GIVEN_TIMES_MAX, RoundSettings
-from gossip.core.transfer import receiver
+from gossip.core.settings import DONOR_FACTOR, GIVEN_TIMES_MAX, REFUSALS_MAX, RoundSettings
+from gossip.core.transfer import donor_records
 from gossip.core.transfer.donor import NO_STATE, TAKES_OVER
 from gossip.inject import OutMessage
 from gossip_lab.simulation.world.driver import Swarm
@@ -198,7 +198,7 @@ def test_a_donor_whose_link_comes_and_goes_is_counted_on_while_its_pieces_come(
         swarm.run_for(1.5)
         swarm.network.mend(0, 1)
         swarm.run_for(3.0)
-    assert f == 0 or swarm.cores[1].recovery._deadlines.is_used_up(0), "that proves nothing"
+    assert f == 0 or swarm.cores[1].recovery.records.deadlines.is_used_up(0), "that proves nothing"
     assert_restored(swarm, 1)
 
 
@@ -222,7 +222,7 @@ def test_a_donor_that_gives_newer_states_meanwhile_is_counted_on_while_pieces_co
         swarm.restart(2, 0.2)
         swarm.run_for(3.0)
     swarm.crash(2)
-    assert f == 0 or swarm.cores[1].recovery._deadlines.is_used_up(0), "that proves nothing"
+    assert f == 0 or swarm.cores[1].recovery.records.deadlines.is_used_up(0), "that proves nothing"
     assert_restored(swarm, 1)
 
 
@@ -247,7 +247,7 @@ def test_who_has_a_whole_state_to_load_does_not_say_that_it_has_none(
         swarm.hosts[peer].trainer.snapshot_s = load_s
     swarm.resume_trainer(0)
     swarm.run_until(lambda: swarm.cores[1].recovery.restores, 60.0)
-    deadlines = swarm.cores[1].recovery._deadlines
+    deadlines = swarm.cores[1].recovery.records.deadlines
     deadlines._renewals[2] = GIVEN_TIMES_MAX + 1  # of whoever gave it
     for peer in (0, 2):
         swarm.crash(peer)
@@ -278,7 +278,7 @@ def test_one_that_takes_the_state_again_and_again_keeps_nobody_for_good(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It cannot load it, and does not leave for that."""
-    monkeypatch.setattr(receiver, "REFUSALS_MAX", 10**9)
+    monkeypatch.setattr(donor_records, "REFUSALS_MAX", 10**9)
     swarm = taking()
     refuse_states(swarm, 1)
     rounds = swarm.cores[0].settings.rounds
@@ -301,7 +301,7 @@ def test_a_peer_that_can_load_no_state_leaves_and_names_the_difference(n: int) -
     assert halt is not None
     assert halt.exit_code == REFUSED
     assert "0.weight differs" in halt.reason
-    assert len(swarm.reports(1, "bad_state")) == receiver.REFUSALS_MAX
+    assert len(swarm.reports(1, "bad_state")) == REFUSALS_MAX
     before = swarm.cores[0].rounds.round_id
     if n > 2:
         swarm.run_until(lambda: swarm.cores[0].rounds.round_id > before + 3, 30.0)

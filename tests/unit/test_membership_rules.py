@@ -33,15 +33,15 @@ from gossip.core.timers import Timers
 def test_an_address_from_a_list_is_connected_to_but_has_not_joined_before_it_speaks() -> None:
     bench = MemberBench(3, meet=False)
     assert bench.connects == [Connect(1, "c1", "b1"), Connect(2, "c2", "b2")]
-    assert bench.core.alive() == (0,)
-    assert bench.core.skip_reason(1) == "connecting"
+    assert bench.core.view.alive() == (0,)
+    assert bench.core.view.skip_reason(1) == "connecting"
     bench.advance(10.0)
     assert bench.changes() == []  # nor is it accused
     bench.link(1)
     bench.say(1, Gossip(()))
     assert bench.changes() == [(1, "joined")]
-    assert bench.core.alive() == (0, 1)
-    assert bench.core.skip_reason(1) == ""
+    assert bench.core.view.alive() == (0, 1)
+    assert bench.core.view.skip_reason(1) == ""
 
 
 def test_a_hello_from_one_whose_address_was_unknown_makes_it_a_member_at_once() -> None:
@@ -278,11 +278,11 @@ def test_helpers_that_others_miss_too_say_nothing_of_our_own_ears() -> None:
 def test_an_accusation_skips_at_once_and_an_answer_ends_that_at_once() -> None:
     bench = MemberBench(6)
     bench.gossip(2, rumor(1, "suspect", 0, origin=3))
-    assert bench.core.skip_reason(1) == "suspect"
-    assert bench.core.alive() == (0, 1, 2, 3, 4, 5)
+    assert bench.core.view.skip_reason(1) == "suspect"
+    assert bench.core.view.alive() == (0, 1, 2, 3, 4, 5)
     assert bench.changes() == [(1, "suspect"), (1, "skip")]
     bench.advance(0.002)  # we asked it ourselves at once
-    assert bench.core.skip_reason(1) == ""
+    assert bench.core.view.skip_reason(1) == ""
     assert bench.changes() == [(1, "unskip")]
     assert bench.status(1) == "suspect"  # until it is refuted, for others may not reach it
 
@@ -387,7 +387,7 @@ def test_the_more_confirm_the_sooner_it_dies(
     assert bench.status(1) == "suspect"
     bench.advance(0.04)
     assert bench.status(1) == "dead"
-    assert bench.core.skip_reason(1) == "dead"
+    assert bench.core.view.skip_reason(1) == "dead"
     assert (1, "dead") in bench.changes()
 
 
@@ -434,7 +434,7 @@ def test_one_that_was_dead_before_we_came_is_entered_without_noise() -> None:
     bench = MemberBench(4, meet=False)
     bench.link(2)
     bench.say(2, PushPull((rumor(1, "dead", 0, origin=3, control="c1"),), reply=True))
-    assert bench.core.is_gone(1)
+    assert bench.core.view.is_gone(1)
     assert bench.changes() == [(2, "joined")]
 
 
@@ -488,7 +488,7 @@ def test_a_restarted_peer_is_connected_to_at_its_new_address() -> None:
     bench.gossip(2, rumor(1, "alive", NEXT_LIFE, control="new"))
     assert bench.connects[-1] == Connect(1, "new", "new")
     assert bench.core.members[1].incarnation == 1
-    assert bench.core.skip_reason(1) == "connecting"
+    assert bench.core.view.skip_reason(1) == "connecting"
     bench.link(1)
     assert bench.changes() == [(1, "alive_again"), (1, "unskip")]
 
@@ -715,7 +715,7 @@ def test_an_own_death_is_announced_to_everybody_in_ones_own_name() -> None:
 def test_a_closed_link_skips_at_once_and_asks_others_at_once() -> None:
     bench = MemberBench(5)
     bench.link(1, up=False, reason="control connection closed")
-    assert bench.core.skip_reason(1) == "disconnected"
+    assert bench.core.view.skip_reason(1) == "disconnected"
     assert bench.changes() == [(1, "skip")]
     assert len(bench.requests()) == 3
     bench.link(1)
@@ -809,16 +809,16 @@ def test_a_peer_whose_trainer_makes_no_progress_is_skipped_and_not_dead() -> Non
         bench.say(1, Ack(bench.sent_to(1, Ping)[0].nonce, 1, Progress(4, age_ms), ()))  # type: ignore[union-attr]
 
     answer(2900)
-    assert bench.core.skip_reason(1) == ""
+    assert bench.core.view.skip_reason(1) == ""
     answer(3100)
-    assert bench.core.skip_reason(1) == "stalled"
+    assert bench.core.view.skip_reason(1) == "stalled"
     assert bench.status(1) == "alive"
     answer(10)
     assert bench.changes() == [(1, "skip"), (1, "unskip")]
     # we make none ourselves: it waits for the same as we
     bench.core.set_progress(5, 9.0, bench.now)
     answer(9000)
-    assert bench.core.skip_reason(1) == ""
+    assert bench.core.view.skip_reason(1) == ""
 
 
 def test_a_member_that_was_never_reached_is_given_time_for_its_first_connection() -> None:

@@ -106,15 +106,12 @@ def test_pieces_that_are_alike_come_once_and_what_is_here_already_is_not_asked_f
         payload_digest(b"bbbb"): b"bbbb",
         payload_digest(b"former"): b"former",
     }
-    gathering = PieceFetcher(outline, kept, (1, 2))
+    gathering = PieceFetcher(outline, Payload(b"cc", 2, True, b"", parts[1:]), kept, (1, 2))
     assert kept == {payload_digest(b"bbbb"): b"bbbb"}, "of what it has no use for nothing is kept"
     assert gathering.ask((1, 2), 9.0) == [(1, 1)]
     assert gathering.accept_piece(1, 1, Payload(b"aaaa", 4, True, payload_digest(b"aaaa")))
     assert gathering.whole
-    assert (
-        b"".join(gathering.joined(Payload(b"cc", 2, True, b"", parts[1:])).data)
-        == b"aaaaaaaabbbbcc"
-    )
+    assert b"".join(gathering.joined().data) == b"aaaaaaaabbbbcc"
 
 
 # --- the taker ------------------------------------------------------------------------------------

@@ -810,9 +810,9 @@ def test_who_may_have_a_state_later_is_waited_for_and_who_refuses_it_not_for_goo
     patience_s = DONOR_FACTOR * bench.settings.rounds.round_timeout_s
     bench.begin()
     refuse_until(bench, bench.now + patience_s - 1.0, reason)
-    assert bench.core.stateless(bench.now) == ({1, 2} if reason == NO_STATE else set())
+    assert bench.core.records.stateless(bench.now) == ({1, 2} if reason == NO_STATE else set())
     refuse_until(bench, bench.now + 2.0, reason)
-    assert bench.core.stateless(bench.now) == without
+    assert bench.core.records.stateless(bench.now) == without
 
 
 def test_who_denies_and_claims_in_turn_is_waited_for_no_longer_than_a_few_times() -> None:
@@ -823,7 +823,7 @@ def test_who_denies_and_claims_in_turn_is_waited_for_no_longer_than_a_few_times(
     for _ in range(4 * GIVEN_TIMES_MAX):
         bench.do(bench.core.on_hello(1, 9))
         bench.wait(patience_s - 1.0)
-        anew += not bench.core.stateless(bench.now)
+        anew += not bench.core.records.stateless(bench.now)
         refuse_until(bench, bench.now + 5.0, NO_STATE)
     assert GIVEN_TIMES_MAX < anew <= GIVEN_TIMES_MAX + 2
 
@@ -837,9 +837,9 @@ def test_who_was_away_has_its_time_anew() -> None:
         bench.others.gone = away
         bench.do(bench.core.on_view_change(bench.now))
         bench.wait(1.0)
-    assert not bench.core.stateless(bench.now)
+    assert not bench.core.records.stateless(bench.now)
     bench.wait(patience_s)
-    assert bench.core.stateless(bench.now) == {1}
+    assert bench.core.records.stateless(bench.now) == {1}
 
 
 def test_a_trainer_that_refuses_three_states_in_a_row_fits_none() -> None:
@@ -850,9 +850,9 @@ def test_a_trainer_that_refuses_three_states_in_a_row_fits_none() -> None:
     load_next(bench)
     bench.begin()
     for _ in range(REFUSALS_MAX):
-        assert not bench.core.fits_no_state
+        assert not bench.core.records.fits_no_state
         refuse_next(bench)
-    assert bench.core.fits_no_state
+    assert bench.core.records.fits_no_state
     assert not bench.asked("state"), "it asks for no other"
 
 
@@ -862,9 +862,9 @@ def test_states_that_byzantine_donors_have_made_unloadable_do_not_make_a_peer_le
     bench.begin()
     for donor in (1, 2, 1, 2, 1):
         refuse_next(bench, donor)
-        assert not bench.core.fits_no_state
+        assert not bench.core.records.fits_no_state
     refuse_next(bench, 3)
-    assert bench.core.fits_no_state
+    assert bench.core.records.fits_no_state
 
 
 def load_next(bench: RecoveryBench, error: str = "", donor: int | None = None) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gossip.core.events import Effect, Send, Token
+from gossip.core.events import Effect, Send, SetTimer, Token
 from gossip.core.frozen import record
 from gossip.core.messages import Ack, Nack, PeerId, Ping, PingRequest, Progress, Rumor
 from gossip.core.settings import (
@@ -159,9 +159,7 @@ class Prober:
         if not member.linked:
             return self._ask_in_turn(probe, now)
         at = now + self._timeout_s(member.peer) / self.settings.probe_tries
-        timer = self.timers.set(at, ProbeStep(nonce, 1, at))
-        probe.token = timer.token
-        return [self._ping(probe, now), timer]
+        return [self._ping(probe, now), self._set_step(probe, 1, at)]
 
     def hasten(self, member: Member, now: float) -> list[Effect]:
         """Start a probe of a member with a closed link. A probe in progress moves on to the
@@ -195,9 +193,7 @@ class Prober:
             return [], None
         if step.stage > self.settings.probe_tries:
             if now < (at := self._verdict_at(probe, now)):
-                timer = self.timers.set(at, ProbeStep(step.nonce, step.stage, at))
-                probe.token = timer.token
-                return [timer], None
+                return [self._set_step(probe, step.stage, at)], None
             self._end(probe)
             self._late[probe.nonce] = probe
             if len(self._late) > LATE_PROBES_MAX:
@@ -207,9 +203,12 @@ class Prober:
         if step.stage == self.settings.probe_tries:
             return self._ask_helpers(probe, now), None
         at = now + self._timeout_s(probe.peer) / self.settings.probe_tries
-        timer = self.timers.set(at, ProbeStep(step.nonce, step.stage + 1, at))
+        return [self._ping(probe, now), self._set_step(probe, step.stage + 1, at)], None
+
+    def _set_step(self, probe: Probe, stage: int, at: float) -> SetTimer:
+        timer = self.timers.set(at, ProbeStep(probe.nonce, stage, at))
         probe.token = timer.token
-        return [self._ping(probe, now), timer], None
+        return timer
 
     def _ping(self, probe: Probe, now: float) -> Send:
         probe.pinged_at.append(now)
@@ -282,9 +281,7 @@ class Prober:
         if at <= now:
             return self._ask_helpers(probe, now)
         probe.began, probe.ends = at, at + self._patience_s(probe.peer)
-        timer = self.timers.set(at, ProbeStep(probe.nonce, self.settings.probe_tries, at))
-        probe.token = timer.token
-        return [timer]
+        return [self._set_step(probe, self.settings.probe_tries, at)]
 
     def _ask_helpers(self, probe: Probe, now: float) -> list[Effect]:
         self._helpers_asked_at[probe.peer] = now
@@ -300,9 +297,7 @@ class Prober:
             helper_s = min([self._trip_s(helper) for helper in probe.helpers], default=0.0)
             answer_s = interval_s + helper_s + self._trip_s(probe.peer)
             probe.ends = max(probe.ends, now + answer_s)
-        at = max(probe.ends, now)
-        timer = self.timers.set(at, ProbeStep(probe.nonce, self.settings.probe_tries + 1, at))
-        probe.token = timer.token
+        timer = self._set_step(probe, self.settings.probe_tries + 1, max(probe.ends, now))
         return [
             *(Send(h, PingRequest(probe.nonce, probe.peer, self.talk(h))) for h in probe.helpers),
             timer,

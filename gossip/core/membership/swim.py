@@ -101,13 +101,6 @@ class Membership:
         self.me, self.local, self.incarnation = me, me.peer, me.incarnation
         self.settings, self.timers, self.rng, self.allowed = settings, timers, rng, allowed
         self.view = MemberTable(me)
-        table = self.view
-        self.skip_reason, self.is_gone, self.has_ended = (
-            table.skip_reason,
-            table.is_gone,
-            table.has_ended,
-        )
-        self.met, self.alive, self.newcomers = table.met, table.alive, table.newcomers
         self.rumors = RumorQueue(settings)
         self.prober = Prober(settings, timers, rng, self.view, self._talk)
         self.awareness = self.prober.awareness

@@ -109,11 +109,19 @@ class PieceFetcher:
     """
 
     def __init__(
-        self, outline: PieceManifest, kept: dict[bytes, Any], donors: Iterable[PeerId]
+        self,
+        outline: PieceManifest,
+        rest: Payload,
+        kept: dict[bytes, Any],
+        donors: Iterable[PeerId],
     ) -> None:
-        """``kept``: stored pieces of any state, by digest. Pieces that are not in this state are
-        dropped."""
-        self.outline = outline
+        """
+        Args:
+            rest: The parts of the state after its pieces.
+            kept: Stored pieces of any state, by digest. Pieces that are not in this state are
+                dropped.
+        """
+        self.outline, self.rest = outline, rest
         for digest in kept.keys() - set(outline.digests):
             del kept[digest]
         self.kept = kept
@@ -196,9 +204,9 @@ class PieceFetcher:
     def overdue(self, now: float) -> list[PeerId]:
         return sorted({peer for (peer, _), until in self.asked.items() if until <= now})
 
-    def joined(self, rest: Payload) -> Payload:
-        """Return the packed state from the stored pieces, in order, and the other parts in
-        ``rest``."""
+    def joined(self) -> Payload:
+        """Return the packed state from the stored pieces, in order, and the other parts."""
+        rest = self.rest
         parts = self.outline.packed(), *rest.parts
         data = *[self.kept[digest] for digest in self.outline.digests], rest.data
         return Payload(

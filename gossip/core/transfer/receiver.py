@@ -27,7 +27,6 @@ donor after the other until one delivers.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any, Literal, Protocol, TypeAlias
@@ -53,7 +52,6 @@ from gossip.core.settings import (
     NAMED_AHEAD,
     POLLS_MAX,
     POLLS_STRICT,
-    REFUSALS_MAX,
     REPLY_S,
     REQUESTED_AHEAD,
     STATE_SLACK,
@@ -61,12 +59,9 @@ from gossip.core.settings import (
     TRANSFER_FACTOR,
 )
 
-from .attestation import NoStateEvidence, Poll
-from .backoff import Backoff
+from .attestation import Poll
 from .chunks import PieceFetcher, PieceManifest
-from .deadlines import DonorDeadlines
 from .donor import (
-    BUSY,
     NO_STATE,
     TAKES_OVER,
     Donor,
@@ -76,6 +71,7 @@ from .donor import (
     is_usable,
     parts_of,
 )
+from .donor_records import DonorRecords
 
 
 class StateSources(Protocol):
@@ -131,8 +127,7 @@ class Recovery:
     ) -> None:
         """``need``: required number of equal attestations; 1: none are requested."""
         self.giving, self.swarm, self.need = giving, swarm, need
-        self.settings, self.source, self.timers = giving.settings, giving.source, giving.timers
-        settings = self.settings
+        self.settings = settings = giving.settings
         self.stage: Stage = "idle"
         self.donor: PeerId | None = None
         self.attestation: StateAttestation | None = None
@@ -143,14 +138,10 @@ class Recovery:
         self._asked: set[PeerId] = set()
         self.pieces: PieceFetcher | None = None
         self._kept: dict[bytes, Any] = {}  # stored pieces
-        self._attackers: set[PeerId] = set()  # peers that have sent a wrong piece
-        self._backoff = Backoff(settings.membership.probe_interval_s)
         self._offer: StateOffer | None = None
-        self._rest: Payload | None = None  # of the offered state without its pieces
         self._untouched = True  # no other state was handed to the trainer
         self.has_own = False  # whether the trainer has a state of the rounds
-        self._no_state = NoStateEvidence(local, settings.f, swarm)
-        self._deadlines = DonorDeadlines(settings.rounds.round_timeout_s, settings.f)
+        self.records = DonorRecords(local, settings, swarm)
         self._began_at = 0.0
         self._tries = 0
         self.poll = Poll(settings.seed)
@@ -158,8 +149,6 @@ class Recovery:
         self._sources: list[PeerId] = []
         self._takes_settings = False
         self._patience: Token | None = None
-        # donors of states that the trainer has refused since the last loaded state
-        self._refused: Counter[PeerId] = Counter()
         # transfers of pieces, by sender
         self._coming: dict[tuple[PeerId, int], Transfer] = {}
 
@@ -189,7 +178,7 @@ class Recovery:
         """Whether a state is being restored, or arrives in pieces and not all deadlines have
         passed."""
         arrives = self.pieces is not None and not all(
-            self._deadlines.is_over(peer, now) for peer in self.waits_for
+            self.records.deadlines.is_over(peer, now) for peer in self.waits_for
         )
         return arrives or self.stage == "restoring"
 
@@ -207,18 +196,10 @@ class Recovery:
         if self.stage != "idle":
             return []
         self._asked.clear()
-        self.has_own, self._began_at, self._tries, self.attestation, self.attestations = (
-            has_own,
-            now,
-            0,
-            None,
-            (),
-        )
+        self.has_own, self._began_at, self._tries = has_own, now, 0
+        self.attestation, self.attestations = None, ()
         self._untouched = True
-        self._no_state.clear()
-        self._deadlines.clear()
-        self._attackers.clear()
-        self._backoff.clear()
+        self.records.clear()
         return [Report("recovering", {"reason": reason, "from": first}), *self._again(first, now)]
 
     def _again(self, first: PeerId | None, now: float) -> list[Effect]:
@@ -228,8 +209,7 @@ class Recovery:
         """Request the state from the next donor, after the donor or its helpers have not
         delivered."""
         if self.donor is not None and (self.pieces is None or self.stage == "restoring"):
-            self._backoff.failed(self.donor, now)
-            self._deadlines.fail(self.donor, loaded=self.stage == "restoring")
+            self.records.fail(self.donor, now, loaded=self.stage == "restoring")
         return self._ask(None, now) if self.attestation is None else self._next_source(now)
 
     def payload_bytes(self, sender: PeerId, offer: StateOffer) -> int:
@@ -256,11 +236,6 @@ class Recovery:
         """True if a whole state has arrived and is being restored."""
         return self.stage == "restoring"
 
-    def stateless(self, now: float) -> set[PeerId]:
-        """Return the peers that last reported that they have no state, and those with a passed
-        deadline."""
-        return self._no_state.stateless | self._deadlines.overdue(now)
-
     @property
     def waits_for(self) -> set[PeerId]:
         """Peers that are to send a state or pieces of it."""
@@ -273,12 +248,12 @@ class Recovery:
     def _ask(self, first: PeerId | None, now: float) -> list[Effect]:
         donors = self.swarm.donors()
         fresh = [peer for peer in donors if peer not in self._asked]
-        fresh.sort(key=lambda peer: peer in self._attackers)  # attackers come last
+        fresh.sort(key=lambda peer: peer in self.records.attackers)  # attackers come last
         if first is None or first not in donors:
             first = fresh[0] if fresh else None
         if first is None:
             self._asked.clear()  # all peers had a request: begin again when the timer fires
-            self._no_state.turn_is_over(self._has_waited(now))
+            self.records.no_state.turn_is_over(self._has_waited(now))
             return self._wait("asking", None, self.settings.membership.probe_interval_s, now)
         self._asked.add(first)
         return self._request_state(first, 0, now)
@@ -286,7 +261,7 @@ class Recovery:
     def _request_state(self, donor: PeerId, round_id: int, now: float) -> list[Effect]:
         patience_s = self.settings.rounds.round_timeout_s
         effects = self._wait("asking", donor, patience_s, now)
-        self._deadlines.ask([donor], now)
+        self.records.deadlines.ask([donor], now)
         self.swarm.note_state(self.local, now + patience_s)
         return [
             *effects,
@@ -300,8 +275,12 @@ class Recovery:
         self.stage, self.donor, self.pieces = stage, donor, None
         self._coming.clear()
         self._nonce += 1
-        cancelled = self.timers.cancel(self._patience)
-        timer = self.timers.set(now + patience_s, DonorTimeout(self._nonce))
+        return self._set_timer(now + patience_s)
+
+    def _set_timer(self, at: float) -> list[Effect]:
+        """Replace the timer of the present stage."""
+        cancelled = self.giving.timers.cancel(self._patience)
+        timer = self.giving.timers.set(at, DonorTimeout(self._nonce))
         self._patience = timer.token
         return [*cancelled, timer]
 
@@ -334,14 +313,11 @@ class Recovery:
         if transfer.ends_at(now) > now + TRANSFER_FACTOR * timeout_s:
             return []
         until = now + timeout_s
-        self._deadlines.move(sender, until, now)
+        self.records.deadlines.move(sender, until, now)
         if self.pieces is not None:
             self.pieces.put_off(sender, offer.piece, until)
             until = min(self.pieces.asked.values())
-        cancelled = self.timers.cancel(self._patience)
-        timer = self.timers.set(until, DonorTimeout(self._nonce))
-        self._patience = timer.token
-        return [*cancelled, timer]
+        return self._set_timer(until)
 
     def has_no_donor(self, timer: RecoveryTimer) -> bool:
         """Whether no peer has a state after requests to all, so the local state must suffice.
@@ -358,7 +334,7 @@ class Recovery:
         ):
             return False
         if not self.has_own:
-            return self._no_state.is_sure
+            return self.records.no_state.is_sure
         if self.stage != "polling":
             return self.stage == "asking"
         # A peer that has finished, or is in another round, refuses for other reasons and has a
@@ -374,7 +350,7 @@ class Recovery:
 
     def on_view_change(self, now: float) -> list[Effect]:
         """Drop requests to skipped peers, and send requests to new peers."""
-        self._deadlines.keep(self.swarm.donors())
+        self.records.deadlines.keep(self.swarm.donors())
         if self.stage == "polling" and not self.poll.paused:
             return self._widen(now) + self._count(now)
         if self.stage == "asking" and (gone := self.waits_for.difference(self.swarm.donors())):
@@ -382,7 +358,7 @@ class Recovery:
                 return self._another(now)
             self.pieces.release(gone)
             for peer in gone:
-                self._backoff.failed(peer, now)
+                self.records.backoff.failed(peer, now)
             return self._fetch(self.pieces, now)
         return []
 
@@ -391,7 +367,7 @@ class Recovery:
         send the request again. Otherwise it would count as a peer without a state until the others
         reach the named round."""
         if round_id > 0:
-            self._note_state(peer)
+            self.records.note_state(peer)
         vote = self.poll.votes.get(peer)
         polls = self.stage == "polling" and not self.poll.paused
         if not polls or round_id == 0 or vote is None or vote.reason != NO_STATE:
@@ -435,7 +411,7 @@ class Recovery:
         if fresh and not self.poll.asked:
             self.poll.set_deadline(now + self.settings.rounds.round_timeout_s)
         self.poll.ask(fresh)
-        self._deadlines.ask(fresh, now)
+        self.records.deadlines.ask(fresh, now)
         return self._ask_for_attestations(fresh)
 
     def _ask_for_attestations(self, peers: Iterable[PeerId]) -> list[Effect]:
@@ -447,9 +423,8 @@ class Recovery:
         if self.poll.hurried or now >= self.poll.until:
             return self._conclude(now)
         self.poll.forget_refusals()
-        timer = self.timers.set(min(now + REPLY_S, self.poll.until), DonorTimeout(self._nonce))
-        self._patience = timer.token
-        return [timer, *self._ask_for_attestations(self.poll.unanswered(self.swarm.donors()))]
+        timer = self._set_timer(min(now + REPLY_S, self.poll.until))
+        return [*timer, *self._ask_for_attestations(self.poll.unanswered(self.swarm.donors()))]
 
     def _on_attestation(
         self, sender: PeerId, attestation: StateAttestation, now: float
@@ -459,10 +434,9 @@ class Recovery:
             return []
         self.poll.votes[sender] = attestation
         if attestation.digest:
-            self._note_state(sender)
-            self._deadlines.claim(sender, now)
+            self.records.attest(sender, now)
         else:
-            self._record_refusal(sender, attestation.reason, now)
+            self.records.refuse(sender, attestation.reason, now)
         # otherwise the peer has not begun: its node replies for a trainer that has not started
         if attestation.digest or attestation.round_id:
             self.swarm.record_round(sender, attestation.round_id)
@@ -481,15 +455,13 @@ class Recovery:
             attested >= self.need or len(self.poll.votes) > max(0, len(self.poll.asked) - self.need)
         ):
             self.poll.hurry()
-            timer = self.timers.set(now + CHECK_INTERVAL_S, DonorTimeout(self._nonce))
-            cancelled, self._patience = self.timers.cancel(self._patience), timer.token
-            return [*cancelled, timer]
+            return self._set_timer(now + CHECK_INTERVAL_S)
         return []
 
     def _conclude(self, now: float) -> list[Effect]:
         """Conclude a poll without agreement, after all replies or the deadline."""
         group = self.poll.largest(
-            strict=self._tries <= POLLS_STRICT, failures=self._backoff.failures
+            strict=self._tries <= POLLS_STRICT, failures=self.records.backoff.failures
         )
         if group and len(group) >= self._enough(now):
             where = {
@@ -504,7 +476,7 @@ class Recovery:
 
     def _pause(self, now: float) -> list[Effect]:
         self.poll.pause()
-        self._no_state.turn_is_over(self._has_waited(now))
+        self.records.no_state.turn_is_over(self._has_waited(now))
         return self._wait("polling", None, self.settings.membership.probe_interval_s, now)
 
     def _enough(self, now: float) -> int:
@@ -534,11 +506,10 @@ class Recovery:
         """Request the state that all of ``group`` attest from one of them."""
         attestations = [self.poll.votes[peer] for peer in group]
         self.attestation, self.attestations = attestations[0], tuple(group)
-        able = [
-            peer for peer in self.swarm.donors() if peer in group and peer not in self._attackers
-        ]
+        records = self.records
+        able = [p for p in self.swarm.donors() if p in group and p not in records.attackers]
         # peers with failures come last
-        self._sources = sorted(able, key=lambda peer: self._backoff.failures[peer])
+        self._sources = sorted(able, key=lambda peer: records.backoff.failures[peer])
         self._takes_settings = len({attestation.settings for attestation in attestations}) == 1
         return self._next_source(now)
 
@@ -563,16 +534,16 @@ class Recovery:
         if sender != self.donor:
             return []
         if payload is None or not offer.digest:
-            self._record_refusal(sender, offer.reason, now)
+            self.records.refuse(sender, offer.reason, now)
             return [
                 Report("no_state", {"from": sender, "reason": offer.reason}),
                 *self._another(now),
             ]
-        self._note_state(sender)
+        self.records.note_state(sender)
         outline = PieceManifest.read(offer.outline) if offer.outline else None
         fits = (
             payload.digest == offer.digest
-            and is_usable(self.source, offer)
+            and is_usable(self.giving.source, offer)
             and self._is_agreed(offer, payload)
         )
         if not fits or (
@@ -585,9 +556,8 @@ class Recovery:
         self._offer = offer
         if outline is None:
             return self._restore(offer, payload)
-        self._rest = payload
-        self._backoff.delivered(sender)
-        self.pieces = PieceFetcher(outline, self._kept, [sender, *self._sources])
+        self.records.backoff.delivered(sender)
+        self.pieces = PieceFetcher(outline, payload, self._kept, [sender, *self._sources])
         return self.giving.copy_own()
 
     def on_snapshot(self, event: SnapshotTaken, now: float) -> list[Effect]:
@@ -597,20 +567,6 @@ class Recovery:
             return effects
         self.pieces.keep_own(event.payload)
         return effects + self._fetch(self.pieces, now)
-
-    def _record_refusal(self, sender: PeerId, reason: str, now: float) -> None:
-        self._no_state.record_refusal(sender, reason)
-        if reason == NO_STATE:
-            self._deadlines.deny(sender)
-        else:
-            self._deadlines.note_state(sender)
-        if reason in (BUSY, TAKES_OVER):  # it may send one later
-            self._deadlines.claim(sender, now)
-
-    def _note_state(self, peer: PeerId) -> None:
-        """Record that a peer has or claims a state."""
-        self._no_state.note_state(peer)
-        self._deadlines.note_state(peer)
 
     def _restore(self, offer: StateOffer, payload: Payload) -> list[Effect]:
         self.stage, self.has_own, self._untouched = "restoring", False, False
@@ -622,21 +578,17 @@ class Recovery:
         offer, patience_s = self._offer, self.settings.rounds.round_timeout_s
         assert offer is not None
         if pieces.whole:
-            assert self._rest is not None
-            return self._restore(offer, pieces.joined(self._rest))
-        rested = [peer for peer in self.swarm.donors() if not self._backoff.is_resting(peer, now)]
-        fresh = pieces.ask(rested, now + patience_s)
+            return self._restore(offer, pieces.joined())
+        fresh = pieces.ask(self.records.rested(self.swarm.donors(), now), now + patience_s)
         if not pieces.asked:
             return self._another(now)
         self.swarm.note_state(self.local, now + patience_s)
-        lineage, cancelled = self.settings.lineage, self.timers.cancel(self._patience)
-        timer = self.timers.set(min(pieces.asked.values()), DonorTimeout(self._nonce))
-        self._patience = timer.token
+        lineage, timer = self.settings.lineage, self._set_timer(min(pieces.asked.values()))
         requests = [
             Send(peer, StateRequest(lineage, self._nonce, offer.round_id, "state", piece))
             for peer, piece in fresh
         ]
-        return [*cancelled, timer, *requests]
+        return [*timer, *requests]
 
     def _on_piece(
         self,
@@ -650,16 +602,16 @@ class Recovery:
             return []
         effects: list[Effect] = []
         if payload is None or not offer.digest:
-            self._record_refusal(sender, offer.reason, now)
+            self.records.refuse(sender, offer.reason, now)
             effects += self._lose(pieces, sender, "no_state", offer.reason, now)
         elif not pieces.accept_piece(sender, offer.piece, payload):
-            self._attackers.add(sender)
+            self.records.attackers.add(sender)
             effects += self._lose(
                 pieces, sender, "bad_state", f"piece {offer.piece} is not what was vouched for", now
             )
         else:
             vouched = len(self.attestations) > self.settings.f
-            self._deadlines.deliver(sender, pieces.outline.packed(), now, vouched)
+            self.records.deadlines.deliver(sender, pieces.outline.packed(), now, vouched)
         return effects + self._fetch(pieces, now)
 
     def _hurry(self, pieces: PieceFetcher, now: float) -> list[Effect]:
@@ -675,8 +627,7 @@ class Recovery:
         self, pieces: PieceFetcher, peer: PeerId, what: str, reason: str, now: float
     ) -> list[Effect]:
         """Record that ``peer`` does not deliver, and send it no further requests for pieces."""
-        self._backoff.failed(peer, now)
-        self._deadlines.fail(peer)
+        self.records.fail(peer, now)
         pieces.exclude_peers([peer])
         self._sources = [source for source in self._sources if source != peer]
         return [Report(what, {"from": peer, "reason": reason})]
@@ -699,13 +650,6 @@ class Recovery:
             == attestation.digest
         )
 
-    @property
-    def fits_no_state(self) -> bool:
-        """True if the trainer has refused states of so many donors that not all can be
-        Byzantine."""
-        refused = self._refused
-        return refused.total() >= REFUSALS_MAX and len(refused) > self.settings.f
-
     def on_restored(self, event: Restored, adopt: Adopt, now: float) -> tuple[list[Effect], bool]:
         """Handle the result of a restore. Return effects, and whether the rounds may resume from
         the new state."""
@@ -717,17 +661,15 @@ class Recovery:
             return [], False
         offer, self._offer = self._offer, None
         problem = event.error
-        if problem and self.donor is not None:
-            self._refused[self.donor] += 1
+        self.records.record_load(self.donor, problem)
         if not problem:
-            self._refused.clear()
             try:
                 adopt(offer.round_id, offer.chain, core_of(offer))
             except (ValueError, OverflowError) as error:
                 problem = str(error)
         if problem:
             report = Report("bad_state", {"from": self.donor, "reason": problem})
-            return [report, *([] if self.fits_no_state else self._another(now))], False
+            return [report, *([] if self.records.fits_no_state else self._another(now))], False
         nbytes = offer.nbytes + (self.pieces.outline.nbytes if self.pieces is not None else 0)
         self.cancel()
         self.giving.restart()

@@ -11,14 +11,13 @@ micro-batch is in the sum of a member of its stage.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 from gossip.core import (
     CHECK_INTERVAL_S,
     DOUBLINGS_MAX,
     RESEND_S,
     TRACE_BYTES,
-    USUAL_FACTOR,
     Activation,
     ActivationGradient,
     ActivationRefused,
@@ -48,13 +47,15 @@ from gossip.core import (
 
 from .audits import Auditor, AuditTimer, trace_of
 from .barrier import StageBarrier
+from .counts import StageCounts
+from .early import EarlyMessages
+from .times import GradientTimes, PassTimes, Way
 from .work import DONE, OWES_BACKWARD, Work
 
 ATTEMPTS_MAX = 2**20
 """Most attempts of one micro-batch in one round. No honest peer reports a higher number."""
 
 Audited = AuditRequest | AuditReply | AuditFinding
-Way: TypeAlias = Literal["forward", "backward"]
 Neighbour = Activation | ActivationGradient | Withdraw | ActivationRefused | MicroBatchesMissing
 
 
@@ -92,27 +93,22 @@ class MicroBatchFlow:
     ) -> None:
         self.auditor, self._is_over = auditor, is_over
         self.local, self.stage, pipeline = barrier.local, barrier.stage, barrier.pipeline
-        self.settings, self.pipeline, self.barrier = barrier.settings, pipeline, barrier
+        self.pipeline, self.barrier = pipeline, barrier
         self.members, self.timers, self._patience_s = barrier.members, timers, patience_s
         self.first, self.last = self.stage == 0, self.stage == len(pipeline.stages) - 1
         self.activation_bytes = 0, 0
         self.round_id = -1
         self.works: dict[int, Work] = {}
         self.weights: dict[PeerId, float] = {}
-        # microseconds of all passes of this round, and how many there were
-        self._passes: dict[Way, tuple[int, int]] = {}
-        # latest report of each other member of the stage, with its incarnation
-        self._counted: dict[PeerId, tuple[int, Counted]] = {}
-        self._number = 0  # of the latest own ``Counted``
+        self._passes, self._gradient_times = PassTimes(), GradientTimes()
+        self._counts = StageCounts(self.members)
         self._attempts: dict[int, int] = {}  # highest known attempt of each activation
         self._task: Work | None = None  # that the trainer computes
         self._stale = False  # the result of the task is not used
         self._collected: tuple[int, ...] | None = None
-        self._early: dict[tuple[type, int], Received] = {}  # messages of the next round
+        self._early = EarlyMessages()
         self._away: set[PeerId] = set()  # skipped members of the stage before
         self._pulse: int | None = None
-        self._usual_s: float | None = None  # time of the slowest gradient of recent rounds
-        self._slowest_s = 0.0  # of this round
 
     # --- for other parts --------------------------------------------------------------------------
 
@@ -125,9 +121,7 @@ class MicroBatchFlow:
     def pass_us(self) -> int:
         """Mean time of a micro-batch of this round, forward and backward, in microseconds; 0
         without both passes."""
-        if len(self._passes) < 2:
-            return 0
-        return sum(total // count for total, count in self._passes.values())
+        return self._passes.mean_us
 
     def stores(self) -> dict[str, int]:
         """Return the sizes of the bounded stores."""
@@ -135,7 +129,7 @@ class MicroBatchFlow:
             "micro-batches": len(self.works),
             "micro-batches with attempts": len(self._attempts),
             "messages kept for the next round": len(self._early),
-            "members that have counted": len(self._counted),
+            "members that have counted": len(self._counts),
             **self.auditor.stores(),
         }
 
@@ -170,7 +164,7 @@ class MicroBatchFlow:
 
     def _is_ours(self, message: Neighbour | Counted | Audited) -> bool:
         """Whether a message is valid and for this stage of this run."""
-        if message.lineage != self.settings.lineage or message.stage != self.stage:
+        if message.lineage != self.barrier.settings.lineage or message.stage != self.stage:
             return False
         most = self.pipeline.micro_batches
         if isinstance(message, Counted | MicroBatchesMissing):
@@ -194,17 +188,15 @@ class MicroBatchFlow:
         """Begin a round: the trainer has the parameters before it. ``weights``: weights of the
         members of this stage that get work."""
         effects, roster = self._end(), tuple(weights)
-        self.round_id, self.weights, self._passes = start.round_id, weights, {}
-        self.works, self._attempts, self._counted, self._collected = {}, {}, {}, None
+        self.round_id, self.weights, self._passes = start.round_id, weights, PassTimes()
+        self.works, self._attempts, self._collected = {}, {}, None
+        self._counts.clear()
         effects += self.auditor.begin(start.round_id, roster)
         self._stale = self._task is not None
-        if self._slowest_s:
-            self._usual_s = max(self._slowest_s, (self._usual_s or 0.0) / 2)
-        self._slowest_s = 0.0
+        self._gradient_times.begin_round()
         # Only the first stage reclaims now: the inputs of other stages arrive without a request.
         effects += self._beat(now) + (self._reclaim() if self.first else [])
-        early, self._early = self._early, {}
-        for event in early.values():
+        for event in self._early.drain():
             message = event.message
             assert isinstance(message, Neighbour | Counted)
             if message.round_id == start.round_id:
@@ -279,7 +271,11 @@ class MicroBatchFlow:
         if work is None or not work.waits or work.out_attempt != timer.attempt:
             return []
         work.overdue = None
-        if self._usual_s is None and work.asked < DOUBLINGS_MAX and work.target is not None:
+        if (
+            not self._gradient_times.is_known
+            and work.asked < DOUBLINGS_MAX
+            and work.target is not None
+        ):
             work.asked, work.out_attempt = work.asked + 1, work.out_attempt + 1
             return self._send(work, work.target, now)
         work.has_waited = work.has_waited or work.target is None
@@ -318,15 +314,8 @@ class MicroBatchFlow:
             case AuditReply():
                 return auditor.on_reply(event, message, now)
             case AuditFinding():
-                trace = self._trace_by(message.peer, message.micro_batch)
+                trace = self._counts.trace_by(message.peer, message.micro_batch)
                 return auditor.on_finding(sender, message, trace, now)
-
-    def _trace_by(self, peer: PeerId, micro_batch: int) -> bytes | None:
-        """Return a member's trace of a micro-batch; None: it has not counted it."""
-        _, report = self._counted.get(peer, (-1, None))
-        if report is None or micro_batch not in report.micro_batches:
-            return None
-        return report.traces[report.micro_batches.index(micro_batch)]
 
     def _on_ours(self, event: Received, message: Neighbour | Counted, now: float) -> list[Effect]:
         apart = self.pipeline.stage_of(event.sender), self.stage
@@ -351,27 +340,16 @@ class MicroBatchFlow:
         self, event: Received, message: Neighbour | Counted, at: int | None
     ) -> list[Effect]:
         """Store a message of the next round, or of one that the trainer has yet to begin. Drop one
-        of a former round. To bound memory, one message of each type and micro-batch or sender is
-        stored."""
+        of a former round."""
         if message.round_id < self.round_id:
             return []
         if at is not None and at <= message.round_id <= at + 1:
-            self._keep_early(event, message)
+            of_stage = event.sender in self.pipeline.stages[self.stage]
+            self._early.keep(event, message, of_stage)
             return []
         if isinstance(message, Activation):
             return [self._refuse(event.sender, message, 0)]
         return []
-
-    def _keep_early(self, event: Received, message: Neighbour | Counted) -> None:
-        if isinstance(message, Counted):
-            if event.sender in self.pipeline.stages[self.stage]:
-                self._early[Counted, event.sender] = event
-        elif isinstance(message, Activation | Withdraw):
-            key = type(message), message.micro_batch
-            held = self._early[key].message if key in self._early else message
-            assert isinstance(held, Activation | Withdraw)
-            if held.attempt <= message.attempt:
-                self._early[key] = event
 
     def _on_activation(self, event: Received, message: Activation) -> list[Effect]:
         sender, payload = event.sender, event.payload
@@ -396,7 +374,7 @@ class MicroBatchFlow:
         return []
 
     def _refuse(self, sender: PeerId, message: Activation, known: int) -> Send:
-        where = self.settings.lineage, message.round_id, self.stage - 1, message.micro_batch
+        where = self.barrier.settings.lineage, message.round_id, self.stage - 1, message.micro_batch
         return Send(sender, ActivationRefused(*where, message.attempt, known))
 
     def _on_withdraw(self, sender: PeerId, message: Withdraw) -> list[Effect]:
@@ -438,7 +416,7 @@ class MicroBatchFlow:
 
     def _in_stage(self, stage: int) -> tuple[bytes, int, int]:
         """Return the first fields of a message of this round to a stage."""
-        return self.settings.lineage, self.round_id, stage
+        return self.barrier.settings.lineage, self.round_id, stage
 
     def _on_gradient(
         self, event: Received, message: ActivationGradient, now: float
@@ -449,7 +427,7 @@ class MicroBatchFlow:
         if event.sender != work.target or message.attempt != work.out_attempt:
             return []
         work.gradient = payload
-        self._slowest_s = max(self._slowest_s, now - work.has_it_since)
+        self._gradient_times.record(now - work.has_it_since)
         if work.step == "sent":
             work.step = "ready"
         cancelled, work.overdue = self.timers.cancel(work.overdue), None
@@ -485,12 +463,9 @@ class MicroBatchFlow:
         return effects
 
     def _on_counted(self, event: Received, message: Counted, now: float) -> list[Effect]:
-        version = event.incarnation, message.number
-        life, before = self._counted.get(event.sender, (-1, None))
-        if before is not None and (life, before.number) >= version:
+        is_new, lost = self._counts.record(event.sender, event.incarnation, message)
+        if not is_new:
             return []
-        self._counted[event.sender] = event.incarnation, message
-        lost = before is not None and not set(before.micro_batches) <= set(message.micro_batches)
         effects = self.auditor.on_counted(event.sender, message, now)
         return effects + (self._reclaim() if lost else [])
 
@@ -532,8 +507,7 @@ class MicroBatchFlow:
         self._task, self._stale = None, False
         if event.round_id == self.round_id and event.took_us:
             way: Way = "backward" if isinstance(event, BackwardDone) else "forward"
-            total, count = self._passes.get(way, (0, 0))
-            self._passes[way] = total + event.took_us, count + 1
+            self._passes.record(way, event.took_us)
         useful = event.round_id == self.round_id and work is not None and not stale
         return work if useful else None
 
@@ -586,7 +560,7 @@ class MicroBatchFlow:
         if self.auditor.is_open:
             return []
         own = self.counted
-        counted = set(own).union(*[self._counted_by(peer) for peer in self._mates()])
+        counted = self._counts.counted_by_any(self._mates()).union(own)
         if len(counted) < self.pipeline.micro_batches or own == self._collected:
             return []
         self._collected = own
@@ -621,16 +595,9 @@ class MicroBatchFlow:
         work.target, work.sent_at = target, now if is_within_reach else float("-inf")
         where = self._in_stage(self.stage + 1)
         message = Activation(*where, work.micro_batch, work.out_attempt, payload.digest)
-        timed = self._set_overdue(work, now + self._gradient_s(work)) if work.waits else []
+        timeout_s = self._gradient_times.timeout_s(self._patience_s(), work.asked)
+        timed = self._set_overdue(work, now + timeout_s) if work.waits else []
         return [Send(target, message, payload), *timed]
-
-    def _gradient_s(self, work: Work) -> float:
-        """Return the timeout of the gradient. The round timeout does not cover the time that later
-        stages compute."""
-        least_s = self._patience_s()
-        if self._usual_s is None:
-            return float(least_s * 2**work.asked)
-        return max(least_s, USUAL_FACTOR * self._usual_s)
 
     def _send_elsewhere(self, work: Work, now: float, withdraw: bool = True) -> list[Effect]:
         """Start the next attempt with another member."""
@@ -668,17 +635,9 @@ class MicroBatchFlow:
         skipped = self.members.skip_reason
         return [peer for peer in self.weights if peer != self.local and not skipped(peer)]
 
-    def _counted_by(self, peer: PeerId) -> tuple[int, ...]:
-        """Return the micro-batches in the sum of a member; none if its report is of an earlier
-        incarnation."""
-        life, report = self._counted.get(peer, (-1, None))
-        if report is None or life < self.members.incarnation_of(peer):
-            return ()
-        return report.micro_batches
-
     def _send_counted(self, again: bool = False) -> list[Effect]:
-        self._number += 1
-        where, counted = (*self._in_stage(self.stage), self._number), self.counted
+        where = (*self._in_stage(self.stage), self._counts.next_number())
+        counted = self.counted
         traces = tuple([trace_of(self.works[b]) for b in counted]) if self.pipeline.audit else ()
         report = Counted(*where, counted, again, traces)
         # A peer in quarantine counts nothing, but its answer counts towards the quorum.
@@ -696,7 +655,7 @@ class MicroBatchFlow:
         if self.local not in self.weights:
             return []  # it is in quarantine
         mates = self._mates()
-        elsewhere = {b for peer in mates for b in self._counted_by(peer)}
+        elsewhere = self._counts.counted_by_any(mates)
         missing: list[int] = []
         for micro_batch in range(self.pipeline.micro_batches):
             work = self.works.get(micro_batch)
@@ -726,7 +685,7 @@ class MicroBatchFlow:
         under_way = [w for w in self.works.values() if w.step not in DONE and w.step != "backward"]
         if not under_way:
             return []
-        elsewhere = {b for peer in self._mates() for b in self._counted_by(peer)}
+        elsewhere = self._counts.counted_by_any(self._mates())
         left = [w for w in under_way if w.micro_batch in elsewhere and self._may_leave(w)]
         return [effect for work in left for effect in self._leave(work)]
 
@@ -759,7 +718,7 @@ class MicroBatchFlow:
         return [Report("counted_twice", fields), ResetSum(self.round_id), *self._send_counted()]
 
     def _keeps(self, micro_batch: int) -> bool:
-        others = [p for p in self._mates() if micro_batch in self._counted_by(p)]
+        others = [p for p in self._mates() if micro_batch in self._counts.counted_by(p)]
         if not others:
             return True
         return self._first_of(micro_batch, [*others, self.local]) == self.local

@@ -129,7 +129,7 @@ def all_fine(swarm: Swarm[MemberCore]) -> bool:
     no other peer."""
     up = set(swarm.up)
     return not any(host.state == "starting" for host in swarm.hosts.values()) and all(
-        set(swarm.cores[peer].membership.alive()) == up
-        and not any(swarm.cores[peer].membership.skip_reason(other) for other in up)
+        set(swarm.cores[peer].membership.view.alive()) == up
+        and not any(swarm.cores[peer].membership.view.skip_reason(other) for other in up)
         for peer in up
     )

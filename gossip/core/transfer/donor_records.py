@@ -1,0 +1,86 @@
+"""Donors during one recovery: their refusals, deadlines, rests and false states."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from gossip.core.messages import PeerId
+from gossip.core.settings import REFUSALS_MAX, CoreSettings
+
+from .attestation import NoStateEvidence, PollPeers
+from .backoff import Backoff
+from .deadlines import DonorDeadlines
+from .donor import BUSY, NO_STATE, TAKES_OVER
+
+
+class DonorRecords:
+    """Record of what the donors of a state have sent and refused.
+
+    Attributes:
+        attackers: Peers that have sent a wrong piece.
+    """
+
+    def __init__(self, local: PeerId, settings: CoreSettings, swarm: PollPeers) -> None:
+        self.settings, self.attackers = settings, set[PeerId]()
+        self.no_state = NoStateEvidence(local, settings.f, swarm)
+        self.deadlines = DonorDeadlines(settings.rounds.round_timeout_s, settings.f)
+        self.backoff = Backoff(settings.membership.probe_interval_s)
+        # donors of states that the trainer has refused since the last loaded state
+        self._refused: Counter[PeerId] = Counter()
+
+    def clear(self) -> None:
+        """Begin a recovery."""
+        self.no_state.clear()
+        self.deadlines.clear()
+        self.attackers.clear()
+        self.backoff.clear()
+
+    def note_state(self, peer: PeerId) -> None:
+        """Record that a peer has or claims a state."""
+        self.no_state.note_state(peer)
+        self.deadlines.note_state(peer)
+
+    def attest(self, peer: PeerId, now: float) -> None:
+        """Record that a peer attests a state."""
+        self.no_state.note_state(peer)
+        self.deadlines.claim(peer, now)
+
+    def refuse(self, peer: PeerId, reason: str, now: float) -> None:
+        """Record that a peer sends no state, and its reason."""
+        self.no_state.record_refusal(peer, reason)
+        if reason == NO_STATE:
+            self.deadlines.deny(peer)
+        else:
+            self.deadlines.note_state(peer)
+        if reason in (BUSY, TAKES_OVER):  # it may send one later
+            self.deadlines.claim(peer, now)
+
+    def fail(self, peer: PeerId, now: float, loaded: bool = False) -> None:
+        """Record that a peer has not delivered. ``loaded``: its state was delivered, but cannot be
+        loaded."""
+        self.backoff.failed(peer, now)
+        self.deadlines.fail(peer, loaded)
+
+    def record_load(self, peer: PeerId | None, problem: str) -> None:
+        """Record whether the trainer has loaded the state of a peer."""
+        if not problem:
+            self._refused.clear()
+        elif peer is not None:
+            self._refused[peer] += 1
+
+    def rested(self, donors: Iterable[PeerId], now: float) -> list[PeerId]:
+        """Return the donors that may receive a request."""
+        return [peer for peer in donors if not self.backoff.is_resting(peer, now)]
+
+    def stateless(self, now: float) -> set[PeerId]:
+        """Return the peers that last reported that they have no state, and those with a passed
+        deadline."""
+        return self.no_state.stateless | self.deadlines.overdue(now)
+
+    @property
+    def fits_no_state(self) -> bool:
+        """Whether the trainer has refused states of so many donors that not all can be
+        Byzantine."""
+        refused = self._refused
+        return refused.total() >= REFUSALS_MAX and len(refused) > self.settings.f
