@@ -96,10 +96,8 @@ if TYPE_CHECKING:
         QUORUM_LOST,
         STATE_LOST,
         Decision,
-        HaltStateLost,
         RebuildStage,
         TakeState,
-        end_of,
     )
     from .membership import (
         REFUTATIONS,

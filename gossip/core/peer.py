@@ -607,12 +607,8 @@ class Peer:
             case decisions.TakeState(donor, reason):
                 self.rounds.future_buffer.begin_without(self.bootstrap.missed_by(donor))
                 return self._recover(donor, reason, now)
-            case (
-                decisions.HaltModelDiffers()
-                | decisions.HaltTooFewPeers()
-                | decisions.HaltStateLost()
-            ):
-                return self._end(decisions.end_of(decision))
+            case Halt():
+                return self._end(decision)
             case decisions.RebuildStage():
                 raise AssertionError("a run without stages never lacks one")
             case _:

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from gossip.config import RunConfig, resolve
+from gossip.core.events import Halt
 from gossip.core.lifecycle.bootstrap import (
     BeginFresh,
     Bootstrap,
     Decision,
-    HaltTooFewPeers,
     WaitForPeers,
 )
+from gossip.core.lifecycle.exit_codes import NEVER_STARTED
 from gossip.core.messages import Hello
 from gossip.core.settings import CoreSettings, RoundSettings
 from gossip.errors import ConfigError
@@ -95,8 +96,8 @@ def test_who_has_ended_and_is_not_started_again_is_not_waited_for() -> None:
 def test_fewer_than_that_do_not_begin_though_they_are_a_quorum() -> None:
     found = gathering(min_peers=4)
     assert come(found, 0, 1, 2, at=1.0) == WaitForPeers((3, 4))
-    assert found.decide(START_S + 1) == HaltTooFewPeers(
-        "3 of 4 needed peers came in 61 s; missing: 3, 4"
+    assert found.decide(START_S + 1) == Halt(
+        "3 of 4 needed peers came in 61 s; missing: 3, 4", NEVER_STARTED
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gossip.core import (
+    STATE_LOST,
     CoreSettings,
     Halt,
     PipelineSettings,
@@ -19,7 +20,6 @@ from gossip.core import (
 from gossip.core.lifecycle.bootstrap import (
     BeginFresh,
     Bootstrap,
-    HaltStateLost,
     RebuildStage,
     WaitForPeers,
 )
@@ -268,7 +268,8 @@ def test_the_first_of_those_who_are_back_makes_the_state_and_the_others_wait_for
 def test_no_stage_begins_anew_alone_and_one_that_may_not_be_made_anew_ends() -> None:
     assert decision(1, {2}, 7, anew=True) == RebuildStage(7)
     found = decision(1, {2}, 7, rebuilds=False)
-    assert isinstance(found, HaltStateLost)
+    assert isinstance(found, Halt)
+    assert found.exit_code == STATE_LOST
     assert "lost_stage = stop" in found.reason
     assert "no peer with the state of stage 1 is left" in found.reason
 

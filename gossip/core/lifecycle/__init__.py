@@ -1,7 +1,7 @@
 """Lifecycle of a peer: bootstrap, rejoin, the final check and the shutdown."""
 
 from . import bootstrap
-from .bootstrap import Bootstrap, Decision, HaltStateLost, RebuildStage, TakeState, end_of
+from .bootstrap import Bootstrap, Decision, RebuildStage, TakeState
 from .exit_codes import (
     DIVERGED,
     QUORUM_LOST,

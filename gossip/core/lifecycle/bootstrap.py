@@ -46,47 +46,9 @@ class RebuildStage:
     round_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class HaltStateLost:
-    """Halt: the run has had rounds, and no peer with their state came."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HaltModelDiffers:
-    """Halt: this peer trains another model than the swarm."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class HaltTooFewPeers:
-    """Halt: no quorum came in time."""
-
-    reason: str
-
-
-Decision: TypeAlias = (
-    WaitForPeers
-    | BeginFresh
-    | TakeState
-    | RebuildStage
-    | HaltStateLost
-    | HaltModelDiffers
-    | HaltTooFewPeers
-)
-
-
-def end_of(decision: HaltModelDiffers | HaltTooFewPeers | HaltStateLost) -> Halt:
-    """Return the halt of a peer that cannot begin."""
-    match decision:
-        case HaltModelDiffers(reason):
-            return Halt(f"refused by the swarm: {reason}", REFUSED)
-        case HaltTooFewPeers(reason):
-            return Halt(reason, NEVER_STARTED)
-        case HaltStateLost(reason):
-            return Halt(f"state lost: {reason}", STATE_LOST)
+Decision: TypeAlias = WaitForPeers | BeginFresh | TakeState | RebuildStage | Halt
+"""``Halt``: this peer cannot begin. It trains another model than the swarm, no quorum came in time,
+or the run has had rounds and no peer with their state came."""
 
 
 class Bootstrap:
@@ -270,9 +232,10 @@ class Bootstrap:
         if own.layout != layout and self._is_credible(
             sum([hello.layout == layout for hello in voters.values()]), now
         ):
-            return HaltModelDiffers(
-                f"the swarm trains a model of layout {layout.hex()}, this peer one of layout "
-                f"{own.layout.hex()}"
+            return Halt(
+                f"refused by the swarm: the swarm trains a model of layout {layout.hex()}, this "
+                f"peer one of layout {own.layout.hex()}",
+                REFUSED,
             )
         if running and own.layout == layout:
             ahead = max(running, key=lambda peer: self.hellos[peer].round_id)
@@ -297,14 +260,14 @@ class Bootstrap:
             return rebuilds
         if lacks:
             held = f"{self._no_state()} came in {self.waited_s(now):.0f} s"
-            return HaltStateLost(held) if time_is_up else WaitForPeers(missing)
+            return Halt(f"state lost: {held}", STATE_LOST) if time_is_up else WaitForPeers(missing)
         if len(present) < self.needed:
             if not time_is_up:
                 return WaitForPeers(missing)
             came = (
                 f"{len(present)} of {self.needed} needed peers came in {self.waited_s(now):.0f} s"
             )
-            return HaltTooFewPeers(f"{came}; missing: {', '.join(map(str, missing))}")
+            return Halt(f"{came}; missing: {', '.join(map(str, missing))}", NEVER_STARTED)
         return self._begin(own, present, now)
 
     def _no_state(self) -> str:
@@ -328,8 +291,10 @@ class Bootstrap:
             return (
                 None
                 if round_id is None
-                else HaltStateLost(
-                    f"{self._no_state()} is left; a new one is not allowed (lost_stage = stop)"
+                else Halt(
+                    f"state lost: {self._no_state()} is left; a new one is not allowed "
+                    "(lost_stage = stop)",
+                    STATE_LOST,
                 )
             )
         first = min(present)
@@ -415,7 +380,8 @@ class Bootstrap:
         waited_s = self.waited_s(now)
         if self.local in self._first or waited_s <= self.settings.rounds.start_timeout_s:
             return WaitForPeers(missing)
-        return HaltTooFewPeers(f"no peer of the run has admitted this newcomer in {waited_s:.0f} s")
+        why = f"no peer of the run has admitted this newcomer in {waited_s:.0f} s"
+        return Halt(why, NEVER_STARTED)
 
 
 def _most_common(values: dict[PeerId, bytes]) -> bytes:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from gossip.core import (
     HAS_COMMITTED_STATE,
     NOT_ADMITTED,
+    STATE_LOST,
     Ack,
     Activation,
     ActivationGradient,
@@ -25,7 +26,7 @@ from gossip.core import (
     Effect,
     Event,
     ForwardDone,
-    HaltStateLost,
+    Halt,
     Hello,
     MembershipMessage,
     MembersView,
@@ -48,7 +49,6 @@ from gossip.core import (
     StateRequest,
     Stop,
     TakeState,
-    end_of,
     genesis,
 )
 from gossip.errors import ConfigError
@@ -267,9 +267,9 @@ class StagePeer(Peer):
                 if held is not None:
                     return self._resume_with_stages(held, now)
                 return self.rebuild.begin(round_id)
-            case HaltStateLost():
+            case Halt() if decision.exit_code == STATE_LOST:
                 # Announced, so that the other stages do not wait for this one.
-                return self._end(end_of(decision), self.membership.leave(now))
+                return self._end(decision, self.membership.leave(now))
             case TakeState():
                 self.rebuild.cancel()
         return super()._execute_decision(decision, now)
