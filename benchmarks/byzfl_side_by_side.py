@@ -37,13 +37,13 @@ import numpy as np
 import torch
 
 from gossip_lab.bench.byzfl_config import ATTACKS, RULES
-from gossip_lab.bench.data_sets import TrainingData, choose_tests, files, load
-from gossip_lab.bench.estimates import Estimate
 from gossip_lab.bench.robustness_page import percent
-from gossip_lab.bench.rule_sources import content
 from gossip_lab.cells import CellStore, Row, run_cells
+from gossip_lab.data_sets import TrainingData, choose_tests, files, load
+from gossip_lab.estimates import Estimate
 from gossip_lab.pages import markdown_table
 from gossip_lab.playground.networks import DEVIATION, MEAN, SIDE
+from gossip_lab.rule_sources import content
 
 KNOWN = 4
 """Decimal places of an accuracy that are kept."""

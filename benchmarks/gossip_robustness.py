@@ -14,9 +14,9 @@ from pathlib import Path
 
 from gossip import __version__
 from gossip.run import code_version
-from gossip_lab.bench.estimates import Estimate
 from gossip_lab.bench.robustness_page import NOT_RUN, fill, percent
-from gossip_lab.bench.trials import arithmetic
+from gossip_lab.bench.trial_store import arithmetic
+from gossip_lab.estimates import Estimate
 from gossip_lab.pages import markdown_table, replace_between
 from gossip_lab.playground.engines import LOCAL, SweepSettings
 from gossip_lab.playground.grids import Grid

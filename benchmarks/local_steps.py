@@ -22,8 +22,8 @@ from typing import Any
 
 from whole_runs import HERE, run_gossip, summary_of
 
-from gossip_lab.bench.estimates import Estimate
 from gossip_lab.cells import CellStore, Row, run_cells
+from gossip_lab.estimates import Estimate
 from gossip_lab.pages import markdown_table
 
 SCRIPT = HERE / "char_gpt.py"

@@ -21,7 +21,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from gossip_lab.bench import data_sets, estimates
+from gossip_lab import data_sets, estimates
 from gossip_lab.playground import World
 from gossip_lab.playground.engines import SweepSettings
 from gossip_lab.playground.grids import Grid

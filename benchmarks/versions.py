@@ -24,8 +24,8 @@ from pathlib import Path
 
 from whole_runs import TRAIN, Failed, ask_to_end, environment, last_words, run_all, scratch
 
-from gossip_lab.bench.estimates import Estimate
 from gossip_lab.bench.turns import in_order
+from gossip_lab.estimates import Estimate
 
 HERE = Path(__file__).resolve().parents[1]
 

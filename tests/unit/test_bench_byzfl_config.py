@@ -20,10 +20,11 @@ from typer.testing import CliRunner
 from gossip.aggregators import registry
 from gossip.errors import ConfigError
 from gossip.launch.cli import app
-from gossip_lab.bench import byzfl_config, data_sets
+from gossip_lab import data_sets
+from gossip_lab.bench import byzfl_config
 from gossip_lab.bench.robustness import _with_config, robustness
-from gossip_lab.bench.splits import read_split
 from gossip_lab.bench.trials import read_attack
+from gossip_lab.splits import read_split
 
 # The layout is that of the file that ByzFL writes where it finds none.
 GIVEN: dict[str, Any] = {

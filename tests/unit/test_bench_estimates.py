@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from gossip_lab.bench.estimates import Estimate, compare, false_discovery_level, t_quantile
+from gossip_lab.estimates import Estimate, compare, false_discovery_level, t_quantile
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from gossip.launch.cli import app
 from gossip_lab.bench import exports, robustness_page
 from gossip_lab.bench.robustness import every_attack
 from gossip_lab.bench.tables import RobustnessTable
-from gossip_lab.bench.trials import TrialResult, run_all
+from gossip_lab.bench.trial_store import run_all
+from gossip_lab.bench.trials import TrialResult
 
 CHOICES = (
     {"lr": 0.1, "sender": "", "weight_decay": 0.0},

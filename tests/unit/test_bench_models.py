@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from gossip.errors import ConfigError, UnknownName
-from gossip_lab.bench import data_sets, trials
+from gossip_lab import data_sets
+from gossip_lab.bench import trial_store
 from gossip_lab.bench.trial_world import train
 from gossip_lab.bench.trials import Trial
 from gossip_lab.playground import networks
@@ -56,10 +57,10 @@ def test_each_model_learns(name: str) -> None:
 
 def test_a_model_that_is_not_there_or_not_for_such_images_is_told() -> None:
     with pytest.raises(UnknownName, match="cnn_mnits"):
-        trials.check_model("cnn_mnits", stripes())
+        trial_store.check_model("cnn_mnits", stripes())
     few = dataclasses.replace(stripes(), images=torch.zeros(40, 64))
     with pytest.raises(ConfigError, match="28 by 28, and these have 64 numbers"):
-        trials.check_model("cnn_mnist", few)
+        trial_store.check_model("cnn_mnist", few)
 
 
 def test_a_weight_decay_shrinks_what_nobody_pulls_at() -> None:

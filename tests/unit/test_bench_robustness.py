@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 import gossip
 from gossip.errors import ConfigError, UnknownName
 from gossip.launch.cli import app
-from gossip_lab.bench import robustness as bench_robustness, robustness_page, trials
-from gossip_lab.bench.data_sets import TrainingData
+from gossip_lab.bench import robustness as bench_robustness, robustness_page, trial_store
 from gossip_lab.bench.robustness import every_attack
 from gossip_lab.bench.tables import RobustnessTable
 from gossip_lab.bench.trial_world import TrialWorld, train
 from gossip_lab.bench.trials import Trial, TrialResult, read_attack
+from gossip_lab.data_sets import TrainingData
 
 FEW = {"rounds": 30, "batch": 8, "model": "mlp:8"}
 
@@ -383,7 +383,7 @@ def test_a_page_names_the_command_that_makes_it(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     page = out.read_text("utf-8")
     (command,) = [line.strip() for line in page.splitlines() if line.startswith("    gossip")]
-    assert f"Calculated with {trials.arithmetic()}. " in page.replace("\n", " "), (
+    assert f"Calculated with {trial_store.arithmetic()}. " in page.replace("\n", " "), (
         "the worker keeps it, and so does its file"
     )
     kept = [word for word in words if word not in ("--jobs", "--into", str(tmp_path / "runs"))]
@@ -394,7 +394,7 @@ def test_a_page_names_the_command_that_makes_it(tmp_path: Path) -> None:
 
 def test_a_run_is_remembered_by_everything_that_makes_a_difference(tmp_path: Path) -> None:
     trial, outcome = Trial("median", "alie*1.5", 10, 2), TrialResult(0.5, skipped=3)
-    store = trials.store_of(tmp_path, "digits")
+    store = trial_store.store_of(tmp_path, "digits")
     store.write(trial, dataclasses.asdict(outcome))
     assert store.read(trial) == outcome
     for field, value in (
@@ -408,7 +408,7 @@ def test_a_run_is_remembered_by_everything_that_makes_a_difference(tmp_path: Pat
         ("declared_f", 3),
     ):
         assert store.read(dataclasses.replace(trial, **{field: value})) is None
-    assert trials.store_of(tmp_path, "mnist.npz").read(trial) is None
+    assert trial_store.store_of(tmp_path, "mnist.npz").read(trial) is None
     (written,) = tmp_path.iterdir()
     written.write_text(written.read_text("utf-8")[:40])
     assert store.read(trial) is None, "a torn file is run again"
@@ -417,14 +417,14 @@ def test_a_run_is_remembered_by_everything_that_makes_a_difference(tmp_path: Pat
 def test_a_run_that_was_recorded_is_the_same_run(tmp_path: Path) -> None:
     trial, outcome = Trial("median", "alie", 10, 2), TrialResult(0.5)
     recorded = dataclasses.replace(trial, record=True)
-    store = trials.store_of(tmp_path, "digits")
+    store = trial_store.store_of(tmp_path, "digits")
     store.write(trial, dataclasses.asdict(outcome))
     assert store.read(recorded) is None, "it has no records"
     records = {"round": [0, 0]}
     store.write(recorded, dataclasses.asdict(dataclasses.replace(outcome, records=records)))
     assert store.read(trial) == outcome
     assert store.read(recorded) == outcome
-    assert trials.recall_records(store, trial) == records
+    assert trial_store.recall_records(store, trial) == records
 
 
 @pytest.mark.usefixtures("forked")

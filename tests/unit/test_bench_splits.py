@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from gossip.errors import ConfigError, UnknownName
-from gossip_lab.bench.splits import read_split, split
+from gossip_lab.splits import read_split, split
 
 LABELS = torch.arange(1000).remainder(10)[torch.randperm(1000, generator=torch.Generator())]
 

@@ -12,10 +12,10 @@ import torch
 from gossip.aggregators import attacks
 from gossip.core import TrustSettings
 from gossip_lab.bench import robustness_page
-from gossip_lab.bench.data_sets import TrainingData
 from gossip_lab.bench.tables import RobustnessTable
 from gossip_lab.bench.trial_world import train
 from gossip_lab.bench.trials import Trial, TrialResult
+from gossip_lab.data_sets import TrainingData
 
 NOTING = """
 from pathlib import Path

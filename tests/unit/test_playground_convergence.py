@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gossip.topologies import Roster, Topology
-from gossip_lab.bench import estimates
+from gossip_lab import estimates
 from gossip_lab.playground.convergence import (
     SCENARIOS,
     Behind,

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gossip.errors import ConfigError
-from gossip_lab.bench.clusters import cluster
+from gossip_lab.clusters import cluster
 from gossip_lab.playground import World
 from gossip_lab.playground.fast import FastEngine
 from gossip_lab.playground.policies import (

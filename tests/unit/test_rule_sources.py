@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gossip.errors import ConfigError
-from gossip_lab.bench import rule_sources, trials
+from gossip_lab import rule_sources
+from gossip_lab.bench import trial_store
 from gossip_lab.bench.trials import Trial, TrialResult
 
 RULE = "{first}\ndef mine(updates, *, f):\n    return updates.mean(0)\n"
@@ -48,12 +49,12 @@ def test_a_changed_module_or_one_that_it_imports_is_another_rule(
     spec: str, changed: str, package: Path, tmp_path: Path
 ) -> None:
     trial = Trial(spec)
-    store = trials.store_of(tmp_path, "digits")
+    store = trial_store.store_of(tmp_path, "digits")
     store.write(trial, asdict(TrialResult(0.5)))
     assert store.read(trial) == TrialResult(0.5)
     file = package / changed
     file.write_text(f"{file.read_text()}# mended\n")
-    assert trials.store_of(tmp_path, "digits").read(trial) is None
+    assert trial_store.store_of(tmp_path, "digits").read(trial) is None
 
 
 @pytest.mark.parametrize(
@@ -91,11 +92,11 @@ def test_the_rules_the_trust_table_the_encodings_and_the_digits_count_with_the_t
 def test_data_of_another_content_are_other_data(tmp_path: Path) -> None:
     data, trial = tmp_path / "some.npz", Trial("median")
     data.write_bytes(b"first")
-    store = trials.store_of(tmp_path, str(data))
+    store = trial_store.store_of(tmp_path, str(data))
     store.write(trial, asdict(TrialResult(0.5)))
     assert store.read(trial) == TrialResult(0.5)
     data.write_bytes(b"other ones")
-    assert trials.store_of(tmp_path, str(data)).read(trial) is None
+    assert trial_store.store_of(tmp_path, str(data)).read(trial) is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 
 from gossip.errors import ConfigError, LocalError
 from gossip.launch.cli import app
-from gossip_lab.bench import data_sets, trials
+from gossip_lab import data_sets
+from gossip_lab.bench import trial_store
 from gossip_lab.bench.trials import Trial, TrialResult
 
 
@@ -109,7 +110,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_anything_runs(
     assert "to run" not in capfd.readouterr().err
     trial, outcome = Trial("mean"), TrialResult(0.9)
     with pytest.raises(ConfigError, match="cannot write /proc/self/mean-none"):
-        trials.store_of(Path("/proc/self"), "digits").write(trial, dataclasses.asdict(outcome))
+        trial_store.store_of(Path("/proc/self"), "digits").write(trial, dataclasses.asdict(outcome))
 
 
 @pytest.mark.usefixtures("forked")

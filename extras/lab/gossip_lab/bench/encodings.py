@@ -1,7 +1,7 @@
 """``gossip bench encodings``: the cost of an encoding and its effect on training.
 
 Bytes, time, and the accuracy of rules with it, also under an attack; in one process, as in
-``learning``.
+``trial_world``.
 """
 
 from __future__ import annotations
@@ -77,9 +77,10 @@ def encodings(
     """
     from gossip.aggregators import registry
     from gossip.vectors import load_encoding
+    from gossip_lab import data_sets
 
-    from . import data_sets
-    from .trials import Trial, check_model, run_all
+    from .trial_store import check_model, run_all
+    from .trials import Trial
 
     for each in encoding:
         load_encoding(each)

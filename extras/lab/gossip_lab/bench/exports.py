@@ -93,7 +93,7 @@ def write_records(
     import pyarrow as pa
     from pyarrow import csv as arrow_csv, parquet
 
-    from .trials import recall_records, store_of
+    from .trial_store import recall_records, store_of
 
     types = {"float": pa.float64(), "str": pa.string(), "bool": pa.bool_()}
     open_file = parquet.ParquetWriter if path.suffix == ".parquet" else arrow_csv.CSVWriter
@@ -149,14 +149,12 @@ def _latex(table: RobustnessTable, found: Found, data: str) -> str:
         rf"{head} \\",
         r"\midrule",
     ]
-    cells = table.cells(found)
-    for rule in robustness_page.by_strength(table, cells):
-        worst = table.worst(rule, cells)
-        row = [cells[rule, attack] for attack in table.attacks]
-        words = [_cell(worst) if worst.accuracies else "--", *map(_cell, row)]
+    for row in table.rows(found):
+        worst = _cell(row.worst) if row.worst.accuracies else "--"
+        words = [worst, *map(_cell, row.cells.values())]
         if searched:
-            words.append(_plain(robustness_page.choice_text(table, rule, found)))
-        lines.append(rf"{_word(rule)} & {' & '.join(words)} \\")
+            words.append(_plain(robustness_page.choice_text(table, row.rule, found)))
+        lines.append(rf"{_word(row.rule)} & {' & '.join(words)} \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 

@@ -195,7 +195,7 @@ def robustness(
     command = _command(options)
     tables = _tables(options)
     from . import exports, robustness_page
-    from .trials import run_all, store_of
+    from .trial_store import run_all, store_of
 
     if out is not None:
         robustness_page.check_place(out)
@@ -223,10 +223,11 @@ def robustness(
 def _tables(given: Mapping[str, Any]) -> list[RobustnessTable]:
     """Return the tables that the options request. All options are checked before anything runs."""
     from gossip.aggregators import registry, senders
+    from gossip_lab import data_sets, splits
 
-    from . import data_sets, splits
     from .tables import RobustnessTable
-    from .trials import check_model, read_attack, spelt
+    from .trial_store import check_model
+    from .trials import read_attack, spelt
 
     n, f, declared = given["n"], given["f"], given["declared_f"] or given["f"]
     _check_numbers(n, f, declared)

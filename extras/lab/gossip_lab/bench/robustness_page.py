@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryFile
 from textwrap import TextWrapper
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from gossip import __version__
 from gossip.aggregators.attacks import ATTACKS
 from gossip.errors import ConfigError
 from gossip.launch.report import counted
 from gossip.run import code_version
+from gossip_lab.estimates import Estimate
 from gossip_lab.pages import markdown_table
-
-from .estimates import Estimate
-from .splits import IID
+from gossip_lab.splits import IID
 
 if TYPE_CHECKING:
-    from .tables import Found, RobustnessCell, RobustnessTable
+    from .tables import Found, RobustnessCell, RobustnessRow, RobustnessTable
 
-Cells: TypeAlias = "Mapping[tuple[str, str], RobustnessCell]"
-"""Cells of a table, by rule and attack."""
 ALWAYS_SHOWN = ("model", "rounds", "batch", "lr", "split")
 DASH = "-"
 NOT_RUN = "?"
@@ -194,9 +191,7 @@ def kind_of(table: RobustnessTable) -> str:
 def section(table: RobustnessTable, found: Found) -> list[str]:
     """Return the table as Markdown: rules down, the hardest to break first; attacks across; then
     the rules that hold and those that cannot be run."""
-    reference, cells = table.reference(found), table.cells(found)
-    order = by_strength(table, cells)
-    limit = table.limit(found)
+    reference, limit, rows = table.reference(found), table.limit(found), table.rows(found)
     last = ["settings"] if len(table.choices) > 1 else []
     low, high = (100 * end for end in limit.interval)
     between = f" (between {low:.1f} and {high:.1f} %)" if len(limit.values) > 1 else ""
@@ -207,28 +202,22 @@ def section(table: RobustnessTable, found: Found) -> list[str]:
         ),
         "",
     ]
-    rows = []
+    texts = []
     reasons: dict[str, list[str]] = {}
-    for rule in order:
-        row = [cells[rule, attack] for attack in table.attacks]
-        worst = table.worst(rule, cells)
-        least = text_of(worst) if worst.accuracies else DASH
-        settings = [choice_text(table, rule, found)] if last else []
-        rows.append([f"`{rule}`", least, *map(text_of, row), *settings])
-        for why in dict.fromkeys(cell.why for cell in row if cell.why):
-            reasons.setdefault(why, []).append(f"`{rule}`")
+    for row in rows:
+        least = text_of(row.worst) if row.worst.accuracies else DASH
+        settings = [choice_text(table, row.rule, found)] if last else []
+        texts.append([f"`{row.rule}`", least, *map(text_of, row.cells.values()), *settings])
+        for why in dict.fromkeys(cell.why for cell in row.cells.values() if cell.why):
+            reasons.setdefault(why, []).append(f"`{row.rule}`")
     attacks = [f"`{attack}`" for attack in table.attacks]
-    lines += markdown_table(("rule", "worst", *attacks, *last), rows)
-    lines += ["", *_idle(table), *_verdict(table, cells, order)]
+    lines += markdown_table(("rule", "worst", *attacks, *last), texts)
+    lines += ["", *_idle(table), *_verdict(table, rows)]
     lines += [f"- Cannot be run: {', '.join(rules)}: {why}." for why, rules in reasons.items()]
-    lines += _lost(table, cells, order)
+    lines += _lost(table, rows)
     if table.settings()["trust"]:
-        lines += _quarantined(table, cells, order)
-    return (
-        lines
-        if table.settings()["split"] == IID
-        else [*lines, *_worst_classes(table, cells, order)]
-    )
+        lines += _quarantined(table, rows)
+    return lines if table.settings()["split"] == IID else [*lines, *_worst_classes(table, rows)]
 
 
 def _idle(table: RobustnessTable) -> list[str]:
@@ -241,14 +230,14 @@ def _idle(table: RobustnessTable) -> list[str]:
     return [f"- No attack where {table.f} of {table.n} lie: {', '.join(idle)}."] if idle else []
 
 
-def _quarantined(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
+def _quarantined(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
     """Return the attacks under which the trust table has quarantined honest workers, and the number
     of Byzantine ones in quarantine."""
     lines = []
-    for rule in order:
+    for row in rows:
         told = []
-        for attack in table.attacks:
-            outcomes = cells[rule, attack].outcomes
+        for attack, cell in row.cells.items():
+            outcomes = cell.outcomes
             liars = 0 if attack == "none" else table.f
             runs, honest = len(outcomes), sum(each.honest_quarantined for each in outcomes)
             found = sum(each.liars_quarantined for each in outcomes)
@@ -258,44 +247,44 @@ def _quarantined(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> 
                     f"{found} of {runs * liars} liars)"
                 )
         if told:
-            lines.append(f"- `{rule}` had honest workers in quarantine under {', '.join(told)}.")
+            under = ", ".join(told)
+            lines.append(f"- `{row.rule}` had honest workers in quarantine under {under}.")
     return lines or ["- No honest worker was ever in quarantine."]
 
 
-def _worst_classes(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
+def _worst_classes(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
     """Return a table of the accuracy on the worst class, by rule and attack. A mean over all
     classes hides a class that only quarantined workers have."""
-    rows = []
-    for rule in order:
+    texts = []
+    for row in rows:
         words = []
-        for attack in table.attacks:
-            cell = cells[rule, attack]
+        for cell in row.cells.values():
             worst = [each.worst_class or 0.0 for each in cell.outcomes]
             words.append(f"{100 * fmean(worst):.1f}" if cell.accuracies else text_of(cell))
-        rows.append([f"`{rule}`", *words])
+        texts.append([f"`{row.rule}`", *words])
     attacks = [f"`{attack}`" for attack in table.attacks]
     return [
         "",
         "The accuracy on the class where it is least, in percent, mean over the seeds:",
         "",
-        *markdown_table(("rule", *attacks), rows),
+        *markdown_table(("rule", *attacks), texts),
     ]
 
 
-def _lost(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
+def _lost(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
     """Return one line for each rule and reason: in how many rounds, under which attacks, the rule
     made no step."""
     lines = []
-    for rule in order:
+    for row in rows:
         under: dict[str, list[str]] = {}
-        for attack in table.attacks:
-            outcomes = cells[rule, attack].outcomes
+        for attack, cell in row.cells.items():
+            outcomes = cell.outcomes
             if lost := sum(each.skipped for each in outcomes):
                 rounds = counted(len(outcomes) * table.settings()["rounds"], "round")
                 trouble = next((each.trouble for each in outcomes if each.trouble), "")
                 under.setdefault(trouble, []).append(f"`{attack}` ({lost} of {rounds})")
         lines += [
-            f"- `{rule}` made no step under {', '.join(attacks)}: {why}."
+            f"- `{row.rule}` made no step under {', '.join(attacks)}: {why}."
             for why, attacks in under.items()
         ]
     return lines
@@ -316,27 +305,17 @@ def percent(estimate: Estimate) -> str:
     return f"{100 * estimate.mean:.1f}{error}"
 
 
-def by_strength(table: RobustnessTable, cells: Cells) -> list[str]:
-    """Return the rules, the hardest to break first."""
-
-    def worst(rule: str) -> tuple[float, str]:
-        found_worst = table.worst(rule, cells)
-        return (-found_worst.mean if found_worst.accuracies else 2.0, rule)
-
-    return sorted(table.rules, key=worst)
-
-
-def _verdict(table: RobustnessTable, cells: Cells, order: Sequence[str]) -> list[str]:
+def _verdict(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
     holding, doubtful, waiting = [], [], 0
-    for rule in order:
-        row = {attack: cells[rule, attack] for attack in table.attacks}
-        waiting += sum(text_of(cell) == NOT_RUN for cell in row.values())
+    for row in rows:
+        cells = row.cells.items()
+        waiting += sum(text_of(cell) == NOT_RUN for _, cell in cells)
         for verdict, words in (("fails", "fails"), ("undecided", "is undecided")):
-            under = [f"`{attack}`" for attack, cell in row.items() if cell.verdict == verdict]
+            under = [f"`{attack}`" for attack, cell in cells if cell.verdict == verdict]
             if under:
-                doubtful.append(f"`{rule}` {words} under {', '.join(under)}")
-        if all(cell.verdict == "holds" for cell in row.values()):
-            holding.append(f"`{rule}`")
+                doubtful.append(f"`{row.rule}` {words} under {', '.join(under)}")
+        if all(cell.verdict == "holds" for _, cell in cells):
+            holding.append(f"`{row.rule}`")
     count = len(table.attacks)
     everything = (
         f"all {count} attacks"
@@ -427,16 +406,12 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
     mpl.use("Agg")
     import matplotlib.pyplot as plt
 
-    cells = table.cells(found)
-    rules = by_strength(table, cells)
+    rows = table.rows(found)
     values: list[list[Any]] = [
-        [
-            100 * cells[rule, attack].mean if cells[rule, attack].accuracies else float("nan")
-            for attack in table.attacks
-        ]
-        for rule in rules
+        [100 * cell.mean if cell.accuracies else float("nan") for cell in row.cells.values()]
+        for row in rows
     ]
-    size = (2.6 + 0.42 * len(table.attacks), 1.9 + 0.27 * len(rules))
+    size = (2.6 + 0.42 * len(table.attacks), 1.9 + 0.27 * len(rows))
     figure, axes = plt.subplots(figsize=size, layout="constrained")
     colours = plt.get_cmap("RdYlGn").with_extremes(bad="0.85")
     best = 100 * table.reference(found).mean
@@ -444,13 +419,12 @@ def draw(table: RobustnessTable, found: Found, path: Path) -> None:
         values, cmap=colours, vmin=10, vmax=max(best, 11), aspect="auto", alpha=0.75
     )
     axes.set_xticks(range(len(table.attacks)), table.attacks, rotation=60, ha="right", fontsize=8)
-    axes.set_yticks(range(len(rules)), rules, fontsize=8)
-    for row, rule in enumerate(rules):
-        for column, attack in enumerate(table.attacks):
-            cell = cells[rule, attack]
+    axes.set_yticks(range(len(rows)), [row.rule for row in rows], fontsize=8)
+    for y, row in enumerate(rows):
+        for x, cell in enumerate(row.cells.values()):
             words = f"{100 * cell.mean:.0f}" if cell.accuracies else text_of(cell)
             weight = "bold" if cell.fails else "normal"
-            axes.text(column, row, words, ha="center", va="center", fontsize=7, fontweight=weight)
+            axes.text(x, y, words, ha="center", va="center", fontsize=7, fontweight=weight)
     axes.set_title(
         f"test accuracy in %, {table.f} of {table.n} lie (bold: fails; {best:.0f} without liars)",
         fontsize=9,

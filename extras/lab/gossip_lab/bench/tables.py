@@ -8,7 +8,8 @@ from statistics import fmean
 from types import MappingProxyType
 from typing import Any
 
-from .estimates import Comparison, Estimate, compare, false_discovery_level
+from gossip_lab.estimates import Comparison, Estimate, compare, false_discovery_level
+
 from .trials import NO_ATTACK, Trial, TrialResult
 
 Found = Mapping[Trial, TrialResult]
@@ -58,6 +59,25 @@ class RobustnessCell:
     @property
     def mean(self) -> float:
         return self.estimate.mean
+
+
+@dataclass(frozen=True, slots=True)
+class RobustnessRow:
+    """One rule under all attacks.
+
+    Attributes:
+        cells: By attack, in the order of the table.
+    """
+
+    rule: str
+    cells: Mapping[str, RobustnessCell]
+
+    @property
+    def worst(self) -> RobustnessCell:
+        """The cell of the attack that hurts the rule most; one without accuracies if it ran under
+        none."""
+        first, *_ = cells = list(self.cells.values())
+        return min((cell for cell in cells if cell.accuracies), key=_mean, default=first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +210,14 @@ class RobustnessTable:
             return Estimate(())
         return Estimate(tuple(it - self.fails_below * alone for it, alone in known))
 
-    def worst(self, rule: str, cells: Mapping[tuple[str, str], RobustnessCell]) -> RobustnessCell:
-        """Return the cell of the attack that hurts a rule most; one without accuracies if it ran
-        under none."""
-        row = [cells[rule, attack] for attack in self.attacks]
-        return min((cell for cell in row if cell.accuracies), key=_mean, default=row[0])
+    def rows(self, found: Found) -> list[RobustnessRow]:
+        """Return a row for each rule, the hardest to break first."""
+        cells = self.cells(found)
+        rows = [
+            RobustnessRow(rule, {attack: cells[rule, attack] for attack in self.attacks})
+            for rule in self.rules
+        ]
+        return sorted(rows, key=_weakness)
 
     def arithmetics(self, found: Found) -> list[str]:
         """Return the arithmetics of the table's runs. There is more than one if the runs were made
@@ -244,6 +267,10 @@ class RobustnessTable:
 
 def _mean(cell: RobustnessCell) -> float:
     return cell.mean
+
+
+def _weakness(row: RobustnessRow) -> tuple[float, str]:
+    return (-row.worst.mean if row.worst.accuracies else 2.0, row.rule)
 
 
 def _validated(trials: list[Trial], found: Found) -> float:

@@ -18,10 +18,10 @@ from gossip.core import Rejection
 from gossip.errors import AggregationError, ConfigError
 from gossip.faults import ByzantineFault
 from gossip.run import fitting
+from gossip_lab import data_sets
+from gossip_lab.data_sets import TrainingData
 from gossip_lab.playground import World, attacking, counters, fast_rolling, learners, mishaps
 
-from . import data_sets
-from .data_sets import TrainingData
 from .encoded import EncodedLink
 from .trials import NO_ATTACK, RECORD, Trial, TrialResult, read_attack
 

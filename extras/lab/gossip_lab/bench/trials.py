@@ -1,26 +1,14 @@
-"""Trials: one rule under one attack, as cells of a table.
-
-outcome = train(Trial(rule="krum", attack="alie", n=10, f=2), digits)  # of trial_world
-"""
+"""Trials: one rule under one attack, as cells of a table. ``trial_world.train`` runs one."""
 
 from __future__ import annotations
 
-import dataclasses
-import functools
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gossip.aggregators import attacks
-from gossip.errors import ConfigError, GossipError, UnknownName
-from gossip_lab.cells import ERROR, CellStore, Row, run_cells
-
-from . import data_sets, rule_sources, splits
-
-if TYPE_CHECKING:
-    from .data_sets import TrainingData
+from gossip.errors import ConfigError, UnknownName
+from gossip_lab import splits
 
 NO_ATTACK = "none"
 REFERENCE = 256
@@ -115,7 +103,7 @@ class TrialResult:
             aggregate was not finite.
         trouble: Why the first of these rounds made no step.
         arithmetic: Software and processor that decide how sums are rounded, see
-            ``trials.arithmetic``; empty if they were not recorded.
+            ``trial_store.arithmetic``; empty if they were not recorded.
         worst_class: The lowest accuracy on the test samples of one class; the mean of the last
             tests, as in ``accuracy``.
         honest_quarantined: Honest workers that were ever in quarantine.
@@ -174,95 +162,3 @@ def read_attack(text: str) -> tuple[str, float | None]:
             "leave it out here",
         )
     return name, value
-
-
-def check_model(model: str, data: TrainingData) -> None:
-    """Check the model of trials. Raises: UnknownName, ConfigError: There is no such model, or not
-    for these data."""
-    from gossip_lab.playground import networks
-
-    networks.make_model(model, data.images.shape[1], data.classes, seed=0)
-
-
-def store_of(folder: Path, data: str) -> CellStore[Trial, TrialResult]:
-    """Return the results of trials on these data in a folder. The data and the sources of rules are
-    read once: later changes belong to another store."""
-    digest = functools.cache(rule_sources.digest)
-    contents = [rule_sources.content(path) for path in data_sets.files(data)]
-
-    def facts_of(trial: Trial) -> dict[str, Any]:
-        sources = [digest(trial.rule, trial.attack), *contents]
-        facts = {**dataclasses.asdict(trial), "data": data, "sources": sources}
-        del facts["record"]  # has no effect on the run
-        return facts
-
-    return CellStore(folder, facts_of, _result_of)
-
-
-def run_all(
-    trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quiet: bool = False
-) -> dict[Trial, TrialResult]:
-    """Run what the folder does not have yet, as ``run_cells`` does it, and return all results.
-
-    Raises: ConfigError: The data cannot be read, or the folder not be written to.
-    """
-    if data != data_sets.DIGITS:
-        data_sets.load(data)  # errors in it are reported before a worker starts
-    return run_cells(
-        trials, functools.partial(_play, data), store_of(folder, data), jobs, quiet=quiet
-    )
-
-
-def recall_records(store: CellStore[Trial, TrialResult], trial: Trial) -> dict[str, list[Any]]:
-    """Return the records of a trial that was run before, by column; empty if it has none."""
-    row = store.read_row(trial) or {}  # none: its rule raised
-    records: dict[str, list[Any]] = row.get("records", {})
-    return records
-
-
-def _result_of(trial: Trial, row: Row) -> TrialResult | None:
-    """Return the result without its records, which are large and read where they are written; None
-    if the row lacks the records that the trial requests."""
-    if trial.record and not row.get("records") and not row.get("refused"):
-        return None
-    kept = {key: value for key, value in row.items() if key not in ("records", "curve", ERROR)}
-    try:
-        return TrialResult(**kept, curve=tuple(map(tuple, row["curve"])))
-    except (KeyError, TypeError):
-        return None
-
-
-def _play(data: str, trial: Trial) -> Row:
-    import torch
-
-    from .trial_world import train
-
-    torch.set_num_threads(1)
-    error: Exception | None = None
-    try:
-        result = train(trial, _load(data))
-    except GossipError as wrong:
-        error, result = wrong, TrialResult(None, str(wrong))
-    except Exception as wrong:  # noqa: BLE001
-        # an exception of any rule goes into the table, which is continued
-        error, result = wrong, TrialResult(0.0, f"raised {type(wrong).__name__}: {wrong}")
-    row = dataclasses.asdict(dataclasses.replace(result, arithmetic=arithmetic()))
-    return row if error is None else {**row, ERROR: repr(error)}
-
-
-@functools.cache
-def _load(data: str) -> TrainingData:
-    return data_sets.load(data)
-
-
-def arithmetic() -> str:
-    """Return the facts that decide how sums are rounded: the version of torch, its vector
-    instructions, ``MKL_CBWR`` if it is set, and the processor."""
-    import torch
-
-    from .turns import processor
-
-    mkl = [f"MKL_CBWR={setting}"] if (setting := os.environ.get("MKL_CBWR")) else []
-    return ", ".join(
-        [f"torch {torch.__version__}", torch.backends.cpu.get_cpu_capability(), *mkl, processor()]
-    )

@@ -22,7 +22,7 @@ import numpy as np
 
 from gossip.errors import ConfigError
 from gossip.topologies import Plan, Roster, load, topology
-from gossip_lab.bench import estimates
+from gossip_lab import estimates
 from gossip_lab.cells import CellStore, run_cells
 
 from .grids import CellResult, WorldCell, play_cell

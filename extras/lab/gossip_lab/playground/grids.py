@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from gossip.errors import ConfigError, UnknownName
-from gossip_lab.bench import data_sets, rule_sources
+from gossip_lab import data_sets, rule_sources
 from gossip_lab.cells import ERROR, CellStore, Row as StoredRow
 
 from .fields import fields_of, read_fields, read_toml, write_toml

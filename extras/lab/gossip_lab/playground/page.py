@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from gossip.errors import ConfigError
 from gossip.launch.report import bytes_word, html, words
-from gossip_lab.bench import estimates
+from gossip_lab import estimates
 
 from .played import PlayedRun
 from .sweeps import Sweep, plain

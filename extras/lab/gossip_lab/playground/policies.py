@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gossip.errors import ConfigError
 from gossip.training import separate, stratify
-from gossip_lab.bench import clusters, data_sets
+from gossip_lab import clusters, data_sets
 
 from .counters import hash_counters
 

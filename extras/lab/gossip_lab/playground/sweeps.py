@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gossip_lab.bench import estimates
+from gossip_lab import estimates
 
 from .engines import LOCAL, SweepSettings, load
 from .grids import EVERY, ROUNDS, CellResult, Grid, WorldCell, store_of

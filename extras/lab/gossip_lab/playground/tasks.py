@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.aggregators import attacks, outer as outer_steps
-from gossip_lab.bench import data_sets
+from gossip_lab import data_sets
 
 from .counters import draw_below
 from .graphs import count_labels

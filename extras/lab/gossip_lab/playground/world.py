@@ -16,7 +16,7 @@ from gossip import topologies
 from gossip.aggregators import outer, registry
 from gossip.core import CoreSettings, GossipSettings
 from gossip.errors import ConfigError
-from gossip_lab.bench import data_sets, splits
+from gossip_lab import data_sets, splits
 
 from .availability import read_availability
 from .compare import PEERS_MAX as CHECKED_MAX, Comparison, compare

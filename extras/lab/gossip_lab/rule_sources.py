@@ -20,8 +20,8 @@ TRAINING = (
 """Packages and modules of gossip that affect an outcome."""
 LAB = (
     *("playground", "simulation/world"),
-    *[f"bench/{name}.py" for name in ("clusters", "data_sets", "encoded", "splits")],
-    *("bench/trials.py", "bench/trial_world.py"),
+    *("clusters.py", "data_sets.py", "splits.py"),
+    *("bench/encoded.py", "bench/trials.py", "bench/trial_world.py"),
 )
 """The same of this distribution."""
 NOT_PLAYED = ("engines", "command.py", "page.py", "sweeps.py", "tables.py")
@@ -67,7 +67,7 @@ def _training() -> str:
 
 
 def training_files() -> list[Path]:
-    package, lab = Path(gossip.__file__).parent, Path(__file__).parents[1]
+    package, lab = Path(gossip.__file__).parent, Path(__file__).parent
     parts = [*(package / part for part in TRAINING), *(lab / part for part in LAB)]
     left_out = [lab / "playground" / name for name in NOT_PLAYED]
     return [
