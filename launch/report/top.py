@@ -24,7 +24,7 @@ from .peer_table import PeerLine, Size, peer_lines
 from .run_model import RunModel
 from .run_reader import RunReader
 from .screens import is_terminal
-from .top_frame import Standing, frame
+from .top_frame import RunStatus, frame
 
 PLAIN_WIDTH = 120
 """Width of output into a file or a pipe, in columns."""
@@ -79,7 +79,7 @@ class TopView:
             "broken": self.broken,
         }
 
-    def _now(self) -> tuple[RunReader, Standing, float]:
+    def _now(self) -> tuple[RunReader, RunStatus, float]:
         if not self.over and time.monotonic() - self._looked_at >= STATE_EVERY_S:
             # Checked first, so that rows before the end are read after it.
             self._standing = standing_of(self.folder)
@@ -117,7 +117,7 @@ def _pick(source: object, *names: str) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
-def standing_of(folder: Path) -> Standing:
+def standing_of(folder: Path) -> RunStatus:
     """Return the state of the run in a folder."""
     state, hosts, outcome = run_state.standing(folder)
     over = state in ("ended", "killed", "copy") or (
@@ -126,7 +126,7 @@ def standing_of(folder: Path) -> Standing:
     word = f"on {', '.join(hosts)}" if state == "elsewhere" else state
     if state == "ended" and outcome.status:
         word = f"ended: {text_of(outcome.status)}"
-    return Standing(word, over, "" if state == "elsewhere" else ", ".join(hosts))
+    return RunStatus(word, over, "" if state == "elsewhere" else ", ".join(hosts))
 
 
 def choose(run: str | None, runs: Path) -> Path:

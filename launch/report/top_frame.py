@@ -30,7 +30,7 @@ SERVED_ROUNDS = 100
 
 
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """State of the run as a whole.
 
     Attributes:
@@ -44,7 +44,7 @@ class Standing:
     where: str = ""
 
 
-def frame(reader: RunReader, standing: Standing, now: float, size: Size) -> list[Text]:
+def frame(reader: RunReader, standing: RunStatus, now: float, size: Size) -> list[Text]:
     """Return the lines, none wider than the terminal, and not more than its height. ``now``:
     seconds since 1970; for a run that is over, when it ended."""
     width = max(size.width - 1, peer_table.WIDTH_MIN)
@@ -72,7 +72,7 @@ def frame(reader: RunReader, standing: Standing, now: float, size: Size) -> list
 # --- the run --------------------------------------------------------------------------------------
 
 
-def _title(reader: RunReader, standing: Standing, now: float) -> str:
+def _title(reader: RunReader, standing: RunStatus, now: float) -> str:
     run = reader.settings
     peers = counted(max(run.peers, len(reader.view.rows)), "peer")
     topology = run.topology
@@ -103,7 +103,7 @@ def _total(reader: RunReader) -> int | None:
     return reader.view.progress.steps or reader.settings.rounds
 
 
-def _health(reader: RunReader, standing: Standing, lines: Sequence[PeerLine]) -> Text:
+def _health(reader: RunReader, standing: RunStatus, lines: Sequence[PeerLine]) -> Text:
     if standing.over:
         ended = sum(line.state == "done" for line in lines)
         of = counted(len(lines), "peer")
@@ -117,7 +117,7 @@ def _health(reader: RunReader, standing: Standing, lines: Sequence[PeerLine]) ->
     return line
 
 
-def _machines(reader: RunReader, standing: Standing, width: int) -> list[Text]:
+def _machines(reader: RunReader, standing: RunStatus, width: int) -> list[Text]:
     """Return the lines about the machines; no line without a report."""
     line, is_ill = reader.view.machines.line(standing.over)
     style = "yellow" if is_ill else "dim"

@@ -13,11 +13,11 @@ from gossip.launch.report import top
 from gossip.launch.report.folding import folded
 from gossip.launch.report.peer_table import SILENT_S, Size, peer_lines
 from gossip.launch.report.run_reader import Happening, RunReader
-from gossip.launch.report.top_frame import Standing, frame
+from gossip.launch.report.top_frame import RunStatus, frame
 from gossip.launch.report.words import short_bytes
 
-RUNNING = Standing("running", over=False, where="vm")
-OVER = Standing("ended: finished", over=True, where="vm")
+RUNNING = RunStatus("running", over=False, where="vm")
+OVER = RunStatus("ended: finished", over=True, where="vm")
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def run(tmp_path: Path) -> RecordedRun:
     return RecordedRun(tmp_path / "run")
 
 
-def drawn(run: RecordedRun, standing: Standing, at: float, width: int = 80) -> list[str]:
+def drawn(run: RecordedRun, standing: RunStatus, at: float, width: int = 80) -> list[str]:
     reader = RunReader(run.folder)
     reader.update()
     return [line.plain for line in frame(reader, standing, BEGAN + at, Size(width, 40))]
