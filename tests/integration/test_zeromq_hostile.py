@@ -252,31 +252,6 @@ def test_claiming_anothers_routing_id_hurts_nobody(small):
         watched.heard[small].clear()
 
 
-def test_a_stranger_cannot_add_to_anothers_payload(victim):
-    watched = WatchedTransport(victim)
-    owner, thief = speaker(watched, victim), speaker(watched, victim)
-    owner.say(first(3 * PIECE), CHUNK)
-    watched.until(lambda: len(victim._reception.assembly) == 1, "a payload to begin")
-    thief.say(following(1), b"\xff" * PIECE)
-    watched.until(lambda: total(victim) == 1, "a drop")
-    owner.say(following(1), CHUNK)
-    owner.say(following(2), CHUNK)
-    watched.until(lambda: len(watched.received(victim)) == 1, "the payload")
-    payload = watched.received(victim)[0].payload
-    assert payload is not None
-    assert not payload.data.any()
-    assert victim.traffic.dropped == {"unknown_transfer": 1}
-
-
-def test_many_unfinished_payloads_of_one_name_hold_two_buffers(victim):
-    watched = WatchedTransport(victim)
-    for number in range(4):
-        speaker(watched, victim).say(first(3 * PIECE, number), CHUNK)
-    watched.until(lambda: total(victim) == 2, "two drops")
-    assert victim.traffic.dropped == {"crowded": 2}
-    assert len(victim._reception.assembly) == 2
-
-
 def test_offers_of_sessions_without_keys_are_bounded(small, monkeypatch):
     monkeypatch.setattr(sealed, "OFFERS_MAX", 4)
     watched = WatchedTransport(small)
