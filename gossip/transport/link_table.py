@@ -18,7 +18,7 @@ from .curve import Keys, LinkParties
 from .lending import BufferPool, Lender
 from .links import BuffersInFlight, BulkLane, ControlLane, Link, why_not
 from .sockets import endpoint
-from .unix import name_of
+from .unix import UnixLane, name_of
 
 RETRY_S = 0.05
 """Interval of the attempts to connect a lane that does not reconnect by itself, in seconds."""
@@ -88,7 +88,7 @@ class LinkTable:
                 return
             parties = replace(parties, pair=self._keys.pair, other=key)
         link = self.links[peer] = Link(self._context, peer, control, bulk, parties)
-        if self._lender is not None:
+        if self._lender is not None and isinstance(link.bulk, UnixLane):
             link.bulk.share(self._lender)
         for lane in link.lanes:
             self._add_lane(link, lane)
@@ -184,7 +184,7 @@ class LinkTable:
         if (again_s := lane.again_s) is not None and lane.news_fd not in self._closed_lanes:
             self._open_later(lane, time.monotonic() + again_s)
         self._on_news(link, lane, news, arrivals)
-        if lane is link.bulk and (declined := link.bulk.declined()):
+        if isinstance(lane, UnixLane) and (declined := lane.declined()):
             self._traffic.note(
                 ("declined", link.peer),
                 f"peer {link.peer} cannot map the memory of this peer: payloads go over a socket",
@@ -229,9 +229,11 @@ class LinkTable:
         """Let peers of this host read payloads in this memory, from now on."""
         self._lender = lender
         for link in self.links.values():
-            link.bulk.share(lender)
+            if isinstance(link.bulk, UnixLane):
+                link.bulk.share(lender)
 
     def hand_over(self, link: Link, outgoing: Outgoing) -> bool:
+        """Send a message of the bulk lane, or queue it. Return False if it was dropped."""
         if link.queue:
             self._enqueue(link, outgoing)
         elif not self._push(link, outgoing):
@@ -250,7 +252,7 @@ class LinkTable:
     def _push(self, link: Link, outgoing: Outgoing) -> bool:
         """Send chunks until all are sent or the lane has no room. Return whether all are sent."""
         lane = link.bulk
-        if outgoing.index == 0 and outgoing.holder is not None and lane.refers_to(outgoing):
+        if outgoing.lent and outgoing.holder is not None:
             self._flights.add(outgoing.holder)
         while True:
             before = outgoing.sent

@@ -20,7 +20,6 @@ from .base import AGAIN_MAX_S, AGAIN_S
 from .chunks import Outgoing, bytes_of
 from .curve import Keys, LinkParties, as_client
 from .guard import GREETING
-from .lending import Lender
 from .sockets import allow_ipv6, is_far, new_socket
 from .unix import UnixLane, name_of
 
@@ -201,23 +200,6 @@ class BulkLane(Protocol):
     def retry(self) -> bool:
         """Try to connect again, if the lane does not do so by itself. Return whether no further
         call is needed until the next disconnect."""
-        ...
-
-    def refers_to(self, outgoing: Outgoing) -> bool:
-        """Whether the memory of the payload is still read after ``push`` has returned."""
-        ...
-
-    def share(self, lender: Lender) -> None:
-        """Let the other side read payloads in this memory, if it is on this host."""
-        ...
-
-    def lend(self, envelope: bytes, holder: NDArray[np.uint8]) -> Outgoing | None:
-        """Return the message of a payload that the other side reads in shared memory; None if the
-        payload is to be sent."""
-        ...
-
-    def declined(self) -> list[Outgoing]:
-        """Return the lent messages that must be sent by value."""
         ...
 
     def push(self, outgoing: Outgoing) -> bool:

@@ -203,20 +203,6 @@ class SealedLane:
         end = sealer.seal_into(HEADER, header, room)
         return room[: end + sealer.seal_into(CHUNK, chunk, room[end:])]
 
-    def refers_to(self, outgoing: Outgoing) -> bool:
-        return False  # what is sealed is a copy
-
-    # What only lanes of one host do.
-
-    def share(self, lender: object) -> None:
-        return
-
-    def lend(self, envelope: bytes, holder: object) -> None:
-        return None
-
-    def declined(self) -> list[Outgoing]:
-        return []
-
 
 def _send_all(end: socket.socket, data: bytes) -> None:
     """Send a few bytes, for which a new connection has room. Raises: OSError."""

@@ -193,9 +193,6 @@ class UnixLane:
                     self._declined.append(Outgoing(*known, chunk_bytes=CHUNK_BYTES))
         return False
 
-    def refers_to(self, outgoing: Outgoing) -> bool:
-        return outgoing.lent  # the kernel has a copy of all other payloads
-
     def _show(self, end: socket.socket) -> None:
         """Send the descriptor of the shared memory to the other side, once. Raises: OSError: As in
         ``push``."""

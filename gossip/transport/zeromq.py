@@ -49,7 +49,7 @@ from .inbox import ControlInbox, ListenAddress
 from .lending import Lender
 from .link_table import LinkTable
 from .links import Link
-from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES, UnixInbox
+from .unix import CHUNK_BYTES as UNIX_CHUNK_BYTES, UnixInbox, UnixLane
 from .waiting import Waiter
 
 if TYPE_CHECKING:
@@ -206,8 +206,10 @@ class ZeroMQTransport:
         if link.queue and not link.has_room(0 if holder is None else len(holder)):
             self.traffic.drop("full")
             return False
-        if holder is not None and (lent := link.bulk.lend(envelope, holder)) is not None:
-            return self._table.hand_over(link, lent)
+        if isinstance(link.bulk, UnixLane) and holder is not None:
+            lent = link.bulk.lend(envelope, holder)
+            if lent is not None:
+                return self._table.hand_over(link, lent)
         return self._table.hand_over(link, Outgoing(envelope, holder, link.bulk.chunk_bytes))
 
     def share(
