@@ -15,6 +15,7 @@ from gossip.core import CoreSettings
 from gossip.core.rounds.sketch import consensus
 from gossip.core.rounds.timeouts import Deadline
 from gossip.errors import ConfigError
+from gossip.topologies import Plan, Roster, topology
 from gossip_lab.playground import Moment, World, judging
 from gossip_lab.playground.attacking import Attackers
 from gossip_lab.playground.consensus import estimate_ratios
@@ -22,6 +23,7 @@ from gossip_lab.playground.fast import FastEngine
 from gossip_lab.playground.fast_rolling import RollingWorld
 from gossip_lab.playground.graces import Graces
 from gossip_lab.playground.parts import Parts
+from gossip_lab.playground.schedule import Schedule
 
 SMALL = World(peers=6, model="linear", batch=4, compute="constant:0.05")
 FLIPPED = "sign_flip:5*10"
@@ -330,3 +332,21 @@ def test_consensus_ratios_are_those_of_the_core(f: int) -> None:
         known = [each.tolist() for each in row[mask]]
         found = consensus(known, min(f, (len(known) - 1) // 2))
         assert np.isnan(ratio) if found is None else ratio == pytest.approx(found.ratio)
+
+
+def test_peers_plan_a_round_with_those_that_they_know_dead_as_they_begin_it() -> None:
+    parts = World(peers=8, topology="random-k", faults=("crash:0,1@10",)).build()
+    rosters: dict[int, set[int]] = {}
+
+    def spied(roster: Roster, round_id: int, seed: int) -> Plan:
+        rosters.setdefault(round_id, set()).add(len(roster))
+        return parts.topology(roster, round_id, seed)
+
+    schedule = Schedule(
+        replace(parts, topology=topology(spied)), lambda receivers, senders: receivers < 0
+    )
+    for _ in range(40):
+        schedule.next_round()
+    assert rosters[20] == {8}
+    assert rosters[35] == {6}
+    assert any(len(sizes) > 1 for sizes in rosters.values())

@@ -90,7 +90,7 @@ class Schedule:
         self._mixing = MixingController(0, parts.settings.gossip, parts.settings.f)
         self._round_id = 0  # the next round that is returned
         self._times: dict[int, GossipTimes] = {}
-        self._edges: dict[int, tuple[Peers, Peers, Times]] = {}
+        self._edges: dict[tuple[int, Roster], tuple[Peers, Peers, Times]] = {}
         self._rounds = np.zeros(n, np.int64)  # the round that each peer is in, or begins next
         self._ready_s = np.zeros(n)  # when it can begin that
         self._compute_s = np.zeros(n)
@@ -116,9 +116,9 @@ class Schedule:
             self._return_peers()
             self._begin_rounds()
             self._close_rounds()
-        self._edges.pop(self._round_id, None)
         times = self._times.pop(self._round_id)
         self._round_id += 1
+        self._edges = {key: self._edges[key] for key in self._edges if key[0] >= self._round_id}
         pushes, n = times.pushes, self._parts.peers
         times.pushes = pushes.choose(np.argsort(pushes.receivers * n + pushes.senders))
         # Peers that skip the round come later.
@@ -196,8 +196,11 @@ class Schedule:
         self._finish_s[begun], self._grace_ends_s[begun] = finish_s[begun], np.nan
         slots = begun, self._rounds[begun] % ROUNDS_KEPT
         self._finished[0][slots], self._finished[1][slots] = self._rounds[begun], finish_s[begun]
+        known_dead = np.searchsorted(np.sort(presence.dead_s), begin_s, side="right")
         for round_id, some in self._by_round(begun):
-            self._send(round_id, some, now_s)
+            for count in np.unique(known_dead[some]).tolist():  # their plans differ
+                alike = some[known_dead[some] == count]
+                self._send(round_id, alike, float(begin_s[alike[0]]))
         order = np.argsort(self._expected["receiver"] * n + self._expected["sender"])
         self._expected = self._expected[order]
 
@@ -205,7 +208,7 @@ class Schedule:
         """Send the pushes of peers in a round, and record those that they expect."""
         times, begins = self._times_of(round_id), np.zeros(self._parts.peers, bool)
         begins[peers] = True
-        senders, receivers, travel_s = self._edges_of(round_id, now_s)
+        senders, receivers, travel_s = self._edges_of(round_id, self._roster(now_s))
         waits = begins[receivers] & ~self._are_locked(receivers, senders)
         expected = _pushes(receivers[waits], senders[waits], round_id, np.inf)
         self._expected = np.concatenate([self._expected, expected])
@@ -222,14 +225,17 @@ class Schedule:
     def _nbytes(self, round_id: int) -> int:
         return (1 + self.mixes(round_id)) * 4 * self._parts.task.cohort.d
 
-    def _edges_of(self, round_id: int, now_s: float) -> tuple[Peers, Peers, Times]:
+    def _roster(self, now_s: float) -> Roster:
+        """Return the peers that are not known dead at a time."""
+        members = np.flatnonzero(self.presence.runs | (self.presence.dead_s > now_s))
+        return Roster(tuple(members.tolist()), self._parts.settings.lineage)
+
+    def _edges_of(self, round_id: int, roster: Roster) -> tuple[Peers, Peers, Times]:
         """Return the senders and receivers of a round, ascending by receiver and sender, and how
         long each push travels."""
-        if round_id not in self._edges:
-            parts, presence, links = self._parts, self.presence, self._parts.links
-            members = np.flatnonzero(presence.runs | (presence.dead_s > now_s))
-            roster = Roster(tuple(members.tolist()), parts.settings.lineage)
-            self._times_of(round_id).roster = roster.peers
+        self._times_of(round_id).roster = roster.peers
+        if (round_id, roster) not in self._edges:
+            parts, links = self._parts, self._parts.links
             seed, n = parts.settings.seed, parts.peers
             plan = parts.topology(roster, round_id, seed).pushes or {}
             degrees = np.fromiter(map(len, plan.values()), np.int64, len(plan))
@@ -244,8 +250,8 @@ class Schedule:
                 for count in range(int(degrees.max(initial=0)) + 1)
             ]
             travel_s += np.array(transfers_s)[np.bincount(senders, minlength=n)[senders]]
-            self._edges[round_id] = senders, receivers, travel_s
-        return self._edges[round_id]
+            self._edges[round_id, roster] = senders, receivers, travel_s
+        return self._edges[round_id, roster]
 
     # --- close ------------------------------------------------------------------------------------
 
