@@ -217,7 +217,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
     one is about a GPU, three are about the machine's addresses, four about other libraries, the
     others about who may make network namespaces, and run an sshd or Slurm in them, mount a small
     disk, or limit memory."""
-    skips = re.compile(r"\b(importorskip|skipif|skip)\(")
+    skips = re.compile(r"\b(pytest|mark)\.(importorskip|skipif|skip)\(")
     found = [
         path.relative_to(ROOT).as_posix()
         for path in sorted((ROOT / "tests").rglob("*.py"))

@@ -123,18 +123,14 @@ class RollingTable:
         for effect in effects:
             self.carry_out(i, effect)
 
-    def carry_out(self, i: int, effect: Effect) -> None:  # noqa: C901
+    def carry_out(self, i: int, effect: Effect) -> None:
         match effect:
-            case Send(peer=to, message=message, payload=payload):
-                self.sent.append((i, to, message))
-                if not self.lose(i, to, message):
-                    self.mail.append((i, to, message, payload))
+            case Send():
+                self.send(i, effect)
             case AfterSends():
                 self.run(i, self.peers[i].commits.record_own_commit(self.now))
-            case SetTimer(token=token, at=at):
-                self.due[i][token] = at
-            case CancelTimer(token=token):
-                self.due[i].pop(token, None)
+            case SetTimer() | CancelTimer():
+                self.set_timer(self.due[i], effect)
             case Aggregate():
                 self.aggregate(i, effect)
             case Apply():
@@ -146,6 +142,17 @@ class RollingTable:
                 self.reports[i].append(effect)
             case Committed(commit=commit, made=True):
                 self.made.append(commit)
+
+    def send(self, i: int, sent: Send) -> None:
+        self.sent.append((i, sent.peer, sent.message))
+        if not self.lose(i, sent.peer, sent.message):
+            self.mail.append((i, sent.peer, sent.message, sent.payload))
+
+    @staticmethod
+    def set_timer(due: dict[int, float], effect: SetTimer | CancelTimer) -> None:
+        due.pop(effect.token, None)
+        if isinstance(effect, SetTimer):
+            due[effect.token] = effect.at
 
     def apply(self, i: int, what: Apply) -> None:
         self.applied[i].append((what.round_id, b"".join(p.digest for p in what.payloads)))
