@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     )
     from .exit_codes import status_of
     from .growing import RunFiles
-    from .happenings import Injection
+    from .happenings import EXIT_ASKED, Injection
     from .live_frame import About
-    from .lives import EXIT_ASKED
     from .loopback import LoopbackServer
     from .merging import PeerOutput
     from .participation import low_influence

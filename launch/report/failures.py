@@ -3,14 +3,13 @@ peers, lost stages and replicas that differ. Each has its detection and its end.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gossip.faults import LINK_KINDS
 from gossip.observe import events
 from gossip.run import in_words, text_of
 
 from . import divergence
 from .happenings import (
+    EXIT_ASKED,
     SLACK_S,
     Blow,
     Injection,
@@ -19,14 +18,12 @@ from .happenings import (
     StageLoss,
     sides_of,
 )
-from .lives import EXIT_ASKED
+from .model_state import ModelState
 from .peer_row import PeerRow
+from .progress import RoundProgress
 from .sentences import EVER, QUIET_S
 from .stages import describe_rebuilt_stage, describe_unlike_profile
 from .words import at_round, counted
-
-if TYPE_CHECKING:
-    from .run_model import RunModel
 
 WAKING_S = 1.0  # Time that a stopped peer needs to catch up.
 NOTICED_S = 10.0  # A death noticed later than this after a hang has another cause.
@@ -44,8 +41,8 @@ class Failures:
             to start or wake it. The launcher removes what it has done.
     """
 
-    def __init__(self, run: RunModel) -> None:
-        self._run = run
+    def __init__(self, state: ModelState, progress: RoundProgress) -> None:
+        self._state, self._progress = state, progress
         self.injected: list[Injection] = []
         self.drills: list[events.Drill] = []
         self.blows: list[Blow] = []
@@ -134,7 +131,7 @@ class Failures:
         self.blows.append(blow)
         if kind == "killed":
             return [f"x peer {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan"]
-        halted = self._run.lives.halted.get(row.peer)
+        halted = self._state.halted.get(row.peer)
         if halted is not None and halted.reason == "raised":
             blow.raised = halted
         return []  # The launcher prints the error.
@@ -173,12 +170,12 @@ class Failures:
         if blow is not None and not blow.told_skip:
             blow.told_skip = True
             return [f"{line} after {(event.t - blow.at) * 1000:.0f} ms: {event.reason}"]
-        if blow is not None or self._run.lives.is_ending(event.t) or self._is_through(row, event):
+        if blow is not None or self._state.is_ending(event.t) or self._is_through(row, event):
             return []
-        return self._run.speaker.once(event, subject.peer, f"{line}: {event.reason}")
+        return self._state.speaker.once(event, subject.peer, f"{line}: {event.reason}")
 
     def _record_silence(self, event: events.Dead | events.Skip) -> None:
-        if not self._run.details:
+        if not self._state.details:
             return
         silence = self._silent.get(event.subject)
         if silence is None:
@@ -207,13 +204,13 @@ class Failures:
             line = (
                 f"! peer {subject.peer} is dead for peer {row.peer}: the partition is between them"
             )
-            return self._run.speaker.once(event, ("apart", subject.peer), line)
-        return [] if blow is not None else self._run.speaker.once(event, subject.peer, declared)
+            return self._state.speaker.once(event, ("apart", subject.peer), line)
+        return [] if blow is not None else self._state.speaker.once(event, subject.peer, declared)
 
     def _is_through(self, row: PeerRow, event: events.Skip) -> bool:
         """Whether the peer had completed all steps at the event. If the link to another peer closes
         then, that peer has completed them, too; its announcement of the end may come later."""
-        steps = self._run.progress.steps
+        steps = self._progress.steps
         if steps is None or event.round is None:
             return False
         since = event.round - (row.round + 1)  # rounds that its events have not reported yet
@@ -273,7 +270,7 @@ class Failures:
     ) -> list[str]:
         """Return the line about the difference from the profile. The first report counts."""
         line = f"! peer {subject.peer} {describe_unlike_profile(event)}"
-        return [line] if self._run.speaker.is_due(event, subject.peer, EVER) else []
+        return [line] if self._state.speaker.is_due(event, subject.peer, EVER) else []
 
     def _on_divergence(self, event: events.Divergence, row: PeerRow) -> list[str]:
         if not event.peers_differ:
@@ -286,5 +283,5 @@ class Failures:
         why = str(event.why)
         message, hint = in_words(str(event.path), why)
         # Each process reports it once, and they share the disk.
-        is_due = self._run.speaker.is_due(event, why, EVER)
+        is_due = self._state.speaker.is_due(event, why, EVER)
         return [f"! {message}", f"  {hint}"] if is_due else []

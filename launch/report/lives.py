@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from gossip.observe import events
 
-from .happenings import RejoinRecord, RestartRecord
+from .failures import Failures
+from .happenings import EXIT_ASKED, RejoinRecord, RestartRecord
+from .model_state import ModelState
 from .peer_row import PeerRow
+from .progress import RoundProgress
 from .words import at_round, numbers
 
-if TYPE_CHECKING:
-    from .run_model import RunModel
-
-EXIT_ASKED = 143  # Exit code of a trainer that left in order after SIGTERM.
 UNMET_S = 10.0  # Peers report every 5 s which peers they wait for.
-ENDING_S = 5.0  # Finished peers close their links one after the other.
 
 
 class Lives:
@@ -37,8 +34,8 @@ class Lives:
         launcher_ends: Ends of launchers.
     """
 
-    def __init__(self, run: RunModel) -> None:
-        self._run = run
+    def __init__(self, state: ModelState, progress: RoundProgress, failures: Failures) -> None:
+        self._state, self._progress, self._failures = state, progress, failures
         self.spawned: set[int] = set()
         self.ready: set[int] = set()
         self.began_at: float | None = None
@@ -49,7 +46,7 @@ class Lives:
         self.rejoins: list[RejoinRecord] = []
         self.leaves: dict[int, int] = {}
         self.own_restarts: list[RestartRecord] = []
-        self.halted: dict[int, events.Halted] = {}
+        self.halted = state.halted
         self.restored: list[events.Restored] = []
         self.unconfirmed: set[int] = set()
         self.unannounced: dict[int, str] = {}
@@ -60,16 +57,16 @@ class Lives:
 
     def have_begun(self, peers: Iterable[int]) -> bool:
         """Whether one of the peers trains, or has finished."""
-        return any(self._run.rows[peer].state in ("training", "done") for peer in peers)
+        return any(self._state.rows[peer].state in ("training", "done") for peer in peers)
 
     @property
     def here(self) -> list[int]:
         away = ("starting", "gone", "elsewhere")
-        return [row.peer for row in self._run.rows.values() if row.state not in away]
+        return [row.peer for row in self._state.rows.values() if row.state not in away]
 
     @property
     def missing(self) -> list[int]:
-        return [row.peer for row in self._run.rows.values() if row.state == "starting"]
+        return [row.peer for row in self._state.rows.values() if row.state == "starting"]
 
     def unmet(self, now: float) -> set[int]:
         """Return the peers that others wait for at the start: they have not started, have not
@@ -89,7 +86,7 @@ class Lives:
     def not_saved(self) -> str:
         """Why the last checkpoint was not written: the reason of all peers that finished, or of all
         that were stopped; "": it was written."""
-        done = [p for p, row in self._run.rows.items() if row.state == "done"] or [*self.halted]
+        done = [p for p, row in self._state.rows.items() if row.state == "done"] or [*self.halted]
         said = [end.not_saved for end in map(self.halted.get, done) if end is not None]
         return said[0] or "" if said and all(said) and len(said) == len(done) else ""
 
@@ -98,11 +95,6 @@ class Lives:
         """Time from which peers end because they have finished; infinity: none has."""
         ends = [end.t for end in self.halted.values() if end.reason != "raised"]
         return min(ends, default=float("inf"))
-
-    def is_ending(self, t: float) -> bool:
-        """Whether peers close their links because the run ends."""
-        ends = [event.t for event in self.halted.values() if not event.exit_code]
-        return any(0 <= t - end < ENDING_S for end in ends)
 
     def _is_new(self, row: PeerRow) -> bool:
         """Whether this incarnation of the peer joined during the run."""
@@ -116,7 +108,7 @@ class Lives:
         if event.joins:
             self.joins.append(RejoinRecord(row.peer, event.incarnation or 0, event.t))
             row.state = "starting"
-        elif event.incarnation and (blow := self._run.failures.blow(row.peer)) is not None:
+        elif event.incarnation and (blow := self._failures.blow(row.peer)) is not None:
             blow.started_at = blow.started_at or event.t
         row.host = event.host or row.host
         # The peer may end before its own first event.
@@ -128,7 +120,7 @@ class Lives:
     def _on_waiting(self, event: events.Waiting, row: PeerRow) -> list[str]:
         if self._is_new(row):
             line = f"! peer {row.peer} has waited {event.waited_s} s to be admitted"
-            return self._run.speaker.once(event, row.peer, line)
+            return self._state.speaker.once(event, row.peer, line)
         if event.missing is not None:
             self._unmet[row.peer] = frozenset(event.missing), event.t
         return []
@@ -141,7 +133,7 @@ class Lives:
         row.host = event.host or row.host
         self.unannounced.pop(row.peer, None)
         if row.incarnation > 0 and not self._is_new(row):
-            last = self._run.failures.blow(row.peer)
+            last = self._failures.blow(row.peer)
             since = last.at if last else None
             self.rejoins.append(RejoinRecord(row.peer, row.incarnation, since, event.t))
 
@@ -163,13 +155,13 @@ class Lives:
             f"! it begins without {numbers(without)}: those that come later take the state of the "
             "others"
         )
-        return self._run.speaker.once(event, None, line) if without else []
+        return self._state.speaker.once(event, None, line) if without else []
 
     def _on_joined(self, event: events.Joined, row: PeerRow, subject: PeerRow) -> list[str]:
         if subject.state != "elsewhere" or self._is_new(row):
             return []
         line = f"+ peer {subject.peer} has joined"
-        return self._run.speaker.once(event, subject.peer, line)
+        return self._state.speaker.once(event, subject.peer, line)
 
     def _on_notice(self, event: events.Notice) -> None:
         about = frozenset((event.peer, event.about))
@@ -192,7 +184,7 @@ class Lives:
 
     def _on_restored(self, event: events.Restored, row: PeerRow) -> None:
         self.unconfirmed.discard(row.peer)
-        if self._run.details:
+        if self._state.details:
             self.restored.append(event)
         self.met.add(row.peer)
         row.state, row.receiving, row.figures.trained_at = "training", False, event.t
@@ -208,7 +200,7 @@ class Lives:
                 arrival.record_participation(row.round, event.t)
 
     def _on_used(self, event: events.Usage, row: PeerRow) -> None:
-        self._run.machines.record_usage(row.host, event)
+        self._state.machines.record_usage(row.host, event)
         row.figures.record_usage(event)
 
     # --- end --------------------------------------------------------------------------------------
@@ -225,8 +217,8 @@ class Lives:
         # The node of a killed trainer reports this after the trainer's end.
         row.state = "done" if row.state != "gone" else "gone"
         if event.round is not None:
-            self._run.progress.finish(row, event.round)
-        steps = self._run.progress.steps
+            self._progress.finish(row, event.round)
+        steps = self._progress.steps
         early = event.reason == "finished" and row.step < (steps or 0)
         if not early or row.step in self._early_ends:
             return []
@@ -239,7 +231,7 @@ class Lives:
         row.exit, row.asked, row.receiving = event.how or "", bool(event.stopping), False
         row.figures.exited_at = event.t
         row.state = "done" if event.code == 0 else "gone"
-        for other in self._run.rows.values():
+        for other in self._state.rows.values():
             other.skipped_by.discard(row.peer)
         if event.code != EXIT_ASKED:
             return []

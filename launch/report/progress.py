@@ -7,17 +7,14 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from gossip.observe import events
 from gossip.run import shown
 
+from .model_state import ModelState
 from .pace import StepPace
 from .participation import Participation, low_participation
 from .peer_row import PeerRow
-
-if TYPE_CHECKING:
-    from .run_model import RunModel
 
 ENDLESS_STEPS = 2**40  # The plan of a training loop without an end.
 
@@ -84,8 +81,8 @@ class RoundProgress:
         reported: Time and number of the first reported round, and of the last one.
     """
 
-    def __init__(self, run: RunModel) -> None:
-        self._run = run
+    def __init__(self, state: ModelState) -> None:
+        self._state = state
         self.round, self.step = -1, 0
         self.first: int | None = None
         self.steps: int | None = None
@@ -106,7 +103,7 @@ class RoundProgress:
         """Mean of the last logged accuracy of honest running peers."""
         seen = [
             row.accuracy
-            for row in self._run.rows.values()
+            for row in self._state.rows.values()
             if row.accuracy is not None and not row.lie and row.state != "gone"
         ]
         return sum(seen) / len(seen) if seen else None
@@ -137,7 +134,7 @@ class RoundProgress:
         if isinstance(event.steps, int) and 0 < event.steps < ENDLESS_STEPS:
             self.steps = event.steps
         folder = str(event.folder or "")
-        in_stage = self._run.stages and re.fullmatch(r"stage-\d+", PurePath(folder).name)
+        in_stage = self._state.stages and re.fullmatch(r"stage-\d+", PurePath(folder).name)
         self.saves_to = str(PurePath(folder).parent) if in_stage else folder
         self.saves_every = event.every if isinstance(event.every, int) else None
 
@@ -148,7 +145,7 @@ class RoundProgress:
             row.accuracy = event.accuracy
 
     def _on_closed_without(self, event: events.Late) -> None:
-        for missing in map(self._run.rows.get, event.missing or ()):
+        for missing in map(self._state.rows.get, event.missing or ()):
             if missing is not None and event.round is not None:
                 missing.figures.record_late(event.round)
 
@@ -159,12 +156,12 @@ class RoundProgress:
         return None
 
     def _on_paused(self, event: events.Paused, row: PeerRow) -> None:
-        row.pause = self._run.speaker.format(
+        row.pause = self._state.speaker.format(
             "since round {round}: alive are {alive}, a round needs {need} {why}", event
         )
         # A pause in an earlier round is that of a single peer, which was away or is cut off.
         self.paused = self.paused or event.round is None or event.round >= self.round
-        if self._run.details:
+        if self._state.details:
             self.pauses.append(event)
 
     def _on_resumed(self, event: events.Resumed, row: PeerRow) -> None:
@@ -180,11 +177,11 @@ class RoundProgress:
         row.pace.stepped(event.t, row.step)
         self.reported[1:] = [(event.t, row.round)]
         self._computed(row, event)
-        if row.round > self.round or event.server is None or self._run.stages:
+        if row.round > self.round or event.server is None or self._state.stages:
             # All peers, or all of a stage, report the same about a round with a commit.
             for peer, score in event.scores.items():
-                if peer in self._run.rows:
-                    self._run.rows[peer].trust = score
+                if peer in self._state.rows:
+                    self._state.rows[peer].trust = score
         told = self._record_participation(row.round, event)
         first = event.rounds.start
         self.first = first if self.first is None else min(self.first, first)
@@ -200,8 +197,8 @@ class RoundProgress:
             self.pace.stepped(event.t, row.step)
         self.loss = self.loss if event.loss is None else event.loss
         self.alive = event.alive_count or 0
-        if self._run.stages:
-            self.alive = sum(each.state == "training" for each in self._run.rows.values())
+        if self._state.stages:
+            self.alive = sum(each.state == "training" for each in self._state.rows.values())
 
     def _record_participation(self, round_id: int, event: events.Round) -> list[str]:
         """Record the participation in the rounds of an event. The first report of a round counts.
@@ -211,13 +208,13 @@ class RoundProgress:
         a round waits until all its work is done. Neither counts.
         """
         who, alive = event.contributors, event.alive
-        if self._run.stages or event.server is None or who is None or not isinstance(alive, int):
+        if self._state.stages or event.server is None or who is None or not isinstance(alive, int):
             return []
         if not who and self._may_be_operation(round_id, event.step):
             return []
         kept_out = sum(
             row.quarantined and row.state != "gone" and row.peer not in who
-            for row in self._run.rows.values()
+            for row in self._state.rows.values()
         )
         found = self.participation.observe(event.rounds, len(who), alive - kept_out)
         return [low_participation(window) for window in found]

@@ -16,10 +16,9 @@ from .epochs import Epochs
 from .failures import Failures
 from .holders import StateHolders
 from .lives import Lives
-from .machines import Machines
+from .model_state import ModelState
 from .peer_row import PeerRow
 from .progress import RoundProgress, ServerTurns
-from .sentences import Speaker
 from .stages import PeerStage
 from .trust_record import TrustRecord
 
@@ -51,7 +50,7 @@ class RunModel:
         stages: Mapping[int, PeerStage] | None = None,
         details: bool = False,
     ) -> None:
-        self.local_steps, self.stages, self.details = local_steps, stages or {}, details
+        self.local_steps, self.stages = local_steps, stages or {}
         self.rows = {
             peer: PeerRow(peer) for peer in (range(peers) if isinstance(peers, int) else peers)
         }
@@ -60,10 +59,13 @@ class RunModel:
         self.commits: deque[CommitRow] = deque(maxlen=COMMITS_KEPT)  # one a round and stage
         self.began: float | None = None  # first time of an event
         self.last_at = 0.0
-        self.speaker = Speaker()
-        self.holders, self.machines, self.trust = StateHolders(), Machines(), TrustRecord()
+        state = ModelState(self.rows, self.stages, details)
+        self.machines, self._speaker = state.machines, state.speaker
+        self.holders, self.trust = StateHolders(), TrustRecord()
         self.turns, self.epochs = ServerTurns(), Epochs()
-        self.progress, self.lives, self.failures = RoundProgress(self), Lives(self), Failures(self)
+        self.progress = RoundProgress(state)
+        self.failures = Failures(state, self.progress)
+        self.lives = Lives(state, self.progress, self.failures)
         parts = {type(part): part for part in (*vars(self).values(), self)}
         if not details:
             del parts[ServerTurns]
@@ -89,7 +91,7 @@ class RunModel:
         row, t = None if event.peer is None else self.rows.get(event.peer), event.t
         if t and (self.began is None or t < self.began):
             self.began = t
-        if t > self.last_at:  # An event is read in 10 us: max() would be a tenth of that.
+        if t > self.last_at:  # This runs for each event, and max() is slower.
             self.last_at = t
         rows: tuple[PeerRow, ...] = ()
         if row is not None:
@@ -110,7 +112,7 @@ class RunModel:
         ]
         if told or row is None:
             return [line for lines in told for line in lines]
-        return self.speaker.render(event)
+        return self._speaker.render(event)
 
     def apply_recorded(self, event: Event) -> list[str]:
         """Apply an event from the files of the run, as ``apply`` does. Its writer is added to the
