@@ -88,34 +88,22 @@ from .membership import (
     Change,
     Member,
     Membership,
+    MembershipMessage,
     MemberTable,
 )
 from .messages import (
     CORE_BYTES_MAX,
     Ack,
     Commit,
-    CommitRequest,
-    Compiling,
-    GatherValue,
-    Gossip,
     Hello,
     Message,
-    Nack,
-    NotServing,
-    PartialOverdue,
-    PartialStatistics,
     PeerId,
-    Ping,
-    PingRequest,
     PipelineMessage,
     Push,
-    PushPull,
-    ReceivingPayload,
     StateAttestation,
     StateOffer,
     StateRequest,
     Update,
-    UpdateRequest,
 )
 from .pauses import PauseDetector
 from .requests import (
@@ -130,11 +118,13 @@ from .requests import (
 from .rounds import (
     CatchUpOverdue,
     GatherOverdue,
+    GossipMessage,
     GossipRounds,
     GossipTimer,
     LocalLeave,
     LocalProgress,
     PeerTimer,
+    RollingMessage,
     RollingRounds,
     RoundTimer,
 )
@@ -185,7 +175,7 @@ class Peer:
         self._rolling = self.rounds if isinstance(self.rounds, RollingRounds) else None
         self.requests = self.rounds.requests
         self.pauses = PauseDetector(self.membership, self.rounds, timers)
-        progress: LocalProgress = self.rounds.progress  # view of the other parts on the rounds
+        progress: LocalProgress = self.rounds  # view of the other parts on the rounds
         lag = self._rolling.lag_detector if self._rolling is not None else None
         self.bootstrap = Bootstrap(local, settings, members, self._round_elsewhere)
         self.hello_exchange = hellos = HelloExchange(
@@ -307,6 +297,21 @@ class Peer:
             return self._on_stop(request.event, now)
         self.requests.add(request)
         return []
+
+    def validate_state(self) -> None:
+        """Check the invariants of this peer and of its rounds, between two events."""
+        if self.phase == "halted":
+            return
+        is_running, is_draining = self.phase == "running", self.phase == "draining"
+        assert is_running == (self.rounds.mode != "off"), "a running peer is in its rounds"
+        for kind, waits in (
+            (EndDrain, is_draining),
+            (ConfirmResult, self.final_check.round_id is not None),
+            (ServeStates, bool(self.recovery.giving.asks)),
+            (LeaveRun, self._leaving.asked is not None and not is_draining),
+        ):
+            assert not waits or self.requests.find(kind) is not None, f"{kind.__name__} is lost"
+        self.rounds.validate_state()
 
     @property
     def over(self) -> bool:
@@ -432,46 +437,32 @@ class Peer:
         if not self.membership.accept_sender(event.sender, event.incarnation, now):
             return self._on_former_incarnation(event, now)
         message = event.message
-        is_of_gossip = isinstance(message, Push | GatherValue)
-        match message:
-            case Gossip() | Ping() | Ack() | Nack() | PingRequest() | PushPull():
-                effects = self.membership.on_message(event.sender, event.incarnation, message, now)
-                if type(message) is Ack and self.phase == "running":
-                    effects += self.rounds.on_progress(message.target, message.progress.step, now)
-                elif type(message) is Ack and self.phase == "draining":
-                    # A draining peer stops waiting for a peer that has reached its round.
-                    self.rounds.future_buffer.record_round(message.target, message.progress.step)
-                return effects
-            case (
-                Push()
-                | GatherValue()
-                | Update()
-                | UpdateRequest()
-                | Commit()
-                | NotServing()
-                | CommitRequest()
-                | PartialStatistics()
-                | PartialOverdue()
-                | Compiling()
-                | ReceivingPayload()
+        if isinstance(message, MembershipMessage):
+            effects = self.membership.on_message(event.sender, event.incarnation, message, now)
+            if type(message) is Ack and self.phase == "running":
+                effects += self.rounds.on_progress(message.target, message.progress.step, now)
+            elif type(message) is Ack and self.phase == "draining":
+                # A draining peer stops waiting for a peer that has reached its round.
+                self.rounds.future_buffer.record_round(message.target, message.progress.step)
+            return effects
+        if isinstance(message, RollingMessage | GossipMessage):
+            if (
+                self.phase == "unprepared"
+                # sent for the other topology
+                or isinstance(message, GossipMessage) == self.topology.rolling
+                or (self.final_check.round_id is not None and self.final_check.rejects(message))
             ):
-                if (
-                    self.phase == "unprepared"
-                    or is_of_gossip == self.topology.rolling  # sent for the other topology
-                    or (self.final_check.round_id is not None and self.final_check.rejects(message))
-                ):
-                    return []
-                leaves = self.hello_exchange.stage != "ready"
-                answer = self.hello_exchange.answer_missed_farewell(event, now) if leaves else []
-                return answer + self.rounds.on_message(event, now)
-            case Hello():
-                return self._on_hello(event.sender, event.incarnation, message, now)
-            case StateRequest() | StateAttestation() | StateOffer():
-                self.shutdown.asked(event.sender, message, now)
-                return self._on_state_message(event, now)
-            case _:
-                assert isinstance(message, PipelineMessage), "all other kinds stand above"
-                return []  # This run has no stages.
+                return []
+            leaves = self.hello_exchange.stage != "ready"
+            answer = self.hello_exchange.answer_missed_farewell(event, now) if leaves else []
+            return answer + self.rounds.on_message(event, now)
+        if isinstance(message, Hello):
+            return self._on_hello(event.sender, event.incarnation, message, now)
+        if isinstance(message, StateRequest | StateAttestation | StateOffer):
+            self.shutdown.asked(event.sender, message, now)
+            return self._on_state_message(event, now)
+        assert isinstance(message, PipelineMessage), "all other kinds stand above"
+        return []  # This run has no stages.
 
     def _on_state_message(self, event: Received, now: float) -> list[Effect]:
         self.requests.add(ServeStates())

@@ -120,6 +120,7 @@ class RollingTable:
             self.run(i, self.peers[i].start(self.now))
 
     def run(self, i: int, effects: list[Effect]) -> None:
+        self.peers[i].validate_state()
         for effect in effects:
             self.carry_out(i, effect)
 
@@ -208,7 +209,7 @@ class RollingTable:
         event = Received(sender, 1, message, payload, similarity)
         self.run(i, self.peers[i].on_message(event, self.now))
 
-    def skip(self, i: int, other: int, reason: str) -> None:
+    def mark_skipped(self, i: int, other: int, reason: str) -> None:
         self.views[i].skipped[other] = reason
         self.notice(i)
 
@@ -420,7 +421,7 @@ def test_who_has_moved_on_takes_no_result_of_an_earlier_attempt() -> None:
     mover = next(i for i in range(5) if i not in (server, successor))
     table.lose = lambda sender, to, message: True
     table.contribute()
-    table.skip(mover, server, "suspected")
+    table.mark_skipped(mover, server, "suspected")
     commit = commit_for(table, mover)
     table.receive(mover, server, commit, vector(1.0, True))
     assert table.peers[mover].round_id == 0, "it broke its promise"
@@ -434,7 +435,7 @@ def test_the_server_of_a_later_attempt_hands_on_an_earlier_commit() -> None:
     table = RollingTable(5)
     server, successor = table.order()[:2]
     mistaken = next(i for i in range(5) if i not in (server, successor))
-    table.skip(mistaken, server, "suspected")
+    table.mark_skipped(mistaken, server, "suspected")
     table.contribute()
     table.pass_time(0.5)
     table.assert_one_history(1)
@@ -1066,7 +1067,7 @@ def test_a_peer_that_leaves_a_round_and_comes_back_to_it_keeps_its_promise() -> 
     before = peer.snapshot(0)
     assert before is not None
     table.contribute(one)
-    table.skip(one, order[0], "link down")
+    table.mark_skipped(one, order[0], "link down")
     assert [m.attempt for _, _, m in table.sent if isinstance(m, Update)] == [0, 1]
     table.views[one].skipped.clear()
     for round_id, (chain, snapshot) in ((7, (b"another branch..", before[1])), (0, before)):
@@ -1107,7 +1108,7 @@ def told_of_results(
     one = order[3]
     peer = table.peers[one]
     table.contribute(one)
-    table.skip(one, order[0], "link down")
+    table.mark_skipped(one, order[0], "link down")
     if is_ahead:
         table.run(one, peer.lag_detector.behind(order[1], 1, table.now))
     for sender, changes in handed:

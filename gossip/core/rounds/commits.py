@@ -11,7 +11,7 @@ from gossip.core.messages import Commit, PeerId
 
 from .participant import Participant
 from .result_checks import Objection
-from .roster import Attendance, spread
+from .roster import Attendance
 from .shard import ShardRound
 
 
@@ -129,7 +129,16 @@ class CommitRecorder:
         return effects + self._record(shard, commit, payload, False, now)
 
     def _spread(self, commit: Commit, payload: Payload | None) -> list[Effect]:
-        return spread(self.local, self.attendance.view, self.present.roster, commit, payload)
+        """Send the commit to all other peers of this round and of the next."""
+        roster, is_gone = self.present.roster, self.attendance.view.is_gone
+        # Newcomers come last. The others send no requests to a newcomer: with the only copy of the
+        # commit it would be on a branch of its own.
+        everybody = [*roster.peers, *[peer for peer in commit.roster if peer not in roster]]
+        return [
+            Send(peer, commit, payload)
+            for peer in everybody
+            if peer != self.local and (peer in commit.roster or not is_gone(peer))
+        ]
 
     def _record(
         self, shard: ShardRound, commit: Commit, payload: Payload | None, made: bool, now: float

@@ -426,24 +426,10 @@ class CrossShardRound:
 
     def _partial(self, shard: ShardRound, progress: CrossShardProgress) -> PartialStatistics:
         part = _part(shard, progress)
-        where = (
-            self.settings.lineage,
-            self.server.present.round_id,
-            shard.index,
-            shard.attempt,
-            self.server.present.parent,
-        )
-        return PartialStatistics(*where, part.peers, part.statistics)
+        return PartialStatistics(*self.server.present.place(shard), part.peers, part.statistics)
 
     def _overdue(self, shard: ShardRound, time_is_up: bool) -> PartialOverdue:
-        where = (
-            self.settings.lineage,
-            self.server.present.round_id,
-            shard.index,
-            shard.attempt,
-            self.server.present.parent,
-        )
-        return PartialOverdue(*where, self.shards[0].attempt, time_is_up)
+        return PartialOverdue(*self.server.present.place(shard), self.shards[0].attempt, time_is_up)
 
     def _timeout_s(self, share: float) -> float:
         return share * self.deadline.round_timeout_s()

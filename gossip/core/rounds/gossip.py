@@ -55,6 +55,7 @@ from .plan_cache import GossipTopology, PlanCache
 from .pushes import Kind, Pushed, PushStore
 from .timeouts import Deadline
 
+GossipMessage: TypeAlias = Push | GatherValue
 Phase: TypeAlias = Literal["off", "computing", "collecting", "aggregating", "applying"]
 
 
@@ -144,6 +145,13 @@ class GossipRounds:
         not left."""
         return Roster(self.plans.members(), self.settings.lineage)
 
+    def validate_state(self) -> None:
+        """Check the invariants of the rounds."""
+        present, phase = self._round, self.phase
+        assert bool(present.tickets) == (phase == "aggregating"), "rules run while it aggregates"
+        assert present.grace is None or phase == "collecting", "only a collecting peer waits"
+        assert (present.own is None) == (phase in ("off", "computing")), "an update of its round"
+
     def quorum(self) -> int:
         """Return 1: a peer can continue alone, as nothing is committed."""
         return 1
@@ -191,11 +199,6 @@ class GossipRounds:
         """Return the genesis hash and an empty snapshot. There is no chain of commits, the data
         follow from the round, and each peer has its own trust table."""
         return genesis(self.settings.run, self.settings.lineage), ()
-
-    @property
-    def progress(self) -> GossipRounds:
-        """Progress of these rounds, for other parts of the peer."""
-        return self
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Raise ValueError unless both are of gossip rounds of this run."""

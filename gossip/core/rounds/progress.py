@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from gossip.core.ledger import ReplicatedState
 from gossip.core.messages import PeerId
 from gossip.topologies import Roster
-
-from .fork_choice import ForkChoice
-from .quorum import Quorum
 
 
 class LocalProgress(Protocol):
@@ -36,28 +32,3 @@ class LocalProgress(Protocol):
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Raise ValueError or OverflowError unless both can be adopted. Change nothing."""
-
-
-class RollingProgress:
-    """Progress of rolling rounds, which follows from the commits so far."""
-
-    def __init__(
-        self, replicated: ReplicatedState, quorum: Quorum, fork_choice: ForkChoice
-    ) -> None:
-        self.replicated, self.lineage = replicated, replicated.lineage
-        self.snapshot, self.quorum, self.branch = (
-            replicated.snapshot,
-            quorum.required,
-            fork_choice.describe_branch,
-        )
-
-    @property
-    def round_id(self) -> int:
-        return self.lineage.next_round
-
-    @property
-    def roster(self) -> Roster:
-        return self.replicated.roster
-
-    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
-        self.replicated.check(snapshot)

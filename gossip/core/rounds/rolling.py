@@ -85,7 +85,6 @@ from .future_buffer import FutureBuffer
 from .lag import CatchUpOverdue, LagDetector
 from .participant import Participant
 from .patience import Patience
-from .progress import RollingProgress
 from .quorum import Quorum
 from .replica_check import LocalReplicaCheck
 from .roster import Attendance
@@ -134,11 +133,10 @@ class RollingRounds:
         )
         self.attendance, self.skip_reason = attendance, attendance.skip_reason
         quorum = Quorum(settings, self.present, attendance, self.joining)
-        self.quorum = quorum.required
+        self.quorum, self.branch = quorum.required, fork_choice.describe_branch
         self.patience = Patience(quorum, timers, self.deadline, self.lag_detector.transfer_tracker)
         self.server = Server(timers, quorum, self.patience, self.lag_detector.awaits_commit)
         self.participant = Participant(self.server, self.lag_detector, attendance, self.replicated)
-        self.progress = RollingProgress(self.replicated, quorum, fork_choice)
         self.replica_check = LocalReplicaCheck(self.replicated, self.lag_detector)
         self.trainer = TrainerRounds(
             self.present, self.replicated, self.lag_detector, self.replica_check, self.departures
@@ -177,6 +175,15 @@ class RollingRounds:
         """Peers of the roster that are in quarantine in the present round, ascending."""
         locked = self.present.locked
         return tuple([peer for peer in self.roster.peers if peer in locked]) if locked else ()
+
+    def validate_state(self) -> None:
+        """Check the invariants of the rounds."""
+        self.present.validate_state()
+        self.trainer.validate_state()
+        after = self.replicated.lineage.next_round
+        assert self.round_id == after, "the present round is the one after the last commit"
+        is_off = self.mode == "off"
+        assert not is_off or self.commits.own_commit is None, "its own commit is recorded"
 
     def prepare(self, shard_bytes: tuple[int, ...], result_bytes: tuple[int, ...] = ()) -> None:
         """Set the bytes of each shard of an update, and of a result where they differ."""
@@ -222,6 +229,9 @@ class RollingRounds:
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
         return self.replicated.snapshot(round_id)
+
+    def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
+        self.replicated.check(snapshot)
 
     def configure_data(
         self, samples_total: int, batch: int, ahead: int = 0, extended: int = 0
@@ -452,7 +462,7 @@ class RollingRounds:
     # --- a round begins, and ends -----------------------------------------------------------------
 
     def _begin(self, now: float, contributed: bool = False) -> list[Effect]:
-        present, roster, chain = self.present, self.replicated.roster, self.progress.lineage.head
+        present, roster, chain = self.present, self.replicated.roster, self.replicated.lineage.head
         round_id, n_shards = present.round_id, len(self.shard_bytes)
         present.mode = "active" if self.local in roster.peers else "following"
         if present.mode == "following":

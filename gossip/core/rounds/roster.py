@@ -1,13 +1,11 @@
-"""Attendance of a round: the peers that it can expect, the next roster, and the receivers of a
-commit."""
+"""Attendance of a round: the peers that it can expect, and the next roster."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from gossip.core.events import Effect, Payload, Send
 from gossip.core.ledger import Lineage
-from gossip.core.messages import Commit, PeerId
+from gossip.core.messages import PeerId
 from gossip.core.view import View
 from gossip.topologies import Roster
 
@@ -70,18 +68,3 @@ class Attendance:
         }
         come = {peer for peer in joining if not view.skip_reason(peer)}
         return tuple(sorted(stay | come))
-
-
-def spread(
-    local: PeerId, view: View, roster: Roster, commit: Commit, payload: Payload | None
-) -> list[Effect]:
-    """Send the commit to all other peers of this round and of the next."""
-    # Newcomers come last. The others send no requests to a newcomer: with the only copy of the
-    # commit it would be on a branch of its own.
-    everybody = [*roster.peers, *[peer for peer in commit.roster if peer not in roster]]
-    there = [
-        peer
-        for peer in everybody
-        if peer != local and (peer in commit.roster or not view.is_gone(peer))
-    ]
-    return [Send(peer, commit, payload) for peer in there]

@@ -85,6 +85,16 @@ class PresentRound:
         """Return the first fields of a message about the present attempt of a shard."""
         return self.lineage, self.round_id, shard.index, shard.attempt, self.parent
 
+    def validate_state(self) -> None:
+        """Check the invariants of the round."""
+        assert self.proven <= self.locked, "a proven Byzantine peer is in quarantine"
+        if self.mode == "off":
+            assert not self.shards, "a peer out of the rounds has no shards"
+        else:
+            assert self.own is None or self.own.round_id == self.round_id, "an update of its round"
+        for shard in self.shards:
+            shard.validate_state(self.roster)
+
     def lacking(self) -> list[ShardRound]:
         """Return the shards without a commit."""
         return [shard for shard in self.shards if shard.commit is None]
@@ -259,6 +269,14 @@ class ShardRound:
     made_here: bool = False
     # attempt in which a commit was last forwarded, by server and digest
     _forwarded: dict[tuple[PeerId, bytes], int] = field(default_factory=dict)
+
+    def validate_state(self, roster: Roster) -> None:
+        """Check the invariants of the shard in a round of ``roster``."""
+        served = self.served
+        assert served.attempt <= self.attempt, "no attempt is served before its turn"
+        assert served.answers.keys() <= {*roster}, "only peers of the roster answer"
+        assert self.commit is None or not self.tokens(), "a committed shard has no timers"
+        assert self.commit is None or served.ticket is None, "a committed shard runs no rule"
 
     def server_of(self, attempt: int) -> PeerId:
         return self.order[attempt % len(self.order)]

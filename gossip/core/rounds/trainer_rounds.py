@@ -35,6 +35,12 @@ class TrainerRounds:
             self._applied += 1
         return self.start() if self.present.mode == "active" else []
 
+    def validate_state(self) -> None:
+        """Check that the trainer is not ahead of the present round."""
+        if self.present.mode != "off":
+            assert self._started <= self.present.round_id, "no later round is computed"
+            assert self._applied < self.present.round_id, "this round is not applied yet"
+
     def set_state(self, round_id: int) -> None:
         """Record that the trainer has the state before ``round_id``."""
         self._applied = round_id - 1

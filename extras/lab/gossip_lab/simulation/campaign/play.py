@@ -23,6 +23,7 @@ from gossip.core import (
     Aggregated,
     CoreSettings,
     Effect,
+    Event,
     MembershipSettings,
     Payload,
     Peer,
@@ -210,11 +211,17 @@ class CachedTopology(Topology):
 
 
 class _SeedingPeer(Peer):
-    """Writes its address into the folder as it starts, and reads the others', as a node does."""
+    """Writes its address into the folder as it starts, and reads the others', as a node does. It
+    checks its state after each event."""
 
     def __init__(self, folder: Folder, *arguments: Any, **addresses: Any) -> None:
         super().__init__(*arguments, **addresses)
         self._folder, self._addresses = folder, (addresses["control"], addresses["bulk"])
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        effects = super().handle(event, now)
+        self.validate_state()
+        return effects
 
     def _on_started(self, now: float) -> list[Effect]:
         effects = super()._on_started(now)
