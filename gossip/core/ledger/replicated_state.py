@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from math import inf
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 from gossip.core.events import Apply, Committed, DataSlice, Effect, Payload, Report
 from gossip.core.messages import (
-    ACCUSATIONS_MAX,
-    AUDIT_VOTES_MAX,
-    COLLECTED_BYTES_MAX,
-    DIGEST_BYTES,
     Commit,
-    Contribution,
     PeerId,
 )
-from gossip.core.settings import FAR_MAX, SNAPSHOTS_KEPT, UNEQUAL, CoreSettings
+from gossip.core.settings import SNAPSHOTS_KEPT, UNEQUAL, CoreSettings
 from gossip.topologies import Roster
 
 from .chain import Lineage
+from .commit_checks import is_sound
 from .ledger import Ledger, Ledgers, LedgerStep, OwnLedgers
 from .log import Held
 from .prefetch import CursorLookahead
-from .rates import are_sound
 from .round_times import RoundTimes
 from .stage_speeds import StageSpeeds
 
 T = TypeVar("T")
-
-REASONS = {"non_finite", "wrong_size", "quarantined", "skipped"}
-"""Reasons of a rejection."""
 
 
 class ReplicatedState:
@@ -235,106 +226,10 @@ class ReplicatedState:
     def is_sound(self, commit: Commit, payload: Payload | None) -> bool:
         """Whether this can be a commit of the present round: all its fields are valid, and its
         payload is finite and matches the digest."""
-        if commit.roster != self.roster.peers and not self.ledger.is_roster(commit.roster):
+        peers = self.roster.peers
+        if commit.roster != peers and not self.ledger.is_roster(commit.roster):
             return False
-        if not (
-            self.may_have_contributed(commit)
-            and (not commit.accusations or self._may_accuse(commit))
-            and (not commit.collected or self._may_have_collected(commit))
-            and (not commit.audits or self._may_have_audited(commit))
-            and (not commit.rates or are_sound(commit.rates))
-            and 0.0 <= commit.length < inf
-            and (not (commit.replica or commit.diverged) or self._may_have_compared(commit))
-        ):
-            return False
-        pipeline = self.settings.pipeline
-        if pipeline is not None and commit.digest:
-            whole = not commit.rejected
-            if not _is_once(commit.contributors, pipeline.micro_batches, whole):
-                return False
-        return commit.digest == (payload.digest if payload is not None else b"") and (
-            payload is None or payload.finite
-        )
-
-    def may_have_contributed(self, commit: Commit) -> bool:
-        """Whether contributors and rejected peers are in the present roster, each once, ascending,
-        with samples, and with an outlyingness that a rule can return."""
-        contributors, rejected = (
-            [c.peer for c in commit.contributors],
-            [r.peer for r in commit.rejected],
-        )
-        named = set(contributors) | set(rejected)
-        once = len(named) == len(contributors) + len(rejected)
-        ascending = contributors == sorted(contributors) and rejected == sorted(rejected)
-        with_samples = min([c.samples for c in commit.contributors], default=1) > 0
-        measures = [c.outlyingness for c in commit.contributors]
-        measures += [r.outlyingness for r in commit.rejected]
-        return (
-            once
-            and ascending
-            and with_samples
-            and not [far for far in measures if not 0.0 <= far <= FAR_MAX]
-            and named <= set(self.roster.peers)
-            and (not rejected or {each.reason for each in commit.rejected} <= REASONS)
-            and bool(contributors) <= bool(commit.digest)
-        )
-
-    def _may_have_compared(self, commit: Commit) -> bool:
-        """Whether the peers with other replicas are in the present roster, each once, ascending,
-        and the commit of the first shard has the replica of most."""
-        named = list(commit.diverged)
-        ascending = named == sorted(set(named)) and set(named) <= set(self.roster.peers)
-        return ascending and bool(commit.replica) and not commit.shard
-
-    def _may_have_collected(self, commit: Commit) -> bool:
-        """Whether the values of a collective operation are from peers of the present roster, each
-        once, ascending, within the size limit, and in the place of an aggregate."""
-        given = [each.peer for each in commit.collected]
-        ascending = given == sorted(set(given)) and set(given) <= set(self.roster.peers)
-        fits = sum([len(each.data) for each in commit.collected]) <= COLLECTED_BYTES_MAX
-        too_few = self.settings.callers_too_few(len(self.roster.peers))
-        instead = len(given) <= too_few or not (commit.digest or commit.kind)
-        return ascending and fits and instead and not (given and commit.shard)
-
-    def _may_accuse(self, commit: Commit) -> bool:
-        """Whether the accusations are about members of the run and rounds up to this one, each
-        once, ascending, and within the limit."""
-        named = [
-            (
-                accusation.peer,
-                accusation.round_id,
-                accusation.silent,
-                accusation.turn,
-                accusation.content,
-            )
-            for accusation in commit.accusations
-        ]
-        known = all(self.settings.may_be(peer) and at <= commit.round_id for peer, at, *_ in named)
-        sizes = (0, 0), (DIGEST_BYTES, DIGEST_BYTES)
-        known = known and all(
-            (len(c.turn), len(c.content)) in sizes and not (c.silent and c.turn)
-            for c in commit.accusations
-        )
-        return known and len(named) <= ACCUSATIONS_MAX and named == sorted(set(named))
-
-    def _may_have_audited(self, commit: Commit) -> bool:
-        """Whether the votes are about members of the stage, rounds up to this one and possible
-        neighbours, each once, ascending, and within the limit."""
-        pipeline = self.settings.pipeline
-        if pipeline is None or self.audits is None or commit.shard:
-            return False
-        stage = pipeline.stage_of(self.settings.peers[0])
-        assert stage is not None, "a stage has members of the plan"
-        for vote in commit.audits:
-            sides = ((vote.before, stage - 1), (vote.behind, stage + 1))
-            known = all(side is None or pipeline.stage_of(side) == at for side, at in sides)
-            in_time = vote.round_id <= commit.round_id
-            if not (known and in_time and self.settings.may_be(vote.peer)):
-                return False
-            if vote.micro_batch >= pipeline.micro_batches:
-                return False
-        answers = [(vote.peer, vote.round_id, vote.micro_batch) for vote in commit.audits]
-        return len(answers) <= AUDIT_VOTES_MAX and answers == sorted(set(answers))
+        return is_sound(commit, payload, peers, self.settings)
 
     def check(self, snapshot: tuple[Any, ...]) -> None:
         """Check that a snapshot can be adopted. Raises ValueError or OverflowError if not; changes
@@ -362,13 +257,6 @@ class ReplicatedState:
         self._change(("snapshot", repr(snapshot)), Ledger.adopt, snapshot)
         self._absent, self.rates = frozenset(), ()
         self.lineage.restart(round_id, chain)
-
-
-def _is_once(contributors: Iterable[Contribution], micro_batches: int, whole: bool) -> bool:
-    """Whether each micro-batch is in at most one contribution; with ``whole``, in exactly one."""
-    named = [b for each in contributors for b in each.micro_batches]
-    once = len(set(named)) == len(named) and all(b < micro_batches for b in named)
-    return once and (not whole or len(named) == micro_batches)
 
 
 def provenance(sender: PeerId, commit: Commit) -> dict[str, Any]:

@@ -59,37 +59,38 @@ class SpreadMonitor:
     def __init__(self, f: int) -> None:
         self.f = f
         self.beyond_chance: float | None = None
-        # measurements so far, unequal ones among them, and rounds since the last one
-        self._windows = self._unequal = self._since = 0
+        self.counts = 0, 0, 0
+        """Measurements so far, unequal ones among them, and rounds since the last one."""
 
     @property
     def is_unequal(self) -> bool:
         """Whether the data count as different. They stay different after a model has converged,
         though the spread no longer shows it."""
-        return self._unequal >= UNEQUAL_OFTEN or self._unequal * UNEQUAL_SHARE > self._windows
+        windows, unequal, _ = self.counts
+        return unequal >= UNEQUAL_OFTEN or unequal * UNEQUAL_SHARE > windows
 
     def is_due(self) -> bool:
         """Count a round. Return whether to measure after it."""
-        self._since, self.beyond_chance = self._since + 1, None
-        return self._since >= SPREAD_EVERY
+        windows, unequal, since = self.counts
+        self.counts, self.beyond_chance = (windows, unequal, since + 1), None
+        return since + 1 >= SPREAD_EVERY
 
     def measure(self, groups: Sequence[Sequence[float]]) -> None:
         """Measure whether the same peers were outlying by more than chance. ``groups``:
         outlyingness of the recent updates of each peer, oldest first."""
-        self._since = 0
+        windows, unequal, _ = self.counts
         known = [group for group in groups if len(group) >= SPREAD_EVERY]
         length = min([len(group) for group in known], default=0)
         self.beyond_chance = beyond_chance([group[-length:] for group in known], self.f)
-        if self.beyond_chance is not None:
-            self._windows += 1
-            self._unequal += self.beyond_chance > UNEQUAL
-
-    def pack(self) -> tuple[int, int, int]:
-        return self._windows, self._unequal, self._since
+        beyond = self.beyond_chance
+        if beyond is not None:
+            windows, unequal = windows + 1, unequal + (beyond > UNEQUAL)
+        self.counts = windows, unequal, 0
 
     def unpack(self, packed: Sequence[Any]) -> None:
-        """Load three counts from ``pack`` of another peer. Raises ``ValueError``, and changes
-        nothing, if they are something else."""
+        """Load ``counts`` of another peer. Raises ``ValueError``, and changes nothing, if they are
+        something else."""
+        windows, unequal, since = packed
         if not are_counts(packed, most=ROUND_MAX):
             raise ValueError("trust: counts of measurements must be non-negative integers")
-        self._windows, self._unequal, self._since = packed
+        self.counts = windows, unequal, since

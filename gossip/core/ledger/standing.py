@@ -10,7 +10,7 @@ from gossip.core.messages import PeerId
 from gossip.core.settings import FAR_MAX, TRUST_ROUNDS
 
 from .accused_rounds import AccusedRounds, unpack_accused
-from .unpacking import are_counts, is_row, is_score
+from .unpacking import are_counts, are_rows, is_row, is_score
 
 NO_FAR = ("non_finite", "wrong_size")
 """Reasons for rejection that have no outlyingness."""
@@ -28,7 +28,7 @@ WORDS = {
 
 
 @dataclass(slots=True)
-class Standing:
+class PeerStanding:
     # the lower of the two is the trust in a peer
     score: float = 1.0  # by its updates
     served: float = 1.0  # by its results
@@ -67,13 +67,6 @@ class Standing:
         far = sorted([value for name, value in self.evidence if name == "outlying"])
         return far[len(far) // 2] if far else 0.0
 
-    def record_update(self, name: str, far: float, memory: float) -> None:
-        """Record an update. ``name``: evidence against it, or ""."""
-        self.score = memory * self.score + (1.0 - memory) * (0.0 if name else 1.0)
-        # Two decimals: the tables of a thousand peers must fit in a message.
-        far = round(far, 2)
-        self.recent = (*self.recent[1 - TRUST_ROUNDS :], (name, far) if name else far)
-
     def reasons(self, f: int) -> Iterator[str]:
         """Yield the reasons of the score, the most frequent evidence against updates first."""
         names, total = [name for name, _ in self.evidence], len(self.recent)
@@ -95,16 +88,10 @@ class Standing:
         if self.audited:
             yield "its results for micro-batches differ from those of other members of its stage"
 
-    def pack(self) -> tuple[Any, ...]:
-        by_updates = self.score, self.suspected, self.phase, self.rounds_left, self.recent
-        by_results = self.served, self.refused, self.twice, self.accused
-        return (*by_updates, *by_results, *([self.audited] if self.audited else []))
-
     @classmethod
-    def unpack(cls, packed: Any) -> Standing:
-        """Return the standing that ``pack`` has packed. Raises ValueError for other data."""
-        if not is_row(packed, 9, 10):
-            raise ValueError("trust: expected a row of 10 or 11 fields")
+    def unpack(cls, packed: Any) -> PeerStanding:
+        """Return the standing in a row of ``TrustTable.pack``, without the peer. Raises ValueError
+        for other data."""
         score, suspected, phase, rounds_left, recent, served, *counts = packed
         refused, twice, accused, audited = (*counts, 0)[:4]
         if not are_counts((rounds_left, refused, twice, audited)):
@@ -127,11 +114,11 @@ class Standing:
         )
 
 
-def by_peer(packed: Any) -> tuple[PeerId, Standing]:
-    """Unpack the row of a peer: its id, then its standing. Raises ValueError for other data."""
-    if not is_row(packed) or not packed or not are_counts(packed[:1]):
-        raise ValueError("trust: a row begins with a peer")
-    return packed[0], Standing.unpack(packed[1:])
+def unpack_standings(rows: Any) -> dict[PeerId, PeerStanding]:
+    """Return the standings in the rows of ``TrustTable.pack``. Raises ValueError for other data."""
+    if not are_rows(rows, 10, 11) or not are_counts([row[0] for row in rows]):
+        raise ValueError("trust: expected rows of 10 or 11 fields, which begin with a peer")
+    return {row[0]: PeerStanding.unpack(row[1:]) for row in rows}
 
 
 def _singular(name: str) -> str:

@@ -47,8 +47,8 @@ from gossip.core.settings import (
 from .accused_rounds import accuse, is_news
 from .outliers import stands_out, upper_median, usual_spread
 from .spread import SpreadMonitor
-from .standing import WORDS, Standing, by_peer
-from .unpacking import are_rows, is_row
+from .standing import WORDS, PeerStanding, unpack_standings
+from .unpacking import is_row
 
 NOBODY: frozenset[PeerId] = frozenset()
 
@@ -70,7 +70,7 @@ class TrustTransition:
         return Report(self.change, {"subject": self.peer, **fields, "round": self.round_id})
 
 
-_UNKNOWN = Standing()
+_UNKNOWN = PeerStanding()  # of a peer without evidence; never changed
 
 
 class TrustTable:
@@ -96,7 +96,7 @@ class TrustTable:
         self.settings, self.f, self._updates_for = settings, f, tuple(updates_for)
         self._judged = judged
         self.spread = SpreadMonitor(f)
-        self._standings: dict[PeerId, Standing] = {}
+        self._standings: dict[PeerId, PeerStanding] = {}
         self._window = accusation_rounds(f)
         self._locked_ever = False  # False in most runs, which saves the search
         self._parole_score = (settings.suspect_below + settings.quarantine_below) / 2
@@ -104,8 +104,7 @@ class TrustTable:
     # --- queries ----------------------------------------------------------------------------------
 
     def score(self, peer: PeerId) -> float:
-        standing = self._standings.get(peer)
-        return 1.0 if standing is None else min(standing.score, standing.served)
+        return self._standings.get(peer, _UNKNOWN).trust
 
     def scores(self) -> dict[PeerId, float]:
         """Return the scores of all peers with evidence, by peer."""
@@ -131,8 +130,7 @@ class TrustTable:
 
     def may_serve(self, peer: PeerId) -> bool:
         """Whether a peer may serve the next round: it is neither in quarantine nor on parole."""
-        standing = self._standings.get(peer)
-        return standing is None or standing.phase == "normal"
+        return self._standings.get(peer, _UNKNOWN).phase == "normal"
 
     def servers(self, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
         """Return those of ``peers`` that may serve."""
@@ -173,10 +171,10 @@ class TrustTable:
                 rejected[rejection.peer] = _worse(rejected.get(rejection.peer), rejection)
         accused = *self._serve(commits), *proven, *audited
         for peer in audited:
-            standing = self._standings.setdefault(peer, Standing())
+            standing = self._standings.setdefault(peer, PeerStanding())
             standing.served, standing.audited = 0.0, min(standing.audited + 1, TRUST_ROUNDS)
         for peer in proven:
-            standing = self._standings.setdefault(peer, Standing())
+            standing = self._standings.setdefault(peer, PeerStanding())
             standing.served *= self.settings.twice_memory
             standing.twice = min(standing.twice + 1, TRUST_ROUNDS)
         return self.observe_commit(
@@ -191,13 +189,8 @@ class TrustTable:
         """Record accepted and rejected results. Return the servers with possibly changed trust."""
         changed: list[PeerId] = []
         for commit in commits:
-            server = self._standings.get(commit.server)
-            if (
-                server is not None
-                and server.served < 1.0
-                and commit.digest
-                and server.phase == "normal"
-            ):
+            server = self._standings.get(commit.server, _UNKNOWN)
+            if server.served < 1.0 and commit.digest and server.phase == "normal":
                 server.served += self.settings.served_recovery * (1.0 - server.served)
                 changed.append(commit.server)
         for commit in commits:
@@ -209,14 +202,14 @@ class TrustTable:
                     commit.server, accusation.peer, accusation.round_id, commit.round_id
                 ):
                     self._record_accusation(
-                        self._standings.setdefault(accusation.peer, Standing()),
+                        self._standings.setdefault(accusation.peer, PeerStanding()),
                         commit,
                         accusation.round_id,
                     )
                     changed.append(accusation.peer)
         return tuple(changed)
 
-    def _record_accusation(self, standing: Standing, commit: Commit, of_round: int) -> None:
+    def _record_accusation(self, standing: PeerStanding, commit: Commit, of_round: int) -> None:
         """Record that the server of ``commit`` has rejected a result. It counts once more than f
         peers have."""
         oldest = commit.round_id - self._window
@@ -244,8 +237,10 @@ class TrustTable:
         """
         judged: dict[PeerId, tuple[str, float]] = {}
         contributors, rejected, bound = list(contributors), list(rejected), None
-        measures: list[Contribution | Rejection] = [*self._measures_of_locked(rejected)]
-        for measure in (*measures, *contributors):
+        measures: list[Contribution | Rejection] = [*contributors]
+        if self._locked_ever:
+            measures = [*self._measures_of_locked(rejected), *measures]
+        for measure in measures:
             far = measure.outlyingness
             out = far > self.settings.outlying
             if out:
@@ -260,15 +255,21 @@ class TrustTable:
             if rejection.reason in WORDS and not (diverged and rejection.reason == "non_finite"):
                 judged[rejection.peer] = (rejection.reason, 0.0)
         memory = self.settings.memory
-        for peer, verdict in judged.items():
-            self._standings.setdefault(peer, Standing()).record_update(*verdict, memory)
+        for peer, (name, far) in judged.items():
+            standing = self._standings.get(peer)
+            if standing is None:
+                standing = self._standings[peer] = PeerStanding()
+            standing.score = memory * standing.score + (1.0 - memory) * (0.0 if name else 1.0)
+            # Two decimals: the tables of a thousand peers must fit in a message.
+            far = round(far, 2)
+            standing.recent = (*standing.recent[1 - TRUST_ROUNDS :], (name, far) if name else far)
         if self.spread.is_due() and not self._judged:
             # the same order as after a state transfer
             standings = [standing for _, standing in sorted(self._standings.items())]
             self.spread.measure([s.distances for s in standings if s.phase != "quarantined"])
         affected = dict.fromkeys([*judged, *accused])
         changes = [
-            *self._release(round_id),
+            *(self._release(round_id) if self._locked_ever else []),
             *self._suspect(round_id, affected),
             *self._quarantine(round_id, roster),
         ]
@@ -276,8 +277,6 @@ class TrustTable:
 
     def _measures_of_locked(self, rejected: Sequence[Rejection]) -> list[Rejection]:
         """Return the measurements of peers in quarantine; the rule did not use their updates."""
-        if not self._locked_ever:
-            return []
         locked = self.quarantined()
         return [each for each in rejected if each.reason == "quarantined" and each.peer in locked]
 
@@ -300,18 +299,13 @@ class TrustTable:
     def _past(self, peer: PeerId) -> list[float]:
         """Return the outlyingness of the recent updates of a peer, without the next to be
         dropped."""
-        standing = self._standings.get(peer)
-        if standing is None:
-            return []
-        return standing.distances[1 - TRUST_ROUNDS :]
+        return self._standings.get(peer, _UNKNOWN).distances[1 - TRUST_ROUNDS :]
 
     def _release(self, round_id: int) -> list[TrustTransition]:
         """Count down the rounds of quarantine and parole. After the last round, a peer moves from
         quarantine to parole, and from parole to normal. A peer that is trusted again by its updates
         moves to parole at once."""
         changes: list[TrustTransition] = []
-        if not self._locked_ever:
-            return changes
         for peer, standing in sorted(
             [(peer, s) for peer, s in self._standings.items() if s.phase != "normal"]
         ):
@@ -326,7 +320,7 @@ class TrustTable:
                 changes.append(self._transition(peer, "cleared", round_id))
         return changes
 
-    def _is_trusted_again(self, standing: Standing) -> bool:
+    def _is_trusted_again(self, standing: PeerStanding) -> bool:
         """Whether good updates end a quarantine early. They do not if evidence against the peer as
         a server would quarantine it."""
         settings = self.settings
@@ -339,8 +333,8 @@ class TrustTable:
     def _suspect(self, round_id: int, judged: Iterable[PeerId]) -> list[TrustTransition]:
         changes = []
         for peer in judged:
-            standing = self._standings.get(peer)
-            if standing is None or standing.phase == "quarantined":
+            standing = self._standings.get(peer, _UNKNOWN)
+            if standing.phase == "quarantined":
                 continue
             trust = min(standing.score, standing.served)
             if not standing.suspected and trust < self.settings.suspect_below:
@@ -461,15 +455,22 @@ class TrustTable:
 
     def pack(self) -> tuple[Any, ...]:
         """Return the whole table as plain tuples, for a state transfer."""
-        rows = tuple([(peer, *s.pack()) for peer, s in sorted(self._standings.items())])
-        return (rows, *self.spread.pack())
+        rows = [
+            (
+                *(peer, s.score, s.suspected, s.phase, s.rounds_left, s.recent),
+                *(s.served, s.refused, s.twice, s.accused),
+                *([s.audited] if s.audited else []),
+            )
+            for peer, s in sorted(self._standings.items())
+        ]
+        return tuple(rows), *self.spread.counts
 
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
         if the data is something else."""
-        if not is_row(packed, 4) or not are_rows(packed[0]):
+        if not is_row(packed, 4):
             raise ValueError("trust: expected rows and three counts")
-        standings = dict([by_peer(row) for row in packed[0]])
+        standings = unpack_standings(packed[0])
         self.spread.unpack(packed[1:])
         self._standings = standings
         self._locked_ever = any(standing.phase != "normal" for standing in self._standings.values())
