@@ -249,11 +249,10 @@ class Journal:
         now = time.monotonic()
         logged = {"round": round_id, **logged}
         own: dict[str, Any] = {"t": now, "wall": time.time(), "peer": self._peer}
-        line = json_line({**own, **logged, **own})
-        self._append("metrics", line)
+        row = {**own, **logged, **own}
+        self._append("metrics", json_line(row))
         if self._rested(tuple(sorted(logged)), now):
-            own["event"] = "metrics"
-            line = json_line({**own, **logged, **own})
+            line = json_line(row | {"event": "metrics"})
             self._append("events", line)
             self._send_status(line)
 
@@ -345,10 +344,8 @@ def _contributor(contributor: Contribution) -> dict[str, Any]:
 
 
 def _rejection(rejection: Rejection) -> dict[str, Any]:
-    line: dict[str, Any] = {"peer": rejection.peer, "reason": rejection.reason}
-    if rejection.reason == "quarantined":
-        line["outlyingness"] = rejection.outlyingness
-    return line
+    of_quarantine = ("outlyingness",) if rejection.reason == "quarantined" else ()
+    return _fields(rejection, "peer", "reason", *of_quarantine)
 
 
 def _vote(vote: AuditVote) -> dict[str, Any]:

@@ -232,13 +232,15 @@ def write_seed(folder: Path, seed: Seed) -> None:
 
 def peers_in(folder: Path) -> list[int]:
     """Return the peers that have a file in ``folder``, ascending."""
+    found = [name[:-5] for name in _names_in(folder) if name.endswith(".addr")]
+    return sorted(int(name) for name in found if name.isdecimal())
+
+
+def _names_in(folder: Path) -> list[str]:
     try:
-        names = os.listdir(folder)
+        return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []  # no peer has written a file yet
-    return sorted(
-        int(name[:-5]) for name in names if name.endswith(".addr") and name[:-5].isdecimal()
-    )
 
 
 def read_seed(folder: Path, peer: int) -> Seed | None:
@@ -340,10 +342,7 @@ def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
 
 def claims_in(folder: Path) -> set[tuple[int, int]]:
     """Return the lives that have been claimed in ``folder``, as pairs of peer and incarnation."""
-    try:
-        names = [name.split(".") for name in os.listdir(folder) if name.endswith(".claim")]
-    except (FileNotFoundError, NotADirectoryError):
-        return set()
+    names = [name.split(".") for name in _names_in(folder) if name.endswith(".claim")]
     return {
         (int(words[0]), int(words[1]))
         for words in names

@@ -12,15 +12,12 @@ from torch import Tensor
 from gossip.errors import ConfigError
 
 from .collectives import Collectives, Means, write_whole
-from .peer_run import PeerRun
-from .script_steps import ScriptSteps
+from .peer_status import PeerStatus
 
 
-class CollectiveCalls:
+class CollectiveCalls(PeerStatus):
     """Collective operations of a ``Session``."""
 
-    _run: PeerRun
-    _steps: ScriptSteps
     _collectives: Collectives
 
     def mean(self, **numbers: Any) -> Means:

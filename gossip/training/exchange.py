@@ -220,11 +220,15 @@ class Exchange:
     def _settle(self, offer: _Offer, expired: Callable[[], bool] = lambda: False) -> None:
         """Serve the node until the offer's step is over; data for a collective operation is offered
         to one round only."""
-        restores, passed = self._applied.restores, 0
+        node, restores, passed = self._node, self._applied.restores, 0
+
+        def is_settled() -> bool:
+            return self._is_over(offer) or expired()
+
         while True:
-            self._serve_until_over(offer, expired)
+            node.serve(lambda: is_settled() or node.may_go, self._brief)
             replaced = self._applied.restores != restores
-            if replaced or self._node.go is None or self._is_over(offer) or expired():
+            if replaced or node.go is None or is_settled():
                 return
             passed += offer.message.kind > 0
             if passed > PASSED_MAX:
@@ -236,12 +240,7 @@ class Exchange:
                 return
             # A restarted node has not received the update, and a collective operation has not used
             # it. It is still valid if no parameters have changed since.
-            offer = self._offer_again(offer, self._node.go)
-
-    def _serve_until_over(self, offer: _Offer, expired: Callable[[], bool]) -> None:
-        """Serve until the round of the offer is over, or the offer may go to another round."""
-        node = self._node
-        node.serve(lambda: self._is_over(offer) or node.may_go or expired(), self._brief)
+            offer = self._offer_again(offer, node.go)
 
     def _is_over(self, offer: _Offer) -> bool:
         """Whether the round of the offer is over."""

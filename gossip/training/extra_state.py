@@ -86,14 +86,12 @@ class ExtraState:
 
     def latest(self) -> dict[str, Any]:
         """Return the state as the script has it."""
-        answers, stage = self._run.answers.state(), self._node.stage
-        norms = {} if stage is None else stage.norms.state()
-        settings = settings_of(self.optimizer, self._run.step) if self._is_ahead else None
+        run, stage = self._run, self._node.stage
         parts = {
-            ANSWERS: answers,
-            NORMS: norms,
-            LOST: self._run.applied.lost,
-            LOCAL_STATE: settings,
+            ANSWERS: run.answers.state(),
+            NORMS: stage and stage.norms.state(),
+            LOST: run.applied.lost,
+            LOCAL_STATE: self._is_ahead and settings_of(self.optimizer, run.step),
         }
         return {
             **{name: part for name, part in parts.items() if part},

@@ -11,17 +11,14 @@ from gossip.errors import ConfigError
 from .checkpointing import RunCheckpoints
 from .loader import ShardedLoader
 from .loops import TrainingLoop
-from .peer_run import PeerRun
+from .peer_status import PeerStatus
 from .resuming import load_newest
-from .script_steps import ScriptSteps
 from .streaming import ShardedStream
 
 
-class LoopCalls:
+class LoopCalls(PeerStatus):
     """Loops of a ``Session``."""
 
-    _run: PeerRun
-    _steps: ScriptSteps
     _checkpoints: RunCheckpoints
     _loop: TrainingLoop
     _loader: ShardedLoader | ShardedStream | None

@@ -12,7 +12,6 @@ from gossip.aggregators import load
 from gossip.node import wire_of
 
 from .checks import check_clip_norm, check_model, check_rule, check_shapes, plain_model
-from .differing import compared
 from .judging import JudgeService, LossJudge
 from .layout import Layout
 from .local_model import TrainedModel
@@ -57,20 +56,19 @@ class Preparation:
         local.extra.optimizer = combined
         rounds.batches.prepare(plain, layout.parameters[-1])
         bench = None if judge is None else LossJudge(plain, layout, judge, seed, draw_batch)
-        with compared(run.run_dir, run.peer, layout):
-            parts = layout.cut(config.fragments)
-            # With fragments no encoding needs shapes (``gossip.run.fitting``).
-            shapes = layout.shapes if len(parts) == 1 else ()
-            wire = wire_of(config, run.peer)(parts[0].elements, parts[0].marks, shapes)
-            check_shapes(wire)
-            clip = {} if self.clip_norm is None else {"clip_norm": self.clip_norm}
-            local.steps_directly = run.trains_alone and wire.is_plain and not clip
-            for each in () if local.steps_directly else optimizers:
-                make_modes_exact(each)
-            coordinator = StepCoordinator(optimizers, steps.step, self.together, self.optimizer)
-            steps.coordinator = coordinator
-            trained = TrainedModel(plain, combined, coordinator.step, layout, wire, parts, clip)
-            stepper, trained = choose_stepper(trained, run)
-            local.attach(trained, stepper)
-            steps.unprepared.prepared(optimizers, trained.optimizer, alone=run.trains_alone)
-            steps.judging = JudgeService(bench, rule, layout.elements)
+        parts = layout.cut(config.fragments)
+        # With fragments no encoding needs shapes (``gossip.run.fitting``).
+        shapes = layout.shapes if len(parts) == 1 else ()
+        wire = wire_of(config, run.peer)(parts[0].elements, parts[0].marks, shapes)
+        check_shapes(wire)
+        clip = {} if self.clip_norm is None else {"clip_norm": self.clip_norm}
+        local.steps_directly = run.trains_alone and wire.is_plain and not clip
+        for each in () if local.steps_directly else optimizers:
+            make_modes_exact(each)
+        coordinator = StepCoordinator(optimizers, steps.step, self.together, self.optimizer)
+        steps.coordinator = coordinator
+        trained = TrainedModel(plain, combined, coordinator.step, layout, wire, parts, clip)
+        stepper, trained = choose_stepper(trained, run)
+        local.attach(trained, stepper)
+        steps.unprepared.prepared(optimizers, trained.optimizer, alone=run.trains_alone)
+        steps.judging = JudgeService(bench, rule, layout.elements)

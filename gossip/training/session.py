@@ -30,7 +30,6 @@ from .membership import MembershipChange
 from .metrics import line_of
 from .node_start import NodeHandle, PeerPlace, StartNode
 from .peer_run import PeerRun
-from .peer_status import PeerStatus
 from .preparing import Preparation
 from .reference import JudgeReference
 from .replicas import compare_replicas
@@ -52,7 +51,7 @@ Model = TypeVar("Model", bound=torch.nn.Module)
 Optimizers = TypeVar("Optimizers", bound=torch.optim.Optimizer | Sequence[torch.optim.Optimizer])
 
 
-class Session(PeerStatus, LoopCalls, CollectiveCalls):
+class Session(LoopCalls, CollectiveCalls):
     """One peer of the swarm, as an object for its script. Created by ``gossip.init()``.
 
     A process has one session at a time. ``optimizer.step()`` of the prepared optimizer exchanges

@@ -65,10 +65,9 @@ class StageStep(OwnStage):
         executor.reset()
         executor.forward(self._run.step, 0, x.to(device), y.to(device))
         executor.backward(0)
-        for group in self.optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.grad /= executor.samples
+        for parameter in self.model.parameters():
+            if parameter.grad is not None:
+                parameter.grad /= executor.samples
         self.optimizer.step()
         return executor.loss
 
