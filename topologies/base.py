@@ -87,6 +87,13 @@ class Topology:
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY
         )
 
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Names of the options that have no value."""
+        names = [name for name in self.options if name not in self.bound]
+        empty = inspect.Parameter.empty
+        return tuple([name for name in names if self.parameters[name].default is empty])
+
     def bind(self, **options: Any) -> Topology:
         """Return the topology with some options fixed.
 

@@ -147,7 +147,7 @@ def test_without_it_nothing_is_clipped() -> None:
         assert same_bits(model, twin)
 
 
-@pytest.mark.parametrize("norm", [0, -1.0, math.inf, math.nan, "1"])
+@pytest.mark.parametrize("norm", [0, -1.0, math.inf, math.nan, "1", True])
 def test_a_norm_that_clips_nothing_or_everything_is_refused(norm: object) -> None:
     model, optimizer = small_model()
     with FakeNodeSwarm(echo) as swarm:

@@ -4,18 +4,28 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import math
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from gossip.core import Peer
 from gossip.errors import ConfigError, UnknownName
+from gossip.node import Reducer
+from gossip_lab.bench import rule_sources
 from gossip_lab.pages import markdown_table, replace_between, split_at
-from gossip_lab.playground import World
+from gossip_lab.playground import World, grids
+from gossip_lab.playground.engines import ray_tune
+from gossip_lab.playground.fast import FastEngine
 from gossip_lab.playground.fields import fields_of, read_fields
 from gossip_lab.playground.grids import Grid, WorldCell, store_of, toml_of_cell
 from gossip_lab.playground.played import PlayedRun, Row
+from gossip_lab.simulation import Swarm, many_peers
 
 PAGE = Path(__file__).parents[2] / "docs" / "playground.md"
 MARK = "fields of a world"
@@ -62,6 +72,10 @@ def test_a_world_is_what_its_toml_says(tmp_path: Path) -> None:
         {"mixing": 1.5},
         {"mixing": math.nan},
         {"lr": math.inf},
+        {"engine": "exact", "peers": 257},
+        {"topology": "push"},
+        {"mix_every": 1},
+        {"mixing": 0.9},
     ],
 )
 def test_a_world_of_a_script_is_checked_too(wrong: dict[str, Any]) -> None:
@@ -172,3 +186,31 @@ def test_an_unknown_field_of_a_grid_is_named() -> None:
 
 if __name__ == "__main__":
     replace_between(PAGE, MARK, table())
+
+
+def test_all_code_that_plays_a_world_counts_for_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    files: list[Path] = []
+    monkeypatch.setattr(rule_sources, "content", lambda file: str(files.append(file)))
+    grids._code.__wrapped__()
+    parts = (Reducer, many_peers.AcquaintedPeer, Swarm, FastEngine, Peer)
+    assert {Path(inspect.getfile(each)).resolve() for each in parts} <= {
+        file.resolve() for file in files
+    }
+
+
+def test_rounds_without_a_step_come_with_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "rules.py").write_text("def broken(updates):\n    raise ValueError\n")
+    world = World(peers=3, aggregator=f"{tmp_path}/rules.py:broken")
+    with pytest.warns(UserWarning, match="in 2 of 2 rounds all peers, or some, made no step"):
+        world.play(2)
+
+
+def test_a_failed_trial_of_ray_has_the_metric_that_asha_compares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reports: list[dict[str, Any]] = []
+    tune = SimpleNamespace(report=reports.append)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=tune))
+    ray_tune._play({"cell": 0}, [WorldCell(World(faults=("crash:0-15@1",)), 3, 1)])
+    assert reports[-1]["mean"] == -math.inf
+    assert "error" in json.loads(reports[-1]["row"])

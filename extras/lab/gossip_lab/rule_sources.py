@@ -14,12 +14,12 @@ from pathlib import Path
 import gossip
 
 TRAINING = (
-    *("aggregators", "core", "faults", "topologies", "vectors"),
+    *("aggregators", "core", "faults", "node", "topologies", "vectors"),
     *("training/feedback.py", "launch/demo/digits.py"),
 )
 """Packages and modules of gossip that affect an outcome."""
 LAB = (
-    *("playground", "simulation/world"),
+    *("playground", "simulation/campaign", "simulation/world"),
     *("clusters.py", "data_sets.py", "splits.py"),
     *("bench/encoded.py", "bench/trials.py", "bench/trial_world.py"),
 )

@@ -10,6 +10,7 @@ import re
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -111,6 +112,7 @@ def play(
 
     described = World.from_toml(world) if world is not None else World()
     described = described.replace(**(fields or {}))
+    described.check_mixing()
     if check:
         with _errors_of_files(described):
             compared = described.check(rounds, CHECKED_MAX)
@@ -173,11 +175,11 @@ def _play(world: World, rounds: int, every: int) -> tuple[PlayedRun, bool]:
     from .played import PlayedRun
 
     rows: list[Row] = []
-    began, done, lost = time.monotonic(), 0, 0
+    began, done = time.monotonic(), 0
 
     def watch(moment: Moment) -> None:
-        nonlocal done, lost
-        done, lost = moment.rounds, lost + moment.lost
+        nonlocal done
+        done = moment.rounds
         left_s = (time.monotonic() - began) / done * (rounds - done)
         means = [row.value for row in rows if row.metric == "mean"]
         accuracy = f", accuracy {means[-1]:.3f}" if means else ""
@@ -185,18 +187,16 @@ def _play(world: World, rounds: int, every: int) -> tuple[PlayedRun, bool]:
         bar.update(done, f"virtual time {at}{accuracy}, {left} to go")
 
     try:
-        with ProgressBar(rounds, print_note) as bar:
+        with warnings.catch_warnings(record=True) as warned, ProgressBar(rounds, print_note) as bar:
+            warnings.simplefilter("always", UserWarning)
             for found in world.evaluations(rounds, every, watch):
                 rows += found
     except KeyboardInterrupt:
         print_note(f"interrupted after {done} of {counted(rounds, 'round')}: rows so far")
         return PlayedRun(tuple(rows)), True
     finally:
-        if lost:
-            print_note(
-                f"warning: in {lost} of {counted(done, 'round')} all peers, or some, made no step: "
-                f"{world.aggregator} failed, or had too few updates"
-            )
+        for each in warned:
+            print_note(f"warning: {each.message}")
     return PlayedRun(tuple(rows)), False
 
 

@@ -22,6 +22,7 @@ from gossip_lab.simulation import (
 )
 
 from .disruptions import Disruptions
+from .judging import EXACT_MAX
 from .learning_trainer import LearningTrainer, RuleRunner, SharedParts
 from .moments import Moment
 from .parts import Parts
@@ -39,11 +40,16 @@ EVENTS_MAX = 50_000_000
 class ExactEngine:
     """Plays a world with the real cores on the simulator's virtual clock.
 
-    Raises: ConfigError: The rule needs a trainer's loss, or an attack, swaps of samples or a shared
-        uplink are not played.
+    Raises: ConfigError: There are too many peers, the rule needs a trainer's loss, or an attack,
+        swaps of samples or a shared uplink are not played.
     """
 
     def __init__(self, parts: Parts) -> None:
+        if parts.peers > EXACT_MAX:
+            raise ConfigError(
+                f"the exact engine plays up to {EXACT_MAX} peers, and this world has {parts.peers}",
+                "engine = fast, or fewer peers",
+            )
         if parts.rule.needs_trainer:
             raise ConfigError(
                 f"{parts.rule.name} asks the trainer for its loss, and the playground has none",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,6 +106,17 @@ class World:
         """Return the world with other values in these fields."""
         return read_fields(World, dataclasses.asdict(self) | changes)
 
+    def check_mixing(self) -> None:
+        """Raise ConfigError if fields of gossip rounds are set for rolling ones. The cells of a
+        grid with several topologies share them."""
+        if topologies.load(self.topology).rolling:
+            for name in ("mix_every", "mixing"):
+                if getattr(self, name) != getattr(_GOSSIP, name):
+                    raise ConfigError(
+                        f"{name}: rolling rounds exchange no parameters",
+                        f"leave it out, or choose another topology than {self.topology}",
+                    )
+
     def build(
         self,
         data: data_sets.TrainingData | None = None,
@@ -153,6 +165,11 @@ class World:
             mishaps,
             self.seed if split_seed is None else split_seed,
         )
+        if missing := topology.missing:
+            raise ConfigError(
+                f"topology {self.topology} has no {missing[0]}",
+                f"such as {self.topology}:{missing[0]}=3",
+            )
         if "histograms" in topology.options:
             counts = count_labels(task.data.labels, task.shares, task.data.classes)
             topology = topology.bind(histograms=counts)
@@ -179,25 +196,39 @@ class World:
 
         Args:
             watch: Called after each round.
+
+        Raises: ConfigError: As in ``evaluations`` and ``check_mixing``.
         """
+        self.check_mixing()
         found = self.evaluations(rounds, every, watch)
         return PlayedRun(tuple(itertools.chain.from_iterable(found)))
 
     def evaluations(
         self, rounds: int, every: int = 10, watch: Callable[[Moment], None] | None = None
     ) -> Iterator[list[Row]]:
-        """Play the world as ``play`` does, and yield the rows of each evaluation.
+        """Play the world as ``play`` does, and yield the rows of each evaluation. Warn if there
+        were rounds without a step.
 
         Raises: ConfigError: ``rounds`` or ``every`` is below 1, or as in ``build``.
         """
         if min(rounds, every) < 1:
             raise ConfigError(f"rounds {rounds}, every {every}", "each is at least 1")
         parts = self.build()
-        for moment in itertools.islice(engine_of(self.engine, parts).moments(), rounds):
-            if watch is not None:
-                watch(moment)
-            if moment.rounds % every == 0 or moment.rounds == rounds:
-                yield measure(moment, parts.task, parts.mishaps, self.seed)
+        done = lost = 0
+        try:
+            for moment in itertools.islice(engine_of(self.engine, parts).moments(), rounds):
+                done, lost = moment.rounds, lost + moment.lost
+                if watch is not None:
+                    watch(moment)
+                if moment.rounds % every == 0 or moment.rounds == rounds:
+                    yield measure(moment, parts.task, parts.mishaps, self.seed)
+        finally:
+            if lost:
+                warnings.warn(
+                    f"in {lost} of {done} rounds all peers, or some, made no step: "
+                    f"{self.aggregator} failed, or had too few updates",
+                    stacklevel=2,
+                )
 
     def check(self, rounds: int = 20, peers: int | None = None) -> Comparison:
         """Play the world in both engines, and compare all parameters after each round.
@@ -210,6 +241,7 @@ class World:
         """
         if rounds < 1:
             raise ConfigError(f"{rounds} rounds", "a comparison takes at least 1")
+        self.check_mixing()
         world = self if peers is None else replace(self, peers=min(self.peers, peers, CHECKED_MAX))
         parts = world.build()
         return compare(engine_of("exact", parts), engine_of("fast", parts), parts, rounds)

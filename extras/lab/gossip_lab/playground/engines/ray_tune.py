@@ -6,6 +6,7 @@ Each report of a trial has all rows so far, so that a trial that ASHA stops has 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from gossip_lab.cells import ERROR, ProgressLines, Row as StoredRow
 from gossip_lab.playground.grids import CellResult, WorldCell, play_cell, store_of
 from gossip_lab.playground.played import Row
 
-from .choice import SweepSettings
+from .choice import RISING, SweepSettings
 
 REDUCTION = 3
 """One of so many cells that reach a rung goes on."""
@@ -88,7 +89,8 @@ def _play(config: dict[str, Any], cells: Sequence[WorldCell]) -> None:
 
     row = play_cell(cell, report)
     if row.get(ERROR):
-        tune.report({"round": cell.rounds, "row": json.dumps(row)})
+        failed = dict.fromkeys(RISING, -math.inf)  # ASHA takes no report without its metric
+        tune.report({**failed, "round": cell.rounds, "row": json.dumps(row)})
 
 
 def _keeper(keep: Callable[[int, StoredRow], None]) -> Any:
