@@ -85,8 +85,11 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
 
 def check_clip_norm(clip_norm: object, config: RunConfig) -> None:
     """Raise ConfigError if aggregates cannot be clipped to that norm."""
-    is_number = isinstance(clip_norm, int | float) and not isinstance(clip_norm, bool)
-    if not is_number or not 0 < clip_norm < math.inf:
+    if (
+        isinstance(clip_norm, bool)
+        or not isinstance(clip_norm, int | float)
+        or not 0 < clip_norm < math.inf
+    ):
         raise ConfigError(
             f"prepare was given clip_norm={clip_norm!r}",
             "give it a positive number, as torch.nn.utils.clip_grad_norm_",

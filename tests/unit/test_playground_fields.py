@@ -190,7 +190,12 @@ if __name__ == "__main__":
 
 def test_all_code_that_plays_a_world_counts_for_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     files: list[Path] = []
-    monkeypatch.setattr(rule_sources, "content", lambda file: str(files.append(file)))
+
+    def content(file: Path) -> str:
+        files.append(file)
+        return ""
+
+    monkeypatch.setattr(rule_sources, "content", content)
     grids._code.__wrapped__()
     parts = (Reducer, many_peers.AcquaintedPeer, Swarm, FastEngine, Peer)
     assert {Path(inspect.getfile(each)).resolve() for each in parts} <= {
