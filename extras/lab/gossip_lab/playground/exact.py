@@ -40,8 +40,8 @@ EVENTS_MAX = 50_000_000
 class ExactEngine:
     """Plays a world with the real cores on the simulator's virtual clock.
 
-    Raises: ConfigError: There are too many peers, the rule needs a trainer's loss, or an attack,
-        swaps of samples or a shared uplink are not played.
+    Raises: ConfigError: There are too many peers, or an attack, swaps of samples or a shared
+        uplink are not played.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -49,11 +49,6 @@ class ExactEngine:
             raise ConfigError(
                 f"the exact engine plays up to {EXACT_MAX} peers, and this world has {parts.peers}",
                 "engine = fast, or fewer peers",
-            )
-        if parts.rule.needs_trainer:
-            raise ConfigError(
-                f"{parts.rule.name} asks the trainer for its loss, and the playground has none",
-                "gossip demo runs it",
             )
         if parts.moves is not None or parts.links.uplink_bytes_per_s is not None:
             raise ConfigError(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gossip.errors import ConfigError
-
 from .fast_gossip import GossipWorld
 from .fast_rolling import RollingWorld
 from .moments import Moment
@@ -17,17 +15,9 @@ from .parts import Parts
 
 
 class FastEngine:
-    """Plays a world round by round with the product's own topology, rule and trust table.
-
-    Raises: ConfigError: The rule needs a trainer's loss.
-    """
+    """Plays a world round by round with the product's own topology, rule and trust table."""
 
     def __init__(self, parts: Parts) -> None:
-        if parts.rule.needs_trainer:
-            raise ConfigError(
-                f"{parts.rule.name} asks the trainer for its loss, and the playground has none",
-                "gossip demo runs it",
-            )
         self._world = RollingWorld(parts) if parts.topology.rolling else GossipWorld(parts)
 
     def moments(self) -> Iterator[Moment]:
