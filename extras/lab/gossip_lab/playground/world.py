@@ -147,11 +147,6 @@ class World:
                 "f is at least 0, and mixing above 0, at most 1",
             )
         rule = registry.load(self.aggregator)
-        if rule.needs_trainer:
-            raise ConfigError(
-                f"{rule.name} asks the trainer for its loss, and the playground has none",
-                "gossip demo runs it",
-            )
         if rule.at_least(self.f) > self.peers:
             raise ConfigError(
                 f"{self.aggregator} needs {rule.at_least(self.f)} updates for f = {self.f}, and "
@@ -292,6 +287,11 @@ class World:
 
 def engine_of(name: EngineName, parts: Parts) -> Engine:
     """Return an engine by name. Raises: ConfigError: It does not play a part of the world."""
+    if parts.rule.needs_trainer:
+        raise ConfigError(
+            f"{parts.rule.name} asks the trainer for its loss, and the playground has none",
+            "gossip demo runs it",
+        )
     if name == "exact":
         from .exact import ExactEngine
 
