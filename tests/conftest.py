@@ -173,6 +173,14 @@ def pytest_sessionfinish() -> None:
 
 
 @pytest.fixture(autouse=True)
+def transports_are_closed() -> Iterator[None]:
+    """Close the transports that a test has opened with ``zeromq_rig``."""
+    yield
+    if (rig := sys.modules.get("zeromq_rig")) is not None:
+        rig.close_all()
+
+
+@pytest.fixture(autouse=True)
 def no_process_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fail a test that leaves a process running, and end that process.
 
