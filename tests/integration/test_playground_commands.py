@@ -226,6 +226,18 @@ def test_rounds_without_a_step_are_counted_on_stderr(topology: str, here: Path) 
     assert "warning" not in invoke(*words).stderr
 
 
+def test_a_sweep_names_a_cell_with_rounds_without_a_step_and_counts_them(here: Path) -> None:
+    (here / "mine.py").write_text(MINE)
+    (here / "grid.toml").write_text(
+        "rounds = 2\n[world]\npeers = 3\n"
+        '[grid]\naggregator = ["mean", "mine.py:broken"]\nseed = [0, 1]\n'
+    )
+    words = ("sweep", "grid.toml", "--into", "out")
+    for more in ((), ("--show",)):
+        done = invoke(*words, *more)
+        assert "warning of 2 cells, such as mine.py:broken 0: in 2 of 2 rounds" in done.stderr
+
+
 def test_rows_as_parquet_need_a_package_and_say_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "find_spec", lambda name: None)
     done = CliRunner().invoke(app, [*PLAY, "--parquet", "rows.parquet"])

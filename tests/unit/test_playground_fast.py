@@ -24,6 +24,7 @@ from gossip_lab.playground.fast_rolling import RollingWorld
 from gossip_lab.playground.graces import Graces
 from gossip_lab.playground.parts import Parts
 from gossip_lab.playground.schedule import Schedule
+from gossip_lab.playground.world import EngineName, engine_of
 
 SMALL = World(peers=6, model="linear", batch=4, compute="constant:0.05")
 FLIPPED = "sign_flip:5*10"
@@ -296,9 +297,10 @@ def test_updates_that_are_not_finite_are_not_used(topology: str) -> None:
     assert not any(moment.lost for moment in moments)
 
 
-def test_a_rule_that_asks_for_the_loss_is_an_error() -> None:
+@pytest.mark.parametrize("engine", ["fast", "exact"])
+def test_a_rule_that_asks_for_the_loss_is_an_error(engine: EngineName) -> None:
     with pytest.raises(ConfigError, match="asks the trainer for its loss"):
-        play(1, aggregator="zeno", f=1)
+        engine_of(engine, build(aggregator="zeno", f=1))
 
 
 # --- as the core does it --------------------------------------------------------------------------

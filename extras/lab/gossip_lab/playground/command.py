@@ -323,11 +323,15 @@ def _print_sweep(sweep: Sweep, as_json: bool) -> None:
     head, rows = sweep.table_cells()
     if as_json:
         cells: Sequence[Mapping[str, str]] = [dict(zip(head, row, strict=True)) for row in rows]
-        data = {"missing": sweep.missing, "errors": sweep.errors, "means": cells}
-        print(json.dumps({"schema": "gossip.sweep/1", **data}))
+        data = {"missing": sweep.missing, "errors": sweep.errors, "warnings": sweep.warnings}
+        print(json.dumps({"schema": "gossip.sweep/1", **data, "means": cells}))
     else:
         print_lines(sweep.table())
     if sweep.missing:
         print_note(f"{sweep.missing} of {counted(len(sweep.grid.cells), 'cell')} were not played")
+    if sweep.warnings:
+        print_note(
+            f"warning of {counted(len(sweep.warnings), 'cell')}, such as {sweep.warnings[0]}"
+        )
     for error in sweep.errors:
         print_note(f"error: {error}")

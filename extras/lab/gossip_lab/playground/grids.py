@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,11 +46,13 @@ class CellResult:
         run: Its rows; those before the stop or the error, if there was one.
         stopped: Whether early stopping ended it.
         error: Its error, or empty.
+        warning: The warning of ``World.evaluations``, or empty.
     """
 
     run: PlayedRun
     stopped: bool = False
     error: str = ""
+    warning: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,15 +139,18 @@ def play_cell(cell: WorldCell, report: Report | None = None) -> StoredRow:
     torch.set_num_threads(1)
     rows: list[Row] = []
     stopped, error = False, ""
-    try:
-        for found in cell.world.evaluations(cell.rounds, cell.every):
-            rows += found
-            if report is not None and report(found) and found[0].round < cell.rounds:
-                stopped = True
-                break
-    except Exception as wrong:  # noqa: BLE001 - of any rule of the user
-        error = f"{type(wrong).__name__}: {wrong}"
-    stored = {"rows": [list(row) for row in rows], "stopped": stopped}
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", UserWarning)
+        try:
+            for found in cell.world.evaluations(cell.rounds, cell.every):
+                rows += found
+                if report is not None and report(found) and found[0].round < cell.rounds:
+                    stopped = True
+                    break
+        except Exception as wrong:  # noqa: BLE001 - of any rule of the user
+            error = f"{type(wrong).__name__}: {wrong}"
+    warning = " ".join(str(each.message) for each in warned)
+    stored = {"rows": [list(row) for row in rows], "stopped": stopped, "warning": warning}
     return {**stored, ERROR: error} if error else stored
 
 
@@ -169,7 +175,7 @@ def store_of(folder: Path, takes_stopped: bool = False) -> CellStore[WorldCell, 
     def result_of(cell: WorldCell, row: StoredRow) -> CellResult | None:
         try:
             run = PlayedRun(tuple(Row(*each) for each in row["rows"]))
-            found = CellResult(run, row["stopped"], row.get(ERROR, ""))
+            found = CellResult(run, row["stopped"], row.get(ERROR, ""), row["warning"])
         except (KeyError, TypeError):
             return None
         return None if found.stopped and not takes_stopped else found

@@ -141,7 +141,8 @@ def _band(values: _Floats) -> tuple[_Floats, _Floats, _Floats]:
     value."""
     known = np.isfinite(values).all(axis=0)
     ends = np.full((values.shape[1], 2), np.nan)
-    ends[known] = [estimates.Estimate(tuple(each)).interval for each in values.T[known].tolist()]
+    for at in np.flatnonzero(known):  # none, if a setting was evaluated once
+        ends[at] = estimates.Estimate(tuple(values[:, at].tolist())).interval
     return values.mean(axis=0), ends[:, 0], ends[:, 1]
 
 

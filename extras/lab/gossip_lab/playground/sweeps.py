@@ -70,10 +70,18 @@ class Sweep:
     @property
     def errors(self) -> list[str]:
         """Errors of cells, each with the settings of its cell."""
+        return self._named({cell: result.error for cell, result in self.results.items()})
+
+    @property
+    def warnings(self) -> list[str]:
+        """Warnings of cells, each with the settings of its cell."""
+        return self._named({cell: result.warning for cell, result in self.results.items()})
+
+    def _named(self, texts: Mapping[WorldCell, str]) -> list[str]:
         return [
-            f"{' '.join(map(plain, self.grid.values_of(cell))) or 'the only cell'}: {result.error}"
-            for cell, result in self.results.items()
-            if result.error
+            f"{' '.join(map(plain, self.grid.values_of(cell))) or 'the only cell'}: {text}"
+            for cell, text in texts.items()
+            if text
         ]
 
     def means(self, metric: str) -> dict[tuple[Any, ...], dict[int, estimates.Estimate]]:
