@@ -17,9 +17,9 @@ import pytest
 from gossip.core import Peer
 from gossip.errors import ConfigError, UnknownName
 from gossip.node import Reducer
-from gossip_lab.bench import rule_sources
+from gossip_lab import rule_sources
 from gossip_lab.pages import markdown_table, replace_between, split_at
-from gossip_lab.playground import World, grids
+from gossip_lab.playground import World
 from gossip_lab.playground.engines import ray_tune
 from gossip_lab.playground.fast import FastEngine
 from gossip_lab.playground.fields import fields_of, read_fields
@@ -184,23 +184,10 @@ def test_an_unknown_field_of_a_grid_is_named() -> None:
         Grid.make(World(), 1, 1, {"toplogy": ["ring"]})
 
 
-if __name__ == "__main__":
-    replace_between(PAGE, MARK, table())
-
-
-def test_all_code_that_plays_a_world_counts_for_its_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    files: list[Path] = []
-
-    def content(file: Path) -> str:
-        files.append(file)
-        return ""
-
-    monkeypatch.setattr(rule_sources, "content", content)
-    grids._code.__wrapped__()
+def test_all_code_that_plays_a_world_counts_for_its_cell() -> None:
+    files = {file.resolve() for file in rule_sources.training_files()}
     parts = (Reducer, many_peers.AcquaintedPeer, Swarm, FastEngine, Peer)
-    assert {Path(inspect.getfile(each)).resolve() for each in parts} <= {
-        file.resolve() for file in files
-    }
+    assert {Path(inspect.getfile(each)).resolve() for each in parts} <= files
 
 
 def test_rounds_without_a_step_come_with_a_warning(tmp_path: Path) -> None:
@@ -219,3 +206,7 @@ def test_a_failed_trial_of_ray_has_the_metric_that_asha_compares(
     ray_tune._play({"cell": 0}, [WorldCell(World(faults=("crash:0-15@1",)), 3, 1)])
     assert reports[-1]["mean"] == -math.inf
     assert "error" in json.loads(reports[-1]["row"])
+
+
+if __name__ == "__main__":
+    replace_between(PAGE, MARK, table())
