@@ -697,7 +697,9 @@ class Supervisor:
 
     def record(self, event: Event, t: float | None = None) -> None:
         """Write an event of the launcher. ``t``: its time; None: now."""
-        row = event.to_row(time.monotonic() if t is None else t, time.time())
+        now = time.monotonic()
+        t = now if t is None else t
+        row = event.to_row(t, time.time() - (now - t))
         self._events.write(row)
         self._apply(read_event(row))
 

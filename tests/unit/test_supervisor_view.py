@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import itertools
+import time
 from string import Formatter
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from event_rows import event
 
 from gossip.faults import plan as faults
+from gossip.launch.local.supervisor import Supervisor
 from gossip.launch.report.happenings import SuspicionRecord
 from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.sentences import SENTENCES
@@ -54,6 +57,19 @@ def test_who_hears_of_a_death_before_noticing_it_skips_then() -> None:
     skip_ms = view.failures.blows[0].skip_ms
     assert skip_ms is not None
     assert abs(skip_ms - 200) < 0.01
+
+
+def test_who_noticed_a_death_before_the_launcher_saw_it_has_noticed_it() -> None:
+    view = RunModel(3)
+    told(
+        view,
+        event("skip", 2, 9.0, subject=1),
+        event("skip", 0, 10.001, subject=1),
+        event("dead", 0, 10.002, subject=1, by=1),
+        event("exited", 1, 10.0, code=None, signal=9, how="killed by SIGKILL"),
+    )
+    (blow,) = view.failures.blows
+    assert (list(blow.skips), list(blow.deaths)) == ([0], [0])
 
 
 def test_a_skip_before_the_blow_does_not_count() -> None:
@@ -585,3 +601,12 @@ def test_a_sentence_has_fields_of_its_event_alone() -> None:
 )
 def test_an_event_has_its_sentence(name: str, fields: dict[str, Any], line: str) -> None:
     assert RunModel(3).apply(event(name, 1, **fields)) == [line]
+
+
+def test_both_times_of_an_event_of_the_launcher_are_those_of_the_event() -> None:
+    rows: list[dict[str, Any]] = []
+    file = SimpleNamespace(write=rows.append)
+    launcher: Any = SimpleNamespace(_events=file, _apply=lambda event: None)
+    exited = event("exited", 1, 0.0, code=None, signal=9, how="killed by SIGKILL")
+    Supervisor.record(launcher, exited, time.monotonic() - 1000.0)
+    assert rows[0]["wall"] == pytest.approx(time.time() - 1000.0, abs=100.0)
