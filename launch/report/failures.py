@@ -3,8 +3,10 @@ peers, lost stages and replicas that differ. Each has its detection and its end.
 
 from __future__ import annotations
 
+from collections import deque
+
 from gossip.faults import LINK_KINDS
-from gossip.observe import events
+from gossip.observe import PEERS_MAX, events
 from gossip.run import in_words, text_of
 
 from . import divergence
@@ -53,6 +55,8 @@ class Failures:
         self.restarts: dict[int, float] = {}
         self.hangs: dict[int, float] = {}
         self._silent: dict[int, Silence] = {}  # silences that are not over
+        # with the peers that reported them: some arrive before the launcher sees the death
+        self._notices: deque[tuple[events.Dead | events.Skip, int]] = deque(maxlen=PEERS_MAX)
 
     def blow(self, peer: int) -> Blow | None:
         """Return the last blow that hit the peer."""
@@ -128,6 +132,9 @@ class Failures:
             return []
         kind = "raised" if event.signal is None else "killed"
         blow = Blow(row.peer, row.incarnation, kind, row.round, event.t, False)
+        for notice, by in self._notices:
+            if notice.subject == row.peer:
+                blow.noticed(notice, by)
         self.blows.append(blow)
         if kind == "killed":
             return [f"x peer {row.peer} {row.exit} {at_round(row.round)}: not in the fault plan"]
@@ -147,8 +154,9 @@ class Failures:
     def _on_noticed(
         self, event: events.Dead | events.Skip, row: PeerRow, subject: PeerRow
     ) -> list[str]:
+        self._record_silence(event, subject)
         subject.skipped_by.add(row.peer)
-        self._record_silence(event)
+        self._notices.append((event, row.peer))
         blow = self.blow(subject.peer)
         for each in self.outages:
             if each.affects(event.t) and (blow is None or not each.at <= blow.at <= event.t):
@@ -174,11 +182,12 @@ class Failures:
             return []
         return self._state.speaker.once(event, subject.peer, f"{line}: {event.reason}")
 
-    def _record_silence(self, event: events.Dead | events.Skip) -> None:
+    def _record_silence(self, event: events.Dead | events.Skip, subject: PeerRow) -> None:
         if not self._state.details:
             return
         silence = self._silent.get(event.subject)
-        if silence is None:
+        # A peer that has ended does not report that the other is back.
+        if silence is None or (silence.dead is None and not subject.skipped_by):
             silence = self._silent[event.subject] = Silence(event.subject, event)
             self.silences.append(silence)
         if isinstance(event, events.Dead) and silence.dead is None:
@@ -190,7 +199,8 @@ class Failures:
         """Return the lines about a peer that declares another dead. ``blow``: the fault that
         explains it."""
         accuser = row.peer if event.by is None else event.by
-        declared = f"x peer {subject.peer} declared dead by peer {accuser}"
+        by = "itself" if accuser == subject.peer else f"peer {accuser}"
+        declared = f"x peer {subject.peer} declared dead by {by}"
         if blow is not None and not blow.told_dead:
             blow.told_dead = True
             skip = (

@@ -303,6 +303,18 @@ def test_who_fell_silent_did_so_when_it_was_first_skipped_and_says_that_it_stood
     assert found.back == "alive again after 2.0 s"
 
 
+def test_a_silence_that_only_an_ended_peer_reported_is_none_of_a_later_one(tmp_path: Path) -> None:
+    run = made(
+        tmp_path,
+        [
+            event_row("skip", 0, 1.0, subject=2, by=0, round=10),
+            event_row("exited", 0, 2.0, code=None, signal=9, how="killed by SIGKILL"),
+            event_row("dead", 1, 60.0, subject=2, by=1, round=590),
+        ],
+    )
+    assert one(run, "fell silent").noticed == "dead for peer 1: no answer"
+
+
 @pytest.mark.parametrize("load", [3.0, 15.0])
 def test_an_overloaded_machine_explains_who_fell_silent(tmp_path: Path, load: float) -> None:
     """From more than two waiting processes for each core on."""
