@@ -246,6 +246,8 @@ FORKS_KEPT = 16
 """Rounds after which other peers were seen to have another history."""
 AUDIT_VOTES_KEPT = 16
 """Votes by one member of a stage; the oldest are dropped."""
+AUDIT_ROWS_MAX = 2**8 * AUDIT_VOTES_KEPT
+"""Rows of votes, or of convicted peers, from another peer: those of 256 members of a stage."""
 PEERS_MAX = 2**16
 """Rows of a table from another peer."""
 TIME_US_MAX = 2**40

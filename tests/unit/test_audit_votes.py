@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import itertools
 import json
+from contextlib import nullcontext
 from random import Random
+from typing import Any
 
 import pytest
 
 from gossip.core import HISTORY_ROUNDS, AuditVote, Commit
 from gossip.core.ledger import AuditTable, TrustTable
-from gossip.core.settings import AUDIT_VOTES_KEPT, TrustSettings
+from gossip.core.settings import AUDIT_ROWS_MAX, AUDIT_VOTES_KEPT, TrustSettings
 
 BEFORE, MEMBERS, BEHIND = (0, 1, 2), (3, 4, 5), (6, 7, 8)
 LIAR, ONE, OTHER = 4, 3, 5
@@ -116,6 +118,20 @@ def test_what_is_packed_goes_on_elsewhere() -> None:
     for table in (mine, theirs):
         assert told(table, 6, OTHER, dispute(4, 1, None)) == []
     assert theirs.pack() == mine.pack()
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize(
+    "pack",
+    [
+        lambda rows: ([(at // 16, LIAR, at, 0, None, None) for at in range(rows)], ()),
+        lambda rows: ((), [(at, 7) for at in range(rows)]),
+    ],
+)
+def test_no_peer_fills_the_table_of_another_with_votes_or_convictions(pack: Any, more: int) -> None:
+    refused = pytest.raises(ValueError, match="not a table of votes") if more else nullcontext()
+    with refused:
+        AuditTable(needed=2).unpack(pack(AUDIT_ROWS_MAX + more))
 
 
 def test_who_is_found_is_locked_up_at_once_also_where_f_is_0_and_is_tried_again_later() -> None:

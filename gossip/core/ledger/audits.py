@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from gossip.core.messages import AuditVote, Commit, PeerId
-from gossip.core.settings import AUDIT_VOTES_KEPT, HISTORY_ROUNDS
+from gossip.core.settings import AUDIT_ROWS_MAX, AUDIT_VOTES_KEPT, HISTORY_ROUNDS
 
 from .unpacking import are_counts, are_rows, is_row
 
@@ -115,7 +115,8 @@ class AuditTable:
         if the data is something else."""
         if not is_row(packed, 2):
             raise ValueError("audits: not two tables")
-        if not are_rows(packed[0], 6) or not are_rows(packed[1], 2):
+        most = AUDIT_ROWS_MAX
+        if not are_rows(packed[0], 6, most=most) or not are_rows(packed[1], 2, most=most):
             raise ValueError("audits: not a table of votes and one of convicted peers")
         votes: dict[PeerId, dict[Answer, Sides]] = {}
         for by, peer, round_id, micro_batch, *sides in packed[0]:
