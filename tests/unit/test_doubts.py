@@ -47,7 +47,7 @@ class ResultBench:
         self.passed = False
         quorum = SimpleNamespace(
             local=1,
-            present=PresentRound(7, Roster(tuple(range(n))), shards=[self.shard]),
+            present=PresentRound(7, Roster(tuple(range(n))), entered=[self.shard]),
             expected=lambda: [peer for peer in range(n) if peer not in self.skipped],
             required=lambda: n // 2 + 1,
             departures=self.departures,
@@ -343,7 +343,7 @@ def test_in_the_first_rounds_a_faint_result_may_be_as_long_as_a_faint_shard_is_a
 def test_lengths_of_all_shards_are_known_however_many_there_are() -> None:
     """As it was: with more than 16 shards each was forgotten before its next round."""
     desk = ResultBench(f=1)
-    desk.result_validator.quorum.present.shards = [desk.shard] * 17
+    desk.result_validator.quorum.present.entered = [desk.shard] * 17
     for server in (3, 4):
         for shard in range(17):
             commit = replace(desk.commit(), round_id=server, shard=shard, server=server)

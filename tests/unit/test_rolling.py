@@ -867,6 +867,34 @@ def test_a_larger_part_that_waits_changes_over_to_the_branch_that_goes_on() -> N
     assert lost_track(waiting).donor == 4
 
 
+def test_one_that_has_left_its_round_asks_for_what_it_lacks_as_its_attempts_allow() -> None:
+    """It may return to that round, and would not take a commit of an earlier attempt."""
+    table = RollingTable(4, shards=3)
+    table.lose = lambda sender, to, message: (
+        to == 3 and isinstance(message, Commit) and message.shard != 0
+    )
+    table.play()
+    one = table.peers[3]
+    assert [shard.commit is not None for shard in one.shards] == [True, False, False]
+    one.shards[2].attempt = 2
+    table.run(3, one.stop(table.now))
+    (asked,) = one.on_timer(CatchUpOverdue(0, 0), table.now + 1.0)
+    assert asked == Send(0, CommitRequest(LINEAGE, 0, 2, (1, 2)))
+
+
+def test_one_that_has_left_its_round_still_notices_two_results_of_it() -> None:
+    table = RollingTable(4, f=1)
+    server, victim, other = table.order()[:3]
+    one = table.peers[victim]
+    table.run(victim, one.stop(table.now))
+    for sender, value in ((server, 1.0), (other, 2.0)):
+        content = vector(value, True)
+        table.receive(victim, sender, commit_for(table, victim, digest=content.digest), content)
+    witness = one.participant.result_validator.witness
+    (stated,) = witness.statements(one.replicated.equivocations, 0)
+    assert (stated.peer, stated.round_id) == (server, 0)
+
+
 def test_one_that_is_out_of_the_rounds_says_at_once_that_it_does_not_serve() -> None:
     """Simulation seed 55: a server that took over a state kept the updates that it was sent, and
     dropped them with its own."""

@@ -158,7 +158,7 @@ class LagDetector:
         moved_at = max(self._asked_at, self.present.began_at)
         if here < self._answer_ends and now - moved_at < RESEND_S:
             return True
-        lacking = self.present.lacking()
+        lacking = [shard for shard in self.present.entered if shard.commit is None]
         limit = now + self.deadline.cap_s
         if lacking and all(
             shard.commit_transfer is not None
@@ -223,9 +223,11 @@ class LagDetector:
         self._open = (peer, self.lineage.next_round)
         self._answer_ends = max(self._ahead.get(peer, -1), self.lineage.next_round + 1)
         self._asked_at = now
-        attempt = max([shard.attempt for shard in self.present.shards], default=0)
-        lacking = tuple([shard.index for shard in self.present.shards if shard.commit is None])
-        lacking = lacking if len(lacking) < len(self.present.shards) else ()
+        # A peer that has left its round may return to it, and is bound by its attempts then.
+        shards = self.present.entered
+        attempt = max([shard.attempt for shard in shards], default=0)
+        lacking = tuple([shard.index for shard in shards if shard.commit is None])
+        lacking = lacking if len(lacking) < len(shards) else ()
         return Send(
             peer, CommitRequest(self.settings.lineage, self.lineage.next_round, attempt, lacking)
         )

@@ -477,7 +477,8 @@ class RollingRounds:
             TRANSFER_FACTOR * self.deadline.cap_s,
             2 * max(serving.values(), default=0),
         )
-        present.shards = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
+        present.entered = [ShardRound(index, order) for index, order in enumerate(plan.servers)]
+        present.shards = present.entered
         present.own, present.began_at = None, now
         self.server.begin(round_id, roster, self.replicated.begin(), chain, self.log, n_shards)
         present.main_peer = min(able.peers)

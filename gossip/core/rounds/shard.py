@@ -79,6 +79,8 @@ class PresentRound:
     began_at: float = 0.0
     main_peer: PeerId = -1  # the lowest peer that may serve
     shards: list[ShardRound] = field(default_factory=list)
+    # shards of the round that the peer has entered last, also after it has left the rounds
+    entered: list[ShardRound] = field(default_factory=list)
     own: Contributed | None = None  # the local update
 
     def place(self, shard: ShardRound) -> tuple[bytes, int, int, int, bytes]:
@@ -91,6 +93,7 @@ class PresentRound:
         if self.mode == "off":
             assert not self.shards, "a peer out of the rounds has no shards"
         else:
+            assert self.shards is self.entered, "it has entered the present round"
             assert self.own is None or self.own.round_id == self.round_id, "an update of its round"
         for shard in self.shards:
             shard.validate_state(self.roster)

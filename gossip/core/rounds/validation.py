@@ -119,9 +119,9 @@ class ResultValidator:
         if not self.f or not isinstance(commit, Commit):
             return
         present = self.quorum.present
-        if present.shards is not self._present:
-            self._present = present.shards
-            self._orders[present.round_id] = tuple([shard.order for shard in present.shards])
+        if present.entered is not self._present:
+            self._present = present.entered
+            self._orders[present.round_id] = tuple([shard.order for shard in present.entered])
             while len(self._orders) > ORDERS_KEPT:
                 del self._orders[min(self._orders)]
         # A commit outside its server's turns is no evidence. So a Byzantine peer can invent few.
@@ -231,7 +231,7 @@ class ResultValidator:
     def learn(self, commit: Commit, similarity: ResultSimilarity) -> None:
         """Record the length of an accepted result."""
         lengths = self._lengths.setdefault((commit.shard, commit.kind), OrderedDict())
-        shards = len(self.quorum.present.shards)
+        shards = len(self.quorum.present.entered)
         if len(self._lengths) > LENGTH_KINDS * max(1, shards):
             del self._lengths[next(iter(self._lengths))]
         lengths[commit.round_id] = (commit.server, similarity.length, _samples(commit))
