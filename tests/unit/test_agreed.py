@@ -27,6 +27,15 @@ def agreed(samples: int = 60) -> ReplicatedState:
     return made
 
 
+def a_round_later() -> ReplicatedState:
+    """With another data cursor and another trust table."""
+    made = agreed()
+    made.cursor.commit((0, 1, 2), dict.fromkeys((0, 1, 2), 99))
+    made.trust.observe_commit(0, (), ())
+    made.begin()
+    return made
+
+
 def packed(of: ReplicatedState) -> tuple[Any, ...]:
     """As it comes over the wire."""
     snapshot = of.snapshot(of.lineage.next_round)
@@ -45,11 +54,7 @@ def held(of: ReplicatedState) -> str:
 def test_of_a_snapshot_that_is_wrong_in_one_place_nothing_is_taken_over(
     place: int, wrong: Any
 ) -> None:
-    mine, theirs = agreed(), agreed()
-    theirs.cursor.commit(
-        (0, 1, 2), dict.fromkeys((0, 1, 2), 99)
-    )  # so that each of the others would be another one
-    theirs.begin()
+    mine, theirs = agreed(), a_round_later()
     snapshot = list(packed(theirs))
     before = held(mine)
     snapshot[place] = wrong
@@ -77,9 +82,7 @@ def test_of_a_run_with_other_data_nothing_is_taken_over() -> None:
 
 
 def test_a_sound_snapshot_is_looked_at_without_a_change_and_then_taken_over() -> None:
-    mine, theirs = agreed(), agreed()
-    theirs.cursor.commit((0, 1, 2), dict.fromkeys((0, 1, 2), 99))
-    theirs.begin()
+    mine, theirs = agreed(), a_round_later()
     before = held(mine)
     mine.check(packed(theirs))
     assert held(mine) == before

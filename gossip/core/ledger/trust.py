@@ -470,9 +470,9 @@ class TrustTable:
         if the data is something else."""
         if not is_row(packed, 4):
             raise ValueError("trust: expected rows and three counts")
-        standings = unpack_standings(packed[0])
-        self.spread.unpack(packed[1:])
-        self._standings = standings
+        standings, spread = unpack_standings(packed[0]), SpreadMonitor(self.f)
+        spread.unpack(packed[1:])
+        self._standings, self.spread = standings, spread
         self._locked_ever = any(standing.phase != "normal" for standing in self._standings.values())
 
 
