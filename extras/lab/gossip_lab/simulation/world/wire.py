@@ -367,11 +367,6 @@ def flipped_bit(data: bytes, place: float) -> bytes:
     return bytes(changed)
 
 
-def _flipped(parcel: Envelope | bytes, place: float) -> bytes:
-    assert type(parcel) is bytes
-    return flipped_bit(parcel, place)
-
-
 def _expects(host: SimProcess[Any], envelope: Envelope, nbytes: int) -> bool:
     message = envelope.message
     if type(message) not in _BULK:
