@@ -288,12 +288,12 @@ STASH_ROUNDS = 8
 """Rounds ahead of which messages are stored. In gossip rounds a peer that is farther behind skips
 rounds: it has none of their messages."""
 LOCKED_ROUNDS = 16
-"""Past rounds with stored votes of this peer."""
+"""Rounds with stored attempts of this peer, to which it is bound if it returns."""
 REFUSALS_KEPT = 64
 """Rejected results that are remembered."""
 ORDERS_KEPT = 8
-"""Rounds of stored requests of a server: a result arrives soon after it was made, or was never
-accepted."""
+"""Rounds with the stored order of their servers: a result arrives soon after it was made, or was
+never accepted."""
 FORWARDED_MAX = 64
 """Different commits of one round; only a few can be honest."""
 SERVED_KEPT = 64

@@ -1,5 +1,5 @@
 """Participation of a peer in the attempts of the present round: send updates, serve when its turn
-comes, and move on from a failed server. The commits of the shards are handled in ``rolling.py``."""
+comes, and move on from a failed server. ``commits.py`` handles the commits of the shards."""
 
 from __future__ import annotations
 
