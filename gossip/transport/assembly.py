@@ -144,6 +144,7 @@ class IncomingPayload:
         "_raw",
         "chunk_bytes",
         "deadline",
+        "dropped",
         "envelope",
         "filled",
         "index",
@@ -163,6 +164,7 @@ class IncomingPayload:
         self.envelope, self.nbytes = envelope, nbytes
         self.chunk_bytes = chunk_of(nbytes, chunk_bytes)
         self.index = self.filled = 0
+        self.dropped = False
         self.patience_s = STALLED_S
         self.deadline = now + self.patience_s
         self.tell_at = now + TOLD_EVERY_S  # what is here sooner needs no word
@@ -178,6 +180,10 @@ class IncomingPayload:
         assert len(memory) == self.nbytes
         assert not self.filled
         self._raw = memory
+
+    def drop(self) -> None:
+        """Release the memory, though its connection still refers to the payload."""
+        self.dropped, self._raw = True, np.empty(0, np.uint8)
 
     def stay_in(self, source: NDArray[np.uint8]) -> None:
         """It is not copied: its facts are those that ``source``, ``(nbytes,)``, has when they are
@@ -311,7 +317,8 @@ class Assembly:
             self._forget(connection, "gap")
 
     def _forget(self, connection: Hashable, reason: str) -> None:
-        del self._open[connection]
+        _, incoming = self._open.pop(connection)
+        incoming.drop()
         self._traffic.drop(reason)
 
 

@@ -59,8 +59,9 @@ class Traffic:
     ``spoken_to`` (a frame on an outbound connection), ``unexpected`` (a payload that may not come),
     ``wrong_size``, ``too_large``, ``gap`` (a chunk that does not follow, or a payload that was
     never finished), ``unknown_transfer`` (a chunk of no payload), ``crowded`` (too many unfinished
-    payloads of one sender), ``undecodable`` (no encoder of this run writes that), ``bad_record``
-    (of a payload, not as it was sealed, or not as it may be: it ended the connection). By keys, on
+    payloads of one sender, or too many connections without keys), ``undecodable`` (no encoder of
+    this run writes that), ``bad_record`` (of a payload, not as it was sealed, or not as it may be:
+    it ended the connection). By keys, on
     the way out: ``keyless`` (no key of that peer is known yet); on the way in, connections:
     ``unknown_key``, ``no_key``, ``stale_key`` (it takes another key for ours), ``bad_handshake``
     (anything else that is none, also without keys), and messages: ``wrong_name`` (of another peer

@@ -8,7 +8,7 @@ use ZeroMQ: a peer could abort a process that reads payloads over it, or fill it
 (docs/design_notes.md N26).
 
 Without keys, any host that reaches the control lane can offer a session. Records then detect
-damage, and keep nothing secret.
+damage, and keep nothing secret, and at most ``KEYLESS_MAX`` connections are open at a time.
 
 A connection carries payloads one way. A chunk is sent as two records: its header, and its data. The
 sender writes a sealed record to the socket at once, so its payload is never in flight. The receiver
@@ -17,6 +17,7 @@ opens a record directly into its place in the payload, in a single pass.
 
 from __future__ import annotations
 
+import resource
 import select
 import socket
 import time
@@ -55,6 +56,9 @@ UNPROVEN_MAX = 128
 OF_A_PEER_MAX = 2
 """Number of connections of a peer with a key: one in use, and one left by a former incarnation or a
 cut."""
+KEYLESS_MAX = 1024
+"""Number of connections in a run without keys, where a session shows no peer; but a quarter of the
+open files that this process may have, of which each linked peer takes nine."""
 OFFERS_MAX = 1024
 ACCEPTS = 64  # connections accepted before others get their turn
 BURST_BYTES = 2**20  # bytes before the control lane gets its turn
@@ -262,7 +266,7 @@ class SealedStream:
         """Allocate memory for a record after its head. The head is not authenticated yet, but only
         its kind and size are used, and these must be the expected ones or within bounds."""
         if self._awaits_chunk:
-            wanted = self._incoming
+            wanted = self._wanted()
             right = kind == CHUNK and (
                 0 < length <= CHUNK_BYTES if wanted is None else length == len(wanted.room())
             )
@@ -274,6 +278,11 @@ class SealedStream:
         if self._need > _SMALL_BYTES:
             self._view = view_of(self._rooms.allocate(_CHUNK_ROOM))
             self._view[: RECORD.size] = self._small[: RECORD.size]
+
+    def _wanted(self) -> IncomingPayload | None:
+        """Return the payload of the next chunk; None if it was rejected, or dropped since."""
+        incoming = self._incoming
+        return None if incoming is None or incoming.dropped else incoming
 
     def _read_header(self, record: memoryview, kind: int, length: int, now: float) -> list[Arrival]:
         header = memoryview(bytearray(length))
@@ -288,7 +297,8 @@ class SealedStream:
         return [] if received is None else [received]
 
     def _read_chunk(self, record: memoryview, length: int, now: float) -> list[Arrival]:
-        incoming, self._incoming, self._awaits_chunk = self._incoming, None, False
+        incoming = self._wanted()
+        self._incoming, self._awaits_chunk = None, False
         if incoming is None:
             self._opener.pass_over()
             return []
@@ -315,6 +325,14 @@ class _Connection:
         self.end.close()
 
 
+def _oldest_of_most(connections: list[_Connection]) -> _Connection:
+    """Return the oldest connection of the host with most of them, among equal hosts of the one with
+    the latest."""
+    counts = Counter(one.host for one in connections)
+    most = max((one.host for one in reversed(connections)), key=counts.__getitem__)
+    return next(one for one in connections if one.host == most)
+
+
 class SealedInbox:
     """The way in from all peers: a listener, the sessions that peers have offered, and the
     connections, behind one epoll descriptor."""
@@ -337,6 +355,8 @@ class SealedInbox:
         # connections that have not proved their session, the oldest first
         self._unproven: dict[int, _Connection] = {}
         self._serial = 0
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._keyless_max = KEYLESS_MAX if files < 0 else min(KEYLESS_MAX, files // 4)
 
     def offered(self, owner: PeerId, frame: bytes) -> None:
         """Store the offer of ``owner``, sent on the control lane, for its next connection here. The
@@ -395,13 +415,14 @@ class SealedInbox:
 
     def _make_way(self) -> None:
         """Close a connection if too many have named no offered session. A connection with an
-        offered session does not count: its peer is known."""
+        offered session does not count: its peer is known. Without keys it is not, and each
+        connection counts."""
         strangers = [one for one in self._unproven.values() if one.opener is None]
         if len(strangers) > UNPROVEN_MAX:
-            counts = Counter(one.host for one in strangers)
-            # among equal hosts the one with the latest connection
-            most = max((one.host for one in reversed(strangers)), key=counts.__getitem__)
-            self._turn_away(next(one for one in strangers if one.host == most))
+            self._turn_away(_oldest_of_most(strangers))
+        elif self._keys is None and len(self._connections) > self._keyless_max:
+            self._traffic.drop("crowded")
+            self._close(_oldest_of_most(list(self._connections.values())))
 
     def _open(self, connection: _Connection) -> None:
         """Handle a connection that has named a session."""

@@ -21,6 +21,7 @@ from zeromq_rig import (
     header,
     process,
     raw,
+    sealed as as_record,
     stranger,
     transport,
     update,
@@ -30,9 +31,10 @@ from zeromq_rig import (
 from gossip.core.events import LinkDown, LinkUp
 from gossip.core.messages import Envelope, Ping, StateOffer
 from gossip.transport import sealed
+from gossip.transport.assembly import UNFINISHED_MAX
 from gossip.transport.chunks import CHUNK_BYTES_LEAST, FIRST, FIRST_MARK, NEXT, NEXT_MARK
 from gossip.transport.codec import encode
-from gossip.transport.sessions import SessionOffer
+from gossip.transport.sessions import HEADER, SessionOffer
 
 PIECE = CHUNK_BYTES_LEAST
 
@@ -262,6 +264,37 @@ def test_offers_of_sessions_without_keys_are_bounded(small, monkeypatch):
         watched.until(lambda: total(small) == 1, "what was sent after the offers")
     assert len(small._bulk_in._offers) == 4
     watched.serves(small)
+
+
+@pytest.mark.parametrize(("most", "files"), [(3, -1), (1024, 12)])
+def test_connections_without_keys_are_bounded(monkeypatch, most: int, files: int):
+    """Whether their sessions are proved or only offered. The oldest goes."""
+    monkeypatch.setattr(sealed, "KEYLESS_MAX", most)
+    monkeypatch.setattr(sealed.resource, "getrlimit", lambda kind: (files, files))
+    small = transport()
+    watched = WatchedTransport(small)
+    speakers = []
+    for number in range(5):
+        speakers.append(SealedSpeaker(small))
+        if number % 2:
+            speakers[-1].prove(watched)
+    watched.until(lambda: small.traffic.dropped == {"crowded": 2}, "two to go")
+    assert len(small._bulk_in._connections) == 3
+    watched.until(lambda: all(one.is_cut_off() for one in speakers[:2]), "the end of the first two")
+    watched.serves(small)
+
+
+def test_payloads_begun_on_many_connections_in_one_name_take_the_memory_of_two(victim):
+    watched = WatchedTransport(victim)
+    for number in range(1, 6):
+        speaker = SealedSpeaker(victim)
+        sealer = speaker.prove(watched)
+        first = FIRST.pack(FIRST_MARK, number, 3 * PIECE) + header(update(number))
+        speaker.connection.setblocking(True)
+        speaker.connection.sendall(as_record(sealer, HEADER, first))
+    watched.until(lambda: victim.traffic.dropped == {"crowded": 3}, "five payloads to have begun")
+    buffers = victim._reception._pool._buffers
+    assert len([buffer for buffer in buffers if not buffer.is_free]) == UNFINISHED_MAX
 
 
 def test_who_sends_more_than_is_read_and_hangs_up_does_not_abort_us(small):
