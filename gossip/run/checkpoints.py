@@ -558,7 +558,7 @@ def newest_good(
         except ConfigError as error:
             if not os.path.lexists(path):
                 continue  # an old one, which another process has just removed
-            problems = [str(error)]
+            problems = [f"{error} ({error.hint})" if error.hint else str(error)]
         else:
             if not problems and everybody and not checkpoint.everybody:
                 continue

@@ -10,7 +10,16 @@ from typing import Any, TypeAlias
 
 from gossip.errors import ConfigError
 
-from .checkpoints import Checkpoint, listed, name_of, newest_good, open_at, stage_folders, verify
+from .checkpoints import (
+    Checkpoint,
+    DamagedCheckpoint,
+    listed,
+    name_of,
+    newest_good,
+    open_at,
+    stage_folders,
+    verify,
+)
 from .untrusted import shown, whole
 
 Cut: TypeAlias = tuple[tuple[int, int], ...]
@@ -94,7 +103,7 @@ def where_and_step(resume: str) -> tuple[str, int | None]:
 def parts_in(folder: Path) -> list[SavedStage]:
     """Return all parts in the folder that a run saves to, if their files exist with their sizes.
 
-    Raises: ConfigError: A folder cannot be listed, or a part is of another version of gossip.
+    Raises: ConfigError: A folder cannot be listed, or a part has no record of its layers.
     """
     found = []
     for stage, place in stage_folders(folder).items():
@@ -102,7 +111,7 @@ def parts_in(folder: Path) -> list[SavedStage]:
             try:
                 manifest = open_at(path).manifest
             except ConfigError:
-                continue  # damaged, or old and removed
+                continue  # damaged, of another version of gossip, or old and removed
             cut = _cut(manifest)
             if cut is None or stage >= len(cut):
                 raise ConfigError(
@@ -131,7 +140,8 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
     ``step``; []: there is none.
 
     Raises: ConfigError: ``step`` is not complete, or a part of it is damaged; the parts of other
-        stages are elsewhere; a folder cannot be listed.
+        stages are elsewhere; a folder cannot be listed; there are only parts of another version of
+        gossip.
     """
     parts = parts_in(folder)
     steps = whole_steps(parts)
@@ -149,7 +159,20 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
     for found in reversed(steps.values()):
         if all(not verify(open_at(Path(part.folder) / name_of(part.step))) for part in found):
             return found
+    if not steps:
+        _check_version(folder)
     return []
+
+
+def _check_version(folder: Path) -> None:
+    """Raise ConfigError if a part is of another version of gossip."""
+    for place in stage_folders(folder).values():
+        for _, path in listed(place):
+            try:
+                open_at(path)
+            except ConfigError as error:
+                if path.is_dir() and not isinstance(error, DamagedCheckpoint):
+                    raise
 
 
 def _check_all_here(folder: Path, cut: Cut) -> None:

@@ -653,6 +653,9 @@ def test_another_format_is_not_damage_but_is_refused(folder: Path) -> None:
     with pytest.raises(ConfigError, match="has format 3, this gossip reads 2") as raised:
         checkpoints.open_at(forged(folder, format=3))
     assert not isinstance(raised.value, DamagedCheckpoint)
+    found, passed_over = checkpoints.newest_good(folder)
+    assert found is None
+    assert "use the version of gossip that has written it" in passed_over[0]
 
 
 @pytest.mark.parametrize(

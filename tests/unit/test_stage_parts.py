@@ -53,6 +53,18 @@ def test_a_damaged_part_makes_the_step_before_it_the_newest(tmp_path: Path) -> N
     assert refused.value.hint == "whole are: 4, 8"
 
 
+def test_parts_of_another_version_alone_are_refused_and_not_begun_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as former:
+        former.setattr(checkpoints, "FORMAT", 1)
+        save(tmp_path, 4, THREE)
+    with pytest.raises(ConfigError, match="has format 1, this gossip reads 2"):
+        stage_parts.newest_whole(tmp_path)
+    save(tmp_path, 2, THREE)
+    assert stage_parts.newest_whole(tmp_path)[0].step == 2
+
+
 def test_a_pipeline_and_a_run_without_a_plan_do_not_go_on_from_each_other(tmp_path: Path) -> None:
     save(tmp_path / "stages", 4, THREE)
     checkpoints.write(tmp_path / "whole", 4, {"model": b"x"}, {}, keep=9)
