@@ -413,9 +413,14 @@ class CheckpointSaver:
 
 
 def _run_of(path: Path) -> str | None:
-    """Return the run of a checkpoint; None if it is unreadable."""
+    """Return the run of a checkpoint; None if it is unreadable. Raises: ConfigError: Another
+    version of gossip has written it."""
     try:
         said = checkpoints.open_at(path).manifest.get("run")
-    except (OSError, ConfigError):
+    except (OSError, checkpoints.DamagedCheckpoint):
         return None
+    except ConfigError as error:
+        if not path.is_dir():
+            return None  # another process has just removed it
+        raise ConfigError(str(error), f"save to another folder, or {error.hint}") from error
     return said if isinstance(said, str) else None
