@@ -92,11 +92,11 @@ def to_json(value: Any, indent: int | None = None) -> str:
     """Return strict JSON, one line without ``indent``: NaN and infinities become null, bytes
     hex."""
     separators = (",", ":") if indent is None else None
-    how: Any = {"separators": separators, "indent": indent, "default": _plain}
+    how: Any = {"separators": separators, "indent": indent, "allow_nan": False}
     try:
-        return json.dumps(value, allow_nan=False, **how)
+        return json.dumps(value, default=_plain, **how)
     except ValueError:
-        return json.dumps(_without_nan(value), **how)
+        return json.dumps(_without_nan(value), default=lambda it: _without_nan(_plain(it)), **how)
 
 
 def _plain(value: Any) -> Any:

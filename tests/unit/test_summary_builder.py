@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 from event_rows import event_row
 
@@ -478,11 +480,20 @@ def test_lines_cut_off_by_a_crash_are_left_out(tmp_path: Path) -> None:
     assert [row["round"] for row in summary.merge_commits(run)] == [0]
 
 
-def test_numbers_that_json_cannot_hold_become_null() -> None:
-    assert (
-        to_json({"loss": float("nan"), "big": float("inf"), "id": b"\x01"})
-        == '{"loss":null,"big":null,"id":"01"}'
-    )
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (
+            {"loss": float("nan"), "big": float("inf"), "id": b"\x01"},
+            '"loss":null,"big":null,"id":"01"',
+        ),
+        ({"loss": np.float32("nan")}, '"loss":null'),
+        ({"losses": {float("inf")}}, '"losses":[null]'),
+        ({"by": MappingProxyType({1: float("nan")})}, '"by":{"1":null}'),
+    ],
+)
+def test_numbers_that_json_cannot_hold_become_null(value: dict[str, object], text: str) -> None:
+    assert to_json(value) == f"{{{text}}}"
 
 
 def ended(peer: int, digest: str | None, at: int = 9) -> dict[str, object]:
