@@ -44,9 +44,6 @@ from .typed import LoaderOptions
 from .watch import TerminationHandler
 
 AUTO = "auto"
-CLOSE_S = 45.0
-"""Timeout of ``close``. It exceeds ``linger_s`` and ``drain_timeout_s``, which a node waits for
-peers that were lost shortly before the end."""
 Model = TypeVar("Model", bound=torch.nn.Module)
 Optimizers = TypeVar("Optimizers", bound=torch.optim.Optimizer | Sequence[torch.optim.Optimizer])
 
