@@ -337,6 +337,18 @@ def test_an_overloaded_machine_explains_who_fell_silent(tmp_path: Path, load: fl
     assert one(run, "declared dead").what == f"fell silent and was declared dead: {cause}"
 
 
+def test_a_node_that_was_started_again_explains_the_silence_of_its_peer(tmp_path: Path) -> None:
+    run = made(
+        tmp_path,
+        [
+            event_row("dead", 0, 5.0, subject=3, by=0),
+            event_row("started", 3, 7.0, incarnation=1),
+            event_row("alive_again", 0, 7.1, subject=3),
+        ],
+    )
+    assert one(run, "declared dead").what.endswith("its node ended, and another was started")
+
+
 def test_of_a_suspect_that_nobody_planned_it_is_told_what_its_updates_were_worth(
     tmp_path: Path,
 ) -> None:

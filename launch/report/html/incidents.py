@@ -358,6 +358,8 @@ def _absences(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         stood = _stood_still(run, peer, dead.round or 0)
         cause = "it was paused, as a stopped process is" if stood else ""
         cause = "; ".join(filter(None, (cause, run.overload(peer, begin))))
+        if _is_started_again(run, peer, begin, back_at or run.ended):
+            cause = "its node ended, and another was started"
         yield Incident(
             what="fell silent and was declared dead: "
             + (cause or "no fault or end of its process explains it"),
@@ -385,6 +387,12 @@ def _stood_still(run: RecordedRun, peer: int, around: int) -> bool:
         for (round_id, _), reasons in run.view.turns.attempts.items()
         if abs(round_id - around) <= STOOD_STILL_ROUNDS
     )
+
+
+def _is_started_again(run: RecordedRun, peer: int, since: float, until: float) -> bool:
+    """Whether a further node of the peer was started between two times."""
+    rejoins = (each for each in run.view.lives.rejoins if each.peer == peer)
+    return any(each.started_at and since <= each.started_at <= until for each in rejoins)
 
 
 def _explained(run: RecordedRun, peer: int, t: float) -> bool:
