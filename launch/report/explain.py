@@ -153,7 +153,7 @@ def of_peer(run: RecordedRun, peer: int) -> list[str]:
     if took := slowness(run, (peer,)):
         lines.append(f"{took[0].upper()}{took[1:]}.")
     if len(far := run.commits.outlyingness[run.commits.who == peer]):
-        median = _times_far(float(np.median(far)))
+        median = times_far(float(np.median(far)))
         lines.append(f"Its updates lay {median} as far out as is typical in the median.")
     lines.append(f"It has served {counted(int((run.commits.makers == peer).sum()), 'round')}.")
     if refused := run.view.turns.refused[peer]:
@@ -186,8 +186,10 @@ def _part_in_rounds(run: RecordedRun, peer: int) -> list[str]:
     return lines
 
 
-def _times_far(far: float) -> str:
-    return "over 1000 times" if far > 1000 else f"{far:.2g} times"
+def times_far(far: float) -> str:
+    if far > 1000:
+        return "over 1000 times"
+    return "just" if (number := f"{far:.2g}") == "1" else f"{number} times"
 
 
 def _time_line(run: RecordedRun, peer: int) -> list[str]:
@@ -251,7 +253,7 @@ def _updates_of(commit: CommitRow, before: CommitRow | None) -> list[str]:
     lines = [f"Its result is made of the updates of {numbers(used) or 'nobody'}."]
     lines += [
         f"The update of peer {each.peer} came and got no weight: it lay "
-        f"{_times_far(each.outlyingness)} as far out as is typical."
+        f"{times_far(each.outlyingness)} as far out as is typical."
         for each in commit.contributors
         if not each.weight
     ]

@@ -8,7 +8,7 @@ import pytest
 from recorded_run import RecordedRun
 
 from gossip.errors import ConfigError
-from gossip.launch.report.explain import explain
+from gossip.launch.report.explain import explain, times_far
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +137,10 @@ def test_a_number_that_is_no_peer_is_a_round(run: RecordedRun) -> None:
 def test_what_is_neither_is_refused(run: RecordedRun, what: str) -> None:
     with pytest.raises(ConfigError):
         explain(run.folder, what)
+
+
+@pytest.mark.parametrize(
+    ("far", "words"), [(1.02, "just"), (1.1, "1.1 times"), (2000.0, "over 1000 times")]
+)
+def test_a_distance_from_the_others_is_a_multiple_of_the_typical_one(far: float, words: str):
+    assert times_far(far) == words
