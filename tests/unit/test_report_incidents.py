@@ -227,7 +227,8 @@ def test_only_rounds_that_another_server_has_made_went_to_one(tmp_path: Path) ->
     assert run.handed_on == {5: "1 is skipped: suspect"}
     (told,) = rounds.section(run, ()).text
     assert told.endswith("Why, and how often: a server is skipped: suspect (1).")
-    assert "1 went to another server" in impact.Impact(run).effect(run.began, None)
+    effect = impact.Impact(run).effect(run.began, None)
+    assert effect.endswith(f"until {run.clock(run.ended)}, 1 went to another server")
 
 
 def test_what_a_peer_took_over_counts_as_no_speed_of_its_own(tmp_path: Path) -> None:

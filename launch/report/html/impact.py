@@ -38,7 +38,7 @@ class Impact:
         inside = (self._t >= t) & (self._t <= stop)
         again = int((self._run.commits.attempt[inside] > 0).sum())
         if again:
-            end = self._run.clock(stop)
+            end = self._run.clock(min(stop, self._run.ended))
             rounds = f"of the {rounds_word(int(inside.sum()))} until {end}"
             told.append(f"{rounds}, {again} went to another server")
         lost = [each for each in self._run.view.progress.lost.values() if t <= each.t <= stop]
