@@ -140,8 +140,8 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
     ``step``; []: there is none.
 
     Raises: ConfigError: ``step`` is not complete, or a part of it is damaged; the parts of other
-        stages are elsewhere; a folder cannot be listed; there are only parts of another version of
-        gossip.
+        stages are elsewhere; a folder cannot be listed; each step has a damaged part; there are
+        only parts of another version of gossip.
     """
     parts = parts_in(folder)
     steps = whole_steps(parts)
@@ -159,8 +159,13 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
     for found in reversed(steps.values()):
         if all(not verify(open_at(Path(part.folder) / name_of(part.step))) for part in found):
             return found
-    if not steps:
-        _check_version(folder)
+    if steps:
+        raise ConfigError(
+            f"each step in {shown(folder)} has a damaged part: {', '.join(map(str, steps))}",
+            "gossip checkpoints --verify lists the damaged files of a stage's folder; without "
+            "--resume the run begins anew",
+        )
+    _check_version(folder)
     return []
 
 

@@ -51,6 +51,9 @@ def test_a_damaged_part_makes_the_step_before_it_the_newest(tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="whole model of step 5") as refused:
         stage_parts.newest_whole(tmp_path, 5)
     assert refused.value.hint == "whole are: 4, 8"
+    (damaged.parents[1] / checkpoints.name_of(4) / "model").write_bytes(b"y1")
+    with pytest.raises(ConfigError, match="has a damaged part: 4, 8"):
+        stage_parts.newest_whole(tmp_path)
 
 
 def test_parts_of_another_version_alone_are_refused_and_not_begun_anew(
