@@ -197,6 +197,17 @@ def test_rounds_without_a_step_come_with_a_warning(tmp_path: Path) -> None:
         world.play(2)
 
 
+def test_a_store_keeps_the_last_report_of_a_trial_of_ray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[dict[str, Any]] = []
+    tune = SimpleNamespace(report=reports.append)
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=tune))
+    cell = WorldCell(World(peers=3), 2, 1)
+    ray_tune._play({"cell": 0}, [cell])
+    assert store_of(tmp_path).keep(cell, json.loads(reports[-1]["row"])).run.rows[-1].round == 2
+
+
 def test_a_failed_trial_of_ray_has_the_metric_that_asha_compares(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -82,7 +83,7 @@ def _play(config: dict[str, Any], cells: Sequence[WorldCell]) -> None:
     def report(found: list[Row]) -> bool:
         rows.extend(found)
         at = found[0].round
-        row = {"rows": [list(each) for each in rows], "stopped": at < cell.rounds}
+        row = {"rows": [list(each) for each in rows], "stopped": at < cell.rounds, "warning": ""}
         metrics = {each.metric: each.value for each in found}
         tune.report({**metrics, "round": at, "row": json.dumps(row)})
         return False
@@ -91,6 +92,8 @@ def _play(config: dict[str, Any], cells: Sequence[WorldCell]) -> None:
     if row.get(ERROR):
         failed = dict.fromkeys(RISING, -math.inf)  # ASHA takes no report without its metric
         tune.report({**failed, "round": cell.rounds, "row": json.dumps(row)})
+    elif row["warning"]:  # ASHA may have ended the trial after its last report: Ray prints it.
+        warnings.warn(row["warning"], stacklevel=1)
 
 
 def _keeper(keep: Callable[[int, StoredRow], None]) -> Any:
