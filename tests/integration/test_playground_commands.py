@@ -226,6 +226,13 @@ def test_rounds_without_a_step_are_counted_on_stderr(topology: str, here: Path) 
     assert "warning" not in invoke(*words).stderr
 
 
+def test_times_of_slow_peers_in_gossip_rounds_are_warned_of() -> None:
+    slow = ("play", "--peers", "3", "--rounds", "2", "--faults", "slow:1*3")
+    assert "warning: with slow peers in gossip rounds" in invoke(*slow, "--topology", "ring").stderr
+    assert "warning" not in invoke(*slow).stderr
+    assert "warning" not in invoke(*slow, "--topology", "ring", "--engine", "exact").stderr
+
+
 def test_a_sweep_names_a_cell_with_rounds_without_a_step_and_counts_them(here: Path) -> None:
     (here / "mine.py").write_text(MINE)
     (here / "grid.toml").write_text(

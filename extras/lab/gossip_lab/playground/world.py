@@ -214,6 +214,12 @@ class World:
         if min(rounds, every) < 1:
             raise ConfigError(f"rounds {rounds}, every {every}", "each is at least 1")
         parts = self.build()
+        if self.engine == "fast" and parts.mishaps.slow and not parts.topology.rolling:
+            warnings.warn(
+                "with slow peers in gossip rounds the times of the fast engine may be far off; "
+                "the exact engine plays up to 256 peers",
+                stacklevel=2,
+            )
         done = lost = 0
         try:
             for moment in itertools.islice(engine_of(self.engine, parts).moments(), rounds):
