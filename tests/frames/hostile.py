@@ -310,7 +310,7 @@ class Snapshots:
         kept = rounds.snapshot(rounds.round_id)
         assert kept is not None
         self.chain, self.document = kept[0], flat(kept[1])
-        self.check = rounds.progress.check
+        self.check = rounds.check
         self.check(self.chain, tuple(self.document))
 
     def tables(self, random: Random) -> Reading:
