@@ -38,8 +38,14 @@ def swarm(tmp_path: Path) -> Iterator[Callable[..., ProcessSwarm]]:
     ("encoding", "rule", "trainer"),
     [
         ("topk:0.1", "krum", TRAINER),
-        ("powersgd:1", "geometric_median", WIDE),
-        *effort([], [("int4", "trimmed_mean", TRAINER), ("randomk:0.2", "mean", WIDE)]),
+        *effort(
+            [],
+            [
+                ("powersgd:1", "geometric_median", WIDE),
+                ("int4", "trimmed_mean", TRAINER),
+                ("randomk:0.2", "mean", WIDE),
+            ],
+        ),
     ],
 )
 def test_replicas_stay_bit_identical_when_a_peer_dies(

@@ -132,7 +132,7 @@ def test_a_file_named_gossip_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_children_of_a_peer_are_not_the_peer(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(CHILDREN)
-    done = run(tmp_path, "-n", "1", "train.py")
+    done = run(tmp_path, "-n", "1", "train.py", start=zygote.run)
     assert done.returncode == 0, done.stderr
     said = [line[3:] for line in (done.stdout + done.stderr).splitlines() if line[:2] == "0|"]
     refused = [line.partition(" refused")[0] for line in said if "refused" in line]
@@ -145,7 +145,7 @@ def test_children_of_a_peer_are_not_the_peer(tmp_path: Path) -> None:
 def test_a_branch_for_ddp_under_torchrun_is_refused(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(GROUP)
     ranks = [
-        subprocess.Popen(
+        zygote.Popen(
             [sys.executable, "train.py"],
             cwd=tmp_path,
             env={

@@ -28,7 +28,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
 
 
 def test_no_tampered_folder_hurts_who_reads_it(run: Path) -> None:
-    folders = effort(150, 300)
+    folders = effort(50, 300)
     report = mutate.campaign(folders, 0, run)
     assert report.folders == folders
     assert report.findings == []

@@ -106,6 +106,17 @@ def kill_all(run: subprocess.Popen[str]) -> None:
     run.communicate(timeout=WAIT_S)
 
 
+def refuses_another_model(folder: Path) -> None:
+    """The error has names and shapes."""
+    (folder / "other.py").write_text(SCRIPT.replace("nn.Embedding(32, 8)", "nn.Embedding(33, 8)"))
+    command = [sys.executable, "-m", "gossip.launch.cli", *COMMAND, "other.py", "0"]
+    run = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=WAIT_S)
+    assert run.returncode != 0
+    said = run.stdout + run.stderr
+    assert "0.weight is (32, 8)" in said, said
+    assert "(33, 8)" in said, said
+
+
 def test_all_processes_are_killed_and_the_command_repeated(tmp_path: Path) -> None:
     undisturbed = finished(tmp_path / "undisturbed", "--deterministic")
     assert [words[:3] for words in undisturbed] == [(str(p), "0", "40") for p in range(3)]
@@ -128,6 +139,7 @@ def test_all_processes_are_killed_and_the_command_repeated(tmp_path: Path) -> No
     run = started(folder, 0.0, "--deterministic")
     said, _ = run.communicate(timeout=WAIT_S)
     assert run.returncode == 0, said
+    refuses_another_model(folder)
 
 
 @pytest.mark.parametrize("number", effort([signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]))
@@ -143,18 +155,6 @@ def test_ctrl_c_and_sigterm_save_the_step_that_they_end(tmp_path: Path, number: 
     assert newest.step > 10
     again = finished(tmp_path)
     assert {words[1] for words in again} == {str(newest.step)}
-
-
-def test_another_model_is_refused_with_names_and_shapes(tmp_path: Path) -> None:
-    finished(tmp_path)
-    script = SCRIPT.replace("nn.Embedding(32, 8)", "nn.Embedding(33, 8)")
-    (tmp_path / "other.py").write_text(script)
-    command = [sys.executable, "-m", "gossip.launch.cli", *COMMAND, "other.py", "0"]
-    run = zygote.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_S)
-    assert run.returncode != 0
-    said = run.stdout + run.stderr
-    assert "0.weight is (32, 8)" in said, said
-    assert "(33, 8)" in said, said
 
 
 def test_fewer_peers_go_on_from_what_more_began(tmp_path: Path) -> None:

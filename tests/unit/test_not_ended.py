@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -25,6 +27,15 @@ def waits_for_a_word():
 dump_stacks_on_signal("trainer")
 waits_for_a_word()
 """
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
+    import whole_runs
+
+    monkeypatch.setattr(whole_runs.not_ended, "LOOKS_S", 0.0)
+    return whole_runs
 
 
 @contextmanager
@@ -54,6 +65,11 @@ def is_written(path: Path, word: str, within_s: float = 60.0) -> bool:
     return word in path.read_text()
 
 
+def state_of(pid: int, text: str) -> str:
+    """The line below that of the process."""
+    return text.partition(f"\n{pid} ")[2].splitlines()[1]
+
+
 def test_a_process_writes_down_where_it_waits_and_goes_on(tmp_path: Path) -> None:
     with waiting(tmp_path / "stacks") as process:
         process.send_signal(STACKS_SIGNAL)
@@ -79,3 +95,44 @@ def test_a_folder_that_cannot_be_written_to_is_said(
     monkeypatch.setenv(STACKS_VARIABLE, str(tmp_path / "file"))
     with pytest.raises(ConfigError, match=r"GOSSIP_STACKS=.*file: cannot write there"):
         dump_stacks_on_signal("node")
+
+
+def test_all_below_a_launcher_are_written_down_and_who_is_stopped_shows(
+    tmp_path: Path, bench: ModuleType
+) -> None:
+    with waiting(tmp_path / "stacks") as waits, waiting(tmp_path / "none") as stopped:
+        stopped.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
+        path = bench.not_ended.keep([os.getpid()], tmp_path, tmp_path / "stacks")
+        stacks = tmp_path / "stacks" / f"trainer-{waits.pid}.txt"
+        assert is_written(stacks, "waits_for_a_word")
+        assert (tmp_path / "none" / f"trainer-{stopped.pid}.txt").read_text() == ""
+    first, _, later = path.read_text().partition("s later")
+    for text in (first, later):
+        assert "State T (stopped)" in state_of(stopped.pid, text)
+        assert re.search(r"State [SRD] \(", state_of(waits.pid, text))
+
+
+def test_a_run_that_does_not_end_leaves_its_folder_and_what_it_was_at(
+    tmp_path: Path, bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "RUN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(bench.tempfile, "tempdir", str(tmp_path))
+    command = [sys.executable, "-c", "import time; time.sleep(3600)"]
+    with pytest.raises(bench.Failed) as failed, bench.scratch("kept-") as folder:
+        bench.run_all([(command, bench.environment())], folder / "log")
+    assert f"not done in 0 s, see {folder}/not_ended.txt" in str(failed.value)
+    assert f"its folder is kept: {folder}" in str(failed.value)
+    assert "  State " in (folder / "not_ended.txt").read_text()
+
+
+def test_a_run_that_ends_leaves_nothing(
+    tmp_path: Path, bench: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench.tempfile, "tempdir", str(tmp_path))
+    with bench.scratch() as folder:
+        bench.run_all([([sys.executable, "-c", ""], bench.environment())], folder / "log")
+        assert folder.exists()
+    with pytest.raises(KeyError), bench.scratch():
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
