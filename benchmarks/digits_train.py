@@ -1,6 +1,6 @@
 """The digits MLP under ``gossip run``: SGD with momentum, one batch a process and step.
 
-Peer 0 writes what it measured to ``--result``. Started by ``keys.py`` and ``versions.py``.
+Peer 0 writes what it measured to ``--result``. Started by ``versions.py``.
 """
 
 from __future__ import annotations

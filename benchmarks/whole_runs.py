@@ -99,23 +99,6 @@ def run_gossip(words: Sequence[str], within_s: float) -> None:
         raise Failed(f"exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
 
 
-def output_of(command: list[str], env: dict[str, str]) -> str:
-    """Return what the command prints to stdout. Its stderr is shown. Raises ``Failed``."""
-    with tempfile.TemporaryFile("w+") as out:
-        running = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=out)
-        try:
-            while running.poll() is None and not _asked_to_end:
-                time.sleep(0.02)
-            if _asked_to_end:
-                sys.exit(128 + _asked_to_end[0])
-        finally:
-            end_all([running])
-        if running.returncode:
-            raise Failed(f"{' '.join(command[2:5])} ended with exit code {running.returncode}")
-        out.seek(0)
-        return out.read()
-
-
 def end_all(running: Sequence[subprocess.Popen[bytes]]) -> None:
     """End all processes with SIGTERM first: a `gossip run` ends its peers."""
     for process in running:

@@ -28,9 +28,9 @@ ROOT = Path(__file__).resolve().parents[2]
             "--jobs",
             "1",
         ],
-        ["benchmarks/keys.py", "--peers", "2", "--steps", "1000000", "--turns", "0"],
+        ["benchmarks/versions.py", "--before", ".", "--steps", "1000000"],
     ],
-    ids=["mutants", "keys"],
+    ids=["mutants", "versions"],
 )
 def test_sigterm_ends_the_children_and_removes_the_folder(
     command: list[str], tmp_path: Path

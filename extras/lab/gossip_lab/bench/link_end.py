@@ -24,7 +24,7 @@ from gossip.errors import LocalError
 from gossip.transport import EncodedTransport, KeyPair, Keys, ZeroMQTransport, is_loopback
 from gossip.vectors import WireFormat, load_encoding
 
-UNIX, TCP, KEYED = "unix", "tcp", "keys"
+UNIX, TCP = "unix", "tcp"
 RAW = "bare TCP"
 RUN = b"linksrun"
 SILENCE_S = 30.0
@@ -72,11 +72,9 @@ class Ways:
         import torch
 
         torch.set_num_threads(1)  # as in a node
-        loopback = is_loopback(self.host)
-        if loopback:
+        if is_loopback(self.host):
             self._add(UNIX, same_host=True)
-        self._add(TCP, insecure=not loopback)
-        self._add(KEYED, keys=self.keys)
+        self._add(TCP, keys=self.keys)
 
     def _add(self, way: str, **options: Any) -> None:
         inner = ZeroMQTransport(

@@ -20,7 +20,6 @@ from gossip.transport import new_pair
 
 from . import limits
 from .link_end import (
-    KEYED,
     RAW,
     TCP,
     UNIX,
@@ -38,8 +37,7 @@ PLAIN = "float32"
 MIB = 2**20
 NAMES = {
     UNIX: "unix sockets",
-    TCP: "TCP, no keys",
-    KEYED: "TCP, keys",
+    TCP: "TCP",
     RAW: "limit: bare TCP",
 }
 
@@ -108,8 +106,8 @@ class LinkTurns:
 
     def one_by_one(self, numbers: int, count: int) -> list[float]:
         """Return the seconds of each of ``count`` payloads of this many numbers, until its reply:
-        over unix sockets on one host, over TCP with keys between two."""
-        way = UNIX if UNIX in self.ways.transports else KEYED
+        over unix sockets on one host, over TCP between two."""
+        way = UNIX if UNIX in self.ways.transports else TCP
         vector = np.zeros(numbers, np.float32)
         self._order(way, PLAIN, numbers, count)
         link, wire = self.ways.transports[way], wire_of(PLAIN, numbers)

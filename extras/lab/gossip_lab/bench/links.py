@@ -1,5 +1,5 @@
-"""``gossip bench links``: how fast payloads pass from one peer to another, over each lane there is,
-with and without keys and in each encoding; beside a bare connection."""
+"""``gossip bench links``: how fast payloads pass from one peer to another, over each lane there is
+and in each encoding; beside a bare connection."""
 
 from __future__ import annotations
 
