@@ -10,7 +10,6 @@ from gossip.errors import ConfigError
 
 GROUP = "gossip.satellites"
 PACKAGES = {
-    "LinkTurns": "gossip-lab",
     "StagePeer": "gossip-pipelines",
     "make_stage": "gossip-pipelines",
     "plan_options": "gossip-pipelines",

@@ -6,8 +6,6 @@ abstract, so no file is left behind. The kernel reports the user at the other en
 are rejected. A large payload in memory that its sender shares
 is not sent (``lending``): the receiver maps the memory, copies the payload block by block, and
 reports that. These reports are all that a receiver sends on a connection.
-
-Against sealed TCP: ``gossip bench links``.
 """
 
 from __future__ import annotations

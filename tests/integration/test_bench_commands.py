@@ -1,5 +1,5 @@
-"""``gossip bench exchange``, ``step``, ``links``, ``encodings``: what they print, and that Ctrl-C
-leaves nothing behind."""
+"""``gossip bench exchange``, ``step``, ``encodings``: what they print, and that Ctrl-C leaves
+nothing behind."""
 
 from __future__ import annotations
 
@@ -62,19 +62,6 @@ def test_both_sides_take_turns_in_the_same_processes(
     assert not list(tmp_path.iterdir()), "it runs in a folder of its own, which is gone"
 
 
-def test_links_measure_every_lane_in_every_encoding(tmp_path: Path) -> None:
-    words = ("links", "--numbers", "3000", "--encoding", "topk:0.1", "--repetitions", "2")
-    found = told(*words, cwd=tmp_path)
-    (table,) = found["tables"]
-    seen = {(row["way"], row["encoding"]): row for row in table["rows"]}
-    lanes = {(way, how) for way in ("unix", "tcp") for how in ("float32", "topk:0.1")}
-    assert set(seen) == lanes | {("bare TCP", "float32")}
-    assert seen["tcp", "topk:0.1"]["bytes_a_number"] == 0.8
-    assert all(row["mib_per_s"]["least"] > 0 for row in table["rows"])
-    assert all(row["cpu_ms_per_mib"] > 0 for row in table["rows"])
-    assert seen["tcp", "float32"]["round_trip_us"] > 0
-
-
 def test_the_page_of_encodings_gets_its_measured_part_anew(tmp_path: Path) -> None:
     page, kept = tmp_path / "page.md", tmp_path / "cells"
     begin, end = (
@@ -101,15 +88,14 @@ def test_the_page_of_encodings_gets_its_measured_part_anew(tmp_path: Path) -> No
 
 
 def at_work(children: list[psutil.Process], bench: str) -> bool:
-    """Whether peers train, the other end of the links is there, or a process for trials."""
+    """Whether peers train, or a process for trials is there."""
     if bench == "exchange":
         named = set()
         for child in children:
             with contextlib.suppress(psutil.NoSuchProcess):  # gone meanwhile
                 named.add(child.name())
         return {"gossip-peer-0", "gossip-peer-1", "gossip-node-0", "gossip-node-1"} <= named
-    started = {"links": "link_end", "encodings": "spawn_main"}[bench]
-    return any(started in command_of(child) for child in children)
+    return any("spawn_main" in command_of(child) for child in children)
 
 
 MISUSED_LATE = [
@@ -126,7 +112,6 @@ MISUSED_LATE = [
     [
         (("step", "--model", "gpt"), "there is no model 'gpt'"),
         (("exchange", "--encoding", "int9", "-n", "2"), "Did you mean 'int8'"),
-        (("links", "--other-host", "192.0.2.7"), "--via gives the command"),
         *effort([], MISUSED_LATE),
     ],
 )
@@ -140,17 +125,16 @@ def test_misuse_is_told(words: tuple[str, ...], said: str, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("words", "sent", "code"),
     [
-        (("links", "--numbers", "1000", "--repetitions", "100000"), signal.SIGINT, 130),
+        (EXCHANGE, signal.SIGINT, 130),
         *effort(
             [],
             [
-                (EXCHANGE, signal.SIGINT, 130),
                 (EXCHANGE, signal.SIGTERM, 143),
                 (("encodings", "--rounds", "1000000"), signal.SIGTERM, 143),
             ],
         ),
     ],
-    ids=["links-int", *effort([], ["exchange-int", "exchange-term", "encodings-term"])],
+    ids=["exchange-int", *effort([], ["exchange-term", "encodings-term"])],
 )
 def test_ctrl_c_and_sigterm_end_all_and_leave_no_folder(
     words: tuple[str, ...], sent: signal.Signals, code: int, tmp_path: Path

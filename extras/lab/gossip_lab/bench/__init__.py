@@ -8,6 +8,5 @@ from gossip.lazy import lazy
 
 if TYPE_CHECKING:
     from . import command
-    from .link_turns import LinkTurns
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -7,18 +7,16 @@ import typer
 
 from .encodings import encodings
 from .exchange import exchange, step
-from .links import links
 from .robustness import robustness
 from .speed import aggregators
 
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Measure rules, exchanges, links and encodings: their speed, and what they bear.",
+    help="Measure rules, exchanges and encodings: their speed, and what they bear.",
 )
 app.command()(aggregators)
 app.command()(robustness)
 app.command()(encodings)
 app.command()(exchange)
 app.command()(step)
-app.command()(links)

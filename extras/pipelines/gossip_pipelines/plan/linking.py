@@ -8,7 +8,6 @@ from pathlib import Path
 
 from gossip.errors import ConfigError
 from gossip.run import shown
-from gossip.satellites import find_function
 from gossip.transport import is_loopback
 from gossip_pipelines.planning import (
     CostLine,
@@ -20,6 +19,7 @@ from gossip_pipelines.planning import (
     write_text,
 )
 
+from .link_turns import LinkTurns
 from .profiling import LINKS_R2, doubt
 
 SIZES_KIB = (4, 64, 256, 1024, 2048, 4096)
@@ -56,10 +56,9 @@ def link_from(path: Path, to: str, ends: tuple[str, str, str], repeats: int) -> 
 def measure_link(host: str, other_host: str, via: str, repeats: int) -> tuple[CostLine, float]:
     """Return the line through the median times of payloads of each size, and the R² of these and of
     two more sizes. Each payload is sent when the one before was answered."""
-    make_turns = find_function("LinkTurns", "gossip plan link")
     sizes = sorted((*SIZES_KIB, *CHECKED_KIB))
     seconds: dict[int, list[float]] = {size: [] for size in sizes}
-    with make_turns(host, other_host, via) as turns:
+    with LinkTurns(host, other_host, via) as turns:
         for turn in range(repeats + 1):
             for size in sizes:
                 taken = turns.one_by_one(size * 256, AT_A_TIME)  # of 4 bytes each

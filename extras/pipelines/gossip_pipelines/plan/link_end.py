@@ -1,0 +1,150 @@
+"""One end of ``gossip plan link``: a transport of two peers, over unix sockets on one host, over
+TCP with keys between two.
+
+The command is one end. It starts the other, here or by a command such as ``ssh`` on another host.
+The two exchange orders in lines of JSON over its standard input and output.
+"""
+
+from __future__ import annotations
+
+import json
+import select
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any
+
+import numpy as np
+
+from gossip.core import LinkUp, Payload, Ping, Received, Update
+from gossip.errors import LocalError
+from gossip.transport import KeyPair, ZeroMQTransport, is_loopback
+
+RUN = b"linksrun"
+SILENCE_S = 30.0
+UPDATE = Update(b"lineage1", 0, 0, 0, b"d" * 16, 32, None)
+
+
+@dataclass(slots=True)
+class TwoKeys:
+    """The keys of both ends: the own pair, and the other's public key."""
+
+    pair: KeyPair
+    other: str
+    local: int
+    version: int = 0
+
+    def key_of(self, peer: int) -> str | None:
+        return None if peer == self.local else self.other
+
+    def peer_of(self, key: str) -> int | None:
+        return 1 - self.local if key == self.other else None
+
+    def not_allowed(self, key: str) -> tuple[str, str] | None:
+        return None
+
+    def outside(self) -> dict[int, str]:
+        return {}
+
+    def refresh(self) -> None:
+        """Do nothing: no peer joins."""
+
+
+class LinkEnd:
+    """The transport of one end, and the number of float32 of each payload."""
+
+    def __init__(self, local: int, host: str, keys: TwoKeys) -> None:
+        self._local, self._numbers = local, 0
+        near = is_loopback(host)
+        self._transport = ZeroMQTransport(
+            RUN,
+            local,
+            0,
+            lambda sender, message: 4 * self._numbers,
+            host,
+            same_host=near,
+            keys=None if near else keys,
+        )
+
+    @property
+    def addresses(self) -> tuple[str, str]:
+        return self._transport.control, self._transport.bulk
+
+    def connect(self, addresses: Sequence[str], within_s: float = 30.0) -> bool:
+        """Poll until the own link is up. The other end's ``poll`` admits this one, so both go on
+        polling until both are done."""
+        self._transport.connect(1 - self._local, *addresses)
+        until = time.monotonic() + within_s
+        while time.monotonic() < until:
+            if any(isinstance(arrival, LinkUp) for arrival in self._transport.poll(0.01)):
+                return True
+        return False
+
+    def poll_until(self, replies: IO[str]) -> None:
+        """Poll until the other end has sent a line, or has ended."""
+        while not select.select([replies], [], [], 0)[0]:
+            self._transport.poll(0.005)
+
+    def expect(self, numbers: int) -> None:
+        """Make payloads have this many numbers."""
+        self._numbers = numbers
+
+    def send_payload(self) -> float:
+        """Return the seconds until a payload is sent, received and replied to.
+
+        Raises: LocalError: No reply arrives for 30 s, as after a broken link.
+        """
+        vector = np.zeros(self._numbers, np.float32)
+        payload, began = Payload(vector, vector.nbytes, True), time.perf_counter()
+        while not self._transport.send(1 - self._local, UPDATE, payload):
+            self._transport.poll(0.001)
+        while time.perf_counter() - began < SILENCE_S:
+            if self._received(1.0):
+                return time.perf_counter() - began
+        raise LocalError(f"the other end has sent no reply for {SILENCE_S:.0f} s")
+
+    def reply(self) -> None:
+        """Reply to the next payload with a ping."""
+        while not self._received(0.05):
+            continue
+        # An end that waited for room without polling would miss arrivals.
+        while not self._transport.send(1 - self._local, Ping(0, 0, ())):
+            self._transport.poll(0.001)
+
+    def _received(self, wait_s: float) -> bool:
+        return any(isinstance(arrival, Received) for arrival in self._transport.poll(wait_s))
+
+    def close(self) -> None:
+        self._transport.close()
+
+
+def _read_order() -> dict[str, Any]:
+    line = sys.stdin.readline()
+    if not line:
+        raise SystemExit(0)  # the command has ended
+    order: dict[str, Any] = json.loads(line)
+    return order
+
+
+def _send_reply(**what: Any) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def run_other_end() -> None:
+    """Be the process at the other end: reply to payloads until the command has ended."""
+    order = _read_order()
+    end = LinkEnd(1, order["host"], TwoKeys(KeyPair(*order["pair"]), order["other"], 1))
+    _send_reply(addresses=end.addresses)
+    _send_reply(linked=end.connect(_read_order()["addresses"]))
+    end.poll_until(sys.stdin)
+    while True:
+        order = _read_order()
+        end.expect(order["numbers"])
+        _send_reply(ready=True)
+        for _ in range(order["count"]):
+            end.reply()
+
+
+if __name__ == "__main__":
+    run_other_end()
