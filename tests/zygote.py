@@ -53,7 +53,6 @@ STARTED_BY_COMMANDS = [
         WARM,
         NODE,
         "gossip.launch.cli",
-        "gossip_lab.bench.link_end",
         "gossip.launch.demo.evaluate",
     )
 ]

@@ -70,7 +70,7 @@ def test_the_page_of_encodings_gets_its_measured_part_anew(tmp_path: Path) -> No
     )
     page.write_text(f"before\n{begin}\nold\n{end}\nbehind\n")
     words = ["encodings", "--rules", "mean median", "--encoding", "float32", "--encoding", "topk"]
-    words += ["--seeds", "1", "--rounds", "3", "--attack", "sign_flip"]
+    words += ["--seeds", "1", "--rounds", "10", "--attack", "sign_flip"]
     words += ["--into", str(kept), "--page", str(page)]
     found = told(*words, cwd=tmp_path)
     cells = {(row["rule"], row["encoding"]): row for row in found["rows"]}
@@ -78,7 +78,7 @@ def test_the_page_of_encodings_gets_its_measured_part_anew(tmp_path: Path) -> No
     assert 0 < cells["mean", "topk"]["clean"] <= 1
     text = page.read_text()
     assert text.startswith(f"before\n{begin}\n\nAccuracies: 3 seeds")
-    assert "\n1 seed, 3 rounds" in text
+    assert "\n1 seed, 10 rounds" in text
     assert text.endswith(f"{end}\nbehind\n")
     assert "| median |" in text
     assert "old" not in text
