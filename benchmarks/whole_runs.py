@@ -17,10 +17,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import not_ended
-
-from gossip.run import STACKS_VARIABLE
-
 HERE = Path(__file__).resolve().parent
 TRAIN = HERE / "digits_train.py"
 GOSSIP = [sys.executable, "-m", "gossip.launch.cli"]
@@ -56,24 +52,21 @@ def last_words(log: Path) -> str:
 
 
 def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> None:
-    """Run the commands side by side; end them all if one fails or the time is up. Then write the
-    state of the remaining processes beside ``log``. Raises ``Failed``."""
-    deadline, stacks = time.monotonic() + RUN_TIMEOUT_S, log.parent / "stacks"
+    """Run the commands side by side; end them all if one fails or the time is up. Raises
+    ``Failed``."""
+    deadline = time.monotonic() + RUN_TIMEOUT_S
     with log.open("w+") as out:
         running: list[subprocess.Popen[bytes]] = []
         try:
             for command, env in commands:
-                told = {**env, STACKS_VARIABLE: str(stacks)}
                 running.append(
                     subprocess.Popen(
-                        command, env=told, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                        command, env=env, stdin=subprocess.DEVNULL, stdout=out, stderr=out
                     )
                 )
             while any(process.poll() is None for process in running) and not _asked_to_end:
                 if time.monotonic() > deadline:
-                    words = last_words(log)
-                    kept = not_ended.keep([each.pid for each in running], log.parent, stacks)
-                    raise Failed(f"not done in {RUN_TIMEOUT_S:.0f} s, see {kept}\n{words}")
+                    raise Failed(f"not done in {RUN_TIMEOUT_S:.0f} s\n{last_words(log)}")
                 if any(process.poll() for process in running):
                     break  # one failed: the others would wait for it
                 time.sleep(0.02)

@@ -20,18 +20,13 @@ STACKS_VARIABLE = "GOSSIP_STACKS"
 STACKS_SIGNAL = signal.SIGUSR2
 
 
-def stacks_file(folder: Path, role: str, pid: int) -> Path:
-    """Return the file that a process writes its stacks to."""
-    return folder / f"{role}-{pid}.txt"
-
-
 def dump_stacks_on_signal(role: Literal["launcher", "trainer", "node"]) -> None:
     """Make this process write its stacks whenever it receives ``STACKS_SIGNAL``. Do nothing without
     ``GOSSIP_STACKS``. Raises: ConfigError: It cannot write to that folder."""
     named = os.environ.get(STACKS_VARIABLE)
     if not named:
         return
-    path = stacks_file(Path(named), role, os.getpid())
+    path = Path(named) / f"{role}-{os.getpid()}.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # faulthandler needs the file open from now on
