@@ -340,10 +340,6 @@ class RunConfig(BaseModel):
         default=False,
         description="let gossip drill kill, stop, cut off, slow down and poison peers",
     )
-    record: bool = Field(
-        default=False,
-        description="record every event of the protocol, for gossip simulate --recording",
-    )
     pipeline: PipelineConfig | None = Field(
         default=None, description="the plan of a pipeline, as --plan reads it"
     )

@@ -265,12 +265,6 @@ Deterministic = Annotated[
         ),
     ),
 ]
-Record = Annotated[
-    bool,
-    typer.Option(
-        "--record", help="Record every event of the protocol, for gossip simulate --recording."
-    ),
-]
 Drills = Annotated[
     bool,
     typer.Option("--drills", help="Let gossip drill kill, stop and cut off peers of this run."),
@@ -361,11 +355,10 @@ SETTINGS = DEMO_SETTINGS | {
     "begin_anew": BeginAnew,
     "resume": Resume,
     "deterministic": Deterministic,
-    "record": Record,
     "drills": Drills,
 }
 """Options of a run that launchers of one machine and of many share."""
-FLAGS = ("begin_anew", "deterministic", "record", "drills")
+FLAGS = ("begin_anew", "deterministic", "drills")
 """Options that are flags."""
 SETTING_OF = {
     "byzantine": "f",

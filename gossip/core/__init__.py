@@ -168,7 +168,7 @@ if TYPE_CHECKING:
         Withdraw,
         is_further,
     )
-    from .peer import HAS_COMMITTED_STATE, Peer
+    from .peer import HAS_COMMITTED_STATE, NodeCore, Peer
     from .rounds import (
         GossipRounds,
         MixingController,

@@ -14,10 +14,10 @@ transitions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import inf
 from random import Random
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, Protocol, assert_never
 
 from gossip.core.settings import (
     CHECK_INTERVAL_S,
@@ -136,6 +136,17 @@ from .view import MembersView
 OVER: Phase = "halted"
 HAS_COMMITTED_STATE = ("running", "draining")
 """Phases in which the local state is the result of the last committed round."""
+
+
+class NodeCore(Protocol):
+    """Part of a ``Peer`` that a node needs. Decorators have it, too."""
+
+    def handle(self, event: Event, now: float) -> Iterable[Effect]: ...
+
+    def admit(self, sender: PeerId, message: Message) -> Admission: ...
+
+    @property
+    def incarnation(self) -> int: ...
 
 
 class Peer:

@@ -22,6 +22,7 @@ from gossip.core import (
     Effect,
     Event,
     Message,
+    NodeCore,
     Payload,
     PeerId,
     Received,
@@ -29,7 +30,7 @@ from gossip.core import (
     events,
 )
 from gossip.faults import DrillFile, NodeAttack, Slow
-from gossip.run import Journal, recorder
+from gossip.run import Journal
 from gossip.transport import Arrival, Transport
 from gossip.vectors import WireFormat, bytes_for, is_finite, sketch, to_bytes
 
@@ -83,14 +84,14 @@ class FaultyNode:
         )
         self.update_attack = UpdateAttack(plan, peer, config.seed, config.peers, rule)
         self.update_attack.fragments = config.fragments
-        self.core: recorder.NodeCore | None = None
+        self.core: NodeCore | None = None
         self._planned = {fault.lie: str(fault) for fault in plan if isinstance(fault, NodeAttack)}
 
     def around_transport(self, transport: Transport) -> Transport:
         """Return the transport to use instead of ``transport``."""
         return DisturbedTransport(transport, self)
 
-    def around_core(self, core: recorder.NodeCore, sketch_seed: int) -> FaultyCore:
+    def around_core(self, core: NodeCore, sketch_seed: int) -> FaultyCore:
         """Return the core to use instead of ``core``."""
         self.core = core
         return FaultyCore(core, self, sketch_seed)
@@ -174,7 +175,7 @@ class FaultyCore:
     """A core that receives a false update of a Byzantine peer's trainer, and injects process faults
     when a round begins or is served."""
 
-    def __init__(self, core: recorder.NodeCore, node: FaultyNode, sketch_seed: int) -> None:
+    def __init__(self, core: NodeCore, node: FaultyNode, sketch_seed: int) -> None:
         self._core, self._node, self._sketch_seed = core, node, sketch_seed
 
     @property

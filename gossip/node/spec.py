@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from inspect import getfile
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,10 +13,11 @@ from gossip.config import RunConfig
 from gossip.core import (
     CROSS_SHARD_PEERS_MAX,
     CoreSettings,
+    NodeCore,
     Peer,
     PeerId,
 )
-from gossip.run import Journal, Keyring, SeedFolder, allow_list, listed_pair, recorder
+from gossip.run import Journal, Keyring, SeedFolder, allow_list, listed_pair
 from gossip.satellites import find_function
 from gossip.topologies import Topology
 from gossip.transport import (
@@ -100,7 +100,7 @@ def keys_of(spec: NodeSpec, folder: SeedFolder) -> Keyring:
     return Keyring(listed_pair(spec.key_file, spec.peer, allowed), folder, allowed)
 
 
-CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], recorder.NodeCore]
+CoreMaker: TypeAlias = Callable[[NodeSpec, CoreSettings, Topology, str, str], NodeCore]
 TransportMaker: TypeAlias = Callable[[NodeSpec, Callable[[], int], PayloadLimit], Transport]
 """Function of the spec, a function that returns the present incarnation, and the required sizes of
 payloads."""
@@ -119,25 +119,10 @@ def real_core(seeds: Mapping[PeerId, tuple[str, str]]) -> CoreMaker:
 
     def make(
         spec: NodeSpec, settings: CoreSettings, topology: Topology, control: str, bulk: str
-    ) -> recorder.NodeCore:
+    ) -> NodeCore:
         kind = peer_class(settings)
-        core = kind(
+        return kind(
             spec.peer, spec.incarnation, settings, topology, control=control, bulk=bulk, seeds=seeds
-        )
-        if not spec.config.record or spec.run_dir is None:
-            return core
-        header = recorder.Header(
-            spec.peer,
-            spec.incarnation,
-            settings,
-            spec.config.weighted_topology,
-            control,
-            bulk,
-            recorder.rows_of(seeds),
-            recorder.code_digest(getfile(kind)),
-        )
-        return recorder.RecordingCore(
-            core, header, recorder.path_of(spec.run_dir, spec.peer, spec.incarnation)
         )
 
     return make

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from . import (
         checkpoints,
         fitting,
-        recorder,
         stage_parts,
         tolerance,
     )
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
         this_machine,
     )
     from .model_parts import join_parts
-    from .recorder import Header, Step
     from .records import (
         ROOM_HINT,
         Appender,

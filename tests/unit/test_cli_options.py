@@ -378,7 +378,6 @@ SAID_OF_A_RUN = {
     "--begin-anew": (None, "begin_anew", True),
     "--resume": ("auto", "resume", "auto"),
     "--deterministic": (None, "deterministic", True),
-    "--record": (None, "record", True),
     "--drills": (None, "drills", True),
 }
 

@@ -14,7 +14,6 @@ OF_NO_SCRIPT = {
     "peers_for_one",
     "warm",
     "drills",
-    "record",
     "pipeline",
     "audit",
     "lost_stage",

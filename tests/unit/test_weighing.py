@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from node_fakes import FakeCore, NodeRig, config
+from node_fakes import FakeCore, NodeRig
 
 from gossip.config import Resolved, RunConfig, resolve
-from gossip.core.events import Started
 from gossip.errors import ConfigError
 from gossip.launch.ssh.command import in_words
 from gossip.launch.ssh.hostcheck import HostReport
@@ -24,8 +23,7 @@ from gossip.launch.ssh.weighing import (
     weigh_by_hosts,
     weights_of,
 )
-from gossip.node.spec import NodeSpec, real_core
-from gossip.run import fitting, recorder
+from gossip.run import fitting
 from gossip.topologies import load
 from gossip.topologies.weights import lots
 
@@ -292,14 +290,3 @@ def test_a_node_serves_by_the_weights_of_its_run() -> None:
         stage.prepare()
         topology = stage.made_of[2]
     assert topology.bound == {"weights": "0:4"}
-
-
-def test_a_recording_names_the_weights_that_its_core_has_served_by(tmp_path: Path) -> None:
-    recorded = config(server_weights="0:4", record=True)
-    path = recorder.path_of(tmp_path, 0, 0)
-    path.parent.mkdir()
-    core = real_core({})(
-        NodeSpec(recorded, 0, run_dir=tmp_path), recorded.settings(), load("rolling"), "c", "b"
-    )
-    core.handle(Started(), 0.0)
-    assert recorder.read(path)[0].topology == "rolling:weights=0:4"

@@ -48,7 +48,6 @@ Trace = Annotated[
 ]
 Picture = Annotated[Path | None, optional("Of one schedule: draw its end into this SVG.")]
 Out = Annotated[Path, typer.Option(help="Folder for the plans of failing schedules.")]
-Recording = Annotated[Path | None, optional("Replay what `gossip run --record` wrote, instead.")]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON, and nothing else, to stdout.")
 ]
@@ -68,13 +67,10 @@ def simulate(
     trace: Trace = False,
     picture: Picture = None,
     out: Out = Path(),
-    recording: Recording = None,
     as_json: Json = False,
 ) -> None:
     """Play fault schedules in a simulated swarm and look for broken promises:
     gossip simulate --seeds 2000"""
-    if recording is not None:
-        raise typer.Exit(_replay_recording(recording, as_json, trace))
     from gossip.faults import plan as plans
     from gossip_lab.simulation import SearchQuery
 
@@ -455,46 +451,3 @@ def _draw(outcome: SimulationResult, chart: Chart, path: Path) -> None:
         path.write_text(draw(outcome, chart), "utf-8")
     except OSError as error:
         raise ConfigError(f"cannot write the picture {path}: {error.strerror}") from error
-
-
-def _replay_recording(path: Path, as_json: bool, trace: bool) -> int:
-    """Replay a recorded node's life. Return the exit code: 1 if the core returned other effects."""
-    from gossip_lab.simulation import ReplayDiverged, replay
-
-    console = _Console(as_json)
-    listen = (
-        (lambda now, event, effects: console.print_line(f"{now:.6f}  {event}  ->  {effects}"))
-        if trace
-        else None
-    )
-    try:
-        seen = replay(path, listen)
-    except ReplayDiverged as diverged:
-        print(f"error: {diverged}", file=sys.stderr)
-        return 1
-    if as_json:
-        last = seen.commits[-1] if seen.commits else None
-        print(
-            json.dumps(
-                {
-                    "schema": "gossip.replay/1",
-                    "peer": seen.peer,
-                    "incarnation": seen.header.incarnation,
-                    "steps": seen.steps,
-                    "effects": seen.effects,
-                    "rounds": seen.rounds,
-                    "commits": len(seen.commits),
-                    "chain": last.chain.hex() if last else None,
-                    "duration_s": seen.duration_s,
-                }
-            )
-        )
-        return 0
-    console.print_line(
-        f"peer {seen.peer}.{seen.header.incarnation}: {counted(seen.steps, 'event')} over "
-        f"{seen.duration_s:.1f} s, {counted(len(seen.commits), 'commit')}, all "
-        f"{counted(seen.effects, 'effect')} as recorded"
-    )
-    if seen.cut_off is not None:
-        console.print_line(f"the recording ends within {type(seen.cut_off).__name__}")
-    return 0

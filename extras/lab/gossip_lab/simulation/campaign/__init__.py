@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from .chart import Chart
     from .picture import draw
     from .play import SimulationResult, run
-    from .replayer import ReplayDiverged, replay
     from .runner import CampaignTally, SearchQuery, search
     from .shrinker import Shrunk, shrink
 else:
