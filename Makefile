@@ -48,7 +48,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo quick test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint words format types pyright membership screenshots bench robustness package release-check clean mutants habits test-examples docs
+.PHONY: help venv demo quick test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint words format types pyright screenshots bench robustness package release-check clean mutants habits test-examples docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,9 +150,6 @@ types: $(INSTALLED)  ## mypy --strict, of gossip, benchmarks and the mutant hunt
 
 pyright: $(INSTALLED)  ## pyright (needs node; not part of `make test`, because without one it downloads one)
 	$(BIN)/pyright
-
-membership: $(INSTALLED)  ## memberships of up to 1,000 peers: false deaths, detection times, bytes, into docs/ (hours; Ctrl-C and go on)
-	$(BIN)/python benchmarks/membership_scale.py all --jobs $(JOBS) $(ARGS)
 
 # Of a real run and into docs/: make screenshots ARGS='--docs docs runs/NAME'.
 # Of the terminal and into docs/: make screenshots TERMINAL_ARGS='--docs docs'.

@@ -1,5 +1,4 @@
-"""Larger swarms and worse weather than usual; ``benchmarks/membership_scale.py`` goes on to 1,000
-peers and a million seconds."""
+"""Larger swarms and worse weather than usual."""
 
 from __future__ import annotations
 
