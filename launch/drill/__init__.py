@@ -1,4 +1,4 @@
-"""Fault injection into a live run, and a report of the impact."""
+"""Fault injection into a live run."""
 
 from __future__ import annotations
 

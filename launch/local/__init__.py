@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         WaitingReminder,
         waiting,
     )
-    from .desks import RunUnreachable, ask, names, who
+    from .desks import ask
     from .feasible import PEER_BYTES
     from .invitation import code_of
     from .outcome import RunOutcome, Stop, telling

@@ -61,8 +61,8 @@ def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
     """Send an order to the launcher in ``folder`` that it concerns, or to each of several launchers
     its share. No launcher acts before all have accepted the order.
 
-    Returns: The number of the drill, its start (``t``) and its end (``until``). For ``heal``: the
-    faults that ended and the peers that were woken.
+    Returns: The number of the drill. For ``heal``: the faults that ended and the peers that were
+        woken.
     Raises: RunUnreachable: The run has ended. ConfigError: The run allows no drills, or cannot
     perform this one.
     """
@@ -71,15 +71,6 @@ def ask(folder: Path, order: Mapping[str, Any]) -> dict[str, Any]:
         for desk, share in shares:
             _send(folder, desk, {**share, "only_check": True})
     return _together([_send(folder, desk, share) for desk, share in shares])
-
-
-def who(folder: Path) -> tuple[list[int], float]:
-    """Return the peers with processes that can be drilled, and the time of the last ``heal``
-    (monotonic seconds). Raises: As ``ask``."""
-    heard = _request_all(folder, {"drill": "who"})
-    return sorted(peer for _, answer in heard for peer in answer["peers"]), max(
-        answer["healed"] for _, answer in heard
-    )
 
 
 def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -103,7 +94,6 @@ def _shares(folder: Path, order: Mapping[str, Any]) -> list[tuple[str, Mapping[s
 def _together(answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
     first = dict(answers[0])
     for other in answers[1:]:
-        first["until"] = max(first["until"], other["until"])
         for key in ("ended", "woken"):
             if key in first:
                 first[key] = [*first[key], *other[key]]

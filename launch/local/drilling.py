@@ -1,7 +1,7 @@
 """Server of drills in a live run: a unix socket in the run's folder, which only its owner can open.
 
 One line of JSON in, one out: ``{"drill": "stop", "peers": [3], "for_s": 5}``,
-``{"number": 1, "t": ..., "until": ...}`` or ``{"error": ..., "hint": ...}``. The supervisor applies
+``{"number": 1}`` or ``{"error": ..., "hint": ...}``. The supervisor applies
 a drill to processes, by pid and start time. Lasting faults (cut links, slow and Byzantine peers) go
 into the file that nodes and trainers read (``gossip.faults.drills``). ``desks`` sends the orders.
 """
@@ -15,11 +15,10 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from gossip.aggregators.attacks import DATA_ATTACKS
 from gossip.errors import BadFault, ConfigError, GossipError, UnknownName
@@ -56,13 +55,9 @@ def _bind(end: socket.socket, path: str) -> None:
         os.umask(before)
 
 
-@dataclass(frozen=True, slots=True)
-class _DrillOrder:
-    """An order that passed all checks. ``act`` receives the number of the drill; its result is part
-    of the reply."""
-
-    lasts_s: float
-    act: Callable[[int], Mapping[str, Any] | None]
+_DrillAct: TypeAlias = Callable[[int], Mapping[str, Any] | None]
+"""What an order does once it has passed all checks. It receives the number of the drill; its result
+is part of the reply."""
 
 
 class DrillServer:
@@ -78,7 +73,6 @@ class DrillServer:
         self._lasting: dict[int, Drill] = {}
         self._ends: dict[int, asyncio.TimerHandle] = {}
         self._number = 0
-        self._healed_at = 0.0
         self._server: asyncio.Server | None = None
 
     @property
@@ -123,7 +117,7 @@ class DrillServer:
                 raise ConfigError("a drill is a JSON object")
             if order.get("drill") == "who":
                 here = [peer for peer in self._run.peers if self._run.is_here(peer)]
-                return {"peers": here, "healed": self._healed_at}
+                return {"peers": here}
             return self._begin(order)
         except GossipError as error:
             return {"error": str(error), "hint": error.hint, "over": self._run.is_over}
@@ -140,20 +134,18 @@ class DrillServer:
             raise ConfigError("this run is about to end")
         if not self._run.is_training:
             raise ConfigError("this run does not train yet", "wait until its first round")
-        checked = self._check(str(kind), order)
+        act = self._check(str(kind), order)
         if order.get("only_check"):
             return {}
         self._number += 1
-        now = time.monotonic()
         what = {key: value for key, value in order.items() if key != "drill"}
         self._run.record(events.Drill(number=self._number, drill=kind, **what))
-        said = checked.act(self._number) or {}
-        return {"number": self._number, "t": now, "until": now + checked.lasts_s, **said}
+        return {"number": self._number, **(act(self._number) or {})}
 
-    def _check(self, kind: str, order: Mapping[str, Any]) -> _DrillOrder:
+    def _check(self, kind: str, order: Mapping[str, Any]) -> _DrillAct:
         """Check an order completely before any part of it takes effect."""
         if kind == "heal":
-            return _DrillOrder(0.0, lambda _: self._heal())
+            return lambda _: self._heal()
         if kind == "partition":
             sides, for_s = self._sides(order.get("sides")), _seconds(order, "for_s")
             return self._lasts(Partition(sides, 0.0, for_s, bool(order.get("one_way"))), for_s)
@@ -165,17 +157,16 @@ class DrillServer:
             case "poison":
                 return self._lasts(self._lie(peers, order), _seconds(order, "for_s"))
             case "stop":
-                lasts_s = _seconds(order, "for_s")
-                act = partial(self._run.stop_peer, lasts_s)
+                act = partial(self._run.stop_peer, _seconds(order, "for_s"))
             case "kill":
                 after_s = (
                     None
                     if order.get("for_good")
                     else _seconds(order, "restart_s", 2.0, at_once=True)
                 )
-                act, lasts_s = partial(self._run.kill_peer, after_s), after_s or 0.0
+                act = partial(self._run.kill_peer, after_s)
             case _:
-                act, lasts_s = self._run.ask_peer_to_leave, 0.0
+                act = self._run.ask_peer_to_leave
         gone = tuple(peer for peer in peers if not self._run.is_here(peer))
         if gone:
             plural = "peers" if len(gone) > 1 else "peer"
@@ -191,7 +182,7 @@ class DrillServer:
             for peer in peers:
                 act(peer, f"drill {number}: {kind} {peer}")
 
-        return _DrillOrder(lasts_s, hit)
+        return hit
 
     def _sides(self, sides: Any) -> tuple[tuple[int, ...], ...]:
         if (
@@ -277,8 +268,8 @@ class DrillServer:
 
     # --- what lasts -------------------------------------------------------------------------------
 
-    def _lasts(self, fault: Fault, for_s: float) -> _DrillOrder:
-        return _DrillOrder(for_s, lambda number: self._last(number, fault, for_s))
+    def _lasts(self, fault: Fault, for_s: float) -> _DrillAct:
+        return lambda number: self._last(number, fault, for_s)
 
     def _last(self, number: int, fault: Fault, for_s: float) -> None:
         """Begin a lasting fault, and schedule its end."""
@@ -306,7 +297,6 @@ class DrillServer:
 
     def _heal(self) -> dict[str, Any]:
         """End all lasting faults and wake all stopped peers. Return both."""
-        self._healed_at = time.monotonic()
         ended = [_word(number, drill.fault) for number, drill in self._lasting.items()]
         for number in list(self._lasting):
             self._end(number)

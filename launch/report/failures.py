@@ -36,7 +36,7 @@ class Failures:
     """Failures, in the order of their reports.
 
     Attributes:
-        injected: Faults that were injected, also by a drill. ``drills``: orders of drills.
+        injected: Faults that were injected, also by a drill.
         blows: Faults that hit a process, and unplanned deaths.
         silences: Times in which others had no reply of a peer, for whatever reason.
         restarts, hangs: Peer that a fault has killed, or stopped -> seconds until the launcher is
@@ -46,7 +46,6 @@ class Failures:
     def __init__(self, state: ModelState, progress: RoundProgress) -> None:
         self._state, self._progress = state, progress
         self.injected: list[Injection] = []
-        self.drills: list[events.Drill] = []
         self.blows: list[Blow] = []
         self.outages: list[PartitionRecord] = []
         self.silences: list[Silence] = []
@@ -118,9 +117,6 @@ class Failures:
         row.state = "here"
         if (blow := self.blow(row.peer)) is not None:
             blow.woken_at = blow.woken_at or event.t
-
-    def _on_drill(self, event: events.Drill) -> None:
-        self.drills.append(event)
 
     # --- deaths and silences ----------------------------------------------------------------------
 

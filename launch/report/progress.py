@@ -25,21 +25,18 @@ class ServerTurns:
     Attributes:
         attempts: (round, attempt) -> reasons for the attempt, and the number of peers that reported
             each. The round may have been committed by an earlier server nevertheless.
-        asked_at: Round -> time of the first report of a further attempt.
         refused: Server -> number of its results that peers refused.
         late: Round -> (late peers, seconds that the server waited for them).
     """
 
     def __init__(self) -> None:
         self.attempts: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
-        self.asked_at: dict[int, float] = {}
         self.refused: Counter[int] = Counter()
         self.late: dict[int, tuple[tuple[int, ...], float]] = {}
 
     def _on_attempt(self, event: events.Attempt) -> None:
         if event.round is not None:
             self.attempts[event.round, event.attempt or 0][shown(event.reason)] += 1
-            self.asked_at.setdefault(event.round, event.t)
 
     def _on_refused(self, event: events.RefusedResult) -> None:
         if event.server is not None:

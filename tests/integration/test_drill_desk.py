@@ -20,7 +20,7 @@ from gossip.errors import ConfigError
 from gossip.faults.drills import DrillFile
 from gossip.faults.kinds import ByzantineFault, Slow
 from gossip.faults.world import Partition
-from gossip.launch.local.desks import RunUnreachable, ask, name_of, open_socket, who
+from gossip.launch.local.desks import RunUnreachable, ask, name_of, open_socket
 from gossip.launch.local.drilling import DrillServer
 from gossip.launch.local.supervisor import Supervisor
 from gossip.observe import Event, events, select
@@ -106,8 +106,7 @@ def test_orders_are_carried_out_and_written_down(folder: Path) -> None:
     def act(order: Callable[..., dict[str, Any]]) -> None:
         assert order(drill="kill", peers=[1, 2], restart_s=2.5)["number"] == 1
         order(drill="kill", peers=[0], for_good=True)
-        answer = order(drill="stop", peers=[1], for_s=3)
-        assert answer["until"] - answer["t"] == pytest.approx(3.0)
+        order(drill="stop", peers=[1], for_s=3)
         order(drill="leave", peers=[2])
 
     run = with_desk(folder, act)
@@ -236,13 +235,11 @@ def test_each_launcher_hurts_its_own_peers_and_all_heal(folder: Path) -> None:
     first, later = FakeRun(folder), FakeRun(folder, (5,))
 
     def act(order: Callable[..., dict[str, Any]]) -> None:
-        assert who(folder)[0] == [0, 1, 2, 5]
         order(drill="kill", peers=[1, 5], restart_s=2.5)
         with pytest.raises(ConfigError, match="peer 3 is not there"):
             order(drill="kill", peers=[5, 3])
         order(drill="slow", peers=[5], factor=2, for_s=50)
         assert order(drill="heal")["woken"] == [2]
-        assert who(folder)[1] > 0
         later.is_training = False
         with pytest.raises(ConfigError, match="does not train yet"):
             order(drill="stop", peers=[1, 5], for_s=1)

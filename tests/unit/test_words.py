@@ -8,7 +8,6 @@ from typing import Any, cast
 import pytest
 
 from gossip.errors import OutOfMemory
-from gossip.launch.drill import impact
 from gossip.launch.join import joining
 from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.words import at_round, counted
@@ -63,31 +62,3 @@ def test_the_batch_of_one_peer_is_said_of_one(n: int, local: int, said: str) -> 
     }
     (line,) = RunModel(n, cast(Any, SimpleNamespace(byzantine=[]))).apply(read_event({**batch}))
     assert line.startswith(f"= batch: {said}, {n * local} a round (scale)")
-
-
-def test_the_impact_of_one_drill_is_said_of_one() -> None:
-    branch = {"rounds": 1, "peers": [2], "samples_given_back": 1}
-    found: dict[str, Any] = {
-        "drills": [1],
-        "hit": [],
-        "left": [],
-        "first_skip_ms": None,
-        "rounds_lost": 0,
-        "rounds_handed_on": 0,
-    }
-    found |= {
-        "states_taken": 1,
-        "given_up": [branch],
-        "suspected": [],
-        "quarantined": [],
-        "loss": None,
-        "accuracy": None,
-    }
-    found["pace"] = dict.fromkeys(("before", "during", "after", "dip", "recovery_ms")) | {
-        "longest_pause_ms": 0.0
-    }
-    assert impact.lines(found)[:3] == [
-        "impact of 1 drill",
-        "  rounds: 0 lost, 0 handed on to another server; 1 state taken over",
-        "  given up: 1 round of peers 2, 1 sample given back",
-    ]
