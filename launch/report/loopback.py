@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from gossip.errors import GossipError
-from gossip.run import shown
-
 HOST = "127.0.0.1"
 
 
@@ -46,13 +43,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path.partition("?")[0] != self.server.path:
             self._answer(404, f"there is only {self.server.path}\n".encode(), "text/plain")
         else:
-            try:
-                page = self.server.make()
-            except GossipError as error:
-                text = f"the run cannot be read: {shown(error)}\n"
-                self._answer(500, text.encode("utf-8", "backslashreplace"), "text/plain")
-            else:
-                self._answer(200, page, self.server.kind)
+            self._answer(200, self.server.make(), self.server.kind)
 
     def _answer(self, status: int, body: bytes, kind: str) -> None:
         self.send_response(status)

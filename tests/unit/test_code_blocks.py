@@ -172,7 +172,7 @@ def looking() -> Iterator[tuple[Block, list[str]]]:
         for line in block.commands:
             words = shown_commands.words_of(line)
             dear = words[:2] == ["gossip", "checkpoints"]
-            if not line.startswith(LOOKS) or "--live" in words or (dear and not LONG):
+            if not line.startswith(LOOKS) or (dear and not LONG):
                 continue
             yield block, words
 

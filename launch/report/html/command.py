@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gossip.launch.optional import optional
-
 if TYPE_CHECKING:
     from .page import RunReport
 
@@ -31,25 +29,15 @@ def report(
             "--out", "-o", help="The page's file; report.html in the first run's folder by default."
         ),
     ] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Serve the page on loopback during the run.")
-    ] = False,
-    port: Annotated[int, optional("For --live; a free one by default.", min=0, max=65535)] = 0,
     runs_dir: Dir = Path("runs"),
 ) -> None:
     """Make one HTML file of a run: incidents, curves, members, trust, rounds; for several runs also
     their differences: gossip report RUN"""
-    from gossip.errors import ConfigError
     from gossip.launch.report import run_state
 
-    from . import live as serving, page
+    from . import page
 
     folders = [run_state.find(run, runs_dir) for run in runs]
-    if live:
-        if out is not None:
-            raise ConfigError("--live serves the page: --out writes it", "leave one out")
-        serving.serve(lambda nonce: page.render(page.make(folders), serving.EVERY_S, nonce), port)
-        return
     _write(page.make(folders), out or folders[0] / NAME)
 
 

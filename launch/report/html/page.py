@@ -102,13 +102,7 @@ def _part(run: RecordedRun, found: list[incidents.Incident], prefix: str) -> Run
     return RunPart(run, prefix, headline, verdict, facts, tuple(found), sections)
 
 
-def render(report: RunReport, live_s: float | None = None, nonce: str = "") -> str:
-    """The page.
-
-    Args:
-        live_s: Seconds after which an open page asks for a newer one; None: never.
-        nonce: Of the script that does so.
-    Raises: ConfigError: jinja2 is not installed.
-    """
+def render(report: RunReport) -> str:
+    """Return the page. Raises: ConfigError: jinja2 is not installed."""
     names = ", ".join(part.run.name for part in report.parts)
-    return templates.fill(TEMPLATE, title=names, report=report, live_s=live_s, nonce=nonce)
+    return templates.fill(TEMPLATE, title=names, report=report)

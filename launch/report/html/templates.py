@@ -31,7 +31,7 @@ def render_sections(
     Raises: ConfigError: jinja2 is not installed.
     """
     values = {"title": title, "facts": facts, "sections": sections, "footer": footer}
-    return fill("sections.html.j2", live_s=None, nonce="", **values)
+    return fill("sections.html.j2", **values)
 
 
 def _environment() -> Any:
