@@ -433,7 +433,7 @@ def test_the_command_runs_only_what_is_missing(
 ) -> None:
     def bench(seeds: int) -> list[dict[str, object]]:
         bench_robustness.robustness(
-            context=None, rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1],
+            rules=["mean trimmed-mean"], attacks=["none scale"], n=[5], f=[1],
             seeds=seeds, rounds=5, batch=4, lr=[0.5], model="mlp:8", split=["iid"], data="digits",
             jobs=1, into=tmp_path, out=None, fails_below=0.9, plot=False, as_json=True,
         )  # fmt: skip
@@ -483,7 +483,6 @@ def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(
         ({"lr": [math.inf]}, "cannot be inf"),
     ):
         options = {
-            "context": None,
             "rules": ["mean"],
             "attacks": ["none"],
             "n": [5],

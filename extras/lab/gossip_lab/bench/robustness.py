@@ -36,16 +36,13 @@ INSTEAD = {
 }
 """Stronger forms of attacks than the defaults."""
 FAILS_BELOW = 0.9
-MAKES_NO_DIFFERENCE = ("context", "jobs", "into", "show", "csv", "latex", "as_json")
+MAKES_NO_DIFFERENCE = ("jobs", "into", "show", "csv", "latex", "as_json")
 """Options that do not affect a page."""
-SIZES = ("n", "f", "declared_f")
-"""Options of the numbers of workers: none of them can be combined with those of a file."""
 CHOSEN = ("lr", "sender", "weight_decay")
 """Options of which each rule gets the best value, if several are given."""
 
 
 def robustness(
-    context: typer.Context,
     rules: Annotated[
         list[str] | None, optional("Rules, separated by blanks; all by default. Repeatable.")
     ] = None,
@@ -175,13 +172,6 @@ def robustness(
     show: Annotated[
         bool, typer.Option("--show", help="Run nothing: tables of what was run so far.")
     ] = False,
-    config: Annotated[
-        Path | None,
-        optional(
-            "A config.json of ByzFL's benchmark; options given beside it win, --n and --f "
-            "only together."
-        ),
-    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")
     ] = False,
@@ -189,9 +179,6 @@ def robustness(
     """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same
     command goes on."""
     options = locals()
-    if config is not None:
-        robustness(**_with_config(config, options))
-        return
     command = _command(options)
     tables = _tables(options)
     from . import exports, robustness_page
@@ -324,29 +311,6 @@ def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
             "hold out training samples: --validation 0.2",
         )
     return combinations
-
-
-def _with_config(path: Path, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of ``robustness`` with those of a configuration of ByzFL, except for typed
-    options.
-
-    Raises: ConfigError: A setting has no counterpart, or some numbers of workers are typed and
-    others not.
-    """
-    from . import byzfl_config
-
-    source = options["context"].get_parameter_source
-    typed = [name for name in options if getattr(source(name), "name", "") == "COMMANDLINE"]
-    if sizes := [name for name in SIZES if name in typed]:
-        if not {"n", "f"}.issubset(sizes):
-            words = " and ".join(f"--{name.replace('_', '-')}" for name in sizes)
-            raise ConfigError(
-                f"{words} beside --config, which has numbers of workers for its own f",
-                "give --n and --f together (and --declared-f, or the true f is told), or neither",
-            )
-        typed = [*typed, *SIZES]
-    taken = {name: value for name, value in byzfl_config.read(path).items() if name not in typed}
-    return {**options, **taken, "config": None}
 
 
 def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int]) -> None:
