@@ -284,12 +284,6 @@ class RunConfig(BaseModel):
     quorum_timeout_s: Seconds = Field(
         default=60.0, description="maximum wait of a run without quorum for peers to return"
     )
-    begin_anew: bool = Field(
-        default=False,
-        description=(
-            "begin again with fresh weights if all peers that had the state of the run are lost"
-        ),
-    )
     resume: str = Field(
         default="",
         max_length=4096,

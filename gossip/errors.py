@@ -276,10 +276,7 @@ class StateLost(SwarmError):
 
     @property
     def hint(self) -> str:
-        return (
-            "resume from the newest checkpoint (--resume), if there is one; --begin-anew begins "
-            "again with fresh weights, once all peers are lost"
-        )
+        return "resume from the newest checkpoint (--resume), if there is one"
 
 
 class ReplicasDiverged(SwarmError):

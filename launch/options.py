@@ -238,16 +238,6 @@ Patience = Annotated[
 RoundTimeout = Annotated[
     float | None, optional("Seconds that a round may wait at most; 10 by default.")
 ]
-BeginAnew = Annotated[
-    bool,
-    typer.Option(
-        "--begin-anew",
-        help=(
-            "If all peers with the state are lost, begin again with fresh weights. By default "
-            "the run ends."
-        ),
-    ),
-]
 Resume = Annotated[
     str | None,
     optional(
@@ -352,13 +342,12 @@ SETTINGS = DEMO_SETTINGS | {
     "on_divergence": OnDivergence,
     "start_timeout": StartTimeout,
     "round_timeout": RoundTimeout,
-    "begin_anew": BeginAnew,
     "resume": Resume,
     "deterministic": Deterministic,
     "drills": Drills,
 }
 """Options of a run that launchers of one machine and of many share."""
-FLAGS = ("begin_anew", "deterministic", "drills")
+FLAGS = ("deterministic", "drills")
 """Options that are flags."""
 SETTING_OF = {
     "byzantine": "f",

@@ -636,7 +636,6 @@ class Peer:
         self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
         waited_s = round(self.bootstrap.waited_s(now), 3)
         return [
-            *self.bootstrap.begun_anew(),
             Report("ready", {"present": list(present), "waited_s": waited_s}),
             *(self._rolling.replicated.report_standings() if self._rolling is not None else ()),
             *self._configured(),

@@ -570,8 +570,6 @@ class CoreSettings:
     room: int = 0  # Ids below it may join later; 0: only ``peers``.
     # latest round of the run that is known from before this life; 0: none
     had_round: int = 0
-    # Begin again with initial weights, although the run had rounds and their state is lost.
-    begin_anew: bool = False
     # The shards of a round decide together, by the statistics of their servers.
     cross_shard: bool = False
     membership: MembershipSettings = field(default_factory=MembershipSettings)

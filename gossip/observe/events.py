@@ -88,12 +88,6 @@ class Batch(PeerEvent):
     samples: Count
 
 
-class BegunAnew(PeerEvent):
-    """The swarm begins again with fresh weights, as `--begin-anew` allows."""
-
-    lost: Other
-
-
 class Behind(PeerEvent):
     """This peer has skipped rounds, because others are far ahead in a gossip topology."""
 

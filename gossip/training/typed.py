@@ -40,7 +40,6 @@ class RunOptions(TypedDict, total=False):
     round_timeout_s: float
     start_timeout_s: float
     quorum_timeout_s: float
-    begin_anew: bool
     resume: str
     deterministic: bool
     insecure: bool

@@ -1,8 +1,8 @@
 """Detects that all peers with the state of a run are gone.
 
-A restarted peer could then only begin with fresh weights. The run ends instead, unless
-``--begin-anew`` is set. A launcher ends a run at once if all peers are its own. If other
-launchers have peers of the run, the peers find out by themselves
+A restarted peer could then only begin with fresh weights. The run ends instead. A launcher ends a
+run at once if all peers are its own. If other launchers have peers of the run, the peers find out
+by themselves
 (``gossip.core.lifecycle.bootstrap``).
 """
 
@@ -35,7 +35,7 @@ def end_if_lost(run: OngoingRun) -> bool:
 
 def hints(folder: Path) -> list[str]:
     """Return the files of a lost state that are on disk, and a hint: resume from the newest
-    checkpoint, or begin anew if there is none."""
+    checkpoint, or save checkpoints if there is none."""
     saved = newest_saved(folder)
     found = [
         *([] if saved is None else [f"the checkpoint of step {saved[0]} in {near(str(saved[1]))}"]),
@@ -46,8 +46,7 @@ def hints(folder: Path) -> list[str]:
     named = ", ".join(found[:FILES_TOLD])
     disk = f"on disk: {named}{more}" if found else "nothing of it is on disk in the run's folder"
     advice = (
-        "save checkpoints, as by peer.steps(N, save=FOLDER), to go on from; --begin-anew begins "
-        "again with fresh weights"
+        "save checkpoints, as by peer.steps(N, save=FOLDER), to go on from"
         if saved is None
         else "--resume auto goes on from the checkpoint"
     )
@@ -71,7 +70,7 @@ def _left_by_peers(folder: Path) -> list[str]:
 
 def _is_lost(run: OngoingRun) -> bool:
     holders = run.view.holders
-    if run.config.begin_anew or holders.round < 1 or holders.anybody:
+    if holders.round < 1 or holders.anybody:
         return False
     if run.is_over or run.outcome.finished:
         return False

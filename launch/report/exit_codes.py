@@ -57,7 +57,7 @@ CODES: dict[int, ExitCodeMeaning] = {
         "All peers that had the state of the run are gone, and one that was started again would "
         "begin anew, with fresh weights. The output lists what is lost, and what of it is on disk.",
         "go on from the newest checkpoint with `--resume auto`, if the script saves any; next time "
-        "with more peers; `--begin-anew` for a run that begins again by itself, with fresh weights",
+        "with more peers",
     ),
     8: ExitCodeMeaning(
         "not_saved",

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gossip.observe import events
 
 
 class StateHolders:
     """Holders of the run's state. ``round``: the latest round that was reported. ``metrics``: the
-    values that any peer logged last. ``lost``: the state that was lost each time the swarm began
-    anew with fresh weights."""
+    values that any peer logged last."""
 
     def __init__(self) -> None:
         self.round = -1
         self.metrics: dict[str, float] = {}
-        self.lost: list[dict[str, Any]] = []
         self._alive: set[int] = set()
         self._hold: set[int] = set()  # peers that have the state, or finished with it
         self._take: set[int] = set()  # peers that are receiving it
@@ -30,12 +26,6 @@ class StateHolders:
     def in_vain(self) -> bool:
         """Whether a peer is alive while no peer has the state that it needs."""
         return bool(self._alive) and not self.anybody
-
-    def begin_anew(self, wall: float | None) -> None:
-        """Clear the round, the metrics and the holders, because the state is lost."""
-        self.lost.append({"lost_round": self.round, **self.metrics, "wall": wall})
-        self.round, self.metrics = -1, {}
-        self._hold.clear()
 
     def _on_progress(self, event: events.Round | events.Fault | events.Halted) -> None:
         if event.round is not None:

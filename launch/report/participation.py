@@ -46,11 +46,7 @@ class Participation:
         self.least: float | None = None
         self.is_low = False
         self._sum, self._rounds = 0.0, 0
-        self.begin_anew()
-
-    def begin_anew(self) -> None:
-        """Start at round 0 again. No window spans both parts of the run."""
-        self._newest, self.is_low = -1, False
+        self._newest = -1
         self._window: list[tuple[int, float]] = []  # the newest rounds, each with its share
         self._unreported = [range(ROUNDS_END)]  # the last range is of rounds to come
 

@@ -113,11 +113,6 @@ class RoundProgress:
         (began, first), (ended, last) = self.reported
         return (last - first) / (ended - began) if ended > began else None
 
-    def begin_anew(self) -> None:
-        """Start at round 0 again, because the state of the run is lost."""
-        self.round, self.first, self.step, self.loss = -1, None, 0, None
-        self.participation.begin_anew()
-
     def finish(self, row: PeerRow, last: int) -> None:
         """Record the last round of a peer. Events of rounds are throttled, so the peer may not have
         reported it before."""

@@ -161,20 +161,6 @@ class RunModel:
                 return False
         return False
 
-    def _on_begins_anew(self, event: events.BegunAnew) -> list[str]:
-        if self.progress.round < 0 or self.holders.anybody:
-            return []
-        was = self.holders.in_words()
-        self.holders.begin_anew(event.wall)
-        self.progress.begin_anew()
-        for row in self.rows.values():
-            row.round, row.loss, row.accuracy, row.logs_loss = -1, None, None, False
-            row.judged_round = -1
-        return [
-            f"! the swarm begins anew, with fresh weights: all that was learnt until {was} is "
-            "lost (--begin-anew)"
-        ]
-
 
 PARTS = (RunModel, StateHolders, RoundProgress, ServerTurns, Lives, Failures, TrustRecord, Epochs)
 """Parts of the model that apply events, in this order."""

@@ -141,7 +141,6 @@ def build(
         **_deaths_and_returns(view),
         "joins": joins(view, past.true),
         "remote_peers": elsewhere,
-        "begun_anew": view.holders.lost,
         # A stage of a pipeline cannot train alone.
         "trained_alone": []
         if config.pipeline is not None
@@ -206,7 +205,6 @@ def _span(config: RunConfig, view: RunModel, past: history.History, whole: bool)
     # Rounds before the checkpoint that the run resumed from belong to another run.
     first = min(done, default=0) if config.resume else 0
     missing = set(range(first, last + 1)).difference(done) if done and whole else set()
-    # If the swarm began anew, rounds lost before may have higher numbers.
     told = view.progress.lost.keys() & range(first, last + 1)
     return _Span(first, last, frozenset(told | missing))
 

@@ -108,7 +108,7 @@ def test_a_run_that_is_suspended_as_a_whole_goes_on(tmp_path: Path) -> None:
             time.sleep(SUSPENDED_S)  # how long it stands still is the point
             run.signal_all(signal.SIGCONT)
         summary = run.finish()
-    assert (summary["deaths"], summary["rejoins"], summary["begun_anew"]) == ([], [], [])
+    assert (summary["deaths"], summary["rejoins"]) == ([], [])
 
 
 # --- limits and surroundings ----------------------------------------------------------------------

@@ -71,25 +71,8 @@ async def test_nobody_is_started_again_when_all_who_had_the_state_are_gone(
     assert (outcome.exit_code, len(outcome.lives)) == (7, peers), heard.said
     (line,) = [line for line in heard.said if "the state is lost" in line]
     assert line.startswith("x the state is lost: the run was in round 5 (accuracy 0.")
-    assert any("--begin-anew" in line for line in heard.said)
     summary = runs.conclude(run.folder, outcome)
-    assert (summary["status"], summary["exit_code"], summary["begun_anew"]) == ("state_lost", 7, [])
-
-
-async def test_who_wants_it_begins_anew_and_hears_what_is_lost(tmp_path: Path) -> None:
-    run, heard = launcher(tmp_path, peers=1, faults="restart:0@5+0.1s", begin_anew=True)
-    outcome = await run.run()
-    assert (outcome.exit_code, len(outcome.lives)) == (0, 2)
-    assert any(
-        line.startswith(
-            "! the swarm begins anew, with fresh weights: all that was learnt until round 5"
-        )
-        for line in heard.said
-    )
-    (anew,) = runs.conclude(run.folder, outcome)["begun_anew"]
-    assert anew["lost_round"] == 5
-    assert anew["accuracy"] > 0.2
-    assert anew["wall"] > 0
+    assert (summary["status"], summary["exit_code"]) == ("state_lost", 7)
 
 
 async def test_a_peer_without_such_a_launcher_reads_in_the_folder_that_the_run_had_begun(
@@ -147,10 +130,10 @@ def test_what_is_on_disk_is_named(tmp_path: Path) -> None:
 def test_the_advice_is_to_resume_where_there_is_a_checkpoint(tmp_path: Path) -> None:
     saves_to = tmp_path / "ckpt"
     checkpoints.note_folder(tmp_path, saves_to)
-    assert "--begin-anew" in lost_state.hints(tmp_path)[1], "nothing is saved yet"
+    assert "save checkpoints" in lost_state.hints(tmp_path)[1], "nothing is saved yet"
     for step in (20, 40):
         checkpoints.write(saves_to, step, {"model.safetensors": b"numbers"}, {}, 3)
     disk, hint = lost_state.hints(tmp_path)
     assert f"the checkpoint of step 40 in {saves_to}" in disk
     assert "--resume auto" in hint
-    assert "--begin-anew" not in hint
+    assert "save checkpoints" not in hint

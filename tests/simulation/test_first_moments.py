@@ -33,7 +33,6 @@ def swarm_of(
     policy: Policy = POLICIES[0],
     apart: bool = True,
     judged: bool = True,
-    begin_anew: bool = False,
     **rounds: Any,
 ) -> Swarm[Peer]:
     """``apart``: each life of each peer has weights of its own, as scripts without a seed have."""
@@ -41,7 +40,7 @@ def swarm_of(
     wanted = RoundSettings(quorum=quorum, on_minority=on_minority, round_timeout_s=3.0, **rounds)
     needed = {"f": f, "updates_for": (1, 3)} if f else {}
     settings = core_settings(n, seed, rounds=wanted, **needed)
-    settings, made = replace(settings, begin_anew=begin_anew), list[Swarm[Peer]]()
+    made = list[Swarm[Peer]]()
     plan, folder = load("rolling"), {peer: address(peer, 0) for peer in range(n)}
 
     def make_core(peer: PeerId, incarnation: int) -> Peer:

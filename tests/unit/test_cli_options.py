@@ -375,7 +375,6 @@ SAID_OF_A_RUN = {
     "--on-divergence": ("heal", "on_divergence", "heal"),
     "--start-timeout": ("33", "start_timeout_s", 33.0),
     "--round-timeout": ("4", "round_timeout_s", 4.0),
-    "--begin-anew": (None, "begin_anew", True),
     "--resume": ("auto", "resume", "auto"),
     "--deterministic": (None, "deterministic", True),
     "--drills": (None, "drills", True),

@@ -65,5 +65,3 @@ def test_how_far_it_was_is_said_with_what_was_logged_last() -> None:
         (0, "metrics", {"loss": 2}),
     )
     assert holders.in_words() == "round 5 (accuracy 0.5, loss 2)"
-    holders.begin_anew(wall=None)
-    assert (holders.round, holders.anybody) == (-1, False)

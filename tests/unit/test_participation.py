@@ -178,36 +178,6 @@ def test_of_rounds_that_nobody_tells_of_nothing_is_counted() -> None:
     assert seen.mean == known / (known + filled), "the oldest gaps are forgotten"
 
 
-def test_a_swarm_that_begins_anew_counts_its_rounds_from_0_on_again() -> None:
-    view = RunModel(2)
-    fed(view, range(9, 10), 2, since=0)
-    fed(view, range(9, 10), 0, since=0)
-    assert view.progress.participation.mean == 1.0
-    for peer in range(2):
-        view.apply(event("exited", peer, 2.0, code=1, signal=9, incarnation=0))
-        view.apply(event("started", peer, 3.0, incarnation=1))
-    view.apply(event("begun_anew", 0, 4.0))
-    fed(view, range(9, 10), 1, since=0)
-    assert (view.progress.participation.mean, view.progress.participation.last) == (0.75, (1, 2))
-
-
-def test_no_window_begins_before_the_swarm_has_begun_anew() -> None:
-    view = RunModel(2)
-    fed(view, range(WINDOW), 2)
-    for peer in range(2):
-        view.apply(event("exited", peer, 2.0, code=1, signal=9))
-    view.apply(event("begun_anew", 0, 4.0))
-    assert fed(view, range(WINDOW - 1), 1) == []
-    assert view.progress.participation.of_window is None, "it has 19 rounds of this life"
-    (said,) = fed(view, range(WINDOW - 1, 2 * WINDOW), 1)
-    assert "only 50% " in said
-    assert "in the rounds 0 to 19," in said
-    for peer in range(2):
-        view.apply(event("exited", peer, 8.0, code=1, signal=9))
-    view.apply(event("begun_anew", 0, 9.0))
-    assert "take part" not in health(view).plain, "of no window that is over"
-
-
 def test_a_window_is_named_by_its_rounds_also_where_some_are_told_late_or_never() -> None:
     """A run that goes on from round 100; a peer that was away tells of round 120 at once, another
     one then of those before it."""

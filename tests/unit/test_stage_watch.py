@@ -243,11 +243,10 @@ def decision(
     gone: set[int],
     elsewhere: int | None,
     rebuilds: bool = True,
-    anew: bool = False,
     holds: bool = False,
     round_id: int = 0,
 ) -> object:
-    of = replace(settings(rebuilds).of_stage(local), had_round=6, begin_anew=anew)
+    of = replace(settings(rebuilds).of_stage(local), had_round=6)
     bootstrap = Bootstrap(local, of, StageView(gone), lambda: elsewhere)  # type: ignore[arg-type]
     bootstrap.start(0.0)
     bootstrap.prepare(holds=holds)
@@ -265,8 +264,7 @@ def test_the_first_of_those_who_are_back_makes_the_state_and_the_others_wait_for
     assert decision(2, {1}, None) == WaitForPeers((1,)), "nobody has said how far the run is"
 
 
-def test_no_stage_begins_anew_alone_and_one_that_may_not_be_made_anew_ends() -> None:
-    assert decision(1, {2}, 7, anew=True) == RebuildStage(7)
+def test_a_stage_that_may_not_be_made_anew_ends() -> None:
     found = decision(1, {2}, 7, rebuilds=False)
     assert isinstance(found, Halt)
     assert found.exit_code == STATE_LOST

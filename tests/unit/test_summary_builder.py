@@ -433,36 +433,6 @@ def test_a_newcomer_that_never_got_in_says_so_of_itself(tmp_path: Path) -> None:
     )
 
 
-def test_what_was_lost_when_a_swarm_began_anew_is_told(tmp_path: Path) -> None:
-    rows = [
-        event_row("round", 0, round=258),
-        event_row("metrics", 0, accuracy=0.97),
-        event_row("exited", 0, signal=9),
-        event_row("spawned", 0, incarnation=1),
-        event_row("begun_anew", 0, lost=1, wall=12.5),
-        event_row("round", 0, round=3, wall=13.0),
-        # the same beginning, as another tells it
-        event_row("begun_anew", 1, lost=1, wall=12.6),
-    ]
-    made = summary.write(folder(tmp_path, rows, {}), 0, 1.0)
-    assert made["begun_anew"] == [{"lost_round": 258, "accuracy": 0.97, "wall": 12.5}]
-
-
-def test_rounds_that_were_lost_before_a_swarm_began_anew_are_none_of_those_since(
-    tmp_path: Path,
-) -> None:
-    rows = [
-        *(event_row("lost_round", 0, round=at, reason="x") for at in range(10, 20)),
-        event_row("round", 0, round=258),
-        event_row("exited", 0, signal=9),
-        event_row("begun_anew", 0, lost=1, wall=12.5),
-        event_row("lost_round", 0, round=2, reason="x", wall=13.0),
-        event_row("round", 0, round=3, wall=13.0),
-    ]
-    made = summary.build(folder(tmp_path, rows, {}, topology="random-k"), 0, 1.0)
-    assert (made["rounds"], made["rounds_lost"]) == (3, 1)
-
-
 def test_a_run_that_never_had_a_round_has_a_summary_too(tmp_path: Path) -> None:
     made = summary.write(folder(tmp_path, [], {}), 4, 1.0)
     assert (made["rounds"], made["rounds_lost"], made["rounds_per_s"], made["samples"]) == (

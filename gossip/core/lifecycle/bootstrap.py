@@ -116,25 +116,15 @@ class Bootstrap:
     @property
     def had_round(self) -> int:
         """Latest round that the run has certainly reached. It is that of more than f peers, of the
-        settings, or of the other stages. To begin the run anew discards these rounds."""
+        settings, or of the other stages."""
         rounds = sorted(self._rounds.values(), reverse=True)
         announced = rounds[self.settings.f] if len(rounds) > self.settings.f else 0
         return max(self.settings.had_round, announced, self.elsewhere() or 0)
 
     @property
     def may_begin(self) -> bool:
-        """Whether the run may begin with the weights of this peer. One stage may not begin alone
-        while the others continue."""
-        anew = self.settings.begin_anew and not self.elsewhere()
-        return self.holds or anew or not self.had_round
-
-    def begun_anew(self) -> list[Report]:
-        """Return the report that the run begins anew, if that discards earlier rounds."""
-        return (
-            [Report("begun_anew", {"lost": self.had_round})]
-            if self.had_round and not self.holds
-            else []
-        )
+        """Whether the run may begin with the weights of this peer."""
+        return self.holds or not self.had_round
 
     def waited_s(self, now: float) -> float:
         return now - self._started_at

@@ -9,12 +9,10 @@ from gossip_lab.simulation.checkers.watching import on_report
 
 class KeepsWhatWasHeld(Checker):
     """S19: a trained state is never replaced by a fresh one. A peer that is started when the run
-    has had a round does not begin it with weights of its own, unless it may (``begin_anew``) and
-    reports what is lost."""
+    has had a round does not begin it with weights of its own."""
 
     invariant = "S19"
 
-    _lost = PerLife(int)  # the round that it reports as lost
     # round and holder of the furthest state when its life began
     _before = PerLife[tuple[int, PeerId]](lambda: (0, -1))
 
@@ -29,15 +27,11 @@ class KeepsWhatWasHeld(Checker):
     def record_round(self, report: Report) -> None:
         self._held = max(self._held, (report.fields["round"], self.peer))
 
-    @on_report("begun_anew")
-    def record_loss(self, report: Report) -> None:
-        self._lost = report.fields["lost"]
-
     @on_report("ready")
     def judge_beginning(self, report: Report) -> None:
         round_id, holder = self._before
         self.demand(
-            round_id == 0 or self._lost > 0,
+            round_id == 0,
             f"it begins with fresh weights: the run had had round {round_id}, by peer {holder}, "
             "when its life began",
         )
