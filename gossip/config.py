@@ -47,6 +47,9 @@ from gossip.vectors import load_encoding
 PEERS_MAX = 1024  # maximum of a list in a message
 RESTARTS_MAX = 1_000_000
 NEVER = -1.0  # a trust score is never below this
+OWN_SHARE = 0.5
+"""Weight of a peer's own parameters of a fragment, beside a result that comes a round later: with 0
+the steps since are lost (Douillard et al. 2025, arXiv:2501.18512)."""
 JUDGED = "judged_clipping"
 """Default rule of a run with a reference."""
 WITH_REFERENCE = "reference_samples are given, and no aggregator"
@@ -210,16 +213,6 @@ class RunConfig(BaseModel):
         ge=1,
         le=1000,
         description="parts of the model, of which each round of local steps exchanges one",
-    )
-    fragment_mixing: float | None = Field(
-        default=None,
-        ge=0.0,
-        lt=1.0,
-        allow_inf_nan=False,
-        description=(
-            "share of its own parameters that a peer keeps of a fragment with a result that comes "
-            "a round later, with fragments and overlap; 0.5 if empty"
-        ),
     )
     overlap: int = Field(
         default=0,
@@ -492,8 +485,7 @@ class RunConfig(BaseModel):
         round is applied before the peer continues. None: a round is on all parameters."""
         if self.fragments == 1:
             return None
-        given = self.fragment_mixing
-        return (0.5 if given is None else given) if self.overlap else 0.0
+        return OWN_SHARE if self.overlap else 0.0
 
     @property
     def outer_step(self) -> str:

@@ -138,13 +138,6 @@ Fragments = Annotated[
         "default), 4. Steps and bytes of a round are divided by this number."
     ),
 ]
-FragmentMixing = Annotated[
-    float | None,
-    optional(
-        "Weight of the local parameters of a fragment when a result arrives a round later, with "
-        "--fragments and --overlap 1. From 0 to below 1; 0.5 by default."
-    ),
-]
 Overlap = Annotated[
     int | None,
     optional(
@@ -317,7 +310,6 @@ DEMO_SETTINGS: dict[str, Any] = {
     "local_steps": LocalSteps,
     "outer": Outer,
     "fragments": Fragments,
-    "fragment_mixing": FragmentMixing,
     "overlap": Overlap,
     "byzantine": Byzantine,
     "fault": Fault,

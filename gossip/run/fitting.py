@@ -114,12 +114,6 @@ def _check_overlap(config: RunConfig, rolling: bool) -> None:
 def _check_fragments(config: RunConfig, rolling: bool) -> None:
     """Check that rounds can alternate between the fragments of a model. Raises ConfigError."""
     fragments, steps = config.fragments, config.local_steps
-    if config.fragment_mixing is not None and (fragments == 1 or not config.overlap):
-        raise ConfigError(
-            f"fragment_mixing = {config.fragment_mixing:g}: no result comes a round later without "
-            "fragments and overlap",
-            "leave it out, or --fragments 4 --overlap 1",
-        )
     if fragments == 1:
         return
     what = f"fragments = {fragments}"

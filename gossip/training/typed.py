@@ -22,7 +22,6 @@ class RunOptions(TypedDict, total=False):
     local_steps: int
     outer: str
     fragments: int
-    fragment_mixing: float | None
     overlap: int
     seed: int
     rounds: int | None

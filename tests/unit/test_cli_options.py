@@ -367,7 +367,6 @@ SAID_OF_A_RUN = {
     "--local-steps": ("20", "local_steps", 20),
     "--outer": ("heavy_ball", "outer", "heavy_ball:lr=0.7,momentum=0.9"),
     "--fragments": ("4", "fragments", 4),
-    "--fragment-mixing": ("0.25", "fragment_mixing", 0.25),
     "--overlap": ("1", "overlap", 1),
     "--min-peers": ("5", "min_peers", 5),
     "--patience": ("2.5", "patience_s", 2.5),
