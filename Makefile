@@ -48,7 +48,7 @@ export OMP_WAIT_POLICY ?= PASSIVE
 # Where it is set, each process that runs tests or starts peers compiles all of them, and us, anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help venv demo quick test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint words format types pyright screenshots bench robustness package release-check clean mutants habits test-examples docs
+.PHONY: help venv demo quick test test-adapters test-virtual test-swarms test-long test-hosts campaign simulate frames folders lint words format types pyright screenshots bench robustness package release-check clean mutants test-examples docs
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,9 +108,6 @@ test-hosts: $(INSTALLED)  ## tests over real ssh, Slurm and Ray between network 
 	else echo "these tests need sshd, ssh, ip, nft, nsenter, slurmctld and munged: install $(HOSTS_NEED) as root"; fi
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[ray]'
 	$(BIN)/python -m pytest -q -m 'ray or ssh or slurm' $(PYTEST_ARGS) tests/fault
-
-habits: $(INSTALLED)  ## each habit of scripts in six situations, as a table (a quarter of an hour of two processors); ARGS='sgd ema --situations single,late' for fewer
-	$(BIN)/python tests/integration/habits/show_habits.py --jobs $(SWARMS) $(ARGS)
 
 test-examples: $(INSTALLED)  ## each example from a clean wheel; GOSSIP_TEST_DATA=FOLDER has mnist.npz
 	TEST_LONG=1 $(BIN)/python -m pytest -q --durations=20 $(PYTEST_ARGS) tests/integration/test_examples_from_a_wheel.py

@@ -194,12 +194,3 @@ HABITS: Mapping[str, Habit] = {
     "anomaly_and_deterministic": Habit(ENV),
     "seeds_in_script": Habit(ENV),
 }
-
-NOT_YET: Mapping[tuple[str, str], str] = {}
-"""Results that the product does not give yet, with what it does; an empty situation is every one.
-`make test` leaves them out."""
-
-
-def is_due(name: str, situation: str) -> bool:
-    """Whether the product should give the result of the table today."""
-    return (name, situation) not in NOT_YET and (name, "") not in NOT_YET

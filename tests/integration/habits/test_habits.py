@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from effort import effort
 from habit_runs import HERE, HabitRuns
-from habit_table import HABITS, SITUATIONS, is_due
+from habit_table import HABITS, SITUATIONS
 
 ALONE_EVERY, SWARM_EVERY = 6, 24
 SWARMS = [situation for situation in SITUATIONS if situation != "single"]
@@ -41,13 +41,7 @@ def rotated(seed: int) -> dict[str, list[str]]:
     }
 
 
-def due(chosen: dict[str, list[str]]) -> dict[str, list[str]]:
-    """Return what is chosen, without what is not yet right."""
-    found = {name: [each for each in row if is_due(name, each)] for name, row in chosen.items()}
-    return {name: row for name, row in found.items() if row}
-
-
-CHOSEN = due(effort(rotated(seed_of_today()), {name: list(SITUATIONS) for name in HABITS}))
+CHOSEN = effort(rotated(seed_of_today()), {name: list(SITUATIONS) for name in HABITS})
 
 
 @pytest.mark.timeout(300)
