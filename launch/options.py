@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -22,21 +22,10 @@ Quiet = Annotated[
 ]
 
 
-def _known_output(choice: str | None) -> str | None:
-    if choice is not None:
-        from .report import PeerOutput  # here: help needs nothing of it
-
-        PeerOutput(choice)  # raises for what is none
-    return choice
-
-
 Output = Annotated[
-    str | None,
+    Literal["merged", "all"] | None,
     optional(
-        "Output to show: of all peers, with equal lines once (merged); all lines (all); that of "
-        "the lowest running peer (first), or of peer N. merged on a terminal, else all.",
-        metavar="merged|all|first|N",
-        callback=_known_output,
+        "Peers' output: equal lines once (merged, the default on a terminal), or all lines (all)."
     ),
 ]
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from .happenings import EXIT_ASKED, Injection
     from .live_frame import About
     from .loopback import LoopbackServer
-    from .merging import PeerOutput
     from .participation import low_influence
     from .run_model import RunModel
     from .run_reader import RunReader

@@ -1,5 +1,4 @@
-"""Selection of the peers' output that is shown: equal lines of several peers once, or the lines of
-one peer.
+"""Selection of the peers' output that is shown: equal lines of several peers once, or each line.
 
 Lines and the time come in as arguments. The lines of one peer keep their order, and none waits
 longer than ``HOLD_S``.
@@ -9,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-
-from gossip.errors import ConfigError
+from typing import Literal, TypeAlias
 
 from .run_model import RunModel
 from .words import numbers
@@ -19,7 +17,7 @@ HOLD_S = 1.0
 """Maximum time that a line waits for the same line of the other peers, in seconds."""
 PENDING_MAX = 64
 """Maximum number of different lines that wait. Beyond it the oldest is shown."""
-CHOICES = ("merged", "all", "first")
+Choice: TypeAlias = Literal["merged", "all"]
 OVER = ("done", "gone", "elsewhere")
 
 
@@ -76,38 +74,27 @@ class PeerOutput:
     """Filter of the peers' output by the option ``--output``.
 
     Args:
-        choice: ``merged``: the lines of all peers, equal ones once; ``all``: each line as it comes;
-            ``first``: the lines of the lowest peer that runs; a number: the lines of this peer.
-    Raises: ConfigError: ``choice`` is none of these.
+        choice: ``merged``: the lines of all peers, equal ones once; ``all``: each line as it comes.
     """
 
-    def __init__(self, choice: str = "merged") -> None:
-        if choice not in CHOICES and not choice.isdecimal():
-            raise ConfigError(
-                f"--output {choice!r} is not known",
-                f"{', '.join(CHOICES)}, or the number of a peer",
-            )
+    def __init__(self, choice: Choice = "merged") -> None:
         self._choice = choice
         self._merger = OutputMerger()
         self._running: set[int] = set()
         self._members: set[int] = set()
-        self._first: int | None = int(choice) if choice.isdecimal() else None
 
     def poll_lines(self, view: RunModel, now: float) -> list[SharedLine]:
         """Update the peers that run. Return the lines that wait for no further peer."""
         rows = view.rows.values()
         self._running = {row.peer for row in rows if row.state not in OVER}
         self._members = {row.peer for row in rows if row.state not in ("gone", "elsewhere")}
-        if self._choice == "first" and self._running:
-            self._first = min(self._running)
         return self._merger.due(self._running, now)
 
     def wrote(self, peer: int, text: str, err: bool, now: float) -> list[SharedLine]:
         """Add a line of a peer. Return the lines to show now."""
         line = SharedLine(text, err, [peer], now)
-        if self._choice == "merged":
-            return self._merger.wrote(line, self._running, now)
-        return [line] if self._choice == "all" or self._first in (None, peer) else []
+        merges = self._choice == "merged"
+        return self._merger.wrote(line, self._running, now) if merges else [line]
 
     def rest(self) -> list[SharedLine]:
         """Return the lines that still wait, when the run is over."""

@@ -20,7 +20,7 @@ from gossip.run import shown_line, shown_lines
 
 from .folding import EventFolder
 from .live_frame import NO_LOSS, About, frame, losses
-from .merging import PeerOutput, SharedLine, label
+from .merging import Choice, PeerOutput, SharedLine, label
 from .peer_table import COLOURS, Size
 from .run_model import RunModel
 
@@ -97,7 +97,7 @@ def _console(stream: LastingStream, soft_wrap: bool = False) -> Console:
 class _BaseScreen(ABC):
     """Selection of the lines to show, and their time."""
 
-    def __init__(self, output: str, folder: str = "") -> None:
+    def __init__(self, output: Choice, folder: str = "") -> None:
         self._streams = [LastingStream(stream) for stream in (sys.stdout, sys.stderr)]
         self._output, self._folder = PeerOutput(output), EventFolder()
         self._began = time.monotonic()
@@ -153,7 +153,7 @@ class PlainScreen(_BaseScreen):
         every_s: float = 1.0,
         quiet: bool = False,
         name: Callable[[int], str] = lambda peer: f"{peer}|",
-        output: str = "all",
+        output: Choice = "all",
     ) -> None:
         super().__init__(output)
         if out is not None:
@@ -205,7 +205,7 @@ class LiveScreen(_BaseScreen):
     however the launcher ends.
     """
 
-    def __init__(self, about: About, output: str = "merged") -> None:
+    def __init__(self, about: About, output: Choice = "merged") -> None:
         super().__init__(output, about.folder)
         self._about = about
         self._region = _Region(_console(self._streams[0]))
@@ -348,13 +348,13 @@ def screen_for(
     about: About,
     as_json: bool = False,
     quiet: bool = False,
-    output: str | None = None,
+    output: Choice | None = None,
     name: Callable[[int], str] = lambda peer: f"{peer}|",
 ) -> PlainScreen | LiveScreen:
     """Return the screen of a run: a region of the terminal, or plain lines. The default ``output``
     is ``merged`` on a terminal and ``all`` elsewhere."""
     on_terminal = is_terminal() and not as_json
-    choice = output or ("merged" if on_terminal else "all")
+    choice: Choice = output or ("merged" if on_terminal else "all")
     if on_terminal and not quiet:
         return LiveScreen(about, choice)
     out = sys.stderr if as_json else None

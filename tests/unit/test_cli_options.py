@@ -163,7 +163,6 @@ def test_version_is_printed(gossip: Gossip) -> None:
             "there is no run or folder of checkpoints 'none'",
         ),
         (("run", "--aggregator", "rules.py:nothing", "x.py"), "rules.py"),
-        (("run", "--output", "firts", "x.py"), "--output 'firts' is not known"),
         (("demo", "--aggregator", "suspicoin"), "Did you mean 'suspicion'?"),
         (("demo", "--topology", "rimg"), "Did you mean 'ring'?"),
         (("demo", "--track", "tensorbord"), "Did you mean 'tensorboard'?"),

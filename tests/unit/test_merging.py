@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from gossip.errors import ConfigError
 from gossip.launch.report.merging import (
     HOLD_S,
     PENDING_MAX,
@@ -128,24 +127,9 @@ def test_a_label_names_who_wrote_it() -> None:
     assert label(one, output.everybody(one)) == "2|"
 
 
-def test_each_line_or_those_of_one_peer_are_shown_at_once() -> None:
+def test_each_line_is_shown_at_once() -> None:
     view = view_of(a="training", b="training", c="training")
-    shown = {}
-    for choice in ("all", "first", "2"):
-        output = PeerOutput(choice)
-        output.poll_lines(view, 0.0)
-        lines = [each for peer in (1, 0, 2) for each in output.wrote(peer, "x", False, 0.0)]
-        shown[choice] = [each.peers for each in lines]
-    assert shown == {"all": [[1], [0], [2]], "first": [[0]], "2": [[2]]}
-
-
-def test_when_the_first_peer_dies_the_next_one_is_shown() -> None:
-    output = PeerOutput("first")
-    output.poll_lines(view_of(a="gone", b="training"), 0.0)
-    assert told(output.wrote(1, "x", False, 0.0)) == [("x", [1])]
-
-
-@pytest.mark.parametrize("choice", ["", "none", "-1", "peer 2"])
-def test_a_choice_that_is_none_is_an_error(choice: str) -> None:
-    with pytest.raises(ConfigError, match="not known"):
-        PeerOutput(choice)
+    output = PeerOutput("all")
+    output.poll_lines(view, 0.0)
+    lines = [each for peer in (1, 0, 2) for each in output.wrote(peer, "x", False, 0.0)]
+    assert [each.peers for each in lines] == [[1], [0], [2]]
