@@ -353,18 +353,6 @@ class RunConfig(BaseModel):
         default=True,
         description="quarantine peers that keep standing out; otherwise they are only reported",
     )
-    suspect_below: float = Field(
-        default=TrustSettings().suspect_below,
-        ge=0,
-        le=1,
-        description="trust below which a peer is suspected",
-    )
-    quarantine_below: float = Field(
-        default=TrustSettings().quarantine_below,
-        ge=0,
-        le=1,
-        description="trust below which a peer is quarantined",
-    )
     mix_every: int = Field(
         default=GossipSettings().mix_every,
         ge=1,
@@ -376,18 +364,9 @@ class RunConfig(BaseModel):
         le=1,
         description="gossip: share of the way to move towards the others",
     )
-    staleness_max: int = Field(
-        default=GossipSettings().staleness_max,
-        ge=0,
-        description="gossip: rounds; older updates are dropped",
-    )
     probe_interval_s: Seconds = Field(
         default=MembershipSettings().probe_interval_s,
         description="time between two probes of a peer",
-    )
-    probe_timeout_s: Seconds = Field(
-        default=MembershipSettings().probe_timeout_s,
-        description="minimum wait of a probe for its answer",
     )
 
     @field_validator("host")

@@ -26,8 +26,6 @@ class RunSettings(Declared):
     fragments: int = 1
     overlap: int = 0
     faults: Texts = None
-    suspect_below: Real = None
-    quarantine_below: Real = None
     pipeline: Object = None
 
     @property

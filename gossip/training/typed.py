@@ -48,13 +48,9 @@ class RunOptions(TypedDict, total=False):
     restarts: int
     node: Literal["process", "thread"]
     trust: bool
-    suspect_below: float
-    quarantine_below: float
     mix_every: int
     mixing: float
-    staleness_max: int
     probe_interval_s: float
-    probe_timeout_s: float
 
 
 class LoaderOptions(TypedDict, total=False):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gossip.core import TrustSettings
 from gossip.launch.report.words import counted
 
 from . import curves
@@ -14,6 +15,7 @@ from .learning import named
 from .recorded import RecordedRun
 
 CURVES_MAX = 8
+LEVELS = TrustSettings()
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
@@ -39,7 +41,7 @@ def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> LineChar
     """Return a chart with a curve for each of the least trusted suspects, and one for the lowest
     trust of the other peers."""
     about = "1 is full trust. A peer is suspected, and later quarantined, below the lines of " + (
-        f"{number(run.settings.suspect_below)} and {number(run.settings.quarantine_below)}."
+        f"{number(LEVELS.suspect_below)} and {number(LEVELS.quarantine_below)}."
     )
     buckets = curves.buckets_for(run)
     held = {p: buckets.held(trust.x(p) - run.began, trust.y(p)) for p in trust.peers}
