@@ -103,8 +103,7 @@ Sender = Annotated[
 Encoding = Annotated[
     str | None,
     optional(
-        "Encoding of updates: float32 (the default), bf16, fp16, int8, int4, topk:0.01, "
-        "randomk:0.1, powersgd:4."
+        "Encoding of updates: float32 (the default), bf16, fp16, int8, int4, topk:0.01, powersgd:4."
     ),
 ]
 LocalSteps = Annotated[

@@ -248,26 +248,17 @@ def check_rule(resolved: Resolved) -> Resolved:
     )
 
 
-def check_encoding(encoding: str, rule: registry.BoundRule, *, rolling: bool) -> None:
+def check_encoding(encoding: str, rule: registry.BoundRule) -> None:
     """Check that the rule still works on updates in this encoding. The refusals follow from what
     the rule reads, and were measured (docs/results/encodings.md). Raises ConfigError."""
     written = load_encoding(encoding)
     if not (written.sparse or written.low_rank):
         return
-    alike = written.same_places and rolling  # in gossip rounds, updates of several rounds meet
-    why = _not_alike(rule) if alike else _not_parts(rule)
-    if why:
+    if why := _not_parts(rule):
         raise ConfigError(
             f"encoding {encoding}: it sends a small part of an update, and {rule.name} {why}",
-            "take int8 or int4, or a rule such as geometric_median"
-            + ("" if written.same_places or not rolling else ", or randomk"),
+            "take int8 or int4, or a rule such as geometric_median",
         )
-
-
-def _not_alike(rule: registry.BoundRule) -> str:
-    """Return why a rule cannot work on updates that have the same places, others in each round; "":
-    it can."""
-    return "starts from the last result, which has other places" if "previous" in rule.needs else ""
 
 
 def _not_parts(rule: registry.BoundRule) -> str:
@@ -356,7 +347,7 @@ def describe(
         any f; or it does not fit the encoding.
     """
     rule, who = registry.load(aggregator), topologies.load(topology)
-    check_encoding(encoding, rule, rolling=who.rolling)
+    check_encoding(encoding, rule)
     if rule.needs_center and who.rolling:
         raise ConfigError(
             f"rule {rule.name} starts from the own update, and {topology} has none",

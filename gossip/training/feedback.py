@@ -41,9 +41,8 @@ class UpdateEncoder:
         """``fragments``: number of fragments of the model; an update is of one of them."""
         self._wire, self._size = wire, fragments * wire.trained
         encoding = wire.encoding
-        # An encoding with new random numbers in each round encodes a decoded update differently, so
-        # encoding again needs the error.
-        self.keeps_lost = encoding.feedback or encoding.same_places or encoding.low_rank
+        # Low-rank parts are drawn anew in each round, so encoding again needs the error.
+        self.keeps_lost = encoding.feedback or encoding.low_rank
         self._bounds = list(pairwise(accumulate(wire.sizes, initial=0)))
         self.residual: NDArray[np.float32] | None = None
         # the round and fragment of the update under way, and its error

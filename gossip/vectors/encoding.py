@@ -38,7 +38,6 @@ BUILT_IN = {
     "int8": "blocks:Int8",
     "int4": "blocks:Int4",
     "topk": "sparse:TopK",
-    "randomk": "sparse:RandomK",
     "powersgd": "low_rank:PowerSGD",
 }
 """Name -> module of this package, and the class in it."""
@@ -83,14 +82,12 @@ class Encoding(ABC):
 
     Attributes:
         sparse: Only some numbers are sent; the others are decoded as zeros.
-        same_places: A sparse encoding sends the same places from every peer.
         low_rank: Each peer sends another part of each matrix.
         shaped: It encodes tensors: ``for_shapes`` makes another encoding of it.
         feedback: The loss of an update is added to the peer's next one.
     """
 
     sparse: ClassVar[bool] = False
-    same_places: ClassVar[bool] = False
     low_rank: ClassVar[bool] = False
     shaped: ClassVar[bool] = False
     feedback: bool = False

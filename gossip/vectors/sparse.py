@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import ClassVar
 
 import numpy as np
@@ -15,8 +14,7 @@ from numpy.typing import NDArray
 
 from gossip.errors import Malformed
 
-from .encoding import NUMBER_BYTES, Encoding, Float32, Place, finite, from_bytes, within
-from .finite import is_finite
+from .encoding import NUMBER_BYTES, Encoding, Float32, Place, finite, within
 
 INDEX_BYTES = 4
 SAMPLE, SAMPLE_MORE, SAMPLE_LEAST = 2**14, 1.3, 32
@@ -104,41 +102,3 @@ class SumOfTopK(Listed):
 
     def count(self, elements: int) -> int:
         return min(elements, self.peers * self.part.count(elements))
-
-
-@dataclass(frozen=True)
-class RandomK(Encoding):
-    """The ``ratio`` of the numbers, drawn anew each round, the same on all peers: 4 bytes each, and
-    where they are is not sent.
-
-    The vector is cut in as many equal parts as there are numbers to send, and one is drawn of each.
-    So every number comes as often as the others, and a result has the places of its updates.
-    """
-
-    sparse: ClassVar[bool] = True
-    same_places: ClassVar[bool] = True
-    ratio: float = within(0.1, 1e-6, 1.0)
-    feedback: bool = True
-
-    def nbytes(self, elements: int) -> int:
-        return NUMBER_BYTES * _count(self.ratio, elements)
-
-    def _write(self, vector: NDArray[np.float32], place: Place, raw: NDArray[np.uint8]) -> None:
-        sent = from_bytes(raw)
-        sent[:] = vector[self._places(len(vector), place)]
-        if not is_finite(vector):
-            sent[0] = np.nan
-
-    def _read(self, raw: NDArray[np.uint8], place: Place, vector: NDArray[np.float32]) -> None:
-        values = finite(from_bytes(raw))
-        vector[:] = 0.0
-        vector[self._places(len(vector), place)] = values
-
-    def _places(self, elements: int, place: Place) -> NDArray[np.int64]:
-        """Ascending. Philox is counter-based, and its raw stream the same in every version."""
-        count = _count(self.ratio, elements)
-        name = f"randomk/{place.seed}/{place.round_id}/{place.shard}"
-        key = int.from_bytes(blake2b(name.encode(), digest_size=16).digest(), "little")
-        drawn = np.random.Philox(key=key).random_raw(count)
-        bounds = np.arange(count + 1, dtype=np.int64) * elements // count
-        return bounds[:-1] + (drawn % np.diff(bounds).astype(np.uint64)).astype(np.int64)

@@ -74,7 +74,7 @@ LIMIT_BYTES = 4096
 """Of a payload that is expected."""
 ENCODINGS = (
     *("float32", "bf16", "fp16", "int8", "int8:8", "int4", "int4:24", "topk:0.1", "topk:0.4"),
-    *("randomk", "powersgd:1", "powersgd:3"),
+    *("powersgd:1", "powersgd:3"),
 )
 
 

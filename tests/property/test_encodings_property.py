@@ -23,8 +23,6 @@ SPECS = (
     "int4:block=24",
     "topk",
     "topk:0.3",
-    "randomk",
-    "randomk:0.7",
     "powersgd:1",
     "powersgd:3,steps=1",
 )

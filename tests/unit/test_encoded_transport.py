@@ -21,7 +21,7 @@ UPDATE = Update(LINEAGE, 4, 0, 0, DIGEST, 8, None)
 GRADIENT = Push(LINEAGE, 4, "gradient", 8, None, b"")
 PARAMETERS = Push(LINEAGE, 4, "parameters", 0, None, b"")
 VECTOR = np.random.default_rng(0).standard_normal(D).astype(np.float32)
-SPECS = ("bf16", "fp16", "int8", "int4", "topk:0.1", "randomk:0.1")
+SPECS = ("bf16", "fp16", "int8", "int4", "topk:0.1")
 
 
 def commit_of(content: np.ndarray) -> Commit:

@@ -13,11 +13,10 @@ from gossip.run import fitting
 from gossip.vectors import WireFormat, load_encoding
 from gossip.vectors.blocks import Int4, Int8
 from gossip.vectors.encoding import BUILT_IN, Float32, Place
-from gossip.vectors.sparse import RandomK, TopK
+from gossip.vectors.sparse import TopK
 from gossip_lab.bench.encodings import ENCODINGS
 
 HERE = Place(7, 3, 0)
-PLACES_DRAWN = [9, 163, 220]  # the first three
 
 
 def passed(spec: str, vector: np.ndarray, place: Place = HERE) -> np.ndarray:
@@ -31,9 +30,8 @@ def passed(spec: str, vector: np.ndarray, place: Place = HERE) -> np.ndarray:
 def test_an_encoding_is_found_by_its_name_and_options() -> None:
     assert load_encoding("top-k:0.05") == TopK(0.05)
     assert load_encoding(" int4:block=32,feedback=off ") == Int4(32, feedback=False)
-    assert load_encoding("randomk") == RandomK(0.1)
     assert [load_encoding(name).feedback for name in sorted(BUILT_IN)] == [
-        name in ("int4", "powersgd", "randomk", "topk") for name in sorted(BUILT_IN)
+        name in ("int4", "powersgd", "topk") for name in sorted(BUILT_IN)
     ]
 
 
@@ -73,7 +71,6 @@ def test_a_wrong_encoding_is_refused_with_the_settings(spec: str, said: str) -> 
         ("int4", 500_000 + 31_252, 1_000_192 + 7814),
         ("topk", 80_000, 320_000),
         ("topk:0.2", 1_600_000, 4_000_000),
-        ("randomk", 400_000, 400_000),
         ("powersgd", 4_000_000, 1_000_192 + 7814),  # of no shapes
     ],
 )
@@ -156,29 +153,6 @@ def test_a_weighted_sum_of_sparse_updates_loses_nothing() -> None:
     assert np.count_nonzero(result) > 10
 
 
-def test_all_peers_draw_the_same_places_and_others_in_another_round_or_shard() -> None:
-    vector = np.arange(1, 1001, dtype=np.float32)
-    sent = passed("randomk:0.1", vector)
-    assert np.count_nonzero(sent) == 100
-    assert np.array_equal(sent, passed("randomk:0.1", vector))
-    for place in (Place(7, 4, 0), Place(7, 3, 1), Place(8, 3, 0)):
-        assert not np.array_equal(sent, passed("randomk:0.1", vector, place))
-
-
-def test_the_places_drawn_stay_those_of_this_version() -> None:
-    """A peer with another numpy must draw the same ones."""
-    sent = passed("randomk:0.01", np.arange(1, 1001, dtype=np.float32))
-    assert np.flatnonzero(sent)[:3].tolist() == PLACES_DRAWN
-
-
-def test_every_number_comes_as_often_as_the_others() -> None:
-    counts = sum(
-        passed("randomk:0.1", np.ones(50, np.float32), Place(1, round_id, 0))
-        for round_id in range(2000)
-    )
-    assert 150 < counts.min() <= counts.max() < 250, "200 on average, with a deviation of 13"
-
-
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -218,15 +192,10 @@ def test_places_that_do_not_ascend_or_lie_beyond_are_refused(where: tuple[int, .
         ("powersgd", "nnm+trimmed_mean", False, "each coordinate alone"),
         ("powersgd", "bulyan", True, "each coordinate alone"),
         ("powersgd", "krum", True, "the update of one peer"),
-        ("randomk", "median", False, "each coordinate alone"),
-        ("randomk", "centered_clipping", True, "the last result"),
         ("topk", "suspicion", True, ""),
         ("topk", "mean", True, ""),
         ("topk", "geometric_median", True, ""),
         ("topk", "centered_clipping", True, ""),
-        ("randomk", "krum", True, ""),
-        ("randomk", "median", True, ""),
-        ("randomk", "suspicion", True, ""),
         ("int4", "median", True, ""),
         ("powersgd", "mean", True, ""),
         ("powersgd", "geometric_median", True, ""),

@@ -56,7 +56,6 @@ class Peer:
 SPECS = (
     "int4",
     "topk:0.05",
-    "randomk:0.1",
     "int8:feedback=on",
     "bf16:feedback=on",
     "powersgd:1",

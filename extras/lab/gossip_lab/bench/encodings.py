@@ -26,7 +26,7 @@ from .turns import as_json, draw, environment
 if TYPE_CHECKING:
     from .trials import TrialResult
 
-ENCODINGS = ["float32", "bf16", "fp16", "int8", "int4", "topk:0.1", "topk", "randomk"]
+ENCODINGS = ["float32", "bf16", "fp16", "int8", "int4", "topk:0.1", "topk"]
 ENCODINGS += ["powersgd", "powersgd:1"]
 LARGE = (1000, 1000)
 """The matrix that is timed."""

@@ -52,7 +52,7 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
         return TrialResult(None, f"needs {rule.at_least(f)} updates for f = {f}")
     try:
         if trial.encoding:
-            fitting.check_encoding(trial.encoding, rule, rolling=True)
+            fitting.check_encoding(trial.encoding, rule)
         if trial.has_local_steps:
             rule.check_model_differences()
     except ConfigError as error:
