@@ -3,32 +3,21 @@ sleepers and returners caught up."""
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zygote
+from command import gossip, summary_of
 from effort import effort
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 
 def demo(folder: Path, *options: str) -> dict[str, Any]:
-    command = [
-        sys.executable,
-        "-m",
-        "gossip.launch.cli",
-        "demo",
-        "--only",
-        "--json",
-        "--run-dir",
-        str(folder),
-        *options,
-    ]
-    done = zygote.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = gossip(
+        Path.cwd(), "demo", "--only", "--json", "--run-dir", str(folder), *options, code=None
+    )
     assert (folder / "summary.json").exists(), done.stdout + done.stderr
-    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    summary = summary_of(folder)
     assert summary["status"] == "finished", f"{summary}\n{done.stderr}"
     return summary
 

@@ -4,12 +4,11 @@ sample counted twice."""
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zygote
+from command import events_of, gossip
 from effort import effort
 
 SCRIPT = """
@@ -43,29 +42,8 @@ POLICIES = {
 
 def run(folder: Path, *words: str) -> dict[str, Any]:
     (folder / "train.py").write_text(SCRIPT)
-    command = [
-        sys.executable,
-        "-m",
-        "gossip.launch.cli",
-        "run",
-        "-n",
-        "5",
-        "--aggregator",
-        "mean",
-        "--run-dir",
-        "out",
-        "--json",
-    ]
-    done = zygote.run(
-        [*command, *words, "train.py"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    summary: dict[str, Any] = json.loads(done.stdout)
+    options = ("-n", "5", "--aggregator", "mean", "--run-dir", "out", "--json", *words)
+    summary: dict[str, Any] = json.loads(gossip(folder, "run", *options, "train.py").stdout)
     return summary
 
 
@@ -92,10 +70,11 @@ def test_after_a_partition_there_is_one_lineage_and_nothing_is_counted_twice(
     assert [branch["peers"] for branch in given_up] == ([] if policy == "pause" else [[3, 4]])
     for branch in given_up:
         assert branch["samples_given_back"] > 0
-    events = [
-        json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text().splitlines()
+    began, over = [
+        event
+        for event in events_of(tmp_path / "out")
+        if event.get("event") in ("fault", "fault_over")
     ]
-    began, over = [event for event in events if event.get("event") in ("fault", "fault_over")]
     assert (began["event"], began["fault"], began["seconds"]) == ("fault", FAULT, 4.0)
     assert (over["event"], over["fault"]) == ("fault_over", FAULT)
     # How much longer it was in fact is a matter of when a busy machine lets a node look.

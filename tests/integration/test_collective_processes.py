@@ -8,13 +8,12 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zygote
+from command import begin
 from effort import effort
 
 SCRIPT = """
@@ -63,13 +62,7 @@ def started(folder: Path, rule: str) -> subprocess.Popen[str]:
     (folder / "train.py").write_text(SCRIPT)
     options = ["-n", str(PEERS), "--run-dir", "runs/r", "--restarts", "1", "--aggregator", rule]
     options += ["-f", "0"] if rule == "mean" else []
-    return zygote.Popen(
-        [sys.executable, "-m", "gossip.launch.cli", "run", *options, "train.py"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    return begin(folder, "run", *options, "train.py")
 
 
 def wait_for_step(folder: Path, peer: int, step: int, run: subprocess.Popen[str]) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
-import zygote
+from command import gossip
 
 from gossip.run.telemetry import read_lines
 
@@ -54,16 +53,8 @@ COMPILES_S = 3 * TIMEOUT_S
 def train(folder: Path) -> tuple[list[dict[str, object]], Counter[str]]:
     """What each peer found, and how often each event was."""
     (folder / "train.py").write_text(SCRIPT)
-    options = ["-n", "2", "--round-timeout", str(TIMEOUT_S), "--run-dir", "out"]
-    done = zygote.run(
-        [sys.executable, "-m", "gossip.launch.cli", "run", *options, "train.py", str(COMPILES_S)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    options = ("-n", "2", "--round-timeout", str(TIMEOUT_S), "--run-dir", "out")
+    done = gossip(folder, "run", *options, "train.py", str(COMPILES_S))
     said = done.stdout + done.stderr
     facts = [json.loads(found) for found in re.findall(r"\d\| facts (.*)", said)]
     assert len(facts) == 2, said

@@ -4,13 +4,12 @@ of HTCondor has run them."""
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zygote
+from command import gossip
 from condor import CondorJob, Pool, wait_until
 from effort import effort
 
@@ -58,36 +57,10 @@ class SubmittedSwarm:
         self.folder, self.end = folder, folder / "end"
         (folder / "train.py").write_text(SCRIPT)
         self.pool = Pool(folder / "pool")
-        words = [
-            sys.executable,
-            "-m",
-            "gossip.launch.cli",
-            "condor",
-            "-n",
-            str(N),
-            "--name",
-            "t",
-            *options,
-        ]
-        training = [
-            "--aggregator",
-            "mean",
-            "--quorum",
-            "available",
-            "--min-peers",
-            str(len(FIRST)),
-            "--patience",
-            "1",
-        ]
-        script = ["--room", str(N + 1), "train.py", str(self.end)]
-        done = zygote.run(
-            [*words, "--", *training, *script],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        training = ["--aggregator", "mean", "--quorum", "available"]
+        training += ["--min-peers", str(len(FIRST)), "--patience", "1", "--room", str(N + 1)]
+        words = ("-n", str(N), "--name", "t", *options, "--", *training, "train.py", str(self.end))
+        gossip(folder, "condor", *words)
         self.out = folder / "condor-t"
         self.nodes, self.final, self.dag = self.pool.submit_dag(self.out / "swarm.dag")
         self.peers = [self.nodes[f"peer{peer}"] for peer in range(N)]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import zygote
+from command import gossip
 from effort import LONG
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -73,7 +74,7 @@ def test_the_example_trains_in_a_swarm_with_a_rule_from_a_file_beside_an_unrelat
 ) -> None:
     words = "run -n 3 --run-dir out --aggregator my_rules.py:midpoint train.py --lr 0.05 --epochs 2"
 
-    done = run(project, sys.executable, "-m", "gossip.launch.cli", *words.split(), start=zygote.run)
+    done = gossip(project, *words.split())
 
     seen = accuracies(done.stdout + done.stderr)
     assert len(seen) == 3
@@ -96,11 +97,11 @@ def test_the_script_of_ddp_goes_on_as_one_of_gossip_where_everything_was_killed(
 ) -> None:
     """Its schedule comes out as planned, and a second start has nothing left to do."""
     words = "run -n 3 --resume auto --deterministic --run-dir"
-    command = [sys.executable, "-m", "gossip.launch.cli", *words.split()]
+    command = words.split()
     script = [str(EXAMPLES / "from_ddp.py"), "--epochs", "2"]
 
-    first = run(tmp_path, *command, "first", *script, start=zygote.run)
-    again = run(tmp_path, *command, "again", *script, start=zygote.run)
+    first = gossip(tmp_path, *command, "first", *script)
+    again = gossip(tmp_path, *command, "again", *script)
 
     seen = accuracies(first.stdout + first.stderr)
     assert len(seen) == 3, "one peer says the mean of all"
@@ -117,13 +118,7 @@ def test_a_script_of_ddp_says_what_to_read_and_runs_under_torchrun_as_it_is(
     tmp_path: Path,
 ) -> None:
     script = [str(EXAMPLES / "ddp.py"), "--epochs", "1"]
-    done = zygote.run(
-        [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "2", *script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    done = gossip(tmp_path, "run", "-n", "2", *script, code=None)
     assert done.returncode != 0
     assert done.stderr.count("docs/from_ddp.md") + done.stdout.count("docs/from_ddp.md") == 1
     assert len(accuracies(as_torchrun_runs(tmp_path, *script))) == 1

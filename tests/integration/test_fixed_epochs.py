@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import zygote
+from command import events_of, gossip, summary_of
 
 SCRIPT = """
 import hashlib, sys, time
@@ -77,22 +76,14 @@ def run(
 ) -> Outcome:
     (folder / "train.py").write_text(SCRIPT)
     words = ["run", "-n", str(peers), "--run-dir", "out", "--deterministic", *options]
-    done = zygote.run(
-        [sys.executable, "-m", "gossip.launch.cli", *words, "train.py", remainder, str(pause_s)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = gossip(folder, *words, "train.py", remainder, str(pause_s))
     ended = {}
     for peer, counts, step, at_end, digest in ENDED.findall(done.stdout + done.stderr):
         bodies = {int(e): int(n) for e, n in re.findall(r"(\d+):(\d+)", counts)}
         ended[int(peer)] = bodies, int(step), at_end == "True", digest
-    events = [json.loads(line) for line in (folder / "out" / "events.jsonl").open()]
-    reports = {row["epoch"]: row for row in events if row.get("event") == "epoch"}
-    summary = json.loads((folder / "out" / "summary.json").read_text())
+    rows = events_of(folder / "out")
+    reports = {row["epoch"]: row for row in rows if row.get("event") == "epoch"}
+    summary = summary_of(folder / "out")
     return Outcome(ended, summary, [reports[epoch] for epoch in sorted(reports)])
 
 
@@ -196,24 +187,16 @@ print("given up", sorted(loader.given_up), model.weight.isfinite().all().item(),
 def test_an_extended_epoch_ends_without_the_samples_that_no_step_can_use(tmp_path: Path) -> None:
     """One sample is left out by the loop, and one makes the gradient no number."""
     (tmp_path / "train.py").write_text(DAMAGED)
-    done = zygote.run(
-        [sys.executable, "-m", "gossip.launch.cli", "run", "-n2", "--run-dir=out", "train.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=150,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = gossip(tmp_path, "run", "-n2", "--run-dir=out", "train.py")
     given_up = [
         set(json.loads(told)) for told in re.findall(r"given up (\[.*\]) True", done.stdout)
     ]
     assert len(given_up) == 2
     assert given_up[0] == given_up[1]
     assert {7, 23} & given_up[0] == {23}
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").open()]
-    (report,) = {row["epoch"]: row for row in events if row.get("event") == "epoch"}.values()
+    summary = summary_of(tmp_path / "out")
+    rows = events_of(tmp_path / "out")
+    (report,) = {row["epoch"]: row for row in rows if row.get("event") == "epoch"}.values()
     assert 0 < report["skipped"] <= 4
     assert report["given_up"] == len(given_up[0]) <= 4
     never = report["skipped"] + report["given_up"]

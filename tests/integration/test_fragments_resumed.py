@@ -8,13 +8,12 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import zygote
+from command import begin
 
 from gossip.run import checkpoints
 
@@ -65,14 +64,7 @@ def started(
     (folder / "train.py").write_text(SCRIPT)
     words = ["run", "-n", "2", "--aggregator", "mean", "--local-steps", "4", "--fragments", "2"]
     words += [*options, "train.py", str(steps), str(pause_s), *["wait"] * wait]
-    return zygote.Popen(
-        [sys.executable, "-m", "gossip.launch.cli", *words],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    return begin(folder, *words, start_new_session=True)
 
 
 def ended(run: subprocess.Popen[str]) -> list[tuple[str, ...]]:

@@ -3,14 +3,12 @@ apart, where the updates alone do not."""
 
 from __future__ import annotations
 
-import json
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zygote
+from command import gossip, summary_of
 from effort import effort
 
 from gossip.run.telemetry import read_lines
@@ -77,12 +75,9 @@ def run(folder: Path, fault: str, *words: str, trainer: str = SMALL) -> tuple[st
     """What ``gossip run`` with one liar has printed, and the summary."""
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(trainer)
-    command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", str(PEERS), "-f", "1"]
-    command += ["--fault", fault, "--run-dir", "out", *words, "train.py"]
-    done = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    summary: dict[str, Any] = json.loads((folder / "out" / "summary.json").read_text("utf-8"))
-    return done.stdout + done.stderr, summary
+    options = ("-n", str(PEERS), "-f", "1", "--fault", fault, "--run-dir", "out", *words)
+    done = gossip(folder, "run", *options, "train.py")
+    return done.stdout + done.stderr, summary_of(folder / "out")
 
 
 def ends(said: str) -> dict[int, tuple[float, int]]:

@@ -8,11 +8,11 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import zygote
+from command import CLI
 from effort import effort
 from following import following
 
@@ -50,19 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def command(*words: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "gossip.launch.cli",
-        "run",
-        "-n",
-        "2",
-        "--aggregator",
-        "mean",
-        "--run-dir",
-        "out",
-        *words,
-    ]
+    return [*CLI, "run", "-n", "2", "--aggregator", "mean", "--run-dir", "out", *words]
 
 
 def test_a_script_trains_with_its_own_arguments_untouched_and_leaves_a_run_folder(
@@ -151,21 +139,9 @@ def test_peers_train_and_are_joined_over_ipv6_alone(folder: Path) -> None:
                 lambda: written.rows("events.jsonl", "join_server"), "a door", 100, processes[0].pid
             )
             assert join_servers[0]["address"].startswith("[::1]:")
-            join = [
-                sys.executable,
-                "-m",
-                "gossip.launch.cli",
-                "join",
-                "--key",
-                "out/swarm.key",
-                "--run-dir",
-                "third",
-            ]
-            processes.append(
-                zygote.Popen(
-                    [*join, join_servers[0]["address"], "--", "train.py", "1000000000"], cwd=folder
-                )
-            )
+            join = [*CLI, "join", "--key", "out/swarm.key", "--run-dir", "third"]
+            there = (join_servers[0]["address"], "--", "train.py", "1000000000")
+            processes.append(zygote.Popen([*join, *there], cwd=folder))
             of_all = lambda: [  # noqa: E731
                 row
                 for row in written.rows("events.jsonl", "round")

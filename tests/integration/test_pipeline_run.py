@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import zygote
+from command import gossip
 from effort import effort
 from pipeline_models import char_batch, char_layers, char_loss, char_makers
 from safetensors.torch import load_file
@@ -79,16 +78,10 @@ def write_files(folder: Path, stages: list[tuple[int, int, tuple[str, ...]]]) ->
 
 def run(folder: Path, *words: str, steps: int) -> dict[str, Any]:
     options = ("--plan", "plan.toml", "--json", *words)
-    found: dict[str, Any] = json.loads(gossip(folder, "run", *options, "train.py", str(steps)))
+    found: dict[str, Any] = json.loads(
+        gossip(folder, "run", *options, "train.py", str(steps)).stdout
+    )
     return found
-
-
-def gossip(folder: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "gossip.launch.cli", *words]
-    done = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    assert isinstance(done.stdout, str)
-    return done.stdout
 
 
 def check_parameters(run: Path, expected: dict[str, Tensor], peers: tuple[int, ...]) -> None:
@@ -158,7 +151,7 @@ def test_a_run_of_three_stages_that_loses_members_and_is_resumed_trains_as_one_p
     assert (summary["rounds"], summary["replicas_identical"]) == (4, True)
     expected, _ = one_process(16)
     check_parameters(tmp_path / "again", expected, (0, 1, 2, 3, 4))
-    said = gossip(tmp_path, "checkpoints", "export", "saved", "model.safetensors")
+    said = gossip(tmp_path, "checkpoints", "export", "saved", "model.safetensors").stdout
     assert said == "model.safetensors: the model of step 16, from 3 stages\n"
     model = load_file(tmp_path / "model.safetensors")
     assert set(model) == set(expected)

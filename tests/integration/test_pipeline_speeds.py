@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
-import zygote
+from command import gossip
 
 from gossip.run.telemetry import read_lines
 from gossip.testing import TimedLayer
@@ -46,13 +44,8 @@ def run(folder: Path) -> str:
     model = model_of([each.signature for each in walked])
     (folder / "plan.toml").write_text(write_plan(PipelinePlan(model, 8, 1, 1, 0.2, STAGES)))
     (folder / "train.py").write_text(SCRIPT)
-    words = ["run", "--plan", "plan.toml", "--run-dir", "out", "train.py"]
-    command = [sys.executable, "-m", "gossip.launch.cli", *words]
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    done = zygote.run(command, cwd=folder, timeout=100, **options)
-    assert done.returncode == 0, done.stdout
-    assert isinstance(done.stdout, str)
-    return done.stdout
+    done = gossip(folder, "run", "--plan", "plan.toml", "--run-dir", "out", "train.py")
+    return done.stdout + done.stderr
 
 
 def test_the_slow_member_gets_less_and_is_said_to_be_slower_than_its_profile(

@@ -10,23 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import zygote
+from command import gossip
 from safetensors.torch import load_file
 from test_pipeline_run import one_process, write_files
 
 FAKE_SSH = f"{sys.executable} {Path(__file__).resolve().parent.parent / 'fake_ssh.py'}"
 
 
-def gossip(folder: Path, *words: str) -> str:
-    command = [sys.executable, "-m", "gossip.launch.cli", *words]
-    done = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
-    assert done.returncode == 0, done.stderr
-    assert isinstance(done.stdout, str)
-    return done.stdout
-
-
 def check_model(folder: Path, saved: str, steps: int) -> None:
-    told = gossip(folder, "checkpoints", "export", saved, "model.safetensors")
+    told = gossip(folder, "checkpoints", "export", saved, "model.safetensors").stdout
     assert told == f"model.safetensors: the model of step {steps}, from 2 stages\n"
     expected, _ = one_process(steps)
     model = load_file(folder / "model.safetensors")
@@ -46,8 +38,8 @@ def test_two_hosts_carry_out_a_plan_lose_a_member_and_the_model_goes_on_under_an
         f"two workdir={tmp_path / 'two'} peers=b,c\none workdir={tmp_path / 'one'} peers=a\n"
     )
     words = ("-H", "hosts.txt", "--ssh", FAKE_SSH, "--plan", "plan.toml", "--name", "x")
-    told = gossip(desk, "hosts", *words, "--json", "--fault", "crash:0@6", "--", "train.py", "9")
-    summary: dict[str, Any] = json.loads(told)
+    words += ("--json", "--fault", "crash:0@6", "--", "train.py", "9")
+    summary: dict[str, Any] = json.loads(gossip(desk, "hosts", *words).stdout)
     assert (summary["status"], summary["rounds"], summary["finished"]) == ("finished", 9, [1, 2])
     hosts = json.loads((desk / "runs/x/hosts.json").read_text())["hosts"]
     assert {name: row["peers"] for name, row in hosts.items()} == {"one": [0], "two": [1, 2]}
@@ -59,7 +51,7 @@ def test_two_hosts_carry_out_a_plan_lose_a_member_and_the_model_goes_on_under_an
     check_model(desk, "got", 9)
 
     write_files(desk, [(0, 1, ("a",)), (2, 5, ("b",))])
-    told = gossip(desk, "run", "--plan", "plan.toml", "--resume", "got", "--json", "train.py", "12")
-    summary = json.loads(told)
+    words = ("--plan", "plan.toml", "--resume", "got", "--json", "train.py", "12")
+    summary = json.loads(gossip(desk, "run", *words).stdout)
     assert (summary["rounds"], summary["finished"]) == (3, [0, 1])
     check_model(desk, "saved", 12)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-import zygote
+from command import gossip, summary_of
 from effort import effort
 
 SCRIPT = """
@@ -41,17 +39,9 @@ for step in peer.steps(60):
 
 def run(folder: Path, how: str, *options: str) -> tuple[int, dict[str, Any]]:
     (folder / "train.py").write_text(SCRIPT)
-    words = ["-m", "gossip.launch.cli", "run", "-n", "3", "--name", "r", *options, "train.py"]
-    done = zygote.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**os.environ, "HOW": how},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return done.returncode, json.loads((folder / "runs/r/summary.json").read_text())
+    words = ("run", "-n", "3", "--name", "r", *options, "train.py")
+    done = gossip(folder, *words, code=None, env={**os.environ, "HOW": how})
+    return done.returncode, summary_of(folder / "runs/r")
 
 
 @pytest.mark.parametrize("seed", range(effort(1, 50)))

@@ -4,12 +4,10 @@ peer that is killed and comes back."""
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import zygote
+from command import gossip
 
 SCRIPT = """
 import time
@@ -42,27 +40,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.py").write_text(SCRIPT)
     faults = [word for fault in FAULTS for word in ("--fault", fault)]
     words = ["run", "-n", "5", "-f", "1", "--name", "one", "--quiet", *faults, "train.py"]
-    done = gossip(folder, *words)
-    assert done.returncode == 0, done.stderr
+    gossip(folder, *words)
     return folder
 
 
-def gossip(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gossip.launch.cli", *words]
-    done: subprocess.CompletedProcess[str] = zygote.run(
-        command, cwd=folder, capture_output=True, text=True, timeout=200
-    )
-    return done
-
-
 def test_the_report_of_a_real_run_has_its_faults_its_note_and_its_checkpoints(folder: Path) -> None:
-    noted = gossip(folder, "note", "one", "a", "first", "try")
-    assert noted.returncode == 0, noted.stderr
+    gossip(folder, "note", "one", "a", "first", "try")
     assert "note by" in (folder / "runs" / "one" / "logbook.md").read_text().splitlines()[-1]
 
-    made = gossip(folder, "report", "one")
+    gossip(folder, "report", "one")
 
-    assert made.returncode == 0, made.stderr
     text = (folder / "runs" / "one" / "report.html").read_text()
     rows = re.findall(r'<tr role="row" id="incident-\d+">.*?</tr>', text)
     cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row) for row in rows]
@@ -80,12 +67,10 @@ def test_the_report_of_a_real_run_has_its_faults_its_note_and_its_checkpoints(fo
 def test_a_report_goes_where_it_is_told_to_and_a_run_that_is_not_there_has_none(
     folder: Path,
 ) -> None:
-    made = gossip(folder, "report", "one", "one", "-o", "both.html")
-    assert made.returncode == 0, made.stderr
+    gossip(folder, "report", "one", "one", "-o", "both.html")
     assert (
         "nothing: all settings, versions and code are the same"
         in (folder / "both.html").read_text()
     )
-    missing = gossip(folder, "report", "ome")
-    assert missing.returncode == 2
+    missing = gossip(folder, "report", "ome", code=2)
     assert "Did you mean 'one'?" in missing.stderr

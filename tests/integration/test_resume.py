@@ -8,12 +8,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-import zygote
+from command import begin, gossip
 from effort import effort
 
 from gossip.run import checkpoints
@@ -62,15 +61,8 @@ WAIT_S = 60.0
 def started(folder: Path, pause_s: float, *options: str) -> subprocess.Popen[str]:
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "gossip.launch.cli", *COMMAND, *options]
-    return zygote.Popen(
-        [*command, "train.py", str(pause_s)],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
+    words = (*COMMAND, *options, "train.py", str(pause_s))
+    return begin(folder, *words, start_new_session=True)
 
 
 def finished(folder: Path, *options: str) -> list[tuple[str, ...]]:
@@ -109,8 +101,7 @@ def kill_all(run: subprocess.Popen[str]) -> None:
 def refuses_another_model(folder: Path) -> None:
     """The error has names and shapes."""
     (folder / "other.py").write_text(SCRIPT.replace("nn.Embedding(32, 8)", "nn.Embedding(33, 8)"))
-    command = [sys.executable, "-m", "gossip.launch.cli", *COMMAND, "other.py", "0"]
-    run = zygote.run(command, cwd=folder, capture_output=True, text=True, timeout=WAIT_S)
+    run = gossip(folder, *COMMAND, "other.py", "0", code=None)
     assert run.returncode != 0
     said = run.stdout + run.stderr
     assert "0.weight is (32, 8)" in said, said

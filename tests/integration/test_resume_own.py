@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
-import zygote
+from command import gossip
 from effort import effort
 
 SCRIPT = """
@@ -53,15 +52,8 @@ GOSSIP = ("--topology", "random-k")
 def ended(folder: Path, steps: int, *options: str) -> tuple[list[tuple[str, ...]], str]:
     folder.mkdir(exist_ok=True)
     (folder / "train.py").write_text(SCRIPT)
-    command = [sys.executable, "-m", "gossip.launch.cli", "run", "-n", "3", "--aggregator", "mean"]
-    run = zygote.run(
-        [*command, "--resume", "auto", *options, "train.py", str(steps)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr
+    words = ("run", "-n", "3", "--aggregator", "mean", "--resume", "auto")
+    run = gossip(folder, *words, *options, "train.py", str(steps))
     return sorted(ENDED.findall(run.stdout + run.stderr)), run.stdout + run.stderr
 
 

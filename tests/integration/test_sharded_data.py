@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import zygote
+from command import begin, events_of, gossip, summary_of
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from gossip.training.fetching import Fetcher
@@ -54,20 +52,7 @@ print("report", loader.report, flush=True)
 """
 
 
-def command(*words: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "gossip.launch.cli",
-        "run",
-        "-n",
-        "3",
-        "--aggregator",
-        "mean",
-        "--run-dir",
-        "out",
-        *words,
-    ]
+RUN = ("run", "-n", "3", "--aggregator", "mean", "--run-dir", "out", "train.py")
 
 
 def seen_in(output: str) -> list[int]:
@@ -79,29 +64,17 @@ def seen_in(output: str) -> list[int]:
     )
 
 
-def events_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "out" / "events.jsonl").read_text().splitlines()]
-
-
 def test_peers_with_workers_read_every_sample_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    done = zygote.run(
-        command("train.py", "persist"),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    done = gossip(tmp_path, *RUN, "persist")
     # On a busy machine a batch may come too late: then it is read again, by whoever it is given to,
     # and counts once.
     assert sorted(set(seen_in(done.stdout))) == [
         epoch * 1000 + at for epoch in range(4) for at in range(203)
     ]
-    if not any(row.get("event") == "late" for row in events_of(tmp_path)):
+    if not any(row.get("event") == "late" for row in events_of(tmp_path / "out")):
         assert len(seen_in(done.stdout)) == 4 * 203
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "out")
     assert [
         (each["epoch"], each["once"], each["twice"], each["never"]) for each in summary["epochs"]
     ] == [(epoch, 203, 0, 0) for epoch in range(4)]
@@ -112,13 +85,7 @@ def test_a_trainer_that_is_killed_is_missed_at_once_though_its_workers_were_fork
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    run = zygote.Popen(
-        command("train.py", "new", "hang"),
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    run = begin(tmp_path, *RUN, "new", "hang")
     assert run.stdout is not None
     lines: list[str] = []
     try:
@@ -131,11 +98,11 @@ def test_a_trainer_that_is_killed_is_missed_at_once_though_its_workers_were_fork
         run.kill()
         run.wait()
     output = "".join(lines)
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    summary = summary_of(tmp_path / "out")
     assert summary["finished"] == [0, 2], output
     noticed = [
         row["t"] - killed_at
-        for row in events_of(tmp_path)
+        for row in events_of(tmp_path / "out")
         if row.get("event") in ("skip", "dead") and row.get("subject") == 1
     ]
     assert min(at for at in noticed if at > 0) < 1.0

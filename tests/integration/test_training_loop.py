@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
-import zygote
+from command import gossip
 
 SCRIPT = """
 import hashlib
@@ -98,27 +97,8 @@ print("facts", *facts, float((model(x).argmax(1) == y).float().mean()), flush=Tr
 @pytest.mark.timeout(300)
 def test_everything_that_users_write_around_a_step_at_once(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    words = [
-        "-m",
-        "gossip.launch.cli",
-        "run",
-        "-n",
-        "3",
-        "--aggregator",
-        "mean",
-        "--run-dir",
-        "out",
-        "train.py",
-    ]
-    done = zygote.run(
-        [sys.executable, *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    words = ("run", "-n", "3", "--aggregator", "mean", "--run-dir", "out", "train.py")
+    done = gossip(tmp_path, *words)
     facts = {
         int(peer): line.split()
         for peer, line in re.findall(r"(\d)\| facts (.*)", done.stdout + done.stderr)
