@@ -81,19 +81,19 @@ def test_who_says_one_member_this_and_the_other_that_contradicts_somebody() -> N
     assert found == [LIAR]
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_no_honest_member_is_found_while_each_stage_has_one_liar(seed: int) -> None:
+def test_no_honest_member_is_found_while_each_stage_has_one_liar() -> None:
     """The honest one finds only what a neighbour has lied about; the liar says anything."""
-    draw, table = Random(seed), AuditTable(needed=2)
     before, behind, liar, honest, victim = 0, 6, 5, 3, 4
-    for at in range(40):
+    made_up = [(p, q) for p in (None, *BEFORE) for q in (None, *BEHIND)]
+    for seed, at in itertools.product(range(60), range(40)):
+        if at == 0:
+            draw, table = Random(seed), AuditTable(needed=2)
         lied = draw.choice([(before, None), (None, behind), (before, behind)])
         votes = {(at, b): draw.choice([lied, None]) for b in range(3)}
         of_honest = [AuditVote(victim, at, b, *side) for (at, b), side in votes.items() if side]
-        made_up = [(p, q) for p in (None, *BEFORE) for q in (None, *BEHIND)]
         of_liar = [AuditVote(victim, at, b, *draw.choice(made_up)) for b in range(3)]
         for server, said in ((honest, of_honest), (liar, of_liar)):
-            assert victim not in told(table, at, server, *said)
+            assert victim not in told(table, at, server, *said), seed
 
 
 def test_votes_are_forgotten_and_nobody_pushes_out_those_of_others() -> None:

@@ -40,10 +40,10 @@ def syntax(text: str) -> str:
     return ast.dump(ast.parse(text))
 
 
-@pytest.mark.parametrize("mutant", ALL, ids=lambda mutant: mutant.name)
-def test_every_mutant_still_applies_to_the_source(mutant) -> None:
-    for file, text in mutant.texts().items():
-        assert syntax(catalogue.source(file).read_text()) != syntax(text), "it changes nothing"
+def test_every_mutant_still_applies_to_the_source() -> None:
+    for mutant in ALL:
+        for file, text in mutant.texts().items():
+            assert syntax(catalogue.source(file).read_text()) != syntax(text), mutant.name
 
 
 def forked(command: Sequence[str], env: Mapping[str, str], **options: Any) -> subprocess.Popen[str]:

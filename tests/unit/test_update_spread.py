@@ -20,20 +20,16 @@ def measured(typical, f=2, rounds=20, seed=0, noise=0.2, said=lambda at, peer, f
     return beyond_chance(groups, f)
 
 
-@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("liars", [(), (10.0, 10.0), (0.1, 12.0), (0.1, 0.1)])
-def test_equal_data_are_equal_whatever_f_liars_do(seed, liars):
-    beyond = measured([1.0] * (10 - len(liars)) + list(liars), seed=seed)
-    assert beyond is not None
-    assert beyond < UNEQUAL
+def test_equal_data_are_equal_whatever_f_liars_do(liars):
+    typical = [1.0] * (10 - len(liars)) + list(liars)
+    assert max(measured(typical, seed=seed) for seed in range(20)) < UNEQUAL
 
 
-@pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("liars", [(), (10.0, 10.0)])
-def test_the_same_peers_farther_out_round_after_round_is_not_chance(seed, liars):
-    beyond = measured([*DIFFERENT[: 10 - len(liars)], *liars], seed=seed)
-    assert beyond is not None
-    assert beyond > UNEQUAL
+def test_the_same_peers_farther_out_round_after_round_is_not_chance(liars):
+    typical = [*DIFFERENT[: 10 - len(liars)], *liars]
+    assert min(measured(typical, seed=seed) for seed in range(20)) > UNEQUAL
 
 
 @pytest.mark.parametrize("seed", range(5))
