@@ -6,8 +6,12 @@ from __future__ import annotations
 import os
 from typing import TypeVar
 
+import pytest
+
 T = TypeVar("T")
 LONG = os.environ.get("TEST_LONG", "") not in ("", "0")
+only_long = pytest.mark.skipif(not LONG, reason="make test-long plays it on real processes")
+"""Of a test whose claim simulations or smaller tests prove in `make test`."""
 
 
 def effort(quick: T, long: T) -> T:

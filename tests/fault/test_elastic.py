@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import zygote
-from effort import effort
+from effort import effort, only_long
 from following import Following
 
 from gossip.run.keys import read_pair
@@ -186,6 +186,7 @@ def test_the_last_one_goes_on_and_a_fresh_swarm_grows_from_it(run: ElasticRun) -
     assert len(summary["finished"]) == 1 + fresh
 
 
+@only_long
 @pytest.mark.timeout(300)
 def test_the_last_holder_of_the_state_waits_for_newcomers_that_are_on_their_way(
     run: ElasticRun,

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from effort import LONG, effort
+from effort import LONG, effort, only_long
 from safetensors.torch import load_file
 from test_demo import demo
 
@@ -69,6 +69,7 @@ def fault_free(tmp_path_factory: pytest.TempPathFactory) -> float:
         del os.environ["GOSSIP_FAULTS"]
 
 
+@only_long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("lie", effort(("wrong_results",), RESULT_ATTACKS))
 def test_servers_that_lie_are_found_out_and_cost_neither_rounds_nor_accuracy(

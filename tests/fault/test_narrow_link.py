@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import zygote
+from effort import only_long
 from following import Following
 from hosts import Hosts, hosts, why_no_hosts
 
@@ -111,6 +112,7 @@ def run(tmp_path: Path) -> Iterator[NarrowRun]:
         run.close()
 
 
+@only_long
 def test_nobody_waits_for_newcomers_whose_link_carries_less_than_the_rounds(run: NarrowRun) -> None:
     run.wait_for("round", {0, 1}, 5)
     run.join()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command import events_of, gossip
-from effort import effort
+from effort import only_long
 
 SCRIPT = """
 import time
@@ -47,7 +47,8 @@ def run(folder: Path, *words: str) -> dict[str, Any]:
     return summary
 
 
-@pytest.mark.parametrize("policy", effort(["continue"], list(POLICIES)))
+@only_long
+@pytest.mark.parametrize("policy", list(POLICIES))
 def test_after_a_partition_there_is_one_lineage_and_nothing_is_counted_twice(
     policy: str, tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
-from effort import effort
+from effort import effort, only_long
 from trial import Trial, build_command, make_script, start_trial
 
 from gossip.run import checkpoints
@@ -87,6 +87,7 @@ def test_a_run_whose_launcher_is_killed_leaves_nothing_and_is_resumed(
 # --- restarts and suspensions ---------------------------------------------------------------------
 
 
+@only_long
 def test_all_peers_are_restarted_one_after_the_other(tmp_path: Path) -> None:
     with start_trial(tmp_path, build_command(3, "--restarts", "1")) as run:
         run.wait_for_rounds(5)
@@ -168,6 +169,7 @@ READ_ONLY = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs -o ro none "$HOME" && 
 """For root, which may write into any folder that is not on a read-only file system."""
 
 
+@only_long
 def test_under_nohup_and_with_a_read_only_home_a_run_outlives_its_terminal(tmp_path: Path) -> None:
     ours, terminal = os.openpty()
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from command import gossip
 from condor import CondorJob, Pool, wait_until
-from effort import effort
+from effort import effort, only_long
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -187,6 +187,7 @@ def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(
     )
 
 
+@only_long
 def test_jobs_that_share_a_folder_need_nothing_else_and_one_whose_machine_is_lost_comes_back(
     submit: Any,
 ) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from command import begin
+from effort import effort
 
 from gossip.run import checkpoints
 
@@ -81,7 +82,7 @@ def processes(pid: int) -> list[int]:
     return [pid, *[each for child in map(int, direct) for each in processes(child)]]
 
 
-@pytest.mark.parametrize("options", [(), ("--overlap", "1")])
+@pytest.mark.parametrize("options", effort([("--overlap", "1")], [(), ("--overlap", "1")]))
 def test_killed_and_resumed_they_end_as_if_nothing_had_happened(
     tmp_path: Path, options: tuple[str, ...]
 ) -> None:

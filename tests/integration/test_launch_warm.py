@@ -47,8 +47,8 @@ NOTHING = "print([])"
     ("how", "what"),
     effort(
         [
-            *(("runs", "script"), ("runs", "module"), ("runs", "package")),
-            *(("missing", "script"), ("missing", "module"), ("syntax", "package")),
+            *(("runs", "script"), ("runs", "package")),
+            *(("missing", "module"), ("syntax", "package")),
         ],
         list(product(("runs", "missing", "syntax"), ("script", "module", "package"))),
     ),

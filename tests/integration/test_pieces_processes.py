@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import zygote
-from effort import effort
+from effort import effort, only_long
 from swarm import ProcessSwarm, again
 
 from gossip.run import checkpoints
@@ -98,6 +98,7 @@ donating.Donor._send_state = _give
 """
 
 
+@only_long
 def test_a_donor_that_is_killed_when_it_is_to_send_costs_its_pieces_and_the_bits_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +156,7 @@ def test_a_base_that_all_have_is_not_sent_and_saved_once(tmp_path: Path) -> None
         swarm.close()
 
 
+@only_long
 def test_donors_go_on_training_while_they_give(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

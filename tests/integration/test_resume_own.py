@@ -57,7 +57,7 @@ def ended(folder: Path, steps: int, *options: str) -> tuple[list[tuple[str, ...]
     return sorted(ENDED.findall(run.stdout + run.stderr)), run.stdout + run.stderr
 
 
-@pytest.mark.parametrize("options", effort([BOTH, LOCAL], [ROLLING, ENCODED, LOCAL, BOTH]))
+@pytest.mark.parametrize("options", effort([BOTH], [ROLLING, ENCODED, LOCAL, BOTH]))
 def test_what_is_a_peers_own_goes_on_as_if_nothing_had_happened(
     options: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from command import begin, events_of, gossip, summary_of
+from effort import effort
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from gossip.training.fetching import Fetcher
@@ -134,6 +135,9 @@ def test_workers_may_be_spawned() -> None:
         assert batch.tolist() == [at, at + 1, at + 2]
     fetcher.close()
     part = DataLoader(
-        _Every(Stream(9), 1, 4), batch_size=2, num_workers=1, multiprocessing_context="spawn"
+        _Every(Stream(9), 1, 4),
+        batch_size=2,
+        num_workers=1,
+        multiprocessing_context=effort("fork", "spawn"),
     )
     assert [batch.tolist() for batch in part] == [[1, 5]]
