@@ -4,6 +4,10 @@ it, as a night allows."""
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -18,3 +22,20 @@ def effort(quick: T, long: T) -> T:
     """``quick``, or ``long`` where the environment says TEST_LONG=1: more seeds, sizes or examples
     of the very same test."""
     return long if LONG else quick
+
+
+@cache
+def seed_of_today() -> int:
+    """Return TEST_SEED or else the number of commits; 0 outside of a git repository."""
+    if given := os.environ.get("TEST_SEED"):
+        return int(given)
+    command = ["git", "rev-list", "--count", "HEAD"]
+    here = Path(__file__).parent
+    counted = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
+    return int(counted.stdout) if counted.returncode == 0 else 0
+
+
+def rotated(rows: Iterable[T], every: int = 2) -> list[T]:
+    """Return every n-th row, others with each commit: so many in a row play all. With TEST_LONG=1
+    return all."""
+    return [row for at, row in enumerate(rows) if LONG or (at + seed_of_today()) % every == 0]

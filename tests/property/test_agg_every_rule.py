@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from effort import rotated
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
@@ -44,7 +45,7 @@ def updates_and_f(draw: st.DrawFn) -> tuple[Tensor, int]:
     return torch.tensor(rows, dtype=torch.float32).reshape(n, d), f
 
 
-@pytest.mark.parametrize("spec", [*INSIDE, *TOWARDS_ZERO, "sign_majority"])
+@pytest.mark.parametrize("spec", rotated([*INSIDE, *TOWARDS_ZERO, "sign_majority"]))
 @given(case=updates_and_f())
 @settings(max_examples=15)
 def test_from_finite_updates_comes_a_finite_verdict_that_a_call_agrees_with(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from effort import effort
+from effort import effort, rotated
 from torch import Tensor
 
 from gossip.aggregators import GramRule, load, names
@@ -89,7 +89,7 @@ def in_shards(rule: GramRule, x: Tensor, shards: int) -> tuple[Any, Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["noise", "parameters", "attackers", "uneven", "twins"])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", rotated(RULES))
 def test_shards_decide_as_one_and_make_the_same_aggregate(name: str, kind: str) -> None:
     rule = gram_rule_of(name)
     for seed in range(effort(1, 3)):

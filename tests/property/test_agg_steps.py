@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from effort import effort
+from effort import effort, rotated
 from torch import Tensor
 
 from gossip.aggregators import Verdict, load, names
@@ -122,7 +122,7 @@ class Servers:
 
 
 @pytest.mark.parametrize("kind", ["noise", "parameters", "attackers", "uneven"])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", rotated(RULES))
 def test_servers_of_shards_make_the_decision_of_the_whole_vector(name: str, kind: str) -> None:
     for seed in range(effort(1, 3)):
         x = updates(kind, seed)
@@ -141,7 +141,7 @@ def test_servers_of_shards_make_the_decision_of_the_whole_vector(name: str, kind
             assert apart <= 1e-6, f"{told}: {apart:.2g} away from the float64 oracle"
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", rotated(RULES))
 def test_servers_of_shards_measure_what_is_outside_and_leave_it_out(name: str) -> None:
     x = updates("noise", 3)
     x[:F] = 30 * x[:F]  # they are in quarantine, but for the first
@@ -194,7 +194,7 @@ def numbers_of(part: ShardStatistics) -> np.ndarray:
     return np.frombuffer(part.statistics, "<f8").copy()
 
 
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("name", rotated(RULES))
 def test_numbers_that_a_liar_made_up_never_raise(name: str) -> None:
     draw = np.random.default_rng(5)
     x = updates("noise", 4)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 from checked_swarm import core_settings
-from effort import effort
+from effort import effort, rotated
 
 from gossip.core.events import Payload
 from gossip.core.ledger.chain import genesis
@@ -68,7 +68,7 @@ def rounds_of(swarm: Swarm[Peer]) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(effort(1, 12)))
-@pytest.mark.parametrize(("n", "f"), [(2, 0), (3, 0), (4, 1), (5, 1), (7, 1)])
+@pytest.mark.parametrize(("n", "f"), rotated([(2, 0), (3, 0), (4, 1), (5, 1), (7, 1)]))
 @pytest.mark.parametrize("policy", POLICIES, ids="-".join)
 def test_where_nothing_goes_wrong_each_takes_one_state_and_nobody_sees_a_branch(
     policy: Policy, n: int, f: int, seed: int

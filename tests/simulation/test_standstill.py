@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 from checked_swarm import assert_sound
+from effort import rotated
 
 from gossip.faults.kinds import ByzantineFault, Crash
 from gossip.faults.world import HangTrainer, NodeAttack
@@ -38,13 +39,14 @@ HANGING = replace(
 
 @pytest.mark.parametrize(
     ("schedule", "rounds"),
-    [
-        (BYZANTINE_SERVER, 100),
-        (replace(POISONED, seed=4), 120),
-        (replace(OF_SIX, seed=16), 100),
-        (HANGING, 80),
-    ],
-    ids=["lying server", "poisoned mean", "of six", "hanging trainer"],
+    rotated(
+        [
+            (BYZANTINE_SERVER, 100),
+            (replace(POISONED, seed=4), 120),
+            (replace(OF_SIX, seed=16), 100),
+            (HANGING, 80),
+        ]
+    ),
 )
 def test_a_round_whose_results_are_refused_does_not_stand(schedule: Schedule, rounds: int) -> None:
     outcome = assert_sound(schedule)

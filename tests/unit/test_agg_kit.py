@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from effort import effort
+from effort import effort, rotated
 from torch import Tensor
 
 from gossip.aggregators import (
@@ -33,7 +33,7 @@ SUBSETS = ("mda", "smea")
 
 
 @pytest.mark.parametrize(("n", "f"), effort([(8, 2), (7, 0)], [(8, 2), (14, 3), (20, 4), (7, 0)]))
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", rotated(names()))
 def test_our_rules_keep_their_promises(name: str, n: int, f: int) -> None:
     n = min(n, 12) if name in SUBSETS else n
     check_aggregator(name, n=max(n, load(name).at_least(f)), f=f, strengths=2)

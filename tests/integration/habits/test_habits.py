@@ -1,35 +1,24 @@
 """What scripts do around a step, and what becomes of it: each habit of the table, in real runs.
 
 ``make test`` runs every sixth habit alone against plain torch. Of every 24th habit it also runs
-one situation with several peers. Which these are rotates with HABITS_SEED, by default the number of
+one situation with several peers. Which these are rotates with TEST_SEED, by default the number of
 commits: 120 in a row cover the table. ``make test-long`` runs all situations.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
-from effort import effort
-from habit_runs import HERE, HabitRuns
+from effort import effort, seed_of_today
+from habit_runs import HabitRuns
 from habit_table import HABITS, SITUATIONS
 
 ALONE_EVERY, SWARM_EVERY = 6, 24
 SWARMS = [situation for situation in SITUATIONS if situation != "single"]
 
 
-def seed_of_today() -> int:
-    """Return HABITS_SEED or else the number of commits; 0 outside of a git repository."""
-    if given := os.environ.get("HABITS_SEED"):
-        return int(given)
-    command = ["git", "rev-list", "--count", "HEAD"]
-    counted = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
-    return int(counted.stdout) if counted.returncode == 0 else 0
-
-
-def rotated(seed: int) -> dict[str, list[str]]:
+def due_with(seed: int) -> dict[str, list[str]]:
     """Return the situations of each habit in ``make test``."""
     return {
         name: [
@@ -41,7 +30,7 @@ def rotated(seed: int) -> dict[str, list[str]]:
     }
 
 
-CHOSEN = effort(rotated(seed_of_today()), {name: list(SITUATIONS) for name in HABITS})
+CHOSEN = effort(due_with(seed_of_today()), {name: list(SITUATIONS) for name in HABITS})
 
 
 @pytest.mark.timeout(300)
@@ -56,7 +45,7 @@ def test_120_seeds_in_a_row_cover_the_table() -> None:
     covered = {
         (name, situation)
         for seed in range(120)
-        for name, situations in rotated(seed).items()
+        for name, situations in due_with(seed).items()
         for situation in situations
     }
     assert len(covered) == len(HABITS) * len(SITUATIONS)
