@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from checked_swarm import assert_sound
-from effort import effort
+from effort import effort, rotated
 
 from gossip.core import (
     Commit,
@@ -139,7 +139,7 @@ def reached_where_results_are_kept(schedule: Schedule, liars: tuple[PeerId, ...]
 # Updates make rounds no longer where they take no time.
 @pytest.mark.parametrize(
     ("words", "schedule", "liars"),
-    [
+    rotated(
         pytest.param(words, schedule, liars, id=f"{words.__name__}-{who}")
         for who, schedule, liars, those in (
             ("one", FEW, (0,), effort([], [asks, gives])),
@@ -148,7 +148,7 @@ def reached_where_results_are_kept(schedule: Schedule, liars: tuple[PeerId, ...]
             ("slow payloads", SLOW, (0,), effort([gives], [asks, gives])),
         )
         for words in those
-    ],
+    ),
 )
 def test_rounds_go_on_although_liars_name_ever_later_turns(
     words: Words, schedule: Schedule, liars: tuple[PeerId, ...], monkeypatch: pytest.MonkeyPatch
