@@ -14,7 +14,13 @@ import pytest
 
 T = TypeVar("T")
 LONG = os.environ.get("TEST_LONG", "") not in ("", "0")
-only_long = pytest.mark.skipif(not LONG, reason="make test-long plays it on real processes")
+
+
+def _played(now: bool, why: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not now, reason=why)
+
+
+only_long = _played(LONG, "make test-long plays it on real processes")
 """Of a test whose claim simulations or smaller tests prove in `make test`."""
 
 
@@ -39,3 +45,8 @@ def rotated(rows: Iterable[T], every: int = 2) -> list[T]:
     """Return every n-th row, others with each commit: so many in a row play all. With TEST_LONG=1
     return all."""
     return [row for at, row in enumerate(rows) if LONG or (at + seed_of_today()) % every == 0]
+
+
+def in_turn(at: int, of: int = 4) -> pytest.MarkDecorator:
+    """Play a dear test with one of so many commits in a row, and with TEST_LONG=1."""
+    return _played(LONG or (at + seed_of_today()) % of == 0, "it is the turn of another commit")

@@ -214,9 +214,9 @@ def test_packages_are_imported_through_their_faces() -> None:
 
 def test_no_test_is_skipped_where_a_package_is_missing() -> None:
     """`make venv` installs all that tests need: what is missing there is a failure. Of the skips
-    one is about a GPU, three are about the machine's addresses, four about other libraries, the
-    others about who may make network namespaces, and run an sshd or Slurm in them, mount a small
-    disk, or limit memory."""
+    one is about what test-long plays, one about a GPU, three are about the machine's addresses,
+    four about other libraries, the others about who may make network namespaces, and run an sshd
+    or Slurm in them, mount a small disk, or limit memory."""
     skips = re.compile(r"\b(pytest|mark)\.(importorskip|skipif|skip)\(")
     found = [
         path.relative_to(ROOT).as_posix()
@@ -243,6 +243,7 @@ def test_no_test_is_skipped_where_a_package_is_missing() -> None:
     ]
     near = ["cuda", "hosts_command", "launch_run", "other_trackers", "spawn", "zeromq_peers"]
     assert found == [
+        "tests/effort.py",
         *(f"tests/fault/test_{name}.py" for name in hosts),
         *(f"tests/integration/test_{name}.py" for name in near),
     ]

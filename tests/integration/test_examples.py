@@ -104,7 +104,7 @@ def test_the_script_of_ddp_goes_on_as_one_of_gossip_where_everything_was_killed(
     again = gossip(tmp_path, *command, "again", *script)
 
     seen = accuracies(first.stdout + first.stderr)
-    assert len(seen) == 3, "one peer says the mean of all"
+    assert len(seen) == 2, "one peer says the mean of all"
     summary = json.loads((tmp_path / "first" / "summary.json").read_text())
     steps, operations = 2 * 15, 2
     assert (summary["rounds"], summary["finished"]) == (steps + operations, [0, 1, 2])

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from checked_swarm import assert_sound
-from effort import effort
+from effort import effort, in_turn
 
 from gossip_lab.simulation.campaign.play import run
 from gossip_lab.simulation.schedules import generate, strains
@@ -29,6 +29,7 @@ def test_a_share_of_the_schedules_has_far_links_and_is_otherwise_as_it_was(
         assert replace(near, delay_s=drawn.delay_s, rounds_min=0) == drawn
 
 
+@in_turn(1, 2)
 @pytest.mark.parametrize(
     "seeds", effort([range(4)], [range(k, k + 100) for k in range(0, 1000, 100)])
 )

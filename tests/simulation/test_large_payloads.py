@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 from checked_swarm import assert_sound
-from effort import effort, rotated
+from effort import effort, in_turn, rotated
 
 from gossip.core import Effect, PeerId, Report, Send
 from gossip.core.messages import CommitRequest
@@ -222,12 +222,14 @@ FIVE = replace(EIGHT, peers=5)
 SLOW = effort(FIVE, EIGHT)
 
 
+@in_turn(2)
 def test_nor_where_links_need_minutes_for_a_round() -> None:
     """As it was: after a minute peers gave up on a server, and from then on on each one."""
     outcome = assert_sound(effort(replace(EIGHT, peers=3), EIGHT))
     assert outcome.judged["L8"] > 0
 
 
+@in_turn(1)
 @pytest.mark.parametrize("seed", effort([1], [1, 2]))
 def test_one_that_gives_up_too_soon_does_not_make_others_do_so_for_ever(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -252,6 +254,7 @@ def test_one_that_gives_up_too_soon_does_not_make_others_do_so_for_ever(
     assert swarm.cores[0].rounds.round_id > 5
 
 
+@in_turn(0)
 @pytest.mark.parametrize(
     ("slow", "time_s", "faults"),
     [
@@ -276,6 +279,7 @@ def test_a_server_that_crashes_or_hangs_costs_the_others_no_credit(
     assert all(1 <= attempts[peer] < 15 for peer in range(slow.peers) if peer not in away)
 
 
+@in_turn(3)
 def test_a_peer_waits_for_the_answer_that_comes_before_it_asks_for_commits_again() -> None:
     """As it was: 315 requests, each answered in full. For two minutes these answers kept the link
     from carrying the commits of the next round (L2)."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from checked_swarm import assert_sound
-from effort import effort
+from effort import effort, in_turn
 
 from gossip.faults import Fault, Rewritten, Unreadable
 from gossip_lab.simulation.campaign.play import run
@@ -41,6 +41,7 @@ def test_rounds_go_on_beside_memory_that_changes_or_cannot_be_read(
     assert outcome.judged[promise] > 0
 
 
+@in_turn(0, 2)
 def test_schedules_of_memory_that_is_lent_are_drawn_and_borne() -> None:
     drawn = [
         schedule

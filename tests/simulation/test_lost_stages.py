@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from checked_swarm import assert_sound
-from effort import effort
+from effort import effort, in_turn
 
 from gossip.core import Peer, PipelineSettings
 from gossip.faults import Crash, Restart
@@ -118,6 +118,7 @@ def test_where_a_lost_stage_ends_the_run_all_peers_name_it(
     assert {peer for peer, why in said.items() if why.startswith(lost)} == {*range(6)} - {*members}
 
 
+@in_turn(1, 2)
 def test_schedules_are_drawn_in_which_a_stage_loses_all_its_peers() -> None:
     drawn = [generate_pipeline(seed) for seed in range(40)]
 

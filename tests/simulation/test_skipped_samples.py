@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from checked_swarm import record_commits
-from effort import effort
+from effort import effort, in_turn
 from test_peer_rolling import assert_one_history, rolling_swarm, settle, shake
 
 from gossip.core import events
@@ -32,6 +32,7 @@ class DamagedData(ToyTrainer):
         return replace(made, payloads=tuple([replace(p, finite=False) for p in made.payloads]))
 
 
+@in_turn(0, 2)
 @pytest.mark.parametrize("seed", range(effort(1, 20)))
 def test_no_sample_that_a_script_skips_comes_again(seed: int) -> None:
     swarm = rolling_swarm(PEERS, seed, batch=BATCH, kind=DamagedData)

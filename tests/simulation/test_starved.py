@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from checked_swarm import assert_sound
-from effort import effort
+from effort import effort, in_turn
 
 from gossip.core import Contributed, Event, PeerId
 from gossip.faults import Fault, Hang, Starve
@@ -62,6 +62,7 @@ def test_a_share_of_the_schedules_starves_peers_and_is_otherwise_as_it_was(
         assert generate(schedule.seed) == replace(schedule, faults=others)
 
 
+@in_turn(1, 2)
 @pytest.mark.parametrize(
     "seeds", effort([range(5)], [range(k, k + 100) for k in range(0, 1000, 100)])
 )
