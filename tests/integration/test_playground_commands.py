@@ -122,6 +122,8 @@ def test_a_world_leaves_its_fields_rows_and_a_report(here: Path) -> None:
     head, *lines = done.stdout.splitlines()
     assert head.split()[:3] == ["round", "time", "sent"]
     assert [line.split()[0] for line in lines] == ["3", "6", "7"]
+    assert "written: out/rows.csv, out/world.toml, out/report.html" in done.stderr
+    assert (here / "out/report.html").as_uri() in done.stderr
     page = (here / "out/report.html").read_text()
     shown = Tags(page)
     assert shown.count("figure") == len(CURVES) * 3 + 1

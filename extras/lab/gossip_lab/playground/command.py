@@ -34,6 +34,7 @@ Into = Annotated[Path | None, optional("Write the world, its rows and a report t
 Csv = Annotated[Path | None, optional("Write tidy rows here.")]
 Parquet = Annotated[Path | None, optional("Write tidy rows here, as Parquet.")]
 TABLE_ROWS = 20
+REPORT = "report.html"
 _FILE = re.compile(r"([^\s:,+]+\.py):")
 """A file of the user in a field, as in ``attack:mine.py:name:3``."""
 HEAD = ("round", "time", "sent", "worst", "p10", "mean", "distance", "present", "quarantined")
@@ -127,13 +128,16 @@ def play(
         from .page import page_of_run, write_page
 
         write_page(into / "world.toml", described.to_toml())
+        files.append(into / "world.toml")
         if _has_template_engine():
             page = page_of_run(described, run, described.build().task)
-            write_page(into / "report.html", page)
+            write_page(into / REPORT, page)
+            files.append(into / REPORT)
     if as_json:
         print(json.dumps(_as_data(described, rounds, run, stopped)))
     else:
         print_lines(_table(run))
+    _print_written(files)
     if stopped:
         raise typer.Exit(130)
 
@@ -168,6 +172,15 @@ def _has_template_engine() -> bool:
 
 def print_note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
+
+
+def _print_written(files: Sequence[Path]) -> None:
+    """Print the paths of the files to stderr, and how a report is opened."""
+    if files:
+        print_note(f"written: {', '.join(map(str, files))}")
+    for file in files:
+        if file.name == REPORT:
+            print_note(f"open the report in a browser: {file.resolve().as_uri()}")
 
 
 def _play(world: World, rounds: int, every: int) -> tuple[PlayedRun, bool]:
@@ -313,8 +326,10 @@ def sweep(
     for file in files:
         found.write_rows(file)
     if _has_template_engine():
-        write_page(into / "report.html", page_of_sweep(found))
+        write_page(into / REPORT, page_of_sweep(found))
+        files.append(into / REPORT)
     _print_sweep(found, as_json)
+    _print_written(files)
     if found.errors:
         raise typer.Exit(1)
 
