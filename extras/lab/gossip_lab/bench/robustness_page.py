@@ -306,36 +306,25 @@ def percent(estimate: Estimate) -> str:
 
 
 def _verdict(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
-    holding, doubtful, waiting = [], [], 0
-    for row in rows:
-        cells = row.cells.items()
-        waiting += sum(text_of(cell) == NOT_RUN for _, cell in cells)
-        for verdict, words in (("fails", "fails"), ("undecided", "is undecided")):
-            under = [f"`{attack}`" for attack, cell in cells if cell.verdict == verdict]
-            if under:
-                doubtful.append(f"`{row.rule}` {words} under {', '.join(under)}")
-        if all(cell.verdict == "holds" for _, cell in cells):
-            holding.append(f"`{row.rule}`")
-    count = len(table.attacks)
-    everything = (
-        f"all {count} attacks"
-        if count > 2
-        else "both attacks"
-        if count == 2
-        else f"`{table.attacks[0]}`"
-    )
-    undecided = any("is undecided" in line for line in doubtful)
-    none = "No rule is known to hold" if waiting or undecided else "No rule holds"
-    lines = [
-        f"- Under {everything} hold: {', '.join(holding)}."
-        if holding
-        else f"- {none} under {everything}."
+    """Return lines with the rules that hold under all attacks, and the number of missing cells."""
+    cells = [cell for row in rows for cell in row.cells.values()]
+    waiting = sum(text_of(cell) == NOT_RUN for cell in cells)
+    holding = [
+        f"`{row.rule}`"
+        for row in rows
+        if all(cell.verdict == "holds" for cell in row.cells.values())
     ]
+    attacks = [attack for attack in table.attacks if attack != "none"] or ["none"]
+    everything = f"all {len(attacks)} attacks" if len(attacks) > 1 else f"`{attacks[0]}`"
+    if holding:
+        lines = [f"- Under {everything} hold: {', '.join(holding)}."]
+    elif waiting or any(cell.verdict == "undecided" for cell in cells):
+        lines = [f"- No rule is known to hold under {everything}."]
+    else:
+        lines = [f"- No rule holds under {everything}."]
     if waiting:
-        lines.append(
-            f"- {NOT_RUN}: {waiting} {'cell was' if waiting == 1 else 'cells were'} not run yet."
-        )
-    return [*lines, *(f"- {line}." for line in doubtful)]
+        lines.append(f"- {NOT_RUN}: {counted(waiting, 'cell')} not run yet.")
+    return lines
 
 
 def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
