@@ -8,7 +8,7 @@ Plain PyTorch without faults, for comparison:
 
     python -m gossip.launch.demo.evaluate alone RUN_DIR ROUNDS BATCH SEED
 
-Both write ``RUN_DIR/evaluation.json``.
+Both write ``RUN_DIR/evaluation.json``, and to stdout the number of models or rounds that are done.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ def replicas(folder: Path, peers: list[int]) -> dict[str, Any]:
         "replicas": {},
         "digests": {},
     }
-    for peer, state in states.items():
+    for done, (peer, state) in enumerate(states.items()):
+        print(done, flush=True)
         model.load_state_dict(state)
         accuracy, loss = test(model, digits)
         found["replicas"][str(peer)] = {"accuracy": accuracy, "loss": loss}
@@ -97,6 +98,7 @@ def alone(folder: Path, rounds: int, batch: int, seed: int) -> dict[str, Any]:
             optimizer.step()
             done += 1
             if done % LOG_EVERY == 0:
+                print(done, flush=True)
                 accuracy, test_loss = test(model, digits)
                 now = {"t": time.monotonic(), "wall": time.time(), "peer": 0}
                 metrics.write(

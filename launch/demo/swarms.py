@@ -9,10 +9,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from gossip.config import Resolved, RunConfig, resolve
 from gossip.errors import ConfigError
@@ -42,7 +46,10 @@ NAME_MAX = 70
 """Length to which a run's name is cut before a suffix such as ``-plain``: a name has at most 80
 characters."""
 HIDDEN = ("=", "~", "+")
-"""Marks of lines that the demo leaves out."""
+"""Marks of lines about batches, epochs and paroles, which the demo leaves out."""
+OF_NAN = "! only "
+"""Begin of the lines that the demo leaves out where the model is to diverge: updates that are not
+finite take part in no round."""
 CLOSE_ENOUGH = 0.02
 """How far under the fault-free accuracy the default demo may end before it counts as failed."""
 
@@ -166,21 +173,22 @@ class Demo:
         script = Path(__file__).with_name("digits.py")
         command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
         screen = self._screen(config, folder)
-        shown = KeyEvents(screen)
+        shown = KeyEvents(screen, (*HIDDEN, OF_NAN) if config.aggregator == "mean" else HIDDEN)
         with tracked(self.track, folder, screen.print_line):
             outcome = runs.train(resolved.config, command, shown)
         attackers = config.plan.byzantine
         honest = [str(peer) for peer in outcome.finished if peer not in attackers]
         if honest and not outcome.stopped:
-            _judge("replicas", str(folder), *honest)
+            _judge(len(honest), "replicas", str(folder), *honest)
         return outcome, runs.conclude(folder, outcome)
 
     def _alone(self, folder: Path) -> dict[str, Any]:
         config = self.resolved.config
         folder.mkdir(exist_ok=True)
-        _judge(
-            "alone", str(folder), str(config.rounds), str(BATCH * config.peers), str(config.seed)
-        )
+        rounds = config.rounds
+        assert rounds is not None, "``prepare`` refuses a demo without one"
+        batch = BATCH * config.peers
+        _judge(rounds, "alone", str(folder), str(rounds), str(batch), str(config.seed))
         found = read_json(folder / "evaluation.json")
         assert found is not None, "the judge wrote it, or raised"
         return {
@@ -221,15 +229,15 @@ class Demo:
 
 class KeyEvents:
     """A screen of the demo. Of the events of a peer it shows the first of each kind, and it leaves
-    out batches, epochs and paroles. It shows all errors and injected faults."""
+    out lines that begin with ``hidden``. It shows all errors and injected faults."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, hidden: tuple[str, ...] = HIDDEN) -> None:
         self.output, self.tick, self.close = screen.output, screen.tick, screen.close
-        self._screen, self._shown = screen, set[str]()
+        self._screen, self._hidden, self._shown = screen, hidden, set[str]()
 
     def print_line(self, text: str) -> None:
         event = re.match(r"[?!x-] peer \d+ \w+", text)
-        if text[:1] in HIDDEN or (event is not None and event[0] in self._shown):
+        if text.startswith(self._hidden) or (event is not None and event[0] in self._shown):
             return
         if event is not None:
             self._shown.add(event[0])
@@ -366,16 +374,29 @@ def _list(peers: Sequence[int] | set[int]) -> str:
     return ", ".join(map(str, sorted(peers)))
 
 
-def _judge(*words: str) -> None:
-    """Run ``gossip.launch.demo.evaluate`` with one thread."""
+def _judge(total: int, *words: str) -> None:
+    """Run ``gossip.launch.demo.evaluate`` with one thread, and show on a terminal how many of
+    ``total`` models or rounds are done."""
     command = python_command("-m", "gossip.launch.demo.evaluate", *words)
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"OMP_NUM_THREADS": "1", **os.environ},
-    )
-    if done.returncode != 0:
-        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ}
+    with tempfile.TemporaryFile("w+") as errors, _bar() as bar:
+        task = bar.add_task("evaluating", total=total)
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+        ) as judge:
+            assert judge.stdout is not None
+            for line in judge.stdout:
+                bar.update(task, completed=int(line))
+        errors.seek(0)
+        said = errors.read().strip().splitlines()
+    if judge.returncode != 0:
+        last = said[-1] if said else "it said nothing"
         raise ConfigError(f"the models cannot be judged: {last}", f"try it: {shlex.join(command)}")
+
+
+def _bar() -> Progress:
+    """Return a bar that is drawn on a terminal, and nowhere else."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    return Progress(
+        *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
+    )

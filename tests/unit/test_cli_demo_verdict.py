@@ -8,7 +8,7 @@ import pytest
 from event_rows import event_row
 
 from gossip.config import resolve
-from gossip.launch.demo.swarms import KeyEvents, diverged, table, what_went_wrong
+from gossip.launch.demo.swarms import HIDDEN, OF_NAN, KeyEvents, diverged, table, what_went_wrong
 from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.report import PlainScreen
 from gossip.launch.report.run_model import RunModel
@@ -115,6 +115,10 @@ def test_the_demo_shows_errors_and_the_first_event_of_each_kind() -> None:
     for text in ("= batch: 8 peers", "- peer 12 quarantined at round 125", "~ peer 5 on parole"):
         shown.print_line(text)
     assert lines == [*kept]
+    few = "! only 50% of the peers that are alive took part in the rounds 3 to 22"
+    for hidden in (HIDDEN, (*HIDDEN, OF_NAN)):
+        KeyEvents(screen, hidden).print_line(few)
+    assert lines == [*kept, few]
 
 
 def test_a_peer_that_died_out_of_plan_is_named() -> None:
