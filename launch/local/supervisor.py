@@ -172,7 +172,9 @@ class Supervisor:
             if self._warm is not None:
                 self._warm.close()
             self.outcome.wall_s = time.monotonic() - began
-            for line in self.view.epochs.rest():
+            progress = self.view.progress
+            planned = progress.steps is not None and progress.step >= progress.steps
+            for line in self.view.epochs.at_end(planned):
                 self._remind(line)
             self.screen.close(self.view)
             self.record(events.LauncherEnded(exit_code=self.outcome.exit_code, joins=self.joins))

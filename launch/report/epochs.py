@@ -54,6 +54,18 @@ class Epochs:
         self._printed_at = event.t
         return self.rest()
 
+    def at_end(self, planned: bool) -> list[str]:
+        """Return the lines at the end of a run. ``planned``: All its planned steps were done, so
+        there is no next epoch to read what the last one has left over."""
+        left = next(reversed(self.ended.values())).left if self.ended and planned else 0
+        lines = self.rest()
+        if left:
+            lines.append(
+                f"= {counted(left, 'sample')} left unused at the end; "
+                'peer.epochs(n, remainder="extend") adds steps until none is left'
+            )
+        return lines
+
     def rest(self) -> list[str]:
         """Return the line about the epochs that have had no line."""
         new = list(self.ended.items())[self._printed :]
@@ -70,6 +82,6 @@ class Epochs:
         which = f"epoch {new[0][0]}" if len(new) == 1 else f"epochs {new[0][0]} to {new[-1][0]}"
         mark = "!" if twice or given_up else "="
         return [
-            f"{mark} {which}: {once} samples used once, {twice} twice, {more}{left} carried over, "
+            f"{mark} {which}: {once} samples used once, {twice} twice, {more}{left} left over, "
             f"in {counted(rounds, 'round')}"
         ]

@@ -160,8 +160,8 @@ def of_peer(run: RecordedRun, peer: int) -> list[str]:
         lines.append(f"Peers refused its results {counted(refused, 'time')}.")
     if (usage := row.figures.usage) is not None:
         lines.append(
-            f"Its processes have used {usage.cpu_s:.0f} s of processor time, hold "
-            f"{bytes_word(usage.memory)}, and have sent {bytes_word(usage.sent_bytes)}."
+            f"By its last report its two processes used {usage.cpu_s:.0f} s of processor time and "
+            f"{bytes_word(usage.memory)} of memory, and sent {bytes_word(usage.sent_bytes)}."
         )
     happened = _time_line(run, peer)
     if len(happened) > LINES_MAX:

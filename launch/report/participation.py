@@ -107,8 +107,8 @@ def low_participation(window: LowWindow) -> str:
     """Return the line about a window."""
     nobody = window.without_anybody
     why = (
-        f"in {counted(nobody, 'round')} there was no update that can be used: "
-        "the loss was not finite, or optimizer.step() was left out"
+        f"in {counted(nobody, 'round')} no peer had an update that can be used: gradients were "
+        "not finite (NaN), or scripts skipped the step"
         if nobody
         else "the others were late. Look at gossip top, and raise --round-timeout where steps "
         "or links take long"

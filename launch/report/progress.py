@@ -72,7 +72,7 @@ class RoundProgress:
             them.
         saves_to, saves_every: Folder of checkpoints, and rounds between two. "": the script saves
             none; None: not known yet.
-        server, attempt, alive, loss: Values of the last round.
+        server, attempt, alive: Values of the last round.
         lost: Lost rounds, as the first peer reports each.
         pauses: Reports of peers that wait for a quorum.
         reported: Time and number of the first reported round, and of the last one.
@@ -87,7 +87,6 @@ class RoundProgress:
         self.saves_every: int | None = None
         self.pace = StepPace()
         self.paused = False
-        self.loss: float | None = None
         self.server: int | None = None
         self.attempt = self.alive = 0
         self.participation = Participation()
@@ -97,13 +96,18 @@ class RoundProgress:
 
     @property
     def accuracy(self) -> float | None:
-        """Mean of the last logged accuracy of honest running peers."""
-        seen = [
-            row.accuracy
-            for row in self._state.rows.values()
-            if row.accuracy is not None and not row.lie and row.state != "gone"
-        ]
-        return sum(seen) / len(seen) if seen else None
+        """Mean of the last accuracy of honest running peers."""
+        return self._mean("accuracy")
+
+    @property
+    def loss(self) -> float | None:
+        """Mean of the last loss of honest running peers, as in the summary."""
+        return self._mean("loss")
+
+    def _mean(self, name: str) -> float | None:
+        rows = [row for row in self._state.rows.values() if not row.lie and row.state != "gone"]
+        values = [value for row in rows if (value := getattr(row, name)) is not None]
+        return sum(values) / len(values) if values else None
 
     @property
     def rate(self) -> float | None:
@@ -187,7 +191,6 @@ class RoundProgress:
         if row.step > self.step:
             self.step = row.step
             self.pace.stepped(event.t, row.step)
-        self.loss = self.loss if event.loss is None else event.loss
         self.alive = event.alive_count or 0
         if self._state.stages:
             self.alive = sum(each.state == "training" for each in self._state.rows.values())

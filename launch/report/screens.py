@@ -372,8 +372,8 @@ def peer_line(line: SharedLine, name: str) -> Text:
 
 def lacks_loss(view: RunModel) -> bool:
     """Whether the script has had time to log a loss, and has logged none."""
-    losses = [view.progress.loss, *(row.loss for row in view.rows.values())]
-    return view.progress.step >= NO_LOSS_STEPS and not any(loss is not None for loss in losses)
+    has_loss = any(row.loss is not None for row in view.rows.values())
+    return view.progress.step >= NO_LOSS_STEPS and not has_loss
 
 
 def progress(view: RunModel) -> str:

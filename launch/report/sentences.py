@@ -57,16 +57,20 @@ SENTENCES: dict[type[Event], Sentence] = {
     events.Notice: Sentence("! peer {peer}: {message} ({hint})"),
     events.Over: Sentence("~ peer {peer}: {message}"),
     events.PassedOver: Sentence(
-        "~ peer {subject} serves no more for a while: its results did not come", QUIET_S, "subject"
+        "~ peer {subject} serves no rounds for a while: its results did not arrive",
+        QUIET_S,
+        "subject",
     ),
     events.Paused: Sentence(
         "|| paused at round {round}: alive are {alive}, a round needs {need} {why}", QUIET_S
     ),
     events.ReducedTolerance: Sentence(
-        "! {updates:update} in round {round}: f={f} of {wanted}", QUIET_S
+        "! round {round} has {updates:update}: it tolerates f={f} Byzantine peers instead of "
+        "{wanted}",
+        QUIET_S,
     ),
     events.Restored: Sentence("+ peer {peer} re-synced from peer {from_} at round {round}"),
-    events.Resumed: Sentence("~ going on: alive are {alive}", QUIET_S),
+    events.Resumed: Sentence("~ resumed: alive are {alive}", QUIET_S),
     events.ServesAgain: Sentence("~ peer {subject} serves again", QUIET_S, "subject"),
     events.StageLost: Sentence(
         "x stage {stage} has lost all its peers ({peers}): the others wait for one",

@@ -581,7 +581,7 @@ def test_each_side_of_a_partition_is_not_silent_for_the_round_it_held_up(tmp_pat
 def test_liars_whom_nobody_suspected_are_named_where_all_seems_well(tmp_path: Path) -> None:
     run = made(tmp_path, [], rounds=30, faults=["sign_flip:1,3"])
     told = overview.verdict(run, incidents.of(run))
-    assert told.endswith("Peers 1,3 lied and were never suspected.")
+    assert told.endswith("Peers 1,3 were Byzantine and never suspected.")
     seen = event_row("suspected", 0, 2.0, subject=3, trust=0.4, round=9)
     run = made(tmp_path / "seen", [seen], rounds=30, faults=["sign_flip:1,3"])
     assert trusting.unseen_liars(run) == [1]
@@ -597,7 +597,7 @@ def test_liars_whom_nobody_suspected_are_named_where_all_seems_well(tmp_path: Pa
 )
 def test_what_a_liar_lies_about_is_told(fault: str, about: str, tmp_path: Path) -> None:
     run = made(tmp_path, [], faults=[fault])
-    assert one(run, f"lies about {about}: ").who == (1,)
+    assert one(run, f"falsifies {about}: ").who == (1,)
 
 
 def test_the_page_counts_who_took_part_in_all_rounds_also_in_short_ones(tmp_path: Path) -> None:
@@ -684,7 +684,7 @@ def test_the_time_line_has_begin_lies_lives_checkpoints_and_the_end(tmp_path: Pa
     assert isinstance(table, TextTable)
     told = [row[2] for row in table.rows if "cannot write" not in row[2]]
     assert [text.partition(" (")[0] for text in told] == [
-        "peer 3: lies about its updates: sign_flip",
+        "peer 3: falsifies its updates: sign_flip",
         "training begins",
         "checkpoint of step 100",
         "2 is started again, life 2",
@@ -698,7 +698,7 @@ def test_samples_that_wait_are_counted_and_the_checkpoint_that_stays_is_marked(
     epoch = event_row("epoch", 0, epoch=0, once=90, left=10, rounds=4)
     run = made(tmp_path, [epoch])
     told = " ".join(kept.samples(run).text)
-    assert "10 were yet to be read at the end of the last one." in told
+    assert "10 were left over at the end of the last one." in told
     run.saves_to = tmp_path
     run.saved = [
         recorded.SavedState(100, BEGAN, 1, "", spared=True),

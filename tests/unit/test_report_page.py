@@ -144,7 +144,7 @@ def test_a_peer_that_was_killed_is_gone_in_its_lane_and_one_that_hung_was_stoppe
     spans = {name: {span.state: span for span in each} for name, each in lanes.lanes}
     assert spans["peer 1"]["gone"].start == pytest.approx(4.8, abs=0.1)
     assert spans["peer 2"]["stopped"].stop - spans["peer 2"]["stopped"].start == pytest.approx(3.0)
-    assert "quarantined" in spans[f"peer {RUN.liars[0]} (lies)"]
+    assert "quarantined" in spans[f"peer {RUN.liars[0]} (Byzantine)"]
 
 
 def test_each_round_has_as_many_contributors_as_were_there(report: page.RunReport) -> None:

@@ -258,7 +258,7 @@ def test_the_newest_round_is_shown_and_a_missing_loss_leaves_the_last() -> None:
         event("round", 0, 1.2, round=6, loss=None, server=0, attempt=2, alive=2),
     )
     at = view.progress
-    assert (at.round, at.loss, at.server, at.attempt, at.alive) == (6, 0.5, 0, 2, 2)
+    assert (at.round, at.loss, at.server, at.attempt, at.alive) == (6, 4.75, 0, 2, 2)
     assert view.rows[1].trust == 0.7
 
 
@@ -335,22 +335,34 @@ def test_an_epoch_is_told_once_and_short_ones_share_a_line() -> None:
 
     view = RunModel(2)
     assert told(view, ended(0, 1, 1.0), ended(0, 0, 1.1)) == [
-        "= epoch 0: 100 samples used once, 0 twice, 0 carried over, in 4 rounds"
+        "= epoch 0: 100 samples used once, 0 twice, 0 left over, in 4 rounds"
     ]
     assert told(view, ended(1, 0, 2.0), ended(2, 0, 3.0), ended(2, 1, 3.0)) == []
     assert told(view, ended(3, 0, 6.0)) == [
-        "= epochs 1 to 3: 300 samples used once, 0 twice, 0 carried over, in 12 rounds"
+        "= epochs 1 to 3: 300 samples used once, 0 twice, 0 left over, in 12 rounds"
     ]
     assert told(view, ended(4, 0, 6.1)) == []
     # One that has left samples is told at once, and the end of the run tells the rest.
     assert told(view, ended(5, 1, 6.2, left=3)) == [
-        "= epochs 4 to 5: 197 samples used once, 0 twice, 3 carried over, in 8 rounds"
+        "= epochs 4 to 5: 197 samples used once, 0 twice, 3 left over, in 8 rounds"
     ]
     assert told(view, ended(6, 1, 6.3)) == []
-    assert view.epochs.rest() == [
-        "= epoch 6: 100 samples used once, 0 twice, 0 carried over, in 4 rounds"
+    assert view.epochs.at_end(planned=True) == [
+        "= epoch 6: 100 samples used once, 0 twice, 0 left over, in 4 rounds"
     ]
     assert view.epochs.rest() == []
+
+
+@pytest.mark.parametrize("planned", [False, True])
+def test_what_the_last_epoch_leaves_over_is_unused_only_if_no_other_was_to_follow(
+    planned: bool,
+) -> None:
+    view = RunModel(1)
+    told(view, event("epoch", 0, 1.0, epoch=0, once=97, twice=0, left=3, rounds=4))
+    lines = view.epochs.at_end(planned)
+    assert [line.split(";")[0] for line in lines] == planned * [
+        "= 3 samples left unused at the end"
+    ]
 
 
 def test_a_long_run_tells_of_short_epochs_less_and_less_often() -> None:
@@ -538,7 +550,7 @@ def test_a_peer_that_is_not_as_its_profile_says_is_told_of_once_with_what_to_do(
     assert "4.0 times faster" in told(view, event("unlike_profile", 0, **faster))[0]
 
 
-def test_a_peer_that_logs_its_loss_shows_that_and_not_the_mean_of_rounds() -> None:
+def test_a_peer_that_logs_its_loss_shows_that_and_the_run_the_mean_over_its_peers() -> None:
     view = RunModel(2)
     both = {"step": 1, "loss": 0.5, "alive": 2, "contributors": [0, 1], "server": 0}
     told(
@@ -547,7 +559,7 @@ def test_a_peer_that_logs_its_loss_shows_that_and_not_the_mean_of_rounds() -> No
         event("round", 0, 1.1, round=0, **both),
         event("round", 1, 1.1, round=0, **both),
     )
-    assert (view.rows[0].loss, view.rows[1].loss, view.progress.loss) == (2.0, 0.5, 0.5)
+    assert (view.rows[0].loss, view.rows[1].loss, view.progress.loss) == (2.0, 0.5, 1.25)
 
 
 def test_a_peer_with_little_influence_is_named_once_and_only_if_nothing_speaks_against_it() -> None:
@@ -587,10 +599,10 @@ def test_a_sentence_has_fields_of_its_event_alone() -> None:
         (
             "reduced_tolerance",
             {"updates": 1, "round": 7, "f": 0, "wanted": 1},
-            "! 1 update in round 7: f=0 of 1",
+            "! round 7 has 1 update: it tolerates f=0 Byzantine peers instead of 1",
         ),
-        ("resumed", {"alive": [0, 1, 2, 5]}, "~ going on: alive are 0-2,5"),
-        ("resumed", {"alive": 3}, "~ going on: alive are 3"),
+        ("resumed", {"alive": [0, 1, 2, 5]}, "~ resumed: alive are 0-2,5"),
+        ("resumed", {"alive": 3}, "~ resumed: alive are 3"),
         (
             "stage_lost",
             {"stage": 1, "peers": [2, 3]},

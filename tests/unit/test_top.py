@@ -218,7 +218,7 @@ def test_printed_after_the_end_it_tells_every_fault_its_time_and_its_effect(
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) < 80
     told = " ".join(out.split())
-    assert "0:00.0 round 0, peer 3: lies about its updates: sign_flip" in told
+    assert "0:00.0 round 0, peer 3: falsifies its updates: sign_flip" in told
     assert "0:03.1 round 19, peer 1: killed, not in the fault plan noticed:" in told
     assert "back: in round 30, 1.0 s after its death effect: rounds went on as before" in told
     assert "Notes: 0:01.0 the fan is loud (ann@lab)" in told

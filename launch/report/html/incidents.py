@@ -123,7 +123,7 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         for group in [(peer,) for peer in who] if len(who) <= LIARS_EACH else [who]:
             told = _injection_of(run, str(fault), group[0])
             yield Incident(
-                what=f"lies about {_about(fault)}: {_kind(fault)}",
+                what=f"falsifies {_about(fault)}: {_kind(fault)}",
                 fault=_shorten(fault),
                 kind="Byzantine peer",
                 count=len(group),
@@ -174,7 +174,7 @@ def _suspected(run: RecordedRun, who: tuple[int, ...]) -> str:
         return "no peer suspected it"
     reasons = [why.reasons for peer, why in trust.suspicions.items() if peer in who]
     because = [each[0] for each in reasons if each]
-    return "; ".join(text for _, text in sorted(told)) + (f" ({because[0]})" if because else "")
+    return "; ".join(text for _, text in sorted(told)) + (f": {because[0]}" if because else "")
 
 
 def _moment(run: RecordedRun, t: float, round_id: int | None) -> str:

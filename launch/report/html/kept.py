@@ -24,7 +24,7 @@ def samples(run: RecordedRun) -> Section:
     left = rows[-1][2]
     found.text.append(
         f"{len(rows):,} epochs were completed. {twice:,} samples were used twice or more; "
-        f"{left:,} were yet to be read at the end of the last one."
+        f"{left:,} were left over at the end of the last one."
     )
     shown = rows[-EPOCHS_MAX:]
     return_rows = tuple(
@@ -34,7 +34,7 @@ def samples(run: RecordedRun) -> Section:
     caption = "Completed epochs"
     if len(shown) < len(rows):
         caption = f"The last {len(shown)} of {len(rows):,} completed epochs"
-    head = ("Epoch", "Used once", "Twice or more", "Yet to be read", "Rounds")
+    head = ("Epoch", "Used once", "Twice or more", "Left over", "Rounds")
     found.parts.append(
         TextTable(caption, head, return_rows, frozenset(range(5)), folded=len(shown) > 5)
     )

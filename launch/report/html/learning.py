@@ -53,7 +53,7 @@ def named(run: RecordedRun, peer: int) -> str:
     Byzantine."""
     row, place = run.view.rows.get(peer), run.view.stages.get(peer)
     stage = "" if place is None else f", stage {place.number}"
-    return f"peer {peer}{stage}{' (lies)' if row is not None and row.lie else ''}"
+    return f"peer {peer}{stage}{' (Byzantine)' if row is not None and row.lie else ''}"
 
 
 def _by_time(

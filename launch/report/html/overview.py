@@ -20,7 +20,7 @@ from .participation import sent_in_all
 from .recorded import RecordedRun
 from .trusting import unseen_liars
 
-HEAD = ("No.", "Time", "Round", "Who", "What", "Noticed", "Back", "Effect")
+HEAD = ("No.", "Time", "Round", "Peers", "What", "Noticed", "Back", "Effect")
 LISTED_MAX = 40
 HEADLINE_KINDS = 3
 MARKED_MAX = 20
@@ -85,7 +85,7 @@ def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
     told = [f"The run {how}{code}"]
     if unseen := unseen_liars(run):
         were = "was" if len(unseen) == 1 else "were"
-        told.append(f"{peers(unseen).capitalize()} lied and {were} never suspected")
+        told.append(f"{peers(unseen).capitalize()} {were} Byzantine and never suspected")
     if not any(one.t is not None for one in incidents):
         told.append(nothing_noticed(run).rstrip("."))
     return ". ".join(told) + "."
@@ -116,7 +116,9 @@ def facts(run: RecordedRun) -> list[Fact]:
     if accuracy is not None:
         found.append(Fact("Accuracy", number(accuracy)))
     liars = len(run.plan.byzantine)
-    found.append(Fact("Peers", f"{len(run.peers):,}", f"{liars} lie (planned)" if liars else ""))
+    found.append(
+        Fact("Peers", f"{len(run.peers):,}", f"{liars} Byzantine (planned)" if liars else "")
+    )
     took_part = run.view.progress.participation
     if took_part.mean is not None:
         about = "of those alive"

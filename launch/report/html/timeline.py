@@ -14,7 +14,7 @@ from .recorded import RecordedRun
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...], incidents: list[Incident]) -> Section:
-    found = Section("membership", "Who was there")
+    found = Section("membership", "Membership")
     spans = run.spans
     if len(spans) > curves.LISTED_MAX:
         found.parts.append(_counts(run, spans, marks))
