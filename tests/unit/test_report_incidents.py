@@ -425,7 +425,7 @@ def test_a_drill_that_makes_peers_lie_for_a_while_is_a_row_with_its_end(tmp_path
     )
     found = one(run, "injected by hand")
     assert (found.who, found.back) == ((1, 3), "over after 4.0 s")
-    assert found.noticed == "suspected at 0:03.0 (round 9), 1 of 2 (it stood out)"
+    assert found.noticed == "suspected at 0:03.0 (round 9), 1 of 2: it stood out"
 
 
 def test_rounds_that_were_lost_one_after_the_other_are_one_row(tmp_path: Path) -> None:
@@ -446,7 +446,7 @@ def test_a_suspect_that_no_fault_explains_is_told_of(tmp_path: Path) -> None:
     said = {"peer": 0, "subject": 1, "reasons": ["it stood out"], "round": 4}
     run = made(tmp_path, [{"t": 1.0, "event": "suspected", "trust": 0.4, **said}])
     found = one(run, "was suspected")
-    assert (found.who, found.noticed) == ((1,), "suspected at 0:01.0 (round 4) (it stood out)")
+    assert (found.who, found.noticed) == ((1,), "suspected at 0:01.0 (round 4): it stood out")
 
 
 def test_who_is_suspected_once_more_at_the_end_is_not_trusted_again(tmp_path: Path) -> None:
