@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from gossip.config import ROBUST, WITH_REFERENCE, RunConfig
 
 GUARDED, SUSPICION = "guarded_mean", "suspicion"
-ADVERSARIES = "Peers that lie on purpose: -f N (docs/protection.md)"
+ADVERSARIES = "Against Byzantine peers: -f N (docs/protection.md)"
 COSTS = (
-    "Where the data of peers differ, that costs accuracy while nobody lies; with --reference "
-    "SAMPLES it does not (docs/protection.md)"
+    "Where the data of peers differ, that costs accuracy while no peer is Byzantine; with "
+    "--reference SAMPLES it does not (docs/protection.md)"
 )
 FOUND = "what "
 """Beginning of the source of an f that was not given."""
@@ -30,9 +30,8 @@ def describe(config: RunConfig, source: str = "") -> str:
     """
     f, rule = config.f or 0, config.aggregator
     if not config.peers_for_one:
-        line = (
-            f"f={f}{', but' if f else ':'} {rule} tolerates no liar, however many peers there are"
-        )
+        but = ", but" if f else ":"
+        line = f"f={f}{but} {rule} tolerates no Byzantine peer, however many peers there are"
         of = "" if config.pipeline is None else " of a stage"
         return f"{line}{_planned(config, 0)}. {SUSPICION} would tolerate one of 4 peers{of}"
     plan = config.pipeline
@@ -43,12 +42,13 @@ def describe(config: RunConfig, source: str = "") -> str:
         found = source.startswith(FOUND)
         why = f" ({'at most a quarter of them' if found else f'given: {source}'})"
     if rule == GUARDED:
-        bears = f"bears {f} broken peer{'s' if f > 1 else ''}" if f else "shuts out no broken peer"
-        return f"f={f}: {rule} {bears} among {among}{why}{_planned(config, f)}. {ADVERSARIES}"
+        broken = f"{f or 'no'} broken peer{'s' if f > 1 else ''}"
+        line = f"f={f}: {rule} tolerates {broken} among {among}{why}{_planned(config, f)}"
+        return f"{line}. {ADVERSARIES}"
     if f == 0:
-        line = f"f=0: {rule} tolerates no liar among {among}{why}{_planned(config, 0)}"
+        line = f"f=0: {rule} tolerates no Byzantine peer among {among}{why}{_planned(config, 0)}"
         return f"{line}. {config.peers_for_one} peers would tolerate one"
-    many = "1 liar" if f == 1 else f"{f} liars"
+    many = f"{f} Byzantine peer{'s' if f > 1 else ''}"
     costs = f". {COSTS}" if why and rule in ROBUST else ""
     return f"f={f}: {rule} tolerates {many} among {among}{why}{_planned(config, f)}{costs}"
 
@@ -89,4 +89,4 @@ def _planned(config: RunConfig, f: int) -> str:
     if len(liars) <= f:
         return ""
     who = f"peer{'s' if len(liars) > 1 else ''} {', '.join(map(str, liars))}"
-    return f", and the fault plan lets {who} lie"
+    return f", and the fault plan makes {who} Byzantine"

@@ -47,9 +47,9 @@ NAME_MAX = 70
 characters."""
 HIDDEN = ("=", "~", "+")
 """Marks of lines about batches, epochs and paroles, which the demo leaves out."""
-OF_NAN = "! only "
-"""Begin of the lines that the demo leaves out where the model is to diverge: updates that are not
-finite take part in no round."""
+OF_NAN = ("! only ", "! epoch", "! round")
+"""Begins of the lines that the demo leaves out where the model is to diverge: updates that are not
+finite take part in no round, and give up their samples."""
 CLOSE_ENOUGH = 0.02
 """How far under the fault-free accuracy the default demo may end before it counts as failed."""
 
@@ -163,7 +163,9 @@ class Demo:
             self._print_line(line)
         if failure := diverged(comparison.get("plain")):
             self._print_line(failure)
-        self._print_line(f"summary: {folder / 'summary.json'}")
+        self._print_line(
+            f"what happened: gossip explain {config.name}    files: {near(str(folder))}"
+        )
         for line in wrong:
             print(f"error: {line}", file=sys.stderr)
         return 1 if wrong else 0
@@ -173,7 +175,7 @@ class Demo:
         script = Path(__file__).with_name("digits.py")
         command = script_command(script, ["--rounds", str(config.rounds), "--batch", str(BATCH)])
         screen = self._screen(config, folder)
-        shown = KeyEvents(screen, (*HIDDEN, OF_NAN) if config.aggregator == "mean" else HIDDEN)
+        shown = KeyEvents(screen, (*HIDDEN, *OF_NAN) if config.aggregator == "mean" else HIDDEN)
         with tracked(self.track, folder, screen.print_line):
             outcome = runs.train(resolved.config, command, shown)
         attackers = config.plan.byzantine
@@ -327,13 +329,13 @@ def _kills(plan: FaultPlan) -> int:
 def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Return a table that compares the runs."""
     width = max(map(len, rows))
-    lines = [f"{'':{width}}  accuracy  worst replica      loss  rounds   wall s"]
+    lines = [f"{'':{width}}  accuracy  worst replica  test loss  rounds   wall s"]
     for name, row in rows.items():
         accuracy = row["accuracy"]
         figures = (
             _figure(accuracy["mean_model"], 8),
             _figure(accuracy["worst_replica"], 13),
-            _figure(row["loss"], 8),
+            _figure(row["loss"], 9),
         )
         lines.append(
             f"{name:{width}}  {figures[0]}  {figures[1]}  {figures[2]}  {row['rounds']:6d}  "

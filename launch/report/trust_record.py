@@ -148,4 +148,4 @@ def _trust(event: Judgement) -> str:
 
 
 def _because(event: Judgement) -> str:
-    return f" ({'; '.join(event.reasons[:2])})" if event.reasons else ""
+    return f": {'; '.join(event.reasons[:2])}" if event.reasons else ""

@@ -116,7 +116,7 @@ def test_the_demo_shows_errors_and_the_first_event_of_each_kind() -> None:
         shown.print_line(text)
     assert lines == [*kept]
     few = "! only 50% of the peers that are alive took part in the rounds 3 to 22"
-    for hidden in (HIDDEN, (*HIDDEN, OF_NAN)):
+    for hidden in (HIDDEN, (*HIDDEN, *OF_NAN)):
         KeyEvents(screen, hidden).print_line(few)
     assert lines == [*kept, few]
 

@@ -98,8 +98,8 @@ def test_a_peer_is_told_with_why_it_was_skipped(run: RecordedRun) -> None:
 
 def test_a_peer_is_told_with_why_it_was_quarantined(run: RecordedRun) -> None:
     text = told(run, "3")
-    assert "? peer 3 suspected Byzantine at round 6: trust 0.48 (6 updates stood out)" in text
-    assert "- peer 3 quarantined at round 15: trust 0.18 (15 updates stood out)" in text
+    assert "? peer 3 suspected Byzantine at round 6: trust 0.48: 6 updates stood out" in text
+    assert "- peer 3 quarantined at round 15: trust 0.18: 15 updates stood out" in text
     assert "Its updates lay 12 times as far out as is typical" in text
     assert "The fault plan makes it Byzantine: sign_flip." in text
 

@@ -160,7 +160,7 @@ def test_the_progress_of_tasks_is_read_from_the_file_of_each(
     assert (seen.state, seen.round, seen.loss, seen.alive, seen.accuracy) == (
         "running",
         401,
-        0.401,
+        pytest.approx(0.4),
         3,
         0.25,
     )

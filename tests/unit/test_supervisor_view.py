@@ -210,8 +210,8 @@ def test_a_liar_is_told_once_with_the_reason_and_kept_for_the_summary() -> None:
         event("trusted", 1, 7.0, subject=2, round=200),
     )
     assert lines == [
-        "? peer 2 suspected Byzantine at round 6: trust 0.48 (7 of the last 7 updates stood out)",
-        "- peer 2 quarantined at round 15: trust 0.18 (7 of the last 7 updates stood out)",
+        "? peer 2 suspected Byzantine at round 6: trust 0.48: 7 of the last 7 updates stood out",
+        "- peer 2 quarantined at round 15: trust 0.18: 7 of the last 7 updates stood out",
         "~ peer 2 on parole from round 115",
         "~ peer 2 is trusted again",
     ]

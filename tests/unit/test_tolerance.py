@@ -29,47 +29,48 @@ def said(**options: Any) -> str:
     [
         (
             {"peers": 3},
-            "f=0: guarded_mean shuts out no broken peer among 3 peers (at most a quarter of them). "
+            "f=0: guarded_mean tolerates no broken peer among 3 peers (at most a quarter of them). "
             f"{tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 3, "aggregator": "krum"},
-            "! f=0: krum tolerates no liar among 3 peers (at most a quarter of them). 5 peers "
-            "would tolerate one",
+            "! f=0: krum tolerates no Byzantine peer among 3 peers (at most a quarter of them). "
+            "5 peers would tolerate one",
         ),
         (
             {"peers": 3, "faults": ["sign_flip:2"]},
-            "! f=0: guarded_mean shuts out no broken peer among 3 peers (at most a quarter of "
-            f"them), and the fault plan lets peer 2 lie. {tolerance.ADVERSARIES}",
+            "! f=0: guarded_mean tolerates no broken peer among 3 peers (at most a quarter of "
+            f"them), and the fault plan makes peer 2 Byzantine. {tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 3, "faults": ["crash:2@5"]},
-            "f=0: guarded_mean shuts out no broken peer among 3 peers (at most a quarter of them). "
+            "f=0: guarded_mean tolerates no broken peer among 3 peers (at most a quarter of them). "
             f"{tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 3, "f": 1},
-            f"f=1: suspicion tolerates 1 liar among 3 peers (given: flag). {tolerance.COSTS}",
+            f"f=1: suspicion tolerates 1 Byzantine peer among 3 peers (given: flag). "
+            f"{tolerance.COSTS}",
         ),
         (
             {"peers": 8},
-            "f=2: guarded_mean bears 2 broken peers among 8 peers (at most a quarter of them). "
+            "f=2: guarded_mean tolerates 2 broken peers among 8 peers (at most a quarter of them). "
             f"{tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 4, "faults": ["sign_flip:2,3"]},
-            "! f=1: guarded_mean bears 1 broken peer among 4 peers (at most a quarter of them), "
-            f"and the fault plan lets peers 2, 3 lie. {tolerance.ADVERSARIES}",
+            "! f=1: guarded_mean tolerates 1 broken peer among 4 peers (at most a quarter of "
+            f"them), and the fault plan makes peers 2, 3 Byzantine. {tolerance.ADVERSARIES}",
         ),
         (
             {"peers": 2, "aggregator": "mean"},
-            "f=0: mean tolerates no liar, however many peers there are. suspicion would tolerate "
-            "one of 4 peers",
+            "f=0: mean tolerates no Byzantine peer, however many peers there are. "
+            "suspicion would tolerate one of 4 peers",
         ),
         (
             {"peers": 8, "aggregator": "mean", "faults": ["sign_flip:2"]},
-            "! f=2, but mean tolerates no liar, however many peers there are, and the fault plan "
-            "lets peer 2 lie. suspicion would tolerate one of 4 peers",
+            "! f=2, but mean tolerates no Byzantine peer, however many peers there are, "
+            "and the fault plan makes peer 2 Byzantine. suspicion would tolerate one of 4 peers",
         ),
         ({"peers": 1}, ""),
     ],
@@ -91,7 +92,7 @@ def test_so_many_peers_do_tolerate_one_and_one_less_does_not(rule: str) -> None:
 def test_where_f_comes_from_is_not_said_where_nobody_knows() -> None:
     """As in a summary, which is made from the files of the run."""
     line = tolerance.describe(settled(peers=3, f=1).config)
-    assert line == "f=1: suspicion tolerates 1 liar among 3 peers"
+    assert line == "f=1: suspicion tolerates 1 Byzantine peer among 3 peers"
 
 
 @pytest.mark.parametrize(
