@@ -60,9 +60,10 @@ class ConfigError(GossipError, ValueError):
 
 
 def suggest_name(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
-    """Return the question whether a similar name was meant; "": none is similar."""
+    """Return the sentence that asks whether a similar name was meant, for the end of a message;
+    "": none is similar."""
     near = difflib.get_close_matches(given, known, n=1, cutoff=cutoff)
-    return f" Did you mean {near[0]!r}?" if near else ""
+    return f". Did you mean {near[0]!r}?" if near else ""
 
 
 def list_nearest(given: str, known: Collection[str], most: int = 5) -> str:
@@ -79,7 +80,7 @@ class UnknownName(ConfigError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         self.kind, self.name, self.known = kind, name, tuple(sorted(known))
         suggestion = suggest_name(name, self.known)
-        super().__init__(f"unknown {kind} {name!r}.{suggestion}", list_nearest(name, self.known))
+        super().__init__(f"unknown {kind} {name!r}{suggestion}", list_nearest(name, self.known))
         self.args = (kind, name, self.known)
 
 

@@ -156,7 +156,7 @@ class Kind:
         known, hint = tuple(self.units), f"it has {', '.join(self.units)}"
         for key in table.keys:
             if key != "kind" and key not in known:
-                raise table.bad(f"{self.name} has no {key!r}.{suggest_name(key, known, 0.4)}", hint)
+                raise table.bad(f"{self.name} has no {key!r}{suggest_name(key, known, 0.4)}", hint)
         for key in known:
             if key not in table.keys and key not in self.defaults:
                 raise table.bad(f"{self.name} needs {key!r}", hint)
@@ -203,7 +203,7 @@ def typed_kinds() -> tuple[str, ...]:
 def unknown_kind(kind: str, where: str, known: tuple[str, ...]) -> BadFault:
     """Return the error for an unknown kind, with the nearest known one."""
     return BadFault(
-        f"{where}: unknown kind {kind!r}.{suggest_name(kind, known)}", list_nearest(kind, known)
+        f"{where}: unknown kind {kind!r}{suggest_name(kind, known)}", list_nearest(kind, known)
     )
 
 

@@ -19,6 +19,7 @@ SECTIONS = {
     "Set up": "doctor keygen",
 }
 SIMILAR = 0.75
+MISSING_RUN = ("missing argument 'run'", "missing argument 'run...'")
 
 
 @contextmanager
@@ -32,7 +33,10 @@ def config_errors() -> Iterator[None]:
             raise
         message = error.format_message().rstrip(".")
         path = getattr(getattr(error, "ctx", None), "command_path", "gossip")
-        raise ConfigError(message[:1].lower() + message[1:], f"{path} --help") from None
+        hint = f"{path} --help"
+        if message.lower() in MISSING_RUN:
+            hint = f"gossip ls lists runs; then {path} NAME"
+        raise ConfigError(message[:1].lower() + message[1:], hint) from None
 
 
 class CommandList(TyperGroup):

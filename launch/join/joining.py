@@ -40,7 +40,11 @@ def find_joinable(run: str) -> JoinableRun:
 
     Raises: ConfigError: There is no such run, it is over, no peer of it replies, or it is full.
     """
-    folder = find(run)
+    try:
+        folder = find(run)
+    except ConfigError as error:
+        hints = (error.hint, "or give HOST:PORT of a join server")
+        raise ConfigError(str(error), "; ".join(filter(None, hints))) from None
     config = RunConfig.load(path := folder / "config.json", read_file(path))
     place = JoinableRun(folder, config.model_copy(update={"run_dir": str(folder)}))
     if config.room <= config.peers:

@@ -114,6 +114,10 @@ class Program:
         script = Path(self.script)
         if os.path.isdir(script):
             raise ConfigError(f"{script} is a folder, not a script", "gossip run -n 4 train.py")
+        if script.name.startswith("python"):
+            raise ConfigError(
+                f"there is no script {script}", f"leave {script} out: gossip starts Python itself"
+            )
         raise ConfigError(f"there is no script {script}", _scripts_in(script))
 
 

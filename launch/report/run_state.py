@@ -105,7 +105,7 @@ def find(run: str, runs: Path = Path(RUNS)) -> Path:
             return folder.resolve()
     suggestion = suggest_name(Path(run).name, [folder.name for folder in folders(runs)])
     raise ConfigError(
-        f"there is no run {shown(run)!r}.{suggestion}",
+        f"there is no run {shown(run)!r}{suggestion}",
         f"give its folder, or its name under {runs}/: gossip ls",
     )
 

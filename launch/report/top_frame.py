@@ -95,6 +95,8 @@ def _progress(reader: RunReader, now: float, over: bool, width: int) -> Text:
     rows = reader.view.rows
     if reader.view.progress.round < 0:
         here = len(rows) - len(reader.view.lives.missing)
+        if over:
+            return Text("no round was done")
         return Text(f"no round yet: {here} of {counted(len(rows), 'peer')} here")
     return live_frame.progress_line(reader.view, None if over else now, _total(reader), width)
 

@@ -25,7 +25,7 @@ def number_of(given: str, names: Sequence[str]) -> tuple[int, int]:
     if given in names:
         return names.index(given), len(names)
     raise ConfigError(
-        f"--task {given}: the plan has no such peer.{suggest_name(given, names)}",
+        f"--task {given}: the plan has no such peer{suggest_name(given, names)}",
         f"its peers are {', '.join(names)}: --task {names[0]}, or --task 0/{len(names)}",
     )
 

@@ -66,7 +66,7 @@ def _peers_of(host: Host, names: Sequence[str], where: str) -> tuple[str, ...]:
     for name in host.peers:
         if name not in names:
             raise ConfigError(
-                f"{host.name}: {where} has no peer {name}.{suggest_name(name, names)}",
+                f"{host.name}: {where} has no peer {name}{suggest_name(name, names)}",
                 f"its peers are {', '.join(names)}",
             )
     found = host.peers or tuple(

@@ -98,7 +98,7 @@ def test_checking_a_run_leaves_torch_out_of_the_launcher(tmp_path: Path) -> None
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "unknown rule of rules.py 'nothing'. known: mine\n", (
+    assert done.stdout == "unknown rule of rules.py 'nothing' known: mine\n", (
         "the other process is not heard"
     )
 
@@ -133,6 +133,8 @@ def test_version_is_printed(gossip: Gossip) -> None:
         (("run", "--name", "..", "x.py"), "name = '..'"),
         (("run", "-n", "4", "--room", "2", "x.py"), "room = 2: 4 peers start"),
         (("run", "missing.py"), "there is no script missing.py"),
+        (("logs",), "missing argument 'run'\n  hint: gossip ls lists runs; then "),
+        (("join", "127.0.0.1", "--", "x.py"), "; or give HOST:PORT of a join server"),
         (("run", "."), "is a folder, not a script"),
         (("run", "--run-dir", "full", "x.py"), "the run folder"),
         (("run", "-n", "4", "--aggregator", "krum", "-f", "2", "x.py"), "krum needs"),

@@ -50,6 +50,7 @@ def test_what_is_run_is_found_without_running_any_of_it(
     ("words", "said", "hint"),
     [
         (["tain.py"], "there is no script tain.py", "train.py"),
+        (["python", "train.py"], "there is no script python", "leave python out"),
         (["elsewhere/train.py"], "there is no script elsewhere/train.py", "elsewhere: go to your"),
         (["lab"], "lab is a folder, not a script", "train.py"),
         (["-m", "lab.tain"], "there is no module lab.tain to run", "python -m"),

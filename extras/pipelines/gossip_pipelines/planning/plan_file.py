@@ -175,7 +175,7 @@ def _groups(plan: PipelinePlan, costs: Costs) -> Groups:
         for peer in stage.peers:
             if peer not in costs.peers:
                 raise ConfigError(
-                    f"stage {number} has the peer {peer}, of which there is no profile."
+                    f"stage {number} has the peer {peer}, of which there is no profile"
                     f"{suggest_name(peer, costs.peers)}",
                     f"there are profiles of {', '.join(costs.peers)}",
                 )
