@@ -53,6 +53,7 @@ def frame(reader: RunReader, standing: RunStatus, now: float, size: Size) -> lis
         Text(_title(reader, standing, now), style="bold"),
         _progress(reader, now, standing.over, width),
         _health(reader, standing, lines),
+        *([Text(f"model: {_model(reader.view)}", style="dim")] if standing.over else []),
         Text(_serving(reader), style="dim"),
         *_machines(reader, standing, width),
         *([Text(NO_LOSS, style="dim")] if lacks_loss(reader.view) else []),
@@ -111,8 +112,7 @@ def _health(reader: RunReader, standing: RunStatus, lines: Sequence[PeerLine]) -
         of = counted(len(lines), "peer")
         lost = [line.row.peer for line in lines if line.state == "lost"]
         without = f"; lost, without a last report: {named(lost)}" if lost else ""
-        over = f"over: {ended} of {of} finished{without}; model: {_model(reader.view)}"
-        return Text(over, style="red" if lost else "")
+        return Text(f"over: {ended} of {of} finished{without}", style="red" if lost else "")
     line = live_frame.health(reader.view)
     if silent := [each.row.peer for each in lines if each.state == "silent"]:
         line.append(f"; silent: {named(silent)}", style="yellow")

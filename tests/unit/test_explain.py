@@ -60,7 +60,7 @@ def test_a_run_is_told_with_what_befell_its_peers(run: RecordedRun) -> None:
     assert "30 rounds of 40 were closed without peer 2, which was late." in text
     assert "round 19, peer 1: killed, not in the fault plan" in text
     assert "back: in round 30, " in text
-    assert "peer 3: falsifies its updates: sign_flip (fault: sign_flip:3*1)" in text
+    assert "peer 3: false updates: sign_flip (fault: sign_flip:3*1)" in text
     assert "suspected at 0:01.7 (round 6); in quarantine at 0:02.6 (round 15)" in text
 
 

@@ -355,7 +355,7 @@ def test_of_a_suspect_that_nobody_planned_it_is_told_what_its_updates_were_worth
 ) -> None:
     said = {"peer": 0, "subject": 1, "reasons": ["it stood out"], "round": 4, "trust": 0.4}
     run = made(tmp_path, [{"t": 1.0, "event": "suspected", **said}], rounds=20)
-    assert one(run, "was suspected").effect.startswith("in 100 % of the rounds; 0 % of its updates")
+    assert one(run, "was suspected").effect.startswith("in 100 % of the rounds; 0 % of updates")
 
 
 def test_who_is_gone_because_the_run_is_over_is_none(tmp_path: Path) -> None:
@@ -590,14 +590,14 @@ def test_liars_whom_nobody_suspected_are_named_where_all_seems_well(tmp_path: Pa
 @pytest.mark.parametrize(
     ("fault", "about"),
     [
-        ("sign_flip:1", "its updates"),
+        ("sign_flip:1", "updates"),
         ("wrong_results:1", "results or states"),
-        ("negated_gradients:1", "its results of micro-batches"),
+        ("negated_gradients:1", "results of micro-batches"),
     ],
 )
 def test_what_a_liar_lies_about_is_told(fault: str, about: str, tmp_path: Path) -> None:
     run = made(tmp_path, [], faults=[fault])
-    assert one(run, f"falsifies {about}: ").who == (1,)
+    assert one(run, f"false {about}: ").who == (1,)
 
 
 def test_the_page_counts_who_took_part_in_all_rounds_also_in_short_ones(tmp_path: Path) -> None:
@@ -684,7 +684,7 @@ def test_the_time_line_has_begin_lies_lives_checkpoints_and_the_end(tmp_path: Pa
     assert isinstance(table, TextTable)
     told = [row[2] for row in table.rows if "cannot write" not in row[2]]
     assert [text.partition(" (")[0] for text in told] == [
-        "peer 3: falsifies its updates: sign_flip",
+        "peer 3: false updates: sign_flip",
         "training begins",
         "checkpoint of step 100",
         "2 is started again, life 2",

@@ -97,7 +97,7 @@ def test_every_fault_of_the_run_is_a_row_with_its_time_and_its_effect(
     (lies,) = [row for row in found if "sign_flip" in row[4]]
     assert lies[3] == str(RUN.liars[0])
     assert "suspected at 0:00.4 (round 10)" in lies[5]
-    assert "100 % of its updates got no weight" in lies[7]
+    assert "100 % of updates got no weight" in lies[7]
     (killed,) = [row for row in found if crash in row[4]]
     assert killed[1:4] == ("0:04.8", "120", "1")
     assert killed[5:7] == ("skipped by all after 40 ms; dead for all after 1.0 s", "never")

@@ -93,7 +93,7 @@ def test_a_peer_of_which_nothing_is_heard_is_silent(run: RecordedRun) -> None:
 def test_after_the_end_it_tells_how_it_ended(run: RecordedRun) -> None:
     lines = drawn(run.whole(), OVER, 5.7)
     assert lines[0].startswith("digits-0a1b  ended: finished  0:06")
-    assert "over: 4 of 4 peers finished; model: ckpt" in lines[2]
+    assert lines[2:4] == ["over: 4 of 4 peers finished", "model: ckpt"]
     assert all("done" in row(lines, peer) for peer in range(4))
 
 
@@ -218,7 +218,7 @@ def test_printed_after_the_end_it_tells_every_fault_its_time_and_its_effect(
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) < 80
     told = " ".join(out.split())
-    assert "0:00.0 round 0, peer 3: falsifies its updates: sign_flip" in told
+    assert "0:00.0 round 0, peer 3: false updates: sign_flip" in told
     assert "0:03.1 round 19, peer 1: killed, not in the fault plan noticed:" in told
     assert "back: in round 30, 1.0 s after its death effect: rounds went on as before" in told
     assert "Notes: 0:01.0 the fan is loud (ann@lab)" in told
@@ -244,7 +244,7 @@ def test_a_machine_in_trouble_is_told_of_with_what_is_wrong(run: RecordedRun) ->
     assert drawn(run, RUNNING, 2.5)[4] == line
     run.event(2.45, 1, "usage", **used, **{**left, "machine_memory_free": 4 << 30})
     assert "(low)" not in drawn(run, RUNNING, 2.5)[4]
-    assert drawn(run, OVER, 2.5)[4].startswith("lab at worst: load 1.0 on 2 cores, free memory 300")
+    assert drawn(run, OVER, 2.5)[5].startswith("lab at worst: load 1.0 on 2 cores, free memory 300")
 
 
 def paused(run: RecordedRun) -> None:

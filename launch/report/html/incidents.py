@@ -33,9 +33,6 @@ from .recorded import RecordedRun
 
 FAULT_MAX = 48
 PEERS = re.compile(r"\d+(?:,\d+)+")
-LIARS_EACH = 4
-"""Maximum number of Byzantine peers of a fault with a row each. With more there is one row for
-all."""
 STOOD_STILL_ROUNDS = 50
 """Maximum distance of the round in which a peer reports its pause from the round in which others
 missed it."""
@@ -120,23 +117,24 @@ def _liars(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         if not isinstance(fault, ByzantineFault | NodeAttack | ActivationFault):
             continue
         who = tuple(peer for peer in fault.victims if isinstance(peer, int))
-        for group in [(peer,) for peer in who] if len(who) <= LIARS_EACH else [who]:
-            told = _injection_of(run, str(fault), group[0])
-            yield Incident(
-                what=f"falsifies {_about(fault)}: {_kind(fault)}",
-                fault=_shorten(fault),
-                kind="Byzantine peer",
-                count=len(group),
-                who=group,
-                t=told.at if told else run.began,
-                round=told.round if told else 0,
-                until=run.ended,
-                noticed=_suspected(run, group),
-                back=_trusted(run, group),
-                effect=_weight(run, group),
-                grave=3,
-                untold=True,
-            )
+        if not who:
+            continue
+        told = _injection_of(run, str(fault), who[0])
+        yield Incident(
+            what=f"false {_about(fault)}: {_kind(fault)}",
+            fault=_shorten(fault),
+            kind="Byzantine peer",
+            count=len(who),
+            who=who,
+            t=told.at if told else run.began,
+            round=told.round if told else 0,
+            until=run.ended,
+            noticed=_suspected(run, who),
+            back=_trusted(run, who),
+            effect=_weight(run, who),
+            grave=3,
+            untold=True,
+        )
 
 
 def _shorten(fault: Fault | str) -> str:
@@ -150,8 +148,8 @@ def _shorten(fault: Fault | str) -> str:
 
 def _about(fault: Fault) -> str:
     if isinstance(fault, ActivationFault):
-        return "its results of micro-batches"
-    return "results or states" if isinstance(fault, NodeAttack) else "its updates"
+        return "results of micro-batches"
+    return "results or states" if isinstance(fault, NodeAttack) else "updates"
 
 
 def _kind(fault: Fault) -> str:
@@ -205,7 +203,7 @@ def _weight(run: RecordedRun, who: tuple[int, ...]) -> str:
     known = weights[np.isfinite(weights)]
     if len(known):
         none = int((known <= 0).sum())
-        told.append(f"{share(none, len(known))} of its updates got no weight")
+        told.append(f"{share(none, len(known))} of updates got no weight")
     lowest = [float(commits.trust.y(peer).min()) for peer in who if peer in commits.trust.peers]
     if lowest:
         told.append(f"lowest trust {min(lowest):.2f}")
