@@ -636,11 +636,11 @@ def test_a_headline_has_the_result_and_the_gravest_incidents(tmp_path: Path) -> 
     assert overview.headline(run, found) == (
         "Loss 0.5 after 120 steps, in spite of a killed server and 2 Byzantine peers"
     )
-    kinds = [dataclasses.replace(SOME, kind=f"{name} fault") for name in "abcd"]
+    kinds = [dataclasses.replace(SOME, kind=f"{name} fault") for name in "abcde"]
     run.state = dataclasses.replace(run.state, exit_code=5)
     assert overview.headline(run, [*kinds, SOME]) == (
-        "The run ended with exit code 5, after 120 steps, with an a fault, a b fault, a c fault "
-        "and 1 other incident"
+        "The run ended with exit code 5, after 120 steps, with an a fault, a b fault, a c fault, "
+        "a d fault and 1 other incident"
     )
     assert overview.headline(run, []) == "The run ended with exit code 5, after 120 steps"
     run.state = dataclasses.replace(run.state, state="killed", exit_code=None)

@@ -22,7 +22,7 @@ from .trusting import unseen_liars
 
 HEAD = ("No.", "Time", "Round", "Peers", "What", "Noticed", "Back", "Effect")
 LISTED_MAX = 40
-HEADLINE_KINDS = 3
+HEADLINE_KINDS = 4
 MARKED_MAX = 20
 STATE_WORDS = {
     "running": "is running",

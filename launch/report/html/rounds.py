@@ -73,7 +73,7 @@ def _chart(
     ]
     if computed.any():
         slow = buckets.quantile(x[computed], longest[computed] * 1000, 0.5)
-        lines.append(Line("of it the slowest peer computes (median)", buckets.centers, slow, 0))
+        lines.append(Line("of this, the slowest peer computes (median)", buckets.centers, slow, 0))
     highest, middle = float(np.nanmax(ms)), float(np.nanmedian(ms))
     return LineChart(
         "chart-rounds",

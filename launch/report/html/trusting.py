@@ -25,10 +25,8 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         found.text.append("This run has recorded no trust.")
         return found
     found.parts.append(_chart(run, trust, marks))
-    told = "No peer was suspected."
-    if suspects := run.view.trust.suspicions:
-        told = f"Suspected: {peers(suspects)}. The table of what went wrong has time and reason."
-    found.text.append(told)
+    suspects = run.view.trust.suspicions
+    found.text.append(f"Suspected: {peers(suspects) or 'no peer'}.")
     return found
 
 
@@ -40,8 +38,9 @@ def unseen_liars(run: RecordedRun) -> list[int]:
 def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> LineChart:
     """Return a chart with a curve for each of the least trusted suspects, and one for the lowest
     trust of the other peers."""
-    about = "1 is full trust. A peer is suspected, and later quarantined, below the lines of " + (
-        f"{number(LEVELS.suspect_below)} and {number(LEVELS.quarantine_below)}."
+    about = (
+        f"1 is full trust. A peer is suspected below {number(LEVELS.suspect_below)}, and "
+        f"quarantined below {number(LEVELS.quarantine_below)}."
     )
     buckets = curves.buckets_for(run)
     held = {p: buckets.held(trust.x(p) - run.began, trust.y(p)) for p in trust.peers}
@@ -56,5 +55,12 @@ def _chart(run: RecordedRun, trust: Points, marks: tuple[Mark, ...]) -> LineChar
         lowest = np.fmin.reduce(list(held.values()))
         lines.append(Line(f"lowest of {others}", buckets.centers, lowest))
     return LineChart(
-        "chart-trust", "Trust", about, tuple(lines), run.duration_s, marks, bottom=0.0, top=1.05
+        "chart-trust",
+        "Trust over time",
+        about,
+        tuple(lines),
+        run.duration_s,
+        marks,
+        bottom=0.0,
+        top=1.05,
     )
