@@ -26,7 +26,7 @@ def draw(folder: Path, picture: Path) -> None:
     curves = (
         (
             folder,
-            f"{config.aggregator}, {len(config.plan.byzantine)} of {config.peers} peers lie",
+            f"{config.aggregator}, {len(config.plan.byzantine)} of {config.peers} peers Byzantine",
             BLUE,
             "-",
         ),

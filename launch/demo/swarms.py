@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import Progress
 
 from gossip.config import Resolved, RunConfig, resolve
 from gossip.errors import ConfigError
@@ -398,7 +398,4 @@ def _judge(total: int, *words: str) -> None:
 
 def _bar() -> Progress:
     """Return a bar that is drawn on a terminal, and nowhere else."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(
-        *columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()
-    )
+    return Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())

@@ -468,7 +468,7 @@ def test_a_killed_launcher_is_the_last_incident_and_says_what_is_lost(tmp_path: 
         "the last record is of step 470; the newest earlier checkpoint is of step 450, so "
         "20 are lost"
     )
-    assert "was killed." in overview.verdict(run, [found])
+    assert "was killed, after" in overview.headline(run, [found])
 
 
 def test_a_fault_that_never_came_is_the_last_row_and_has_no_time(tmp_path: Path) -> None:
@@ -637,12 +637,15 @@ def test_a_headline_has_the_result_and_the_gravest_incidents(tmp_path: Path) -> 
         "Loss 0.5 after 120 steps, in spite of a killed server and 2 Byzantine peers"
     )
     kinds = [dataclasses.replace(SOME, kind=f"{name} fault") for name in "abcde"]
-    run.state = dataclasses.replace(run.state, exit_code=5)
+    run.state = dataclasses.replace(run.state, exit_code=5, status="quorum_lost")
     assert overview.headline(run, [*kinds, SOME]) == (
-        "The run ended with exit code 5, after 120 steps, with an a fault, a b fault, a c fault, "
-        "a d fault and 1 other incident"
+        "The run ended with exit code 5 (quorum_lost), after 120 steps, with an a fault, a b "
+        "fault, a c fault, a d fault and 1 other incident"
     )
-    assert overview.headline(run, []) == "The run ended with exit code 5, after 120 steps"
+    assert (
+        overview.headline(run, [])
+        == "The run ended with exit code 5 (quorum_lost), after 120 steps"
+    )
     run.state = dataclasses.replace(run.state, state="killed", exit_code=None)
     assert overview.headline(run, []) == "The run was killed, after 120 steps"
     end = dataclasses.replace(SOME, what="the launcher was killed")

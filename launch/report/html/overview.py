@@ -51,7 +51,7 @@ def headline(run: RecordedRun, incidents: list[Incident]) -> str:
         of = f" of {planned:,}" if planned else ""
         how = STATE_WORDS[run.state.state]
         if run.state.exit_code:
-            how = f"ended with exit code {run.state.exit_code}"
+            how = f"ended with exit code {run.state.exit_code} ({run.state.status})"
         found = f"The run {how}, after {steps:,.0f}{of} steps"
     elif accuracy is not None:
         found = f"Accuracy {number(accuracy)} after {after}"
@@ -77,18 +77,14 @@ def _article(count: int, kind: str) -> str:
 
 
 def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
-    """Return how the run ended, and the attacks that were not noticed."""
-    how = STATE_WORDS[run.state.state]
-    if status := run.state.status:
-        how = f"has ended: {status}" if run.state.exit_code else "has finished"
-    code = f", with exit code {run.state.exit_code}" if run.state.exit_code else ""
-    told = [f"The run {how}{code}"]
+    """Return the attacks that were not noticed, or that nothing was; "": neither."""
+    told = []
     if unseen := unseen_liars(run):
         were = "was" if len(unseen) == 1 else "were"
-        told.append(f"{peers(unseen).capitalize()} {were} Byzantine and never suspected")
+        told.append(f"{peers(unseen).capitalize()} {were} Byzantine and never suspected.")
     if not any(one.t is not None for one in incidents):
-        told.append(nothing_noticed(run).rstrip("."))
-    return ". ".join(told) + "."
+        told.append(nothing_noticed(run))
+    return " ".join(told)
 
 
 def nothing_noticed(run: RecordedRun) -> str:

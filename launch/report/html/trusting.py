@@ -25,8 +25,7 @@ def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:
         found.text.append("This run has recorded no trust.")
         return found
     found.parts.append(_chart(run, trust, marks))
-    suspects = run.view.trust.suspicions
-    found.text.append(f"Suspected: {peers(suspects) or 'no peer'}.")
+    found.text.append(f"Suspected: {peers(run.view.trust.suspicions)}.")
     return found
 
 
