@@ -13,39 +13,27 @@ import contextlib
 import random
 import secrets
 import time
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import zmq
-import zmq.asyncio
 
 from gossip.config import RunConfig
-from gossip.errors import ConfigError, Malformed
+from gossip.errors import ConfigError
 from gossip.launch.report import counted
-from gossip.run import read_json, read_pair
-from gossip.transport import Authenticator, as_server, endpoint, listen, prove_closed
+from gossip.run import read_json
+from gossip.transport import endpoint
 
 from . import join_messages as says
-from .join_calls import NUMBER_BYTES, ask, join, new_socket, plain
 from .join_endpoint import JoinEndpoint
-from .join_proxy import Proxy, bind_inside
+from .join_socket import JoinSocket
 from .registry import CLAIMED, JOIN_SERVER_ID_BYTES, PeerEntry, Registry, ServerEntry
 from .registry_folder import RegistryFolder
 from .remote_servers import RemoteServers
-from .sender_rates import SenderRateLimiter
 
 LOOK_S = 0.2
-ASK_S = 5.0  # five round trips, of up to half a second by satellite, with a margin
 GOODBYE_S = 1.0
 CLAIM_TRIES = 8
 CLAIM_PAUSE_S = 0.1
-JOIN_REQUESTS_MAX = 32
-JOIN_REQUEST_COST = 20.0
-BYTES_A_UNIT = 4096
-UNITS_A_S, UNITS_AT_ONCE = 500.0, 2000.0
-STUMBLES_MAX = 16
 
 
 @dataclass(frozen=True)
@@ -78,74 +66,39 @@ class JoinServer:
         endpoint: JoinEndpoint,
         callbacks: JoinServerCallbacks | None = None,
     ) -> None:
-        self._config, self._run_dir, self._endpoint = config, folder, endpoint
+        self._config, self._run_dir = config, folder
         self._own, self._callbacks = dict(own), callbacks or JoinServerCallbacks()
         self.join_server = endpoint.join_server or secrets.token_bytes(JOIN_SERVER_ID_BYTES)
         self._folder = RegistryFolder(folder, self.join_server)
-        self._host = endpoint.host or config.host
         self.key_file = endpoint.key
         if config.keyed and endpoint.key is None:
             missing = f"{folder}/swarm.key is missing: a join server of a run with keys needs it"
             raise ConfigError(missing, "copy it there, for you alone (chmod 600)")
-        self._key = read_pair(endpoint.key) if endpoint.key is not None else None
-        # With a key it may listen on other addresses than loopback.
-        self._insecure = config.insecure or self._key is not None
-        self._authenticator: Authenticator | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._allowance = SenderRateLimiter(UNITS_A_S, UNITS_AT_ONCE)
-        self._join_requests = 0
+        insecure = config.insecure or endpoint.key is not None
+        self.socket = JoinSocket(endpoint, config.host, insecure, self._callbacks.say)
         self._versions = says.Versions.here()
         self._draw = random.Random(self.join_server).randrange
-        self.refused = 0  # number of messages that are no valid request
-        self._stumbles: set[str] = set()
         self._to_meet = list(endpoint.seeds)
         self.goodbye_s = GOODBYE_S
-        self.address = ""  # HOST:PORT, once it is open
 
     async def open(self) -> None:
         """Open the join server. Raises: ConfigError, AddressInUse: It cannot listen there."""
-        self._context = zmq.asyncio.Context()
-        self._socket = new_socket(self._context, zmq.ROUTER)
-        try:
-            self._lock()
-            inside = bind_inside(plain(self._socket))
-            if self._authenticator is not None and self._key is not None:
-                prove_closed(
-                    self._context, [f"ipc://@{inside}"], self._key.public, self._authenticator
-                )
-            listener = listen(self._host, self._endpoint.port, self._insecure)
-        except BaseException:
-            self._destroy()
-            raise
-        self._proxy = Proxy(listener, inside)
-        self.address = join(*listener.getsockname()[:2])
+        self.socket.open()
         local = ServerEntry(self.join_server, self.address, self._folder.place())
         self.keeper = Registry(local, self._own, self._config.peers, self._config.peers_max)
         self.remote_servers = RemoteServers(
-            self._config.run_id, self.keeper, self._ask, self._learn, self._run, self._going_on
+            self._config.run_id, self.keeper, self.socket, self._learn
         )
         self._folder.announce(local)
         self.meet(self._to_meet)
         self._publish_changes()
-        for task in (self._serve(), self._keep(), self._proxy.serve()):
-            self._run(task)
+        self.socket.serve(self._answer, self._welcome)
+        self.socket.run(self._keep())
 
-    def _lock(self) -> None:
-        """Restrict this join server to clients with the swarm key, if there is one."""
-        if (key := self._key) is not None:
-            self._authenticator = Authenticator(
-                self._context, lambda request: request.key == key.public
-            )
-            as_server(plain(self._socket), key)
-            asyncio.get_running_loop().add_reader(
-                self._authenticator.fd, self._authenticator.answer
-            )
-
-    def _destroy(self) -> None:
-        if self._authenticator is not None:
-            asyncio.get_running_loop().remove_reader(self._authenticator.fd)
-            self._authenticator.close()
-        self._context.destroy(0)
+    @property
+    def address(self) -> str:
+        """``HOST:PORT``; "": it is not open."""
+        return self.socket.address
 
     async def close(self) -> None:
         """Close the join server, and notify the others if they reply in a moment. Do nothing if it
@@ -154,9 +107,7 @@ class JoinServer:
             return
         self._publish_changes()
         entry = self.keeper.end()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.socket.stop()
         question = says.RegistryPush(
             self._config.run_id, entry, tuple(self.keeper.entries.values()), ()
         )
@@ -165,102 +116,15 @@ class JoinServer:
         others = [
             other for other in self.remote_servers.all.values() if other.answered or not other.tries
         ]
-        goodbyes = [self._ask(other.address, question) for other in others]
+        goodbyes = [self.socket.ask(other.address, question) for other in others]
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(
                 asyncio.gather(*goodbyes, return_exceptions=True), self.goodbye_s
             )
-        await self._proxy.close()
-        self._destroy()
+        await self.socket.close()
         self._folder.withdraw()
 
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._done)
-
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._callbacks.say(
-                f"! a worker of the join server failed: {type(error).__name__}: {error}"
-            )
-
     # --- what others ask --------------------------------------------------------------------------
-
-    async def _serve(self) -> None:
-        while True:
-            frames = await self._socket.recv_multipart(copy=False)
-            with self._going_on():
-                self._handle_request(frames)
-
-    def _handle_request(self, frames: Sequence[zmq.Frame]) -> None:
-        """Reply to one request."""
-        if len(frames) != 3 or len(frames[1].buffer) != NUMBER_BYTES:
-            self.refused += 1
-            return
-        sender, number, data = frames[0].bytes, frames[1].bytes, frames[2].bytes
-        seen = self._proxy.host_of(frames[2])
-        if not self._allowance.consume_units(
-            seen, 1.0 + len(data) / BYTES_A_UNIT, time.monotonic()
-        ):
-            self.refused += 1
-            return
-        try:
-            question = says.decode(data)
-        except Malformed:
-            self.refused += 1
-            if says.is_other_version(data):
-                self._reply(sender, number, self._other_version(data))
-            return
-        if not isinstance(question, says.JoinRequest):
-            self._reply(sender, number, self._answer(question, seen))
-        elif (
-            self._allowance.consume_units(seen, JOIN_REQUEST_COST, time.monotonic())
-            and self._join_requests < JOIN_REQUESTS_MAX
-        ):
-            self._run(self._let(sender, number, question))
-        else:
-            self._reply(
-                sender,
-                number,
-                says.JoinRejected("wait", "too many requests at this join server", ""),
-            )
-
-    @contextlib.contextmanager
-    def _going_on(self) -> Iterator[None]:
-        """After an error such as a full disk, missing descriptors or a too large reply, abandon the
-        present task but keep the join server running."""
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            self.refused += 1
-            if (told := f"{type(error).__name__}: {error}") not in self._stumbles and len(
-                self._stumbles
-            ) < STUMBLES_MAX:
-                self._stumbles.add(told)
-                self._callbacks.say(
-                    f"! the join server at {self.address} could not do something, and goes on: "
-                    f"{told}"
-                )
-
-    def _reply(self, sender: bytes, number: bytes, answer: says.Said | None) -> None:
-        if answer is None:
-            self.refused += 1
-            return
-        sent = asyncio.ensure_future(
-            self._socket.send_multipart([sender, number, says.encode(answer)], zmq.NOBLOCK)
-        )
-        # Ignore errors: the client has gone, or accepts no replies.
-        sent.add_done_callback(lambda done: done.cancelled() or done.exception())
-
-    def _other_version(self, data: bytes) -> says.JoinRejected:
-        theirs = data[3:4].decode("ascii", "replace")
-        return says.JoinRejected(
-            "version",
-            f"this join server speaks version {says.VERSION[3:].decode()}, you version {theirs}",
-            "use the same version of gossip",
-        )
 
     def _answer(self, question: says.Said, seen: str) -> says.Said | None:
         """Return the reply to a request; None: the message is no request."""
@@ -302,13 +166,6 @@ class JoinServer:
                 return None
 
     # --- newcomers --------------------------------------------------------------------------------
-
-    async def _let(self, sender: bytes, number: bytes, request: says.JoinRequest) -> None:
-        self._join_requests += 1
-        try:
-            self._reply(sender, number, await self._welcome(request))
-        finally:
-            self._join_requests -= 1
 
     async def _welcome(self, request: says.JoinRequest) -> says.JoinAccepted | says.JoinRejected:
         config, keeper = self._config, self.keeper
@@ -409,7 +266,7 @@ class JoinServer:
             if proposal is None:
                 return None
             question = says.ProposeIds(self._config.run_id, proposal.entries)
-            asked = (self._ask(address, question) for address in self.remote_servers.there)
+            asked = (self.socket.ask(address, question) for address in self.remote_servers.there)
             answers = await asyncio.gather(*asked, return_exceptions=True)
             granted = [answer.peers for answer in answers if isinstance(answer, says.GrantedIds)]
             if keeper.agreed(proposal, granted) and self._folder.claim(proposal.entries):
@@ -437,10 +294,8 @@ class JoinServer:
     async def _keep(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            if self._authenticator is not None:
-                # Its descriptor is edge-triggered: it signals new data only.
-                self._authenticator.answer()
-            with self._going_on():
+            self.socket.authenticate()
+            with self.socket.going_on():
                 self._publish_changes()
                 expired = self.keeper.expire(time.monotonic())
                 self._folder.write(expired, self.keeper)
@@ -482,8 +337,5 @@ class JoinServer:
             self._visit(address)
 
     def _visit(self, address: str, named: bool = False) -> None:
-        if address != self.address and endpoint(f"tcp://{address}", self._insecure):
+        if address != self.address and endpoint(f"tcp://{address}", self.socket.insecure):
             self.remote_servers.visit(address, named)
-
-    async def _ask(self, address: str, question: says.Question) -> says.Said:
-        return await ask(self._context, address, question, ASK_S, self._key)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from . import join_messages as says
 from .join_calls import JoinServerUnreachable
+from .join_socket import JoinSocket
 from .registry import UNMET_MAX, PeerEntry, Registry, RegistryDelta, ServerEntry
 
 VISIT_S = 1.0
@@ -26,7 +25,6 @@ NAMED_TRIES = 6
 """Visits to a join server that others have named and that has never replied: after about twenty
 seconds it is removed."""
 
-Ask = Callable[[str, says.Question], Awaitable[says.Said]]
 LearnAddress = Callable[[Iterable[PeerEntry], Iterable[ServerEntry], bytes], None]
 
 
@@ -56,24 +54,14 @@ class RemoteServers:
     """All join servers that one join server visits.
 
     Args:
-        ask: Sends a request to a join server. Raises: JoinServerUnreachable.
+        socket: Sends the requests, and runs the visits in the background.
         learn: Merges entries of a join server, with their source.
-        begin: Runs a visit in the background.
-        going_on: Context that survives errors such as a full disk.
     """
 
-    # All parameters but the first are parts of the one server that makes it.
-    def __init__(  # noqa: PLR0913
-        self,
-        run: bytes,
-        keeper: Registry,
-        ask: Ask,
-        learn: LearnAddress,
-        begin: Callable[[Coroutine[Any, Any, None]], None],
-        going_on: Callable[[], AbstractContextManager[None]],
+    def __init__(
+        self, run: bytes, keeper: Registry, socket: JoinSocket, learn: LearnAddress
     ) -> None:
-        self._run, self._keeper, self._ask, self._learn = run, keeper, ask, learn
-        self._begin, self._going_on = begin, going_on
+        self._run, self._keeper, self._socket, self._learn = run, keeper, socket, learn
         self.all: dict[str, RemoteServer] = {}
 
     @property
@@ -104,7 +92,7 @@ class RemoteServers:
             neighbour = self.all[address] = RemoteServer(
                 address, set(self._keeper.entries), named=named
             )
-            self._begin(self._visits(neighbour))
+            self._socket.run(self._visits(neighbour))
 
     def spread(self, news: RegistryDelta) -> None:
         for neighbour in self.all.values() if news else ():
@@ -135,7 +123,7 @@ class RemoteServers:
             neighbour.wake.clear()
             pause_s = VISIT_S
             try:
-                with self._going_on():
+                with self._socket.going_on():
                     await self._talk(neighbour, told)
                 neighbour.tries, neighbour.answered, neighbour.named = 0, True, False
                 pause_s = VISIT_SOON_S if self._keeper.missing() else VISIT_S
@@ -143,7 +131,7 @@ class RemoteServers:
                 neighbour.tries, neighbour.error = neighbour.tries + 1, str(silence)
                 neighbour.news |= told
                 pause_s = min(BACK_OFF_MAX_S, VISIT_SOON_S * 2 ** min(neighbour.tries, 10))
-                with self._going_on():
+                with self._socket.going_on():
                     self._let_go(neighbour)
             with contextlib.suppress(TimeoutError):
                 # wait_for could not be cancelled once it is woken (bpo-37658), and the join server
@@ -193,7 +181,7 @@ class RemoteServers:
             )
 
     async def _state(self, address: str, question: says.Question) -> says.RegistryState:
-        answer = await self._ask(address, question)
+        answer = await self._socket.ask(address, question)
         if isinstance(answer, says.JoinRejected):
             raise JoinServerUnreachable(answer.message)
         if not isinstance(answer, says.RegistryState):

@@ -168,13 +168,13 @@ async def test_a_door_starts_no_more_peers_here_than_were_asked_for(
 ) -> None:
     (here / "mine.py").touch()
     async with run_in(tmp_path / "run") as join_server:
-        welcome = join_server._welcome
+        welcome = join_server.socket.welcome
 
         async def generous(join_request: Any) -> Any:
             answer = await welcome(join_request)
             return dataclasses.replace(answer, ids=tuple((peer, 0) for peer in range(1, 6)))
 
-        join_server._welcome = generous  # type: ignore[method-assign]
+        join_server.socket.welcome = generous  # type: ignore[method-assign]
         with pytest.raises(ConfigError, match="gave 5 ids where 1 was asked for"):
             await arrive(join_server.address, script=Path("mine.py"))
         assert not (here / "runs").exists()

@@ -279,7 +279,7 @@ async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -
         bad += [[number, says.encode(says.GrantedIds((1,)))]]
         for frames in bad:
             await say(frames)
-        await until(lambda: join_server.refused == len(bad))
+        await until(lambda: join_server.socket.refused == len(bad))
         stranger = await say([number, b"GDR9whatever"])
         answer = says.decode((await stranger.recv_multipart())[1])
         assert isinstance(answer, says.JoinRejected)
@@ -299,7 +299,9 @@ async def test_who_asks_too_much_is_not_heard_for_a_while(
         for flood in floods:
             flood.connect(f"tcp://{join_server.address}")
             await flood.send_multipart([b"\0" * NUMBER_BYTES, says.encode(says.RunQuery())])
-        await until(lambda: join_server.refused == 6)  # a question costs a bit more than one unit
+        await until(
+            lambda: join_server.socket.refused == 6
+        )  # a question costs a bit more than one unit
         context.destroy(0)
 
 
@@ -347,7 +349,7 @@ async def test_doors_with_the_swarm_key_talk_and_others_are_told_that_it_is_the_
                 f"{one.address}: refused by key: that join server needs one (--key FILE)"
             )
             assert peers_in(tmp_path / "c" / "seeds") == peers_in(tmp_path / "d" / "seeds") == []
-        assert (one.refused, len(one.keeper.join_servers)) == (0, 2), (
+        assert (one.socket.refused, len(one.keeper.join_servers)) == (0, 2), (
             "not a byte of theirs was read"
         )
 
@@ -423,7 +425,7 @@ async def test_who_has_gone_before_the_answer_costs_no_word(tmp_path: Path) -> N
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: told.append(context))
     async with join_server_in(tmp_path / "a", (0,)) as join_server:
-        join_server._reply(b"gone", b"n" * NUMBER_BYTES, says.JoinRejected("wait", "", ""))
+        join_server.socket.reply(b"gone", b"n" * NUMBER_BYTES, says.JoinRejected("wait", "", ""))
         gc.collect()
         await asked(join_server, says.RunQuery())
     assert told == []
@@ -434,16 +436,15 @@ async def test_a_full_disk_costs_an_answer_and_not_the_door(
 ) -> None:
     said: list[str] = []
     async with join_server_in(tmp_path / "a", (0,), say=said.append) as join_server:
-        answer = join_server._answer
 
         def full(question: Any, seen: str) -> Any:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr(join_server, "_answer", full)
+        monkeypatch.setattr(join_server.socket, "answer", full)
         for _ in range(2):
             with pytest.raises(JoinServerUnreachable):
                 await asked(join_server, says.RunQuery(), 0.3)
-        monkeypatch.setattr(join_server, "_answer", answer)
+        monkeypatch.undo()
         assert isinstance(await asked(join_server, says.RunQuery()), says.RunInfo)
     assert [line for line in said if "No space left" in line] == [
         (
