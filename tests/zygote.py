@@ -60,7 +60,6 @@ STARTED_BY_COMMANDS = [
 OF_COMMANDS = (
     "gossip.launch.cli.commands",
     "gossip.launch.local.supervisor",
-    "gossip.launch.local.join_service",
     "gossip.launch.local.feasible",
     "gossip.launch.report.run_model",
     "gossip.training.start",

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
         resolve_advertised,
     )
     from .awaiting import (
-        INSECURE,
-        INSECURE_EVERY_S,
         WaitingReminder,
         waiting,
     )
@@ -31,13 +29,11 @@ if TYPE_CHECKING:
     from .peer_process import Guardian, ProcessLife
     from .peer_setup import script_command
     from .program import MODULE, Program
+    from .running import RunRecords
     from .runs import COMMAND
-    from .supervisor import (
-        STOP_GRACE_S,
-        TICK_S,
-        WAITING_EVERY_S,
-        Supervisor,
-    )
+    from .shutdown import STOP_GRACE_S
+    from .start_wait import WAITING_EVERY_S
+    from .supervisor import TICK_S, Supervisor
     from .swarm_keys import own_key
 else:
     __getattr__, __dir__ = lazy(__name__)

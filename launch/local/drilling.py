@@ -39,6 +39,7 @@ from gossip.observe import events
 from gossip.run import peers_in, read_seed
 
 from .desks import name_of, open_socket
+from .processes import PeerProcesses
 from .running import OngoingRun
 
 KINDS = ("kill", "stop", "leave", "partition", "slow", "poison", "heal")
@@ -64,12 +65,15 @@ class DrillServer:
     """Applies drills to the peers of one launcher, and lasting faults to all peers.
 
     Args:
-        supervisor: Supervisor of the launcher.
+        run: Run that the peers belong to.
         first_peer: First peer that it started; None: the launcher began the run.
     """
 
-    def __init__(self, supervisor: OngoingRun, first_peer: int | None = None) -> None:
-        self._run, self._folder, self._name = supervisor, supervisor.folder, name_of(first_peer)
+    def __init__(
+        self, run: OngoingRun, processes: PeerProcesses, first_peer: int | None = None
+    ) -> None:
+        self._run, self._folder, self._name = run, run.folder, name_of(first_peer)
+        self._processes = processes
         self._lasting: dict[int, Drill] = {}
         self._ends: dict[int, asyncio.TimerHandle] = {}
         self._number = 0
@@ -116,7 +120,7 @@ class DrillServer:
             if not isinstance(order, dict):
                 raise ConfigError("a drill is a JSON object")
             if order.get("drill") == "who":
-                here = [peer for peer in self._run.peers if self._run.is_here(peer)]
+                here = [peer for peer in self._run.peers if self._processes.is_here(peer)]
                 return {"peers": here}
             return self._begin(order)
         except GossipError as error:
@@ -157,17 +161,17 @@ class DrillServer:
             case "poison":
                 return self._lasts(self._lie(peers, order), _seconds(order, "for_s"))
             case "stop":
-                act = partial(self._run.stop_peer, _seconds(order, "for_s"))
+                act = partial(self._processes.stop_peer, _seconds(order, "for_s"))
             case "kill":
                 after_s = (
                     None
                     if order.get("for_good")
                     else _seconds(order, "restart_s", 2.0, at_once=True)
                 )
-                act = partial(self._run.kill_peer, after_s)
+                act = partial(self._processes.kill_peer, after_s)
             case _:
-                act = self._run.ask_peer_to_leave
-        gone = tuple(peer for peer in peers if not self._run.is_here(peer))
+                act = self._processes.ask_peer_to_leave
+        gone = tuple(peer for peer in peers if not self._processes.is_here(peer))
         if gone:
             plural = "peers" if len(gone) > 1 else "peer"
             hint = (
@@ -303,7 +307,7 @@ class DrillServer:
         if not ended:
             # Remove faults of a launcher that was killed in between.
             write(self._folder / "faults", ())
-        return {"ended": ended, "woken": self._run.wake_all()}
+        return {"ended": ended, "woken": self._processes.wake_all()}
 
 
 def _seconds(

@@ -15,16 +15,17 @@ from gossip.launch.report import near
 from gossip.run import checkpoints, newest_saved, peers_in, read_seed, whole
 
 from .running import OngoingRun
+from .shutdown import PeersShutdown
 
 FILES_TOLD = 3
 
 
-def end_if_lost(run: OngoingRun) -> bool:
+def end_if_lost(run: OngoingRun, shutdown: PeersShutdown) -> bool:
     """End a run with a message if its state is lost. Return whether the run ended."""
     if not _is_lost(run):
         return False
     was = run.view.holders.in_words()
-    run.end(
+    shutdown.end(
         "state_lost",
         f"x the state is lost: the run was in {was}, and no peer that had its state is left",
     )

@@ -54,36 +54,38 @@ class RunOutcome:
 
     @property
     def exit_code(self) -> int:
-        return exit_code(self)
+        """The launcher's exit code (``docs/exit_codes.md``)."""
+        if self.stopped in ("interrupt", "terminate") and self._all_done:
+            # The signal only ended the wait for peers that might have been restarted.
+            return NOT_SAVED if self.view.lives.not_saved else 0
+        match self.stopped:
+            case "interrupt" | "killed":
+                return 130
+            case "terminate":
+                return 143
+            case "never_started":
+                return NeverStarted.exit_code
+            case "state_lost":
+                return STATE_LOST
+            case "":
+                pass
+        if self.finished:
+            return NOT_SAVED if self.view.lives.not_saved else 0
+        # The reports of peers contain more than the exit codes of their processes.
+        judged = [life for life in self.last_lives.values() if life.peer not in self.dismissed]
+        codes = [code_of(life, self.view.lives.halted.get(life.peer)) for life in judged]
+        code = telling(codes)
+        # A restarted peer that finds no other peer reports that the run never started, even if the
+        # run has had rounds.
+        began = self.view.progress.round >= 0
+        return QUORUM_LOST if code == NeverStarted.exit_code and began else code
 
-
-def exit_code(outcome: RunOutcome) -> int:
-    """Return the launcher's exit code (``docs/exit_codes.md``)."""
-    if outcome.stopped in ("interrupt", "terminate") and _all_done(outcome):
-        # The signal only ended the wait for peers that might have been restarted.
-        return NOT_SAVED if outcome.view.lives.not_saved else 0
-    match outcome.stopped:
-        case "interrupt" | "killed":
-            return 130
-        case "terminate":
-            return 143
-        case "never_started":
-            return NeverStarted.exit_code
-        case "state_lost":
-            return STATE_LOST
-        case "":
-            pass
-    if outcome.finished:
-        return NOT_SAVED if outcome.view.lives.not_saved else 0
-    # The reports of peers contain more than the exit codes of their processes.
-    judged = [life for life in outcome.last_lives.values() if life.peer not in outcome.dismissed]
-    codes = [code_of(life, outcome.view.lives.halted.get(life.peer)) for life in judged]
-    code = telling(codes)
-    # A restarted peer that finds no other peer reports that the run never started, even if the run
-    # has had rounds.
-    return (
-        QUORUM_LOST if code == NeverStarted.exit_code and outcome.view.progress.round >= 0 else code
-    )
+    @property
+    def _all_done(self) -> bool:
+        """Whether the training had ended for every peer of this launcher."""
+        ends = [self.view.lives.halted.get(peer) for peer in self.finished]
+        done = all(end is not None and end.reason == "finished" for end in ends)
+        return bool(ends) and done and len(ends) == len(self.last_lives)
 
 
 def telling(codes: Sequence[int]) -> int:
@@ -93,13 +95,6 @@ def telling(codes: Sequence[int]) -> int:
             return code
     # All peers were killed: no quorum is left.
     return next((code for code in codes if code), 5)
-
-
-def _all_done(outcome: RunOutcome) -> bool:
-    """Whether the training had ended for every peer of this launcher."""
-    ends = [outcome.view.lives.halted.get(peer) for peer in outcome.finished]
-    done = all(end is not None and end.reason == "finished" for end in ends)
-    return bool(ends) and done and len(ends) == len(outcome.last_lives)
 
 
 def code_of(life: ProcessLife, halted: events.Halted | None) -> int:

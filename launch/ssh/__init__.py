@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .hostcheck import HostReport
     from .hostlist import Host
     from .remote import RemoteAgent
-    from .swarm import AgentProgram, HostsLauncher
+    from .restarts import AgentProgram
+    from .swarm import HostsLauncher
 else:
     __getattr__, __dir__ = lazy(__name__)

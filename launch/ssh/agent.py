@@ -31,7 +31,7 @@ from gossip.launch import guardian
 from gossip.launch.local import Program, RunOutcome, Supervisor, feasible, runs
 from gossip.launch.registry import JoinEndpoint
 from gossip.launch.report import RunModel, counted, launchers
-from gossip.observe import Event, events
+from gossip.observe import events
 from gossip.run import (
     RECORD_BYTES_MAX,
     SWARM_KEY,
@@ -164,27 +164,13 @@ class _Screen:
         pass
 
 
-class _Supervisor(Supervisor):
-    """Supervisor that leaves messages about events and lasting conditions to the launcher, which
-    receives those of all hosts."""
-
-    def _apply(self, event: Event) -> None:
-        self.view.apply(event)
-
-    def _remind(self, text: str) -> None:
-        if text.startswith(
-            "!   "
-        ):  # what came back from peers and join servers that were tried from here
-            self.screen.print_line(text)
-
-
 class Agent:
     """The part of a run on one host."""
 
     def __init__(self, outbox: LauncherBacklog) -> None:
         self._outbox = outbox
         self._listener: pairs.Listener | None = None
-        self._supervisor: _Supervisor | None = None
+        self._supervisor: Supervisor | None = None
         self._outcome: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._folder: Path | None = None
@@ -221,13 +207,15 @@ class Agent:
         if self._supervisor is None or self._outcome is None or self._outcome.done():
             return
         if silent_s < LOST_S:
-            self._supervisor.end("terminate", "the launcher is gone: stopping", STOP_S)
-            asyncio.get_running_loop().call_later(STOP_S + LEAVE_S, _leave, self._supervisor.token)
-            if self._supervisor.join_service is not None:
+            self._supervisor.shutdown.end("terminate", "the launcher is gone: stopping", STOP_S)
+            asyncio.get_running_loop().call_later(
+                STOP_S + LEAVE_S, _leave, self._supervisor.processes.token
+            )
+            if self._supervisor.join_server is not None:
                 # The other join servers of the run close at the same time.
-                self._supervisor.join_service.join_server.goodbye_s = GOODBYE_S
+                self._supervisor.join_server.goodbye_s = GOODBYE_S
         else:
-            self._supervisor.record(events.LauncherLost(silent_s=round(silent_s, 1)))
+            self._supervisor.ongoing.record(events.LauncherLost(silent_s=round(silent_s, 1)))
 
     def _handle_frame(self, frame: Frame) -> None:
         match frame["kind"]:
@@ -247,33 +235,26 @@ class Agent:
                 except (GossipError, OSError) as error:
                     self._send_failure(error)
             case _:
-                self._handle_run_frame(frame)
+                self._handle_order(frame, self._supervisor, self._folder)
 
-    def _handle_run_frame(self, frame: Frame) -> None:
-        if self._supervisor is not None:
-            self._order(frame, self._supervisor)
-        if self._folder is not None:
-            self._about_folder(frame, self._folder)
-
-    def _order(self, frame: Frame, supervisor: _Supervisor) -> None:
-        """Handle an order to the peers of this host."""
+    def _handle_order(
+        self, frame: Frame, supervisor: Supervisor | None, folder: Path | None
+    ) -> None:
+        """Handle an order to the peers of this host, or about the folder of their run."""
         match frame["kind"]:
-            case "stop":
-                supervisor.end(frame["why"])
-            case "kill":
-                supervisor.kill("stopping now")
-            case "join_servers" if supervisor.join_service is not None:
-                supervisor.join_service.join_server.meet(frame["addresses"])
-
-    def _about_folder(self, frame: Frame, folder: Path) -> None:
-        match frame["kind"]:
-            case "gone":
+            case "stop" if supervisor is not None:
+                supervisor.shutdown.end(frame["why"])
+            case "kill" if supervisor is not None:
+                supervisor.shutdown.kill("stopping now")
+            case "join_servers" if supervisor is not None and supervisor.join_server is not None:
+                supervisor.join_server.meet(frame["addresses"])
+            case "gone" if folder is not None:
                 seeds, peer, incarnation = folder / "seeds", frame["peer"], frame["incarnation"]
                 known = read_seed(seeds, peer)
                 # Otherwise a newcomer has the id by now.
                 if known is None or known.incarnation <= incarnation:
                     announce_end(seeds, peer, incarnation)
-            case "fetch":
+            case "fetch" if folder is not None:
                 self._do(self._send_files(folder))
 
     def _do(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -342,14 +323,20 @@ class Agent:
         endpoint = JoinEndpoint(
             tuple(order["join_servers"]), host=order["address"], key=key, invites=False
         )
-        supervisor = _Supervisor(
-            given, command, _Screen(self._outbox), environment, share=share, endpoint=endpoint
+        supervisor = Supervisor(
+            given,
+            command,
+            _Screen(self._outbox),
+            environment,
+            share=share,
+            endpoint=endpoint,
+            relays=True,
         )
         found = guardian.stat(os.getpid())
         assert found is not None
         write_json(
             folder / AGENT,
-            {"pid": os.getpid(), "started": found.started, "token": supervisor.token},
+            {"pid": os.getpid(), "started": found.started, "token": supervisor.processes.token},
         )
         self._supervisor, self._folder = supervisor, folder
         events = folder / "events.jsonl"
@@ -379,9 +366,9 @@ class Agent:
         hint = error.hint if isinstance(error, GossipError) else None
         self._outbox.send("failed", message=str(error), hint=hint)
 
-    async def _supervise(self, supervisor: _Supervisor, folder: Path) -> None:
+    async def _supervise(self, supervisor: Supervisor, folder: Path) -> None:
         try:
-            with launchers.present(folder, supervisor.peers):
+            with launchers.present(folder, supervisor.ongoing.peers):
                 outcome: RunOutcome = await supervisor.run()
         except (GossipError, OSError) as error:
             self._send_failure(error)

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     from gossip.transport import KeyPair
 
     from .hostlist import Host
+    from .restarts import AgentProgram
     from .survey import HostSurvey
-    from .swarm import AgentProgram, HostsLauncher
+    from .swarm import HostsLauncher
 
 Hosts = Annotated[
     str,
@@ -127,7 +128,7 @@ def hosts(
     from gossip.run import fitting
 
     from . import hostlist, planned, resuming, ssh as ssh_, weighing
-    from .swarm import AgentProgram
+    from .restarts import AgentProgram
 
     given = hostlist.load(where)
     found, about_peers = _peers_on(given, plan)

@@ -23,15 +23,14 @@ from drawing import STRANGE, Reading, changed, replaced
 
 from gossip.config import RunConfig
 from gossip.core.transfer.chunks import PieceManifest
-from gossip.launch.local import RunOutcome
+from gossip.launch.local import RunRecords
 from gossip.launch.registry.join_proxy import FrameMeter, HeldBytes
-from gossip.launch.report import RunModel
 from gossip.launch.ssh import frames, remote
 from gossip.launch.ssh.collecting import Collector
 from gossip.launch.ssh.hostlist import Host
 from gossip.launch.ssh.remote import RemoteAgent
-from gossip.launch.ssh.swarm import AgentProgram, HostsLauncher, HostState
-from gossip.run import JsonLines
+from gossip.launch.ssh.restarts import AgentProgram, HostState
+from gossip.launch.ssh.swarm import HostsLauncher
 from gossip.training.collectives import means_of, pack_object, packed, plain_of
 from gossip.training.state import plan_state, split_state, unpack_state
 from gossip.transport.assembly import Reception
@@ -232,15 +231,14 @@ class LauncherOfNothing(HostsLauncher):
     """The launcher of one host, of which nothing was started."""
 
     def __init__(self, folder: Path) -> None:
-        self.view, self.remote = RunModel(5), AgentOfNothing(self)
+        self.remote = AgentOfNothing(self)
         found = HostState(Host("nodeb"), range(2, 5), self.remote)
         found.collector = Collector(folder, "nodeb", range(2, 5))
         self.places, self._explained_by, self._folder = {"nodeb": found}, None, folder
         self.config = RunConfig(name="here", peers=5)
-        self.outcome = RunOutcome(self.config, self.view)
+        self.records = RunRecords(self.config, Nobody(), range(5))
+        self.records.open(folder)
         self.program = AgentProgram((found.host,), "train.py")
-        self._events, self._logbook = JsonLines(folder / "events.jsonl", "events"), Nobody()
-        self.screen = Nobody()
 
 
 class Nobody:

@@ -14,7 +14,7 @@ import pytest
 
 from gossip.config import RunConfig, resolve
 from gossip.errors import AddressInUse
-from gossip.launch.local import supervisor as supervisors
+from gossip.launch.local import start_wait
 from gossip.launch.local.peer_setup import script_command
 from gossip.launch.local.supervisor import Supervisor
 from gossip.launch.registry.join_endpoint import JoinEndpoint
@@ -66,7 +66,7 @@ def announce(folder: Path, peer: int) -> None:
 async def test_a_start_names_who_is_missing_and_what_came_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
+    monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
     folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder, peers=3)
     mine = Supervisor(
@@ -78,7 +78,7 @@ async def test_a_start_names_who_is_missing_and_what_came_back(
     )
     waits = lambda text: lambda view: any(text in line for line in heard.said)  # noqa: E731
     heard.when.append((waits("waiting for peers 1, 2 "), lambda: announce(folder, 2)))
-    heard.when.append((waits("waiting for peer 1 "), lambda: mine.end("terminate")))
+    heard.when.append((waits("waiting for peer 1 "), lambda: mine.shutdown.end("terminate")))
     await asyncio.wait_for(mine.run(), 60)
     assert any("here: 0" in line for line in heard.said if "waiting" in line)
     assert any(
@@ -90,7 +90,7 @@ async def test_a_start_names_who_is_missing_and_what_came_back(
 async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
+    monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
     folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder)
     mine = Supervisor(
@@ -101,13 +101,13 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
         endpoint=JoinEndpoint(),
     )
     announce(folder, 1)
-    mine.view.apply(
+    mine.ongoing.view.apply(
         read_event(
             {"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()}
         )
     )
     refused = "!   1 at 127.0.0.1:9: connection refused: nothing listens there"
-    heard.when.append((lambda view: refused in heard.said, lambda: mine.end("terminate")))
+    heard.when.append((lambda view: refused in heard.said, lambda: mine.shutdown.end("terminate")))
     await asyncio.wait_for(mine.run(), 60)
     assert any(
         "waiting for peers 0, 1 " in line or "waiting for peer 1 " in line for line in heard.said
@@ -120,13 +120,13 @@ async def test_a_peer_that_has_an_address_and_is_not_met_is_tried_and_named(
 async def test_a_task_whose_run_ends_while_it_starts_does_not_wait_for_it_to_begin(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
+    monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
     folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder)
     mine = Supervisor(
         config, script_command(FAKE, ["raise-early-all-but-0"]), heard, share={0: 0}, files="-0"
     )
-    mine.view.apply(
+    mine.ongoing.view.apply(
         read_event(
             {"peer": 0, "event": "waiting", "missing": [1], "waited_s": 5.0, "t": time.monotonic()}
         )
@@ -150,7 +150,7 @@ async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, progress: Progress | None
 ) -> None:
     """Nor do newcomers of two launchers wait for each other. One that was let in has the state."""
-    monkeypatch.setattr(supervisors, "WAITING_EVERY_S", 0.3)
+    monkeypatch.setattr(start_wait, "WAITING_EVERY_S", 0.3)
     folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder, room=6)
     announce(folder, 0)
@@ -159,14 +159,14 @@ async def test_a_newcomer_whose_run_ends_while_it_starts_does_not_wait_to_be_let
     )
     here = lambda view: view.rows[2].state == "here"  # noqa: E731
     if progress is not None:
-        assert mine.join_service is not None
-        join_server = mine.join_service.join_server
+        assert mine.join_server is not None
+        join_server = mine.join_server
         other = PeerEntry(3, 0, progress, b"\xff" * 8, False, "tcp://127.0.0.1:7", "tcp://a:8")
         heard.when.append((here, lambda: join_server._learn([other], [], other.owner)))
     heard.when.append((here, lambda: announce_end(folder / "seeds", 0)))
     since = time.monotonic()
     alone = lambda view: time.monotonic() > since + 3  # noqa: E731
-    heard.when.append((alone, lambda: mine.end("terminate")))
+    heard.when.append((alone, lambda: mine.shutdown.end("terminate")))
     outcome = await asyncio.wait_for(mine.run(), config.start_timeout_s / 2)
     assert outcome.exit_code == (143 if progress == LET_IN else 4)
     over = "x the run is over: everybody has left while ours were on their way"
@@ -177,8 +177,8 @@ async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_p
     folder, heard = tmp_path / "run", CallbackScreen()
     config = config_in(folder, room=6)
     mine = Supervisor(config, script_command(FAKE, ["polite"]), heard, newcomers={2: 0})
-    assert mine.join_service is not None
-    join_server = mine.join_service.join_server
+    assert mine.join_server is not None
+    join_server = mine.join_server
     other = PeerEntry(2, 0, LET_IN, b"\xff" * 8, False, "tcp://127.0.0.1:7", "tcp://127.0.0.1:8")
     heard.when.append(
         (
@@ -189,7 +189,7 @@ async def test_a_peer_whose_id_is_somebody_elses_comes_again_under_another(tmp_p
     heard.when.append(
         (
             lambda view: 3 in view.rows and view.rows[3].state == "training",
-            lambda: mine.end("terminate"),
+            lambda: mine.shutdown.end("terminate"),
         )
     )
     outcome = await asyncio.wait_for(mine.run(), 60)
@@ -228,8 +228,8 @@ async def test_an_agent_that_hears_of_another_door_while_it_opens_its_own_goes_o
     run = asyncio.get_running_loop().create_task(agent.run(orders))
     visited = lambda: (  # noqa: E731
         agent._supervisor
-        and agent._supervisor.join_service
-        and agent._supervisor.join_service.troubles()
+        and agent._supervisor.join_server
+        and agent._supervisor.join_server.troubles()
     )
     async with asyncio.timeout(60):
         while not run.done() and not visited():
@@ -274,8 +274,8 @@ async def test_a_door_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> No
     raised: list[AddressInUse] = []
 
     async def second() -> None:
-        assert first.join_service is not None
-        port = int(first.join_service.join_server.address.rpartition(":")[2])
+        assert first.join_server is not None
+        port = int(first.join_server.address.rpartition(":")[2])
         try:
             await Supervisor(
                 other,
@@ -286,7 +286,7 @@ async def test_a_door_that_cannot_be_opened_starts_nothing(tmp_path: Path) -> No
         except AddressInUse as error:
             raised.append(error)
         finally:
-            first.end("terminate")
+            first.shutdown.end("terminate")
 
     heard.when.append(
         (

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -66,8 +66,9 @@ def with_desks(
 
     async def serve() -> None:
         desks = [
-            DrillServer(run, min(run.peers) if number else None) for number, run in enumerate(runs)
-        ]  # type: ignore[arg-type]
+            DrillServer(cast(Any, run), cast(Any, run), min(run.peers) if number else None)
+            for number, run in enumerate(runs)
+        ]
         for desk in desks:
             await desk.open()
         try:

@@ -49,7 +49,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def run(watched: Supervisor, heard: LineScreen, folder: Path) -> RunOutcome:
     """Until all have ended; those who wait go on when peer 1 is done with all its lives."""
-    over = lambda view: 1 in watched._ended or view.rows[1].state == "done"  # noqa: E731
+    over = lambda view: 1 in watched.ongoing.ended or view.rows[1].state == "done"  # noqa: E731
     heard.when.append((over, lambda: (folder / "go").touch()))
     return await asyncio.wait_for(watched.run(), 60)
 
@@ -130,7 +130,7 @@ async def test_after_ctrl_c_nobody_is_started_again(
     monkeypatch.setattr(restarts, "FIRST_S", 30.0)
     watched, heard = supervisor(tmp_path, "dies-once@1", restarts=5)
     waits = lambda view: bool(view.lives.own_restarts)  # noqa: E731
-    heard.when.append((waits, lambda: watched._on_signal(number)))
+    heard.when.append((waits, lambda: watched.shutdown.on_signal(number)))
     outcome = await asyncio.wait_for(watched.run(), 20)
     assert lives(outcome) == [(0, "exit code 1")]
     (told,) = summarised(tmp_path / "run", outcome)["restarts"]
@@ -140,7 +140,9 @@ async def test_after_ctrl_c_nobody_is_started_again(
 async def test_who_dies_because_of_ctrl_c_is_not_started_again(tmp_path: Path) -> None:
     watched, heard = supervisor(tmp_path, "stopped", restarts=5)
     all_here = lambda view: all(row.loss == 1.0 for row in view.rows.values())  # noqa: E731
-    heard.when.append((all_here, lambda: (watched.end("interrupt"), watched.kill("now"))))
+    heard.when.append(
+        (all_here, lambda: (watched.shutdown.end("interrupt"), watched.shutdown.kill("now")))
+    )
     outcome = await asyncio.wait_for(watched.run(), 20)
     assert len(outcome.lives) == 3
     assert not any("started again" in line for line in heard.said)

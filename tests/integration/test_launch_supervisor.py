@@ -185,22 +185,22 @@ async def test_a_peer_whose_start_takes_until_the_others_are_done_is_sent_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched, heard = supervisor(tmp_path, "late-silent@1")
-    begin, dismiss = watched._begin_life, watched._dismiss_latecomers
+    begin, dismiss = watched.processes.begin_life, watched.shutdown.dismiss_latecomers
     others_are_done = asyncio.Event()
 
-    async def begin_late(peer: int, incarnation: int) -> Any:
+    async def begin_late(peer: int, incarnation: int, *rest: Any) -> Any:
         if incarnation == 1:
             (tmp_path / "run" / "go").touch()
             await others_are_done.wait()
-        return await begin(peer, incarnation)
+        return await begin(peer, incarnation, *rest)
 
     def see_who_is_done() -> None:
         dismiss()
-        if watched._ended == {0, 2}:
+        if watched.ongoing.ended == {0, 2}:
             others_are_done.set()
 
-    monkeypatch.setattr(watched, "_begin_life", begin_late)
-    monkeypatch.setattr(watched, "_dismiss_latecomers", see_who_is_done)
+    monkeypatch.setattr(watched.processes, "begin_life", begin_late)
+    monkeypatch.setattr(watched.shutdown, "dismiss_latecomers", see_who_is_done)
     outcome = await run(watched)
     assert outcome.finished == [0, 2]
     assert "! peer 1 came back too late: the others are done" in heard.said
@@ -209,7 +209,7 @@ async def test_a_peer_whose_start_takes_until_the_others_are_done_is_sent_home(
 async def test_a_peer_that_is_sent_home_and_stays_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gossip.launch.local.supervisor.STOP_GRACE_S", 0.2)
+    monkeypatch.setattr("gossip.launch.local.shutdown.STOP_GRACE_S", 0.2)
     watched, heard = supervisor(tmp_path, "late-deaf@1")
     back = lambda view: view.rows[1].incarnation == 1 and view.rows[1].state == "here"  # noqa: E731
     heard.when.append((back, lambda: (tmp_path / "run" / "go").touch()))
@@ -323,7 +323,7 @@ async def test_nobody_is_started_after_the_run_was_stopped(
             pass
 
         async def ready_unless(self, stop: asyncio.Event) -> bool:
-            watched._on_signal(signal.SIGINT)
+            watched.shutdown.on_signal(signal.SIGINT)
             return stop.is_set()
 
         def start(self, *_: Any) -> None:
@@ -332,8 +332,8 @@ async def test_nobody_is_started_after_the_run_was_stopped(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("gossip.launch.local.supervisor.WarmStart", Warm)
-    monkeypatch.setattr("gossip.launch.local.supervisor.is_possible", lambda command: True)
+    monkeypatch.setattr("gossip.launch.local.processes.WarmStart", Warm)
+    monkeypatch.setattr("gossip.launch.local.processes.is_possible", lambda command: True)
     outcome = await run(watched)
     assert (outcome.exit_code, outcome.lives) == (130, [])
 
@@ -417,7 +417,7 @@ async def test_two_interrupts_kill_whoever_does_not_leave(tmp_path: Path, mode: 
     )
     heard.when.append(
         (
-            lambda view: watched.outcome.stopped == "interrupt",
+            lambda view: watched.ongoing.outcome.stopped == "interrupt",
             lambda: os.kill(os.getpid(), signal.SIGINT),
         )
     )
@@ -430,9 +430,9 @@ async def test_two_interrupts_kill_whoever_does_not_leave(tmp_path: Path, mode: 
 async def test_a_run_that_does_not_start_says_who_is_missing_and_gives_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gossip.launch.local.supervisor.START_SLACK_S", 0.2)
-    monkeypatch.setattr("gossip.launch.local.supervisor.WAITING_EVERY_S", 0.1)
-    monkeypatch.setattr("gossip.launch.local.supervisor.STOP_GRACE_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.start_wait.START_SLACK_S", 0.2)
+    monkeypatch.setattr("gossip.launch.local.start_wait.WAITING_EVERY_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.shutdown.STOP_GRACE_S", 0.1)
     watched, heard = supervisor(tmp_path, "never-starts", start_timeout_s=0.3)
     outcome = await run(watched)
     assert outcome.exit_code == 4
@@ -443,18 +443,18 @@ async def test_a_run_that_does_not_start_says_who_is_missing_and_gives_up(
 async def test_the_start_timeout_counts_from_the_first_fork(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gossip.launch.local.supervisor.START_SLACK_S", 0.1)
-    monkeypatch.setattr("gossip.launch.local.supervisor.WAITING_EVERY_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.start_wait.START_SLACK_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.start_wait.WAITING_EVERY_S", 0.1)
     watched, heard = supervisor(tmp_path, "finish", start_timeout_s=0.3)
     forks = asyncio.Event()
-    begin = watched._begin_life
+    begin = watched.processes.begin_life
 
-    async def begin_later(peer: int, incarnation: int) -> PeerProcess | None:
+    async def begin_later(*life: Any) -> PeerProcess | None:
         await forks.wait()
-        return await begin(peer, incarnation)
+        return await begin(*life)
 
-    monkeypatch.setattr(watched, "_begin_life", begin_later)
-    monkeypatch.setattr("gossip.launch.local.supervisor.starved_s", lambda pid: 60.0)
+    monkeypatch.setattr(watched.processes, "begin_life", begin_later)
+    monkeypatch.setattr("gossip.launch.local.start_wait.starved_s", lambda pid: 60.0)
     heard.when.append((lambda view: len(heard.said) > 2, forks.set))
     outcome = await run(watched)
     assert outcome.finished == [0, 1, 2]
@@ -465,15 +465,15 @@ async def test_the_start_timeout_counts_from_the_first_fork(
 async def test_a_peer_that_gets_no_processor_is_slow_and_not_stuck(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starved: bool
 ) -> None:
-    monkeypatch.setattr("gossip.launch.local.supervisor.START_SLACK_S", 0.1)
-    monkeypatch.setattr("gossip.launch.local.supervisor.WAITING_EVERY_S", 0.1)
-    monkeypatch.setattr("gossip.launch.local.supervisor.STOP_GRACE_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.start_wait.START_SLACK_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.start_wait.WAITING_EVERY_S", 0.1)
+    monkeypatch.setattr("gossip.launch.local.shutdown.STOP_GRACE_S", 0.1)
     watched, heard = supervisor(tmp_path, "never-starts", start_timeout_s=0.1)
     began = time.monotonic()
     wait_s = lambda pid: (time.monotonic() - began) * starved  # noqa: E731
-    monkeypatch.setattr("gossip.launch.local.supervisor.starved_s", wait_s)
+    monkeypatch.setattr("gossip.launch.local.start_wait.starved_s", wait_s)
     heard.when.append(
-        (lambda view: time.monotonic() > began + 1.5, lambda: watched.end("terminate"))
+        (lambda view: time.monotonic() > began + 1.5, lambda: watched.shutdown.end("terminate"))
     )
     outcome = await run(watched)
     assert outcome.exit_code == (143 if starved else 4)
@@ -485,13 +485,13 @@ async def test_a_guardian_that_is_killed_is_replaced(tmp_path: Path) -> None:
     first: list[int] = []
 
     def kill_it() -> None:
-        first.append(watched._guardian.pid)
+        first.append(watched.processes.guardian.pid)
         os.kill(first[0], signal.SIGKILL)
 
     heard.when.append((lambda view: len(view.lives.ready) == 3, kill_it))
     heard.when.append(
         (
-            lambda view: bool(first) and watched._guardian.pid != first[0],
+            lambda view: bool(first) and watched.processes.guardian.pid != first[0],
             lambda: os.kill(os.getpid(), signal.SIGINT),
         )
     )

@@ -77,7 +77,7 @@ async def test_a_script_cannot_tell_how_it_was_started(
     for warmly_too in (True, False):
         (tmp_path / str(warmly_too)).mkdir()
         watched, screen = supervisor(tmp_path / str(warmly_too), how, peers=3, warm=warmly_too)
-        watched.command[2:] = [*words, how]
+        watched.ongoing.command[2:] = [*words, how]
         real = (how, what) == ("runs", "script")
         if real:
             script.write_text(SCRIPT + (OPTIMIZES if warmly_too else NOTHING))
@@ -103,8 +103,8 @@ async def test_when_the_warm_process_is_killed_nobody_else_notices(tmp_path: Pat
     killed: list[int] = []
 
     def kill() -> None:
-        assert watched._warm is not None
-        killed.append(watched._warm._process.pid)
+        assert watched.processes._warm is not None
+        killed.append(watched.processes._warm._process.pid)
         os.kill(killed[0], signal.SIGKILL)
         (tmp_path / "run" / "strike").touch()
 
@@ -236,15 +236,15 @@ async def test_a_peer_that_no_process_can_be_made_for_is_tried_some_times_and_th
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watched, heard = supervisor(tmp_path, "finish")
-    monkeypatch.setattr("gossip.launch.local.supervisor.START_AGAIN_S", (0.01, 0.01))
-    make = watched._start
+    monkeypatch.setattr("gossip.launch.local.processes.START_AGAIN_S", (0.01, 0.01))
+    make = watched.processes._start
 
     def none_for_1(peer: int, *rest: Any) -> Any:
         if peer == 1:
             raise BlockingIOError(11, "Resource temporarily unavailable")
         return make(peer, *rest)
 
-    monkeypatch.setattr(watched, "_start", none_for_1)
+    monkeypatch.setattr(watched.processes, "_start", none_for_1)
     outcome = await asyncio.wait_for(watched.run(), 60)
     assert outcome.finished == [0, 2]
     assert sum("peer 1 cannot be started" in text for text in heard.said) == 2

@@ -71,7 +71,7 @@ async def test_nobody_is_started_again_when_all_who_had_the_state_are_gone(
     assert (outcome.exit_code, len(outcome.lives)) == (7, peers), heard.said
     (line,) = [line for line in heard.said if "the state is lost" in line]
     assert line.startswith("x the state is lost: the run was in round 5 (accuracy 0.")
-    summary = runs.conclude(run.folder, outcome)
+    summary = runs.conclude(run.ongoing.folder, outcome)
     assert (summary["status"], summary["exit_code"]) == ("state_lost", 7)
 
 
@@ -79,13 +79,13 @@ async def test_a_peer_without_such_a_launcher_reads_in_the_folder_that_the_run_h
     tmp_path: Path,
 ) -> None:
     run, _ = launcher(tmp_path, {0: 1}, peers=2, start_timeout_s=1.0)
-    (run.folder / BEGUN).touch()
-    (run.folder / "peer-1").mkdir()
-    (run.folder / "peer-1" / "events.jsonl").write_text(
+    (run.ongoing.folder / BEGUN).touch()
+    (run.ongoing.folder / "peer-1").mkdir()
+    (run.ongoing.folder / "peer-1" / "events.jsonl").write_text(
         json.dumps({"event": "round", "peer": 1, "round": 258}) + "\n"
     )
     outcome = await run.run()
-    rows = list(read_lines(run.folder / "peer-0" / "events.jsonl"))
+    rows = list(read_lines(run.ongoing.folder / "peer-0" / "events.jsonl"))
     (halted,) = [row for row in rows if row["event"] == "halted"]
     assert "the run has been in round 258, and no peer with its state came" in halted["reason"]
     assert (outcome.exit_code, [row for row in rows if row["event"] == "ready"]) == (7, [])

@@ -23,7 +23,7 @@ from gossip.config import resolve
 from gossip.errors import ConfigError
 from gossip.launch import hold
 from gossip.launch.guardian import stat
-from gossip.launch.local.supervisor import STOP_GRACE_S
+from gossip.launch.local.shutdown import STOP_GRACE_S
 from gossip.launch.report import launchers, run_state, stopping
 from gossip.run import untrusted as careful
 from gossip.run.telemetry import read_json, write_json

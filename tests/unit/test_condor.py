@@ -375,9 +375,8 @@ def test_a_job_says_where_it_is_in_each_life_and_does_not_flood_who_is_out_of_re
     met: list[tuple[str, ...]] = []
     join_server = SimpleNamespace(address="", missing=[0], meet=met.append)
     run: Any = SimpleNamespace(
-        folder=tmp_path,
-        join_service=SimpleNamespace(join_server=join_server),
-        screen=SimpleNamespace(print_line=said.append),
+        ongoing=SimpleNamespace(folder=tmp_path, screen=SimpleNamespace(print_line=said.append)),
+        join_server=join_server,
     )
     board: Any = Board()
     seeds = SeedFolder(tmp_path / "seeds", 3, 8)

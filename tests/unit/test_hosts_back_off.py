@@ -12,17 +12,30 @@ from typing import Any, cast
 import pytest
 
 from gossip.errors import GossipError
-from gossip.launch.ssh import swarm as hosts
+from gossip.launch.ssh import restarts as hosts
 from gossip.launch.ssh.hostlist import Host
 from gossip.launch.ssh.remote import RemoteAgent
-from gossip.launch.ssh.swarm import (
+from gossip.launch.ssh.restarts import (
     BACK_OFF_S,
     REBOOT_S,
     STEADY_S,
     AgentProgram,
-    HostsLauncher,
+    HostRestarts,
     HostState,
 )
+
+
+class Launch:
+    """The part of a launcher that connects to lost hosts again, and starts their peers."""
+
+    def __init__(self, returning: HostRestarts, records: Any) -> None:
+        self.returning, self.outcome, self.stop = returning, records.outcome, records.stop
+
+    async def returns(self, found: HostState) -> bool:
+        back = await self.returning.reconnect(found)
+        if back:
+            found.since = hosts.time.monotonic()
+        return back
 
 
 class Hurried(selectors.DefaultSelector):
@@ -72,21 +85,19 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     loop.close()
 
 
-def launch_of(agents: Agents, restarts: int) -> tuple[HostsLauncher, HostState, list[str]]:
+def launch_of(agents: Agents, restarts: int) -> tuple[Launch, HostState, list[str]]:
     said: list[str] = []
-    launch = HostsLauncher.__new__(HostsLauncher)
-    launch.program = AgentProgram((Host("a"),), "train.py", restarts=restarts)
-    launch.outcome = cast(Any, SimpleNamespace(finished=[]))
-    launch.view = cast(Any, SimpleNamespace(rows=[SimpleNamespace(incarnation=0)]))
-    launch._wanted = cast(Any, SimpleNamespace(on=lambda host: {}))
-    launch._stop, launch._print_line = asyncio.Event(), said.append  # type: ignore[method-assign]
-    launch._remote = lambda host: cast(RemoteAgent, agents)  # type: ignore[method-assign]
-    launch._looks, launch.places = asyncio.Lock(), {}
-    found = HostState(
-        Host("a"), range(1), cast(RemoteAgent, agents), "a1", since=agents.clock.time()
+    records = SimpleNamespace(
+        outcome=SimpleNamespace(finished=[]), stop=asyncio.Event(), print_line=said.append
     )
-    launch._start = lambda found, incarnations: setattr(found, "since", agents.clock.time())  # type: ignore[method-assign]
-    return launch, found, said
+    program = AgentProgram((Host("a"),), "train.py", restarts=restarts)
+    wanted = SimpleNamespace(on=lambda host: {})
+    remote = cast(RemoteAgent, agents)
+    found = HostState(Host("a"), range(1), remote, "a1", since=agents.clock.time())
+    returning = HostRestarts(
+        cast(Any, records), program, cast(Any, wanted), {}, lambda host: remote
+    )
+    return Launch(returning, records), found, said
 
 
 def pauses(clock: Clock, times: list[float], since: float) -> list[float]:
@@ -98,7 +109,7 @@ def test_a_host_that_cannot_be_reached_is_tried_after_ever_longer_pauses_and_the
 ) -> None:
     agents = Agents(clock, lambda attempt: True)
     launch, found, said = launch_of(agents, restarts=3)
-    assert clock.run_until_complete(launch._returns(found)) is False
+    assert clock.run_until_complete(launch.returns(found)) is False
     tried = pauses(clock, agents.opened, 1000.0)
     assert tried[: len(BACK_OFF_S)] == list(BACK_OFF_S) == sorted(set(BACK_OFF_S))
     assert set(tried[len(BACK_OFF_S) :]) == {BACK_OFF_S[-1]}
@@ -114,8 +125,8 @@ def test_a_host_that_is_lost_again_and_again_is_given_up(clock: Clock) -> None:
     agents = Agents(clock, lambda attempt: attempt % 2 == 1)
     launch, found, said = launch_of(agents, restarts=3)
     for _ in range(3):
-        assert clock.run_until_complete(launch._returns(found)) is True
-    assert clock.run_until_complete(launch._returns(found)) is False
+        assert clock.run_until_complete(launch.returns(found)) is True
+    assert clock.run_until_complete(launch.returns(found)) is False
     assert said[-1] == "! a is not restarted: too often"
 
 
@@ -123,7 +134,7 @@ def test_a_lost_host_is_not_waited_for_when_the_others_are_done(clock: Clock) ->
     agents = Agents(clock, lambda attempt: True)
     launch, found, said = launch_of(agents, restarts=3)
     clock.call_later(BACK_OFF_S[-1], launch.outcome.finished.append, 1)
-    assert clock.run_until_complete(launch._returns(found)) is False
+    assert clock.run_until_complete(launch.returns(found)) is False
     assert clock.time() <= 1000.0 + BACK_OFF_S[-1] + 1.0
     assert said[-1] == "! a is not restarted: the others are done"
 
@@ -138,17 +149,17 @@ def test_only_a_host_that_was_there_for_a_steady_time_begins_anew(
     launch, found, _ = launch_of(agents, restarts=5)
     for number in range(2):
         lost_at = clock.time()
-        assert clock.run_until_complete(launch._returns(found)) is True
+        assert clock.run_until_complete(launch.returns(found)) is True
         assert pauses(clock, agents.opened[number:], lost_at) == [BACK_OFF_S[number]]
     clock.run_until_complete(asyncio.sleep(lived_s))
     lost_at = clock.time()
-    assert clock.run_until_complete(launch._returns(found)) is True
+    assert clock.run_until_complete(launch.returns(found)) is True
     assert pauses(clock, agents.opened[2:], lost_at) == [pause_s]
 
 
 def test_who_is_told_to_stop_in_a_pause_does_not_wait_for_its_end(clock: Clock) -> None:
     agents = Agents(clock, lambda attempt: True)
     launch, found, _ = launch_of(agents, restarts=5)
-    clock.call_later(BACK_OFF_S[0] + 0.5, launch._stop.set)
-    assert clock.run_until_complete(launch._returns(found)) is False
+    clock.call_later(BACK_OFF_S[0] + 0.5, launch.stop.set)
+    assert clock.run_until_complete(launch.returns(found)) is False
     assert (len(agents.opened), round(clock.time(), 6)) == (1, 1000.0 + BACK_OFF_S[0] + 0.5)

@@ -15,8 +15,8 @@ from gossip.launch.ssh.collecting import Collector, merge_events
 from gossip.launch.ssh.command import check_list, environment, in_words, without_values
 from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import Host, parse_list
+from gossip.launch.ssh.restarts import AgentProgram
 from gossip.launch.ssh.survey import HostSurvey, with_keys
-from gossip.launch.ssh.swarm import AgentProgram
 
 
 def test_only_what_is_named_is_sent() -> None:

@@ -12,11 +12,12 @@ from typing import Any, cast
 
 import pytest
 
-from gossip.launch.ssh import frames, hostfacts, swarm as hosts
+from gossip.launch.ssh import frames, hostfacts, shutdown as hosts
 from gossip.launch.ssh.agent import Agent, LauncherBacklog
 from gossip.launch.ssh.hostlist import Host
 from gossip.launch.ssh.remote import RemoteAgent
-from gossip.launch.ssh.swarm import LOST_S, HostsLauncher, HostState
+from gossip.launch.ssh.restarts import HostState
+from gossip.launch.ssh.shutdown import LOST_S, HostsShutdown
 from gossip.run.rendezvous import SeedFolder, read_seed
 
 AGENT = """
@@ -80,12 +81,12 @@ async def test_a_host_that_stays_silent_is_given_up_once() -> None:
             self.closing = True
             closed.append(now)
 
-    launch = HostsLauncher.__new__(HostsLauncher)
-    launch._running, launch._tasks, launch._print_line = True, set(), said.append  # type: ignore[method-assign]
     place = HostState(Host("a"), range(2), cast(RemoteAgent, Silent()))
+    records: Any = SimpleNamespace(print_line=said.append)
+    shutdown = HostsShutdown(records, cast(Any, None), {"a": place})
     for _ in range(5):
-        launch._listen_for(place)
-        await asyncio.gather(*launch._tasks)
+        shutdown.watch_silence(place)
+        await asyncio.gather(*shutdown._tasks)
     assert closed == [True]
     assert [line.partition(" has been silent for ")[2] for line in said] == [
         "61 s; its peers 0, 1 go on without us if they can",

@@ -313,7 +313,7 @@ def test_a_pod_looks_up_who_is_missing_and_no_other(monkeypatch: pytest.MonkeyPa
                 if len(met) == 2:
                     ended.set_result(None)
 
-        supervisor = SimpleNamespace(join_service=SimpleNamespace(join_server=FakeJoinServer()))
+        supervisor = SimpleNamespace(join_server=FakeJoinServer())
         names = {peer: f"t-{peer}.t" for peer in (1, 2, 3, 4)}
         keeping = asyncio.create_task(kubernetes_peer.keep_meeting(supervisor, names, 7421))
         await asyncio.wait_for(ended, 10)

@@ -19,7 +19,7 @@ import pytest
 from gossip.errors import LocalError
 from gossip.launch.local import desks, failures
 from gossip.launch.local.peer_process import PeerProcess
-from gossip.launch.local.supervisor import Supervisor
+from gossip.launch.local.running import OngoingRun
 from gossip.launch.report.live_frame import About
 from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.screens import LiveScreen, PlainScreen
@@ -78,9 +78,10 @@ def test_the_table_shows_what_others_say_and_obeys_none_of_it(
 def test_a_peers_message_is_one_line_whatever_is_in_it() -> None:
     """Otherwise it could say what the launcher says: that others are dead."""
     said: list[str] = []
-    run = SimpleNamespace(view=RunModel(2), _print_line=said.append)
+    run: Any = SimpleNamespace(view=RunModel(2), print_line=said.append, _relays=False)
+    run._events = SimpleNamespace(write=lambda row: None)
     error = events.Error(peer=0, message="no\n00:04.9  x 1 dead after 3 ms")
-    Supervisor._apply(run, error)  # type: ignore[arg-type]
+    OngoingRun.receive(run, error.to_row(0.0, 0.0))
     assert said == [r"! peer 0: no\n00:04.9  x 1 dead after 3 ms"]
 
 

@@ -5,7 +5,7 @@ import signal
 import pytest
 
 from gossip.config import resolve
-from gossip.launch.local.outcome import RunOutcome, exit_code
+from gossip.launch.local.outcome import RunOutcome
 from gossip.launch.local.peer_process import ProcessLife
 from gossip.launch.report.run_model import RunModel
 from gossip.observe import read_event
@@ -49,7 +49,7 @@ def killed(peer: int) -> ProcessLife:
     ],
 )
 def test_the_exit_code_says_how_the_run_went(run: RunOutcome, expected: int) -> None:
-    assert exit_code(run) == expected
+    assert run.exit_code == expected
 
 
 @pytest.mark.parametrize("stopped", ["interrupt", "terminate"])
@@ -58,13 +58,13 @@ def test_a_run_that_only_waited_for_who_might_come_back_was_not_cut_short(stoppe
     run.view.apply(
         read_event({"peer": 0, "event": "halted", "exit_code": 0, "reason": "finished", "t": 1.0})
     )
-    assert exit_code(run) != 0, "1 was stopped in the midst"
+    assert run.exit_code != 0, "1 was stopped in the midst"
     run.view.apply(
         read_event({"peer": 1, "event": "halted", "exit_code": 0, "reason": "finished", "t": 1.0})
     )
-    assert exit_code(run) == 0
+    assert run.exit_code == 0
     run.lives.append(killed(2))
-    assert exit_code(run) != 0
+    assert run.exit_code != 0
 
 
 def test_the_last_life_of_a_peer_counts() -> None:

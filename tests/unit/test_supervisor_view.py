@@ -10,7 +10,7 @@ import pytest
 from event_rows import event
 
 from gossip.faults import plan as faults
-from gossip.launch.local.supervisor import Supervisor
+from gossip.launch.local.running import OngoingRun
 from gossip.launch.report.happenings import SuspicionRecord
 from gossip.launch.report.run_model import RunModel
 from gossip.launch.report.sentences import SENTENCES
@@ -617,8 +617,7 @@ def test_an_event_has_its_sentence(name: str, fields: dict[str, Any], line: str)
 
 def test_both_times_of_an_event_of_the_launcher_are_those_of_the_event() -> None:
     rows: list[dict[str, Any]] = []
-    file = SimpleNamespace(write=rows.append)
-    launcher: Any = SimpleNamespace(_events=file, _apply=lambda event: None)
+    launcher: Any = SimpleNamespace(receive=rows.append)
     exited = event("exited", 1, 0.0, code=None, signal=9, how="killed by SIGKILL")
-    Supervisor.record(launcher, exited, time.monotonic() - 1000.0)
+    OngoingRun.record(launcher, exited, time.monotonic() - 1000.0)
     assert rows[0]["wall"] == pytest.approx(time.time() - 1000.0, abs=100.0)

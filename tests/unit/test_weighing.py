@@ -15,7 +15,7 @@ from gossip.errors import ConfigError
 from gossip.launch.ssh.command import in_words
 from gossip.launch.ssh.hostcheck import HostReport
 from gossip.launch.ssh.hostlist import parse_file, parse_list
-from gossip.launch.ssh.swarm import AgentProgram
+from gossip.launch.ssh.restarts import AgentProgram
 from gossip.launch.ssh.weighing import (
     by_bandwidth,
     describe_weights,

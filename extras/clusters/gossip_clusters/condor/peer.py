@@ -73,7 +73,7 @@ def train(contact_path: str, words: Sequence[str]) -> int:
         files=f"-{task.peer}",
     )
     try:
-        with launchers.present(folder, supervisor.peers):
+        with launchers.present(folder, supervisor.ongoing.peers):
             keeping = keep_in_contact(supervisor, contact, task.peer, incarnation)
             code = asyncio.run(supervise(supervisor, keeping)).exit_code
     finally:
@@ -90,13 +90,13 @@ async def keep_in_contact(
     """Write the address of the own join server, then read those of others: of two jobs that do so,
     the later one sees the other. Repeat while peers are missing. If the trainer has restarted the
     node, write the new incarnation."""
-    assert supervisor.join_service is not None
-    join_server, told, tried = supervisor.join_service.join_server, -1, -1
+    assert supervisor.join_server is not None
+    join_server, told, tried = supervisor.join_server, -1, -1
     clock = asyncio.get_running_loop().time
     again_at = 0.0
     while True:
         await asyncio.sleep(LOOK_S)
-        seed = read_seed(supervisor.folder / "seeds", peer)
+        seed = read_seed(supervisor.ongoing.folder / "seeds", peer)
         life = max(incarnation, seed.incarnation if seed is not None else 0)
         due = clock() >= again_at and (life > told or join_server.missing)
         if not join_server.address or not (life > tried or due):
@@ -108,7 +108,7 @@ async def keep_in_contact(
                 told = life
             join_server.meet(join_servers(await asyncio.to_thread(contact.read)))
         except NoContact as error:
-            supervisor.screen.print_line(f"! {error}")
+            supervisor.ongoing.screen.print_line(f"! {error}")
 
 
 def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -> None:

@@ -101,7 +101,7 @@ def train(given: Path, own: Path, name: str, port: int, words: Sequence[str]) ->
             found, host=listen, port=port, join_server=join_server_id, invites=False
         ),
     )
-    with launchers.present(folder, supervisor.peers):
+    with launchers.present(folder, supervisor.ongoing.peers):
         outcome = asyncio.run(supervise(supervisor, keep_meeting(supervisor, names, port)))
     return runs.finish(folder, outcome, screen, as_json=False)
 
@@ -233,8 +233,8 @@ class PodLookups:
 
 async def keep_meeting(supervisor: Supervisor, names: Mapping[int, str], port: int) -> None:
     """Visit newly resolved pods as long as a peer is missing or does not reply."""
-    assert supervisor.join_service is not None
-    join_server, clock = supervisor.join_service.join_server, asyncio.get_running_loop().time
+    assert supervisor.join_server is not None
+    join_server, clock = supervisor.join_server, asyncio.get_running_loop().time
     sought = PodLookups(names)
     while True:
         await asyncio.sleep(LOOK_S)
