@@ -177,7 +177,6 @@ def test_both_engines_are_compared() -> None:
         (("play", "--csv", "absent/rows.csv"), "no folder absent"),
         (("play", "--parquet", "rows.csv"), "--parquet rows.csv"),
         (("sweep", "grid.toml", "--engine", "raay"), "Did you mean 'ray'"),
-        (("sweep", "grid.toml", "--asha", "mean"), "local cannot stop cells early"),
         (("sweep", "grid.toml", "--asha", "loss"), "unknown metric to stop by 'loss'"),
     ],
 )

@@ -204,7 +204,7 @@ def test_a_store_keeps_the_last_report_of_a_trial_of_ray(
     tune = SimpleNamespace(report=reports.append)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=tune))
     cell = WorldCell(World(peers=3), 2, 1)
-    ray_tune._play({"cell": 0}, [cell])
+    ray_tune._play({"cell": 0}, [cell], "mean")
     assert store_of(tmp_path).keep(cell, json.loads(reports[-1]["row"])).run.rows[-1].round == 2
 
 
@@ -214,8 +214,8 @@ def test_a_failed_trial_of_ray_has_the_metric_that_asha_compares(
     reports: list[dict[str, Any]] = []
     tune = SimpleNamespace(report=reports.append)
     monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(tune=tune))
-    ray_tune._play({"cell": 0}, [WorldCell(World(faults=("crash:0-15@1",)), 3, 1)])
-    assert reports[-1]["mean"] == -math.inf
+    ray_tune._play({"cell": 0}, [WorldCell(World(faults=("crash:0-15@1",)), 3, 1)], "mean")
+    assert reports[-1][ray_tune.SCORE] == -math.inf
     assert "error" in json.loads(reports[-1]["row"])
 
 

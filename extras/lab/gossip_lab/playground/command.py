@@ -301,7 +301,7 @@ def sweep(
     ] = "local",
     asha: Annotated[
         str | None,
-        optional("Stop cells whose metric, such as mean, falls behind. For optuna and ray."),
+        optional("Stop cells whose metric, such as mean, falls behind."),
     ] = None,
     csv: Csv = None,
     parquet: Parquet = None,

@@ -160,8 +160,8 @@ def grid(  # noqa: PLR0913 - the options of a sweep, by name
         jobs: Cells to run at once on this machine, in processes of their own: a script needs
             ``if __name__ == "__main__":``.
         engine: ``local``, ``optuna``, ``ray``, ``dask`` or ``condor``.
-        asha: Metric by which the engines ``optuna`` and ``ray`` stop cells that fall behind; empty:
-            all cells are played to their end.
+        asha: Metric by which cells that fall behind are stopped; empty: all cells are played to
+            their end.
         values: For each field that varies, its values.
 
     Raises: ConfigError: A field does not exist or a value does not fit it, or an engine or a metric

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import TypeAlias
 
 from gossip.errors import ConfigError, UnknownName
 from gossip_lab.playground.grids import CellResult, WorldCell
+
+from .halving import halve
 
 LOCAL = "local"
 ENGINES = {
@@ -21,8 +24,8 @@ ENGINES = {
     "condor": ("condor_dag", ""),
 }
 """Engine -> its module, and the package that it needs."""
-STOPPING = ("optuna", "ray")
-"""Engines that can stop cells early."""
+ASYNCHRONOUS = ("optuna", "ray")
+"""Engines that stop cells as they report. With the others all cells reach a rung first."""
 RISING = ("worst", "mean", "p10")
 """Metrics by which they may: the higher, the better."""
 
@@ -56,7 +59,7 @@ CellEngine: TypeAlias = Callable[[Sequence[WorldCell], SweepSettings], dict[Worl
 def load(name: str, settings: SweepSettings) -> CellEngine:
     """Return an engine by name.
 
-    Raises: ConfigError: There is no such engine, its package is missing, or it cannot stop cells.
+    Raises: ConfigError: There is no such engine, or its package is missing.
     """
     if name not in ENGINES:
         raise UnknownName("engine", name, ENGINES)
@@ -68,9 +71,5 @@ def load(name: str, settings: SweepSettings) -> CellEngine:
         )
     if settings.asha and settings.asha not in RISING:
         raise UnknownName("metric to stop by", settings.asha, RISING)
-    if settings.asha and name not in STOPPING:
-        raise ConfigError(
-            f"engine {name} cannot stop cells early", f"engines that can: {', '.join(STOPPING)}"
-        )
     engine: CellEngine = import_module(f".{module}", __package__).run
-    return engine
+    return partial(halve, engine) if settings.asha and name not in ASYNCHRONOUS else engine

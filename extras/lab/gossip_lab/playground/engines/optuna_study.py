@@ -17,10 +17,9 @@ from gossip_lab.playground.grids import CellResult, WorldCell, play_cell, store_
 from gossip_lab.playground.played import Row
 
 from .choice import SweepSettings
+from .halving import REDUCTION, compute_score, find_first_rung
 
 JOURNAL, STUDY = "optuna.journal", "sweep"
-REDUCTION = 3
-"""One of so many cells that reach a rung goes on."""
 
 
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
@@ -34,25 +33,26 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     optuna.create_study(
         study_name=STUDY, storage=_storage(place), direction="maximize", load_if_exists=True
     )
-    return run_cells(
-        cells, partial(_play, place, settings.asha), store, settings.jobs, quiet=settings.quiet
-    )
+    play = partial(_play, place, settings.asha, find_first_rung(cells))
+    return run_cells(cells, play, store, settings.jobs, quiet=settings.quiet)
 
 
-def _play(place: Path, asha: str, cell: WorldCell) -> StoredRow:
+def _play(place: Path, asha: str, least: int, cell: WorldCell) -> StoredRow:
     import optuna
     from optuna.trial import TrialState
 
-    halving = optuna.pruners.SuccessiveHalvingPruner(cell.every, REDUCTION)
+    halving = optuna.pruners.SuccessiveHalvingPruner(least, REDUCTION)
     pruner = halving if asha else optuna.pruners.NopPruner()
     study = optuna.load_study(study_name=STUDY, storage=_storage(place), pruner=pruner)
     trial = study.ask()
     for name, value in asdict(cell.world).items():
         trial.set_user_attr(name, value)
 
-    def report(rows: list[Row]) -> bool:
-        (value,) = [row.value for row in rows if row.metric == (asha or "mean")]
-        trial.report(value, rows[0].round)
+    metric, rows = asha or "mean", list[Row]()
+
+    def report(found: list[Row]) -> bool:
+        rows.extend(found)
+        trial.report(compute_score(rows, metric), found[0].round)
         return bool(trial.should_prune())
 
     row = play_cell(cell, report)
@@ -61,8 +61,7 @@ def _play(place: Path, asha: str, cell: WorldCell) -> StoredRow:
     elif row["stopped"]:
         study.tell(trial, state=TrialState.PRUNED)
     else:
-        last = [Row(*each) for each in row["rows"]]
-        study.tell(trial, next(r.value for r in last[::-1] if r.metric == (asha or "mean")))
+        study.tell(trial, next(each.value for each in rows[::-1] if each.metric == metric))
     return row
 
 

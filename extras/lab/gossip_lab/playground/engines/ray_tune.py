@@ -16,10 +16,10 @@ from gossip_lab.cells import ERROR, ProgressLines, Row as StoredRow
 from gossip_lab.playground.grids import CellResult, WorldCell, play_cell, store_of
 from gossip_lab.playground.played import Row
 
-from .choice import RISING, SweepSettings
+from .choice import SweepSettings
+from .halving import REDUCTION, compute_score, find_first_rung
 
-REDUCTION = 3
-"""One of so many cells that reach a rung goes on."""
+SCORE = "score"
 
 
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
@@ -43,10 +43,10 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     if settings.asha:
         scheduler = tune.schedulers.ASHAScheduler(
             time_attr="round",
-            metric=settings.asha,
+            metric=SCORE,
             mode="max",
             max_t=missing[0].rounds,
-            grace_period=missing[0].every,
+            grace_period=find_first_rung(cells),
             reduction_factor=REDUCTION,
         )
     progress = ProgressLines(len(missing), len(found), settings.quiet)
@@ -56,7 +56,7 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
         progress.add_one()
 
     tuner = tune.Tuner(
-        tune.with_parameters(_play, cells=missing),
+        tune.with_parameters(_play, cells=missing, metric=settings.asha or "mean"),
         param_space={"cell": tune.grid_search(list(range(len(missing))))},
         tune_config=tune.TuneConfig(scheduler=scheduler, max_concurrent_trials=settings.jobs),
         run_config=tune.RunConfig(
@@ -75,7 +75,7 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     return {cell: found[cell] for cell in cells}
 
 
-def _play(config: dict[str, Any], cells: Sequence[WorldCell]) -> None:
+def _play(config: dict[str, Any], cells: Sequence[WorldCell], metric: str) -> None:
     from ray import tune
 
     cell, rows = cells[config["cell"]], list[Row]()
@@ -84,14 +84,14 @@ def _play(config: dict[str, Any], cells: Sequence[WorldCell]) -> None:
         rows.extend(found)
         at = found[0].round
         row = {"rows": [list(each) for each in rows], "stopped": at < cell.rounds, "warning": ""}
-        metrics = {each.metric: each.value for each in found}
+        metrics = {each.metric: each.value for each in found} | {SCORE: compute_score(rows, metric)}
         tune.report({**metrics, "round": at, "row": json.dumps(row)})
         return False
 
     row = play_cell(cell, report)
     if row.get(ERROR):
-        failed = dict.fromkeys(RISING, -math.inf)  # ASHA takes no report without its metric
-        tune.report({**failed, "round": cell.rounds, "row": json.dumps(row)})
+        # ASHA takes no report without its metric
+        tune.report({SCORE: -math.inf, "round": cell.rounds, "row": json.dumps(row)})
     elif row["warning"]:  # ASHA may have ended the trial after its last report: Ray prints it.
         warnings.warn(row["warning"], stacklevel=1)
 

@@ -1,0 +1,60 @@
+"""Successive halving: cells are compared at rungs, and one in ``REDUCTION`` goes on.
+
+Optuna and Ray decide about each cell as it reports (ASHA, Li et al. 2020, arXiv:1810.05934). For
+the other engines, all cells reach a rung first (Jamieson, Talwalkar 2016, arXiv:1502.07943).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from gossip_lab.playground.grids import CellResult, WorldCell
+from gossip_lab.playground.played import Row
+
+if TYPE_CHECKING:
+    from .choice import CellEngine, SweepSettings
+
+REDUCTION = 3
+
+
+def halve(
+    run: CellEngine, cells: Sequence[WorldCell], settings: SweepSettings
+) -> dict[WorldCell, CellResult]:
+    """Run all cells to the first rung, the best of them to the next one, and so on. A cell starts
+    anew for each rung, so that no engine has to keep its state."""
+    metric = settings.asha
+    found: dict[WorldCell, CellResult] = {}
+    left, rounds = list(cells), find_first_rung(cells)
+    while rounds < cells[0].rounds:
+        results = run([replace(cell, rounds=rounds) for cell in left], settings)
+        scores = {}
+        for cell in left:
+            if (result := results.get(replace(cell, rounds=rounds))) is None:
+                return found  # HTCondor has it later
+            found[cell] = replace(result, stopped=not result.error)
+            scores[cell] = -math.inf if result.error else compute_score(result.run.rows, metric)
+        left = sorted(left, key=scores.__getitem__, reverse=True)[: max(1, len(left) // REDUCTION)]
+        rounds *= REDUCTION
+    return found | run(left, settings)
+
+
+def find_first_rung(cells: Sequence[WorldCell]) -> int:
+    """Return the rounds before the first rung. n cells can be reduced log(n) times: an earlier rung
+    only compares noisier values (Li et al. 2018, "Hyperband", arXiv:1603.06560)."""
+    cell, left = cells[0], len(cells)
+    rounds = cell.rounds
+    while left >= REDUCTION:
+        left, rounds = left // REDUCTION, rounds // REDUCTION
+    return max(rounds // cell.every, 1) * cell.every
+
+
+def compute_score(rows: Sequence[Row], metric: str) -> float:
+    """Return what cells are compared by: the mean of the metric since the rung before. One
+    evaluation has more noise than cells differ in their first rounds. Minus infinity for NaN."""
+    since = rows[-1].round / REDUCTION
+    mean = fmean(row.value for row in rows if row.metric == metric and row.round > since)
+    return -math.inf if math.isnan(mean) else mean

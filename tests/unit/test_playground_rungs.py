@@ -1,0 +1,67 @@
+"""Early stopping of sweeps: when cells are compared, and by what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from gossip_lab.playground import World
+from gossip_lab.playground.engines import SweepSettings
+from gossip_lab.playground.engines.halving import compute_score, find_first_rung, halve
+from gossip_lab.playground.grids import CellResult, Grid, WorldCell
+from gossip_lab.playground.played import PlayedRun, Row
+
+
+@pytest.mark.parametrize(
+    ("cells", "every", "rounds"), [(1, 2, 54), (3, 2, 18), (9, 2, 6), (26, 2, 6), (9, 10, 10)]
+)
+def test_cells_are_first_compared_where_one_is_left_at_the_end(
+    cells: int, every: int, rounds: int
+) -> None:
+    grid = Grid.make(World(), 54, every, {"seed": range(cells)})
+    assert find_first_rung(grid.cells) == rounds
+
+
+def test_cells_are_compared_by_the_mean_since_the_rung_before() -> None:
+    rows = [
+        Row(0, at, 0.0, 0, metric, at * factor)
+        for at in range(2, 20, 2)
+        for metric, factor in (("mean", 1.0), ("loss", 100.0))
+    ]
+    assert compute_score(rows, "mean") == 13.0  # of the rounds 8 to 18
+    assert compute_score(rows[:2], "mean") == 2.0
+
+
+def result_of(cell: WorldCell) -> CellResult:
+    """Result whose mean accuracy rises with the seed; that of the last seed has an error."""
+    seed = cell.world.seed
+    rows = tuple([Row(seed, at, 0.0, 0, "mean", seed) for at in range(1, cell.rounds + 1)])
+    return CellResult(PlayedRun(rows), error="broken" if seed == 8 else "")
+
+
+def test_a_third_goes_on_at_each_rung_and_no_cell_with_an_error(tmp_path: Path) -> None:
+    ran: list[tuple[int, list[int]]] = []
+
+    def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
+        ran.append((cells[0].rounds, [cell.world.seed for cell in cells]))
+        return {cell: result_of(cell) for cell in cells}
+
+    cells = Grid.make(World(), 27, 1, {"seed": range(9)}).cells
+    found = halve(run, cells, SweepSettings(tmp_path, asha="mean"))
+    assert ran == [(3, list(range(9))), (9, [7, 6, 5]), (27, [7])]
+    assert [cell.world.seed for cell in cells if not found[cell].stopped] == [7, 8]
+
+
+def test_an_engine_that_has_results_later_goes_on_where_it_has_all(tmp_path: Path) -> None:
+    cells = Grid.make(World(), 27, 1, {"seed": range(9)}).cells
+    ran = []
+
+    def run(asked: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
+        ran.append(len(asked))
+        return {cell: result_of(cell) for cell in asked if cell.rounds == 3}
+
+    found = halve(run, cells, SweepSettings(tmp_path, asha="mean"))
+    assert ran == [9, 3]
+    assert {result.run.rows[-1].round for result in found.values()} == {3}
