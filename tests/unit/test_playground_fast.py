@@ -12,17 +12,21 @@ import pytest
 import torch
 
 from gossip.core import CoreSettings
+from gossip.core.rounds import pushes as core_pushes
+from gossip.core.rounds.mixing import MixingController
 from gossip.core.rounds.sketch import consensus
 from gossip.core.rounds.timeouts import Deadline
 from gossip.errors import ConfigError
 from gossip.topologies import Plan, Roster, topology
+from gossip.vectors import sketch
 from gossip_lab.playground import Moment, World, judging
 from gossip_lab.playground.attacking import Attackers
-from gossip_lab.playground.consensus import estimate_ratios
+from gossip_lab.playground.consensus import MixingStrength, estimate_ratios
 from gossip_lab.playground.fast import FastEngine
 from gossip_lab.playground.fast_rolling import RollingWorld
 from gossip_lab.playground.graces import Graces
 from gossip_lab.playground.parts import Parts
+from gossip_lab.playground.pushing import PUSH, Pushes, PushStore
 from gossip_lab.playground.schedule import Schedule
 from gossip_lab.playground.world import EngineName, engine_of
 
@@ -336,6 +340,76 @@ def test_consensus_ratios_are_those_of_the_core(f: int) -> None:
         assert np.isnan(ratio) if found is None else ratio == pytest.approx(found.ratio)
 
 
+def draw_pushes(generator: np.random.Generator, n: int, round_id: int) -> Pushes:
+    """Return pushes of a round between drawn peers, which come up to two rounds late."""
+    pairs = np.argwhere((generator.random((n, n)) < 0.5) & ~np.eye(n, dtype=bool))
+    pushes = np.zeros(len(pairs), PUSH)
+    pushes["sender"], pushes["receiver"] = pairs.T
+    pushes["round"], pushes["row"] = round_id, pairs[:, 0]
+    pushes["arrives_s"] = round_id + generator.uniform(0, 2.5, len(pairs))
+    return pushes
+
+
+def test_mixing_is_raised_when_the_core_raises_it() -> None:
+    parts = build(topology="full", aggregator="trimmed_mean", f=1, mix_every=1)
+    n, gossip, generator = parts.peers, parts.settings.gossip, np.random.default_rng(2)
+    judges, locked = judging.Judges(parts), dict.fromkeys(range(3), frozenset({3}))
+    judges._locked = locked
+    mixing = MixingStrength(parts.settings, judges)
+    plain = [MixingController(peer, gossip, parts.settings.f) for peer in range(n)]
+    raised, coming = [], []
+    for round_id in range(40):
+        apart = generator.exponential(0.1, (n, 1)) * generator.normal(size=(n, 50))
+        parameters = torch.from_numpy(1 + apart).float()
+        parameters[3] *= -1
+        packed = [sketch(row.numpy(), parts.settings.seed) for row in parameters]
+        pushes = draw_pushes(generator, n, round_id)
+        mixing.learn(round_id, np.arange(n), parameters, pushes)
+        coming += [(each, packed[each["sender"]]) for each in pushes]
+        closing = np.flatnonzero(generator.random(n) < 0.9)
+        mixing.measure(round_id, closing, np.full(n, round_id + 1.0))
+        for peer in closing.tolist():
+            plain[peer].learn(peer, round_id, packed[peer])
+            for push, numbers in coming:
+                if push["receiver"] == peer and push["arrives_s"] <= round_id + 1:
+                    plain[peer].learn(int(push["sender"]), int(push["round"]), numbers)
+            plain[peer].measure(round_id, locked.get(peer, ()))
+        raised.append([each.raised for each in plain])
+        assert mixing.raised.tolist() == raised[-1]
+    assert 0.2 < np.mean(raised) < 0.8
+
+
+def test_a_round_uses_the_pushes_that_the_core_uses() -> None:
+    n, generator, ahead = 5, np.random.default_rng(3), 0
+    store, plain = PushStore(n, 2), [core_pushes.PushStore(2) for _ in range(n)]
+    coming: list[Any] = []
+    rounds = np.zeros(n, np.int64)  # of each peer, which is up to 4 behind
+    for now in range(120):
+        pushes = draw_pushes(generator, n, now)
+        pushes["arrives_s"] = now + generator.uniform(0, 0.9)  # in the order of the rounds
+        store.add(pushes)
+        coming += list(pushes)
+        rounds = np.maximum(rounds, now - 4)
+        closing = np.flatnonzero(generator.random(n) < 0.7)
+        for peer in closing.tolist():
+            round_id, here = int(rounds[peer]), np.array([peer])
+            expected = [each for each in range(n) if each != peer and generator.random() < 0.5]
+            for push in [each for each in coming if each["receiver"] == peer]:
+                pushed = core_pushes.Pushed(int(push["round"]), 1, None)
+                plain[peer].add("gradient", int(push["sender"]), pushed)
+            coming = [each for each in coming if each["receiver"] != peer]
+            pairs = np.array(expected, np.int64) + peer * n
+            found = store.pop_pushes(here, round_id, np.full(n, now + 1.0), pairs)
+            used = plain[peer].pop_pushes("gradient", round_id, expected)
+            wanted = {sender: each.round_id for sender, each in used.items()}
+            assert (
+                dict(zip(found["sender"].tolist(), found["round"].tolist(), strict=True)) == wanted
+            )
+            ahead += sum(each > round_id for each in wanted.values())
+            rounds[peer] += 1
+    assert ahead > 20
+
+
 def test_peers_plan_a_round_with_those_that_they_know_dead_as_they_begin_it() -> None:
     parts = World(peers=8, topology="random-k", faults=("crash:0,1@10",)).build()
     rosters: dict[int, set[int]] = {}
@@ -348,7 +422,9 @@ def test_peers_plan_a_round_with_those_that_they_know_dead_as_they_begin_it() ->
         replace(parts, topology=topology(spied)), lambda receivers, senders: receivers < 0
     )
     for _ in range(40):
-        schedule.next_round()
+        while not schedule.is_over():
+            schedule.next_wave()
+        schedule.end_round()
     assert rosters[20] == {8}
     assert rosters[35] == {6}
     assert any(len(sizes) > 1 for sizes in rosters.values())

@@ -10,7 +10,9 @@ from torch import Tensor
 from gossip.core import CALM_SHARE, CoreSettings
 from gossip.vectors import sketch
 
-from .presence import Peers
+from .judging import Judges
+from .presence import Peers, Times
+from .pushing import PUSH, Pushes
 
 Floats = NDArray[np.float64]
 CHUNK = 2**10
@@ -24,46 +26,83 @@ class MixingStrength:
         raised: ``(n,)`` bool: peers that mix more, as the replicas are too far apart.
     """
 
-    def __init__(self, settings: CoreSettings) -> None:
+    def __init__(self, settings: CoreSettings, judges: Judges) -> None:
         n = len(settings.peers)
         self.raised = np.zeros(n, bool)
-        self._settings = settings
-        # of the last exchange: receivers and senders, and the sketches of all peers
-        self._receivers = self._senders = np.zeros(0, np.int64)
-        self._sketches = np.zeros((n, 0))
+        self._settings, self._judges = settings, judges
+        self._sketches = np.zeros((0, 0))  # of the pushes that are kept, and of each peer's own
+        self._pushes = np.empty(0, PUSH)  # a peer pushes to itself
 
-    def measure(self, parameters: Tensor, receivers: Peers, senders: Peers) -> None:
-        """Update ``raised`` after an exchange.
+    def forget(self, peer: int) -> None:
+        """Drop what a peer has received, as it has started again."""
+        self.raised[peer] = False
+        self._pushes = self._pushes[self._pushes["receiver"] != peer]
+
+    def learn(self, round_id: int, peers: Peers, parameters: Tensor, sent: Pushes) -> None:
+        """Record the parameters ``(m, d)`` of some peers, and their pushes of these."""
+        packed = b"".join(sketch(row.numpy(), self._settings.seed) for row in parameters)
+        sketches = np.frombuffer(packed, np.float32).reshape(len(peers), -1).astype(np.float64)
+        rows = np.full(len(self.raised), -1)
+        rows[peers] = len(self._sketches) + np.arange(len(peers))
+        rows[peers[~np.isfinite(sketches).all(axis=1)]] = -1
+        own = np.zeros(len(peers), PUSH)
+        own["receiver"] = own["sender"] = peers
+        own["round"], own["arrives_s"] = round_id, -np.inf
+        pushes = np.concatenate([sent, own])
+        pushes["row"] = rows[pushes["sender"]]
+        self._sketches = np.concatenate([self._sketches.reshape(-1, sketches.shape[1]), sketches])
+        self._pushes = np.concatenate([self._pushes, pushes[pushes["row"] >= 0]])
+
+    def measure(self, round_id: int, peers: Peers, close_s: Times) -> None:
+        """Update ``raised`` of peers that close a round with an exchange. As in the core, the
+        newest sketch of each sender counts, of this exchange and the one before, or of a later
+        one, whether its parameters were used or not.
 
         Args:
-            parameters: ``(n, d)``, those that were exchanged.
-            receivers, senders: ``(e,)``: the pushes that came, without those of peers in
-                quarantine; each peer has its own parameters as well.
+            close_s: ``(n,)``: when each peer closes the round.
         """
-        n, before = len(parameters), self._sketches
-        packed = b"".join(sketch(row.numpy(), self._settings.seed) for row in parameters)
-        sketches = np.frombuffer(packed, np.float32).reshape(n, -1).astype(np.float64)
-        known = np.unique(receivers * n + senders)
-        older = np.unique(self._receivers * n + self._senders)
-        older = older[~np.isin(older, known)]
-        self._sketches, self._receivers, self._senders = sketches, receivers, senders
-        table = np.concatenate([sketches, before]) if before.shape[1] else sketches
-        to = np.concatenate([np.arange(n), known // n, older // n])
-        rows = np.concatenate([np.arange(n), known % n, older % n + n])
-        order = np.argsort(to, kind="stable")
-        counts = np.bincount(to, minlength=n)
-        begins = counts.cumsum() - counts
-        bound = self._settings.gossip.consensus_bound
-        for begin in range(0, n, CHUNK):
-            peers = np.arange(begin, min(begin + CHUNK, n))
-            width = np.arange(int(counts[peers].max()))
-            there = width < counts[peers][:, None]
-            at = np.where(there, begins[peers][:, None] + width, 0)
-            ratios = estimate_ratios(table[rows[order][at]], there, self._settings.f)
-            limits = np.where(self.raised[peers], CALM_SHARE * bound, bound)
-            self.raised[peers] = np.where(
-                np.isnan(ratios), self.raised[peers], np.nan_to_num(ratios) > limits
+        settings, n = self._settings, len(self.raised)
+        oldest = round_id - 2 * settings.gossip.mix_every
+        closes_s = np.full(n, -np.inf)
+        closes_s[peers] = close_s[peers]
+        known = self._pushes
+        receivers, senders = known["receiver"], known["sender"]
+        counts = (known["arrives_s"] <= closes_s[receivers]) & np.isfinite(closes_s[receivers])
+        counts &= (known["round"] > oldest) & ~self._judges.are_locked(receivers, senders)
+        some = known[counts]
+        pairs = some["receiver"] * n + some["sender"]
+        order = np.lexsort((some["round"], pairs))
+        is_newest = np.ones(len(order), bool)
+        is_newest[:-1] = pairs[order][1:] != pairs[order][:-1]
+        some = some[order[is_newest]]
+        of = np.searchsorted(peers, some["receiver"])
+        sizes = np.bincount(of, minlength=len(peers))
+        if not len(some):
+            return
+        begins = sizes.cumsum() - sizes
+        bound = settings.gossip.consensus_bound
+        f = np.maximum(0, settings.f - self._judges.count_locked())
+        for begin in range(0, len(peers), CHUNK):
+            part = slice(begin, begin + CHUNK)
+            width = np.arange(int(sizes[part].max()))
+            there = width < sizes[part][:, None]
+            at = np.where(there, begins[part][:, None] + width, 0)
+            here = peers[part]
+            ratios = estimate_ratios(self._sketches[some["row"][at]], there, f[here])
+            limits = np.where(self.raised[here], CALM_SHARE * bound, bound)
+            self.raised[here] = np.where(
+                np.isnan(ratios), self.raised[here], np.nan_to_num(ratios) > limits
             )
+        self._prune(peers, round_id)
+
+    def _prune(self, peers: Peers, round_id: int) -> None:
+        """Drop sketches that these peers need no more: of each sender the newest received one, and
+        all later ones, are enough."""
+        known = self._pushes
+        oldest = round_id - 2 * self._settings.gossip.mix_every
+        known = known[~np.isin(known["receiver"], peers) | (known["round"] > oldest)]
+        rows, known["row"] = np.unique(known["row"], return_inverse=True)
+        self._sketches, self._pushes = self._sketches[rows], known
 
     def scales(self, others: Peers, peers: Peers) -> Tensor:
         """Return the factor on the mixed difference of each peer, ``(m,)`` float32, as
@@ -73,13 +112,13 @@ class MixingStrength:
         return torch.from_numpy(np.where(self.raised[peers], most, calm)).float()
 
 
-def estimate_ratios(sketches: Floats, there: NDArray[np.bool_], f: int) -> Floats:
+def estimate_ratios(sketches: Floats, there: NDArray[np.bool_], f: Peers | int) -> Floats:
     """Return the consensus distance over the norm, ``(m,)``; NaN with too few sketches.
 
     Args:
         sketches: ``(m, k, s)``, those that each of m peers has.
         there: ``(m, k)`` bool: the sketches that count.
-        f: Sketches of Byzantine peers to leave out.
+        f: Sketches of Byzantine peers to leave out, for all or for each of the m peers.
     """
     counts = there.sum(axis=1)
     left_out = np.minimum(f, (counts - 1) // 2)

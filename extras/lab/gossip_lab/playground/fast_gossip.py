@@ -2,139 +2,183 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections import defaultdict
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from .attacking import Attackers, Kind
+from .attacking import KINDS, Attackers, Kind
 from .consensus import MixingStrength
 from .fast_rolling import CHUNK, are_finite
 from .judging import Judges, Neighbourhoods
 from .moments import Moment
 from .parts import Parts
 from .presence import Peers, Times
-from .pushing import LatePushes, Pushes, VectorRows
-from .schedule import Schedule
+from .pushing import Pushes, PushStore, VectorRows
+from .schedule import Schedule, Wave, by_round
 
 OWN_SHARE = 0.5
 """Share of the own model difference in what a peer applies, as in ``GossipRounds``."""
 
 
 class GossipWorld:
-    """State of a world in gossip rounds."""
+    """State of a world in gossip rounds.
+
+    Peers are in different rounds at one time. So the world is played in waves: some peers begin
+    rounds, some close theirs.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._task, self._settings = parts, parts.task, parts.settings
         n, d, settings = parts.peers, parts.task.cohort.d, parts.settings
-        self._here, self._sent = VectorRows(n, d), VectorRows(n, d)
-        self._here.own[:] = parts.task.cohort.initial
+        self._here = parts.task.cohort.initial.repeat(n, 1)  # parameters of each peer now
+        self._shown = self._here.clone()  # after the present round, or the last one before
+        self._ahead: defaultdict[int, list[tuple[Peers, Tensor]]] = defaultdict(list)
+        self._vectors = VectorRows(d)
+        # of the last vectors of each peer, and of what it has sent in their place; -1: none
+        self._own_rows = {kind: np.full(n, -1) for kind in KINDS}
+        self._sent_rows = {kind: np.full(n, -1) for kind in KINDS}
         self._memory = None if parts.task.outer is None else torch.zeros(n, d)
         self._moves: Tensor | None = None  # new memory for each exchange is slow
         # the last aggregate of each peer; NaN before the first
         remembers = "previous" in parts.rule.needs
         self._previous = torch.full((n, d), torch.nan) if remembers else None
         self._attackers = Attackers(parts)
-        self._mixing = MixingStrength(settings)
         self._judges = Judges(parts)
+        self._mixing = MixingStrength(settings, self._judges)
         self._schedule = Schedule(parts, self._judges.are_locked)
         most = settings.gossip.staleness_max
-        self._late: dict[Kind, LatePushes] = {
-            "gradient": LatePushes(n, most),
-            "parameters": LatePushes(n, most),
-        }
+        self._stores = {kind: PushStore(n, most) for kind in KINDS}
+        self._expected = np.zeros(0, np.int64)  # pairs of receiver and sender of open rounds
         self._round_id = self._bytes = self._samples = 0
-        self._now_s = 0.0
+        self._lost: set[int] = set()  # rounds without a step on some peer
         self._honest = np.ones(n, bool)
         self._honest[sorted(parts.mishaps.byzantine)] = False
 
     def play_round(self) -> Moment:
-        """Play one round of all peers that take part in it.
+        """Play until all peers that take part in the next round have closed it.
 
         Raises: ConfigError: All peers have crashed.
         """
-        times = self._schedule.next_round()
-        peers, self._now_s = times.peers, times.end_s
+        schedule = self._schedule
+        while not schedule.is_over():
+            wave = schedule.next_wave()
+            self._restore(wave.lost)
+            self._send(wave)
+            for round_id, peers in by_round(wave.rounds, wave.closed):
+                self._close(round_id, peers, wave.close_s)
+        times = schedule.end_round()
+        peers = times.peers
         self._bytes += times.nbytes
-        self._judges.begin(self._round_id, times.roster)
-        self._restore(times.lost, peers)
-        self._compute_updates(peers)
-        lost = self._finish(peers, times.pushes, times.close_s)
+        self._samples += len(peers) * self._task.batch * self._task.local_steps
         if (policy := self._parts.moves) is not None and policy.is_due(self._round_id):
-            updates = self._sent.own[_rows_at(peers)]
+            updates = self._vectors.vectors[self._sent_rows["gradient"][peers]]
             self._task, nbytes = self._task.swap_samples(policy, peers, updates, self._round_id)
             self._bytes += nbytes
+        for some, states in self._ahead.pop(self._round_id, ()):
+            self._shown[some] = states
         self._round_id += 1
-        present = self._schedule.presence.present
+        present = schedule.presence.present
         return Moment(
             self._round_id,
-            self._now_s,
+            times.end_s,
             self._bytes,
             self._samples,
-            self._here.own,
+            self._shown,
             present,
             self._judges.count_quarantined(self._honest & present),
-            lost,
+            self._round_id - 1 in self._lost,
         )
 
-    def _restore(self, lost: list[int], peers: Peers) -> None:
+    def _restore(self, lost: Peers) -> None:
         """Let peers that have started again adopt the state of another one."""
-        donors = np.setdiff1d(peers, lost)
-        for peer in lost:
-            own, memory = self._here.own, self._memory
+        donors = np.setdiff1d(np.flatnonzero(self._schedule.presence.runs), lost)
+        for peer in lost.tolist():
+            own, memory = self._here, self._memory
             own[peer] = own[donors[0]] if len(donors) else self._task.cohort.initial
             if memory is not None:
                 memory[peer] = memory[donors[0]] if len(donors) else 0.0
             self._judges.forget(peer)
+            self._mixing.forget(peer)
+        for store in self._stores.values():
+            store.drop(lost)
 
     # --- pushes -----------------------------------------------------------------------------------
 
-    def _compute_updates(self, peers: Peers) -> None:
-        """Compute the true updates of these peers."""
-        self._sent.clear()
-        own, here, flipped = self._sent.own, self._here.own, self._attackers.flipped
-        for begin in range(0, len(peers), CHUNK):
-            some = peers[begin : begin + CHUNK]
-            at = _rows_at(some)
-            own[at] = self._task.compute_updates(here[at], some, self._round_id, flipped[some])
+    def _send(self, wave: Wave) -> None:
+        """Compute and send the updates of the peers that begin a round."""
+        begun, n, presence = wave.begun, self._parts.peers, self._schedule.presence
+        if not len(begun):
+            return
+        pairs = wave.expected["receiver"] * n + wave.expected["sender"]
+        self._expected = np.concatenate([self._expected, pairs])
+        for store in self._stores.values():
+            store.drop(np.flatnonzero(~presence.runs))
+        for rows in (*self._own_rows.values(), *self._sent_rows.values()):
+            rows[begun] = -1
+        kept = [store.pushes["row"] for store in self._stores.values()]
+        self._vectors.keep(*kept, *self._own_rows.values(), *self._sent_rows.values())
+        flipped = self._attackers.flipped
+        for round_id, peers in by_round(wave.rounds, begun):
+            rows = self._vectors.add(len(peers))
+            for begin in range(0, len(peers), CHUNK):
+                some, at = peers[begin : begin + CHUNK], _slice_of(rows[begin : begin + CHUNK])
+                here = self._here[_slice_of(some)]
+                updates = self._task.compute_updates(here, some, round_id, flipped[some])
+                self._vectors.vectors[at] = updates
+            self._push("gradient", round_id, peers, rows, wave)
+            if self._schedule.mixes(round_id):
+                rows = self._vectors.add(len(peers))
+                self._vectors.vectors[_slice_of(rows)] = self._here[_slice_of(peers)]
+                sent = self._push("parameters", round_id, peers, rows, wave)
+                self._mixing.learn(
+                    round_id, peers, self._vectors.vectors[sent], wave.pushes_of(round_id)
+                )
 
-    def _falsify(self, peers: Peers, pushes: Pushes) -> tuple[Pushes, Peers]:
-        """Replace what attackers send. Return the pushes, and the row of the true update of each
-        peer, ``(n,)``."""
-        attackers, sent = self._attackers, self._sent
-        own_rows = np.arange(self._parts.peers)
-        liars = peers[attackers.false[peers]]
-        own_rows[liars] = sent.add(sent.own[liars]) + np.arange(len(liars))
-        attackers.falsify(sent.own, peers, peers, self._round_id)
-        return self._send_apart(sent, pushes), own_rows
+    def _push(self, kind: Kind, round_id: int, peers: Peers, rows: Peers, wave: Wave) -> Peers:
+        """Push the vectors in these rows, or false ones of attackers. Return the rows of what was
+        sent, ``(m,)``."""
+        attackers, sent = self._attackers, rows.copy()
+        false = attackers.false[peers]
+        if false.any():
+            sent[false] = self._vectors.add(int(false.sum()))
+            matrix = self._vectors.vectors
+            matrix[sent[false]] = matrix[rows[false]]
+            attackers.falsify(matrix, sent, peers, round_id, kind)
+        self._own_rows[kind][peers], self._sent_rows[kind][peers] = rows, sent
+        pushes = wave.pushes_of(round_id)
+        pushes["row"] = self._sent_rows[kind][pushes["sender"]]
+        told = np.flatnonzero(attackers.apart[pushes["sender"]])
+        if len(told):
+            pushes["row"][told] = self._vectors.add(len(told))
+            for at in told.tolist():
+                self._falsify_for(kind, pushes, at)
+        all_sent, vectors = np.sort(np.concatenate([sent, pushes["row"][told]])), self._vectors
+        for begin in range(0, len(all_sent), CHUNK):
+            some = all_sent[begin : begin + CHUNK]
+            vectors.are_finite[some] = are_finite(vectors.vectors[_slice_of(some)])
+        self._stores[kind].add(pushes)
+        return sent
 
-    def _send_apart(self, vectors: VectorRows, pushes: Pushes) -> Pushes:
-        """Give pushes of attackers that send each receiver another vector rows of their own."""
-        told = self._attackers.apart[pushes.senders] & np.isfinite(pushes.arrives_s)
-        if not told.any():
-            return pushes
-        rows, lies = pushes.rows.copy(), []
-        for at in np.flatnonzero(told).tolist():
-            sender, receiver = int(pushes.senders[at]), int(pushes.receivers[at])
-            near = pushes.senders[
-                slice(*np.searchsorted(pushes.receivers, [receiver, receiver + 1]))
-            ]
-            others = vectors.own[[receiver, *near[self._honest[near]]]]
-            lies.append(self._attackers.falsify_for(vectors.own[sender], sender, receiver, others))
-        rows[told] = vectors.add(torch.stack(lies)) + np.arange(len(lies))
-        return replace(pushes, rows=rows)
+    def _falsify_for(self, kind: Kind, pushes: Pushes, at: int) -> None:
+        """Write what an attacker sends to one receiver."""
+        receiver, sender = int(pushes["receiver"][at]), int(pushes["sender"][at])
+        near = pushes["sender"][pushes["receiver"] == receiver]
+        rows = self._own_rows[kind][[receiver, *near[self._honest[near]]]]
+        own, vectors = int(self._own_rows[kind][sender]), self._vectors.vectors
+        others = vectors[np.where(rows < 0, own, rows)]
+        lie = self._attackers.falsify_for(vectors[own], sender, receiver, others)
+        vectors[int(pushes["row"][at])] = lie
 
-    def _collect(
-        self, kind: Kind, vectors: VectorRows, own_rows: Peers, pushes: Pushes, close_s: Times
-    ) -> Neighbourhoods:
-        """Return the vectors that each peer uses in this round: its own one, and the newest that
-        has come from each sender."""
-        used = self._late[kind].collect(self._round_id, pushes, vectors, close_s)
-        n, peers = self._parts.peers, np.flatnonzero(np.isfinite(close_s))
-        receivers = np.concatenate([peers, *[each.receivers for each in used]])
-        senders = np.concatenate([peers, *[each.senders for each in used]])
-        rows = np.concatenate([own_rows[peers], *[each.rows for each in used]])
+    def _collect(self, kind: Kind, round_id: int, peers: Peers, close_s: Times) -> Neighbourhoods:
+        """Return the vectors that each peer uses in this round: its own one, and one of each
+        sender."""
+        used = self._stores[kind].pop_pushes(peers, round_id, close_s, self._expected)
+        n = self._parts.peers
+        receivers = np.concatenate([peers, used["receiver"]])
+        senders = np.concatenate([peers, used["sender"]])
+        rows = np.concatenate([self._own_rows[kind][peers], used["row"]])
         order = np.argsort(receivers * n + senders)
         counts = np.bincount(receivers, minlength=n)[peers]
         starts = np.concatenate([[0], counts.cumsum()])
@@ -142,37 +186,42 @@ class GossipWorld:
 
     # --- results ----------------------------------------------------------------------------------
 
-    def _finish(self, peers: Peers, pushes: Pushes, close_s: Times) -> bool:
-        """Apply the round on all peers that take part. Return whether one of them made no step."""
-        pushes, own_rows = self._falsify(peers, pushes)
-        mixes = self._schedule.mixes(self._round_id)
-        moves = self._mix(peers, pushes, close_s) if mixes else None
-        near = self._collect("gradient", self._sent, own_rows, pushes, close_s)
-        vectors, here = self._sent.every, self._here.own
-        broken = ~are_finite(vectors)[near.rows] & ~near.are_own
+    def _close(self, round_id: int, peers: Peers, close_s: Times) -> None:
+        """Apply a round on some peers."""
+        judges = self._judges
+        judges.begin(round_id, self._schedule.roster(round_id))
+        moves = None
+        if self._schedule.mixes(round_id):
+            moves = self._mix(round_id, peers, close_s)
+        near = self._collect("gradient", round_id, peers, close_s)
+        vectors, here = self._vectors.vectors, self._here
+        broken = ~self._vectors.are_finite[near.rows] & ~near.are_own
         faulty, near = near.choose(broken), near.choose(~broken)
-        out = self._judges.find_outside(near)
+        out = judges.find_outside(near)
         outside, used = near.choose(out), near.choose(~out)
-        lost = False
         for begin in range(0, len(peers), CHUNK):
             end = min(begin + CHUNK, len(peers))
-            some, at = used.between(begin, end), _rows_at(peers[begin:end])
+            some, at = used.between(begin, end), _slice_of(peers[begin:end])
             before = None if self._previous is None else self._previous[at]
-            found = self._judges.aggregate(vectors, some, before)
-            lost |= bool(found.failed.any())
+            found = judges.aggregate(vectors, some, before)
+            if found.failed.any():
+                self._lost.add(round_id)
             beside = outside.between(begin, end), faulty.between(begin, end)
-            self._judges.observe(vectors, some, found, *beside)
+            judges.observe(vectors, some, found, *beside)
             if moves is not None:
                 here[at] += moves[begin:end]
             self._step(at, found.vectors, some, vectors)
-        self._samples += len(peers) * self._task.batch * self._task.local_steps
-        return lost
+        self._expected = self._expected[~np.isin(self._expected // self._parts.peers, peers)]
+        if round_id == self._round_id:
+            self._shown[peers] = here[peers]
+        elif round_id > self._round_id:
+            self._ahead[round_id].append((peers, here[peers]))
 
     def _step(
         self, at: slice | Peers, results: Tensor, near: Neighbourhoods, vectors: Tensor
     ) -> None:
         """Step with the aggregates ``(m, d)`` of some peers, which this changes."""
-        here, outer = self._here.own, self._task.outer
+        here, outer = self._here, self._task.outer
         if outer is not None:
             own_share = torch.from_numpy(np.where(near.counts > 1, OWN_SHARE, 0.0)).float()[:, None]
             results.mul_(1 - own_share).add_(vectors[near.own_rows].mul_(own_share))
@@ -185,30 +234,21 @@ class GossipWorld:
         move, self._memory[at] = outer.move(results, self._memory[at])
         here[at] -= move
 
-    def _mix(self, peers: Peers, pushes: Pushes, close_s: Times) -> Tensor:
+    def _mix(self, round_id: int, peers: Peers, close_s: Times) -> Tensor:
         """Return how far each peer moves towards the parameters of the others, ``(m, d)``."""
-        here, everybody = self._here, np.arange(self._parts.peers)
-        here.clear()
-        liars = peers[self._attackers.false[peers]]
-        sent_rows = everybody.copy()  # a liar keeps its true parameters
-        sent_rows[liars] = here.add(here.own[liars]) + np.arange(len(liars))
-        self._attackers.falsify(here.every, sent_rows[peers], peers, self._round_id, "parameters")
-        told = self._send_apart(here, replace(pushes, rows=sent_rows[pushes.senders]))
-        near = self._collect("parameters", here, everybody, told, close_s)
-        vectors = here.every
-        near = near.choose(are_finite(vectors)[near.rows] | near.are_own)
+        near = self._collect("parameters", round_id, peers, close_s)
+        vectors = self._vectors.vectors
+        near = near.choose(self._vectors.are_finite[near.rows] | near.are_own)
         near = near.choose(~self._judges.find_outside(near))
         if self._moves is None:
             self._moves = torch.empty(self._parts.peers, vectors.shape[1])
         moves = self._moves[: len(near.peers)]
         self._judges.mix(vectors, near, moves)
-        others = ~near.are_own
-        sent = vectors[sent_rows] if len(liars) else here.own
-        self._mixing.measure(sent, near.peers[near.owners[others]], near.members[others])
+        self._mixing.measure(round_id, peers, close_s)
         return moves.mul_(self._mixing.scales(near.counts - 1, near.peers)[:, None])
 
 
-def _rows_at(peers: Peers) -> slice | Peers:
+def _slice_of(peers: Peers) -> slice | Peers:
     """Return an index of these rows; a slice where they follow each other, which copies nothing."""
     if len(peers) and int(peers[-1]) - int(peers[0]) == len(peers) - 1:
         return slice(int(peers[0]), int(peers[-1]) + 1)

@@ -136,6 +136,13 @@ class Judges:
         pairs = [peer * self._n + each for peer, locked in self._locked.items() for each in locked]
         return np.isin(receivers * self._n + senders, np.array(pairs, np.int64))
 
+    def count_locked(self) -> Peers:
+        """Return how many others each peer has in quarantine, ``(n,)``."""
+        found = np.zeros(self._n, np.int64)
+        for peer, locked in self._locked.items():
+            found[peer] = len(locked)
+        return found
+
     def count_quarantined(self, observers: NDArray[np.bool_]) -> Peers:
         """Return for each peer how many of the observers have it in quarantine, ``(n,)``."""
         found = np.zeros(self._n, np.int64)

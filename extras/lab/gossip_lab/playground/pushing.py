@@ -1,109 +1,68 @@
-"""Pushes of gossip rounds: those in time, and late ones that a later round uses."""
+"""Pushes of gossip rounds, and the vectors in them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from .presence import Peers, Times
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Pushes:
-    """Pushes of a round, one of each sender to each receiver.
-
-    Attributes:
-        senders, receivers: ``(e,)``.
-        arrives_s: ``(e,)``: when each arrives.
-        rows: ``(e,)``: the row of each in the matrix of vectors.
-    """
-
-    senders: Peers
-    receivers: Peers
-    arrives_s: Times
-    rows: Peers
-
-    @classmethod
-    def none(cls) -> Pushes:
-        """Return no pushes."""
-        none = np.zeros(0, np.int64)
-        return cls(none, none, np.zeros(0), none)
-
-    def join(self, other: Pushes) -> Pushes:
-        """Return these pushes and those of ``other``."""
-        return Pushes(
-            np.concatenate([self.senders, other.senders]),
-            np.concatenate([self.receivers, other.receivers]),
-            np.concatenate([self.arrives_s, other.arrives_s]),
-            np.concatenate([self.rows, other.rows]),
-        )
-
-    def come_by(self, close_s: Times) -> NDArray[np.bool_]:
-        """Return whether each comes before its receiver closes, ``(e,)``. ``close_s``: ``(n,)``,
-        infinity for peers that do not take part in the round."""
-        closes_s = close_s[self.receivers]
-        return np.isfinite(closes_s) & (self.arrives_s <= closes_s)
-
-    def choose(self, chosen: NDArray[np.bool_] | Peers) -> Pushes:
-        """Return some of the pushes, in this order."""
-        return Pushes(
-            self.senders[chosen],
-            self.receivers[chosen],
-            self.arrives_s[chosen],
-            self.rows[chosen],
-        )
+Pushes: TypeAlias = NDArray[Any]
+"""``(e,)`` of ``PUSH``."""
+PUSH = np.dtype(
+    [
+        ("receiver", np.int64),
+        ("sender", np.int64),
+        ("round", np.int64),
+        ("arrives_s", np.float64),
+        ("is_received", np.bool_),
+        ("row", np.int64),
+    ]
+)
+"""Push: ``row`` is that of its vector in ``VectorRows``."""
 
 
 class VectorRows:
-    """Matrix of a vector of each peer, and room for further ones behind these."""
-
-    def __init__(self, n: int, d: int) -> None:
-        self.n, self._used, self._memory = n, n, torch.zeros(n, d)
-
-    @property
-    def own(self) -> Tensor:
-        """``(n, d)``: a vector of each peer."""
-        return self._memory[: self.n]
-
-    @property
-    def every(self) -> Tensor:
-        """``(n + m, d)``: all vectors."""
-        return self._memory[: self._used]
-
-    def clear(self) -> None:
-        """Drop the further vectors."""
-        self._used = self.n
-
-    def add(self, vectors: Tensor) -> int:
-        """Add vectors ``(m, d)``. Return the row of the first."""
-        first, self._used = self._used, self._used + len(vectors)
-        if self._used > len(self._memory):
-            larger = torch.empty(self._used + self._used // 8, self._memory.shape[1])
-            larger[:first] = self._memory[:first]
-            self._memory = larger
-        self._memory[first : self._used] = vectors
-        return first
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Late:
-    """Pushes of a round that are not used yet.
+    """Matrix of vectors that are still needed.
 
     Attributes:
-        vectors: ``(m, d)``: what ``pushes.rows`` numbers.
+        vectors: ``(v, d)``. Only rows that ``add`` has returned are meaningful.
+        are_finite: ``(v,)`` bool: as the owner of the rows sets it.
     """
 
-    round_id: int
-    pushes: Pushes
-    vectors: Tensor
+    def __init__(self, d: int) -> None:
+        self.vectors = torch.empty(0, d)
+        self.are_finite = np.zeros(0, bool)
+        self._is_free = np.zeros(0, bool)
+
+    def add(self, count: int) -> Peers:
+        """Return so many free rows, ascending."""
+        lacking = count - int(self._is_free.sum())
+        if lacking > 0:
+            room, d = self.vectors.shape
+            larger = torch.empty(room + lacking + room // 8, d)
+            larger[:room] = self.vectors
+            self.vectors = larger
+            new = np.ones(len(larger) - room, bool)
+            self._is_free = np.concatenate([self._is_free, new])
+            self.are_finite = np.concatenate([self.are_finite, new])
+        rows = np.flatnonzero(self._is_free)[:count]
+        self._is_free[rows] = False
+        return rows
+
+    def keep(self, *rows: Peers) -> None:
+        """Free all rows but these; -1 is none."""
+        self._is_free[:] = True
+        for each in rows:
+            self._is_free[each[each >= 0]] = False
 
 
-class LatePushes:
-    """Pushes that come after their receivers have closed the round, as ``PushStore`` keeps them.
+class PushStore:
+    """Pushes of one kind that no round has used yet, on their way or received, as the core's
+    ``PushStore`` keeps those that one peer has received.
 
     Args:
         n: Number of peers.
@@ -112,40 +71,44 @@ class LatePushes:
 
     def __init__(self, n: int, staleness_max: int) -> None:
         self._n, self._staleness_max = n, staleness_max
-        self._kept: list[_Late] = []  # the oldest first
+        self.pushes = np.empty(0, PUSH)
 
-    def collect(
-        self, round_id: int, pushes: Pushes, vectors: VectorRows, close_s: Times
-    ) -> list[Pushes]:
-        """Return the pushes that are used in a round: those in time, then late ones of the rounds
-        before, of which ``vectors`` gets the vectors. Of each sender only the newest one is used.
-        The pushes that come later are kept.
+    def add(self, pushes: Pushes) -> None:
+        """Add pushes that arrive."""
+        self.pushes = np.concatenate([self.pushes, pushes])
+
+    def drop(self, peers: Peers) -> None:
+        """Drop all pushes to these peers."""
+        self.pushes = self.pushes[~np.isin(self.pushes["receiver"], peers)]
+
+    def pop_pushes(self, peers: Peers, round_id: int, close_s: Times, expected: Peers) -> Pushes:
+        """Remove and return the pushes that some peers use as they close a round, one of each
+        sender: the newest up to this round. If an expected sender has only later ones, it is the
+        oldest of these.
 
         Args:
-            close_s: ``(n,)``: when each peer closes the round; infinity: it does not take part.
+            close_s: ``(n,)``: when each of the peers closes.
+            expected: Numbers of the pairs of receiver and sender that the plan of the round has.
         """
-        in_time = pushes.come_by(close_s)
-        used, kept = [pushes.choose(in_time)], []
-        known = self._keys(used[0])
-        for late in reversed(self._kept):
-            if late.round_id < round_id - self._staleness_max:
-                continue
-            due = late.pushes.come_by(close_s)
-            newest = late.pushes.choose(due & ~np.isin(self._keys(late.pushes), known))
-            if len(newest.rows):
-                used.append(replace(newest, rows=newest.rows + vectors.add(late.vectors)))
-                known = np.concatenate([known, self._keys(newest)])
-            if not due.all():
-                kept.append(replace(late, pushes=late.pushes.choose(~due)))
-        self._kept = kept[::-1]
-        coming = np.isfinite(pushes.arrives_s) & ~in_time
-        if coming.any():
-            rows, places = np.unique(pushes.rows[coming], return_inverse=True)
-            later = replace(pushes.choose(coming), rows=places)
-            self._kept.append(_Late(round_id, later, vectors.every[rows]))
-        return used
-
-    def _keys(self, pushes: Pushes) -> Peers:
-        """Return one number for each pair of receiver and sender, ``(e,)``."""
-        keys: Peers = pushes.receivers * self._n + pushes.senders
-        return keys
+        closes_s = np.full(self._n, -np.inf)
+        closes_s[peers] = close_s[peers]
+        arrived = self.pushes["arrives_s"] <= closes_s[self.pushes["receiver"]]
+        coming, here = self.pushes[~arrived], self.pushes[arrived]
+        pairs = here["receiver"] * self._n + here["sender"]
+        order = np.lexsort((here["round"], pairs))
+        here, pairs = here[order], pairs[order]
+        behind = np.searchsorted(pairs, pairs, side="right") - np.arange(len(pairs)) - 1
+        here, pairs = here[behind <= self._staleness_max], pairs[behind <= self._staleness_max]
+        ahead = here["round"] - round_id
+        is_due = (ahead <= 0) & (ahead >= -self._staleness_max)
+        is_later = (ahead > 0) & np.isin(pairs, expected)
+        worth = np.where(is_due, ahead, -np.inf)
+        worth[is_later] = -self._staleness_max - ahead[is_later]
+        order = np.lexsort((worth, pairs))
+        is_best = np.ones(len(order), bool)
+        is_best[:-1] = pairs[order][1:] != pairs[order][:-1]
+        used = np.zeros(len(order), bool)
+        used[order[is_best]] = worth[order[is_best]] > -np.inf
+        self.pushes = np.concatenate([coming, here[~used & (ahead > 0)]])
+        chosen: Pushes = here[used]
+        return chosen

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +23,7 @@ from .fast_rolling import APPLY_S, RULE_S
 from .graces import Graces
 from .parts import Parts
 from .presence import Peers, Presence, Times
-from .pushing import Pushes
+from .pushing import PUSH, Pushes
 
 PACES_KEPT = 8
 """Rounds from which the usual duration of a round is taken."""
@@ -32,15 +31,35 @@ ROUNDS_KEPT = 32
 """Rounds of which a peer knows when it had its update, for the lags of pushes."""
 LOOKAHEAD = 0.5
 """Share of its last computation that the next one of a peer takes at least."""
-PUSH = np.dtype(
-    [
-        ("receiver", np.int64),
-        ("sender", np.int64),
-        ("round", np.int64),
-        ("arrives_s", np.float64),
-        ("is_received", np.bool_),
-    ]
-)
+
+
+@dataclass(slots=True, eq=False)
+class Wave:
+    """Events of some peers. None of them depends on a later one.
+
+    Attributes:
+        lost: ``(m,)``: peers that adopt the state of another first.
+        begun: ``(m,)``, ascending: peers that have begun a round then.
+        rounds: ``(n,)``: the round that each peer has begun last.
+        sent: Their pushes, ascending by receiver and sender in a round.
+        expected: Pushes that the plans of their rounds have for them.
+        closed: ``(m,)``, ascending: peers that have closed their rounds then.
+        close_s: ``(n,)``: when each of those did.
+    """
+
+    lost: Peers
+    begun: Peers
+    rounds: Peers
+    sent: Pushes
+    expected: Pushes
+    closed: Peers
+    close_s: Times
+
+    def pushes_of(self, round_id: int) -> Pushes:
+        """Return those of ``sent`` that are of a round, and arrive."""
+        arrive = self.sent["arrives_s"] < np.inf
+        found: Pushes = self.sent[arrive & (self.sent["round"] == round_id)]
+        return found
 
 
 @dataclass(slots=True, eq=False)
@@ -50,16 +69,12 @@ class GossipTimes:
     Attributes:
         roster: Peers that are not known dead.
         close_s: ``(n,)``: when each peer closes it; infinity: it takes no part.
-        lost: Peers that begin with the state of another.
-        pushes: All pushes, ascending by receiver and sender once the round is over.
         nbytes: Bytes of the pushes.
         end_s: When half of the peers have applied the round.
     """
 
     close_s: Times
     roster: tuple[int, ...] = ()
-    lost: list[int] = field(default_factory=list)
-    pushes: Pushes = field(default_factory=Pushes.none)
     nbytes: int = 0
     end_s: float = 0.0
 
@@ -77,7 +92,7 @@ class Schedule:
             second in quarantine, ``(e,)`` bool.
 
     Attributes:
-        presence: Presence of the peers; it may be some rounds ahead.
+        presence: Presence of the peers.
     """
 
     def __init__(
@@ -88,7 +103,7 @@ class Schedule:
         self.presence = Presence(parts)
         self._graces = Graces(parts.settings)
         self._mixing = MixingController(0, parts.settings.gossip, parts.settings.f)
-        self._round_id = 0  # the next round that is returned
+        self._round_id = 0  # the first round that is not over
         self._times: dict[int, GossipTimes] = {}
         self._edges: dict[tuple[int, Roster], tuple[Peers, Peers, Times]] = {}
         self._rounds = np.zeros(n, np.int64)  # the round that each peer is in, or begins next
@@ -107,20 +122,26 @@ class Schedule:
         """Whether peers exchange parameters in the round."""
         return self._mixing.is_due(round_id)
 
-    def next_round(self) -> GossipTimes:
-        """Return the times of the next round.
+    def next_wave(self) -> Wave:
+        """Let peers begin and close rounds, and return which.
 
         Raises: ConfigError: All peers have crashed.
         """
-        while not self._is_over():
-            self._return_peers()
-            self._begin_rounds()
-            self._close_rounds()
+        lost = self._return_peers()
+        begun, sent, expected = self._begin_rounds()
+        rounds = self._rounds.copy()
+        closed, close_s = self._close_rounds()
+        return Wave(lost, begun, rounds, sent, expected, closed, close_s)
+
+    def roster(self, round_id: int) -> tuple[int, ...]:
+        """Return the peers of a round that is not over."""
+        return self._times_of(round_id).roster
+
+    def end_round(self) -> GossipTimes:
+        """Return the times of a round that is over."""
         times = self._times.pop(self._round_id)
         self._round_id += 1
         self._edges = {key: self._edges[key] for key in self._edges if key[0] >= self._round_id}
-        pushes, n = times.pushes, self._parts.peers
-        times.pushes = pushes.choose(np.argsort(pushes.receivers * n + pushes.senders))
         # Peers that skip the round come later.
         count = int(np.sum(np.isfinite(times.close_s) | self.presence.runs))
         closed_s = np.sort(times.close_s[times.peers])
@@ -132,7 +153,8 @@ class Schedule:
         self._now_s = times.end_s
         return times
 
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """Whether all peers have closed the present round, or skip it."""
         runs = self.presence.runs
         if not runs.any():
             return bool(len(self._times_of(self._round_id).peers))
@@ -143,13 +165,9 @@ class Schedule:
             self._times[round_id] = GossipTimes(np.full(self._parts.peers, np.inf))
         return self._times[round_id]
 
-    def _by_round(self, peers: Peers) -> Iterator[tuple[int, Peers]]:
-        rounds = self._rounds[peers]
-        for round_id in np.unique(rounds).tolist():
-            yield round_id, peers[rounds == round_id]
-
-    def _return_peers(self) -> None:
-        """Let peers take part again. One that has started again adopts the state of another.
+    def _return_peers(self) -> Peers:
+        """Let peers take part again. Return those that adopt the state of another, as they have
+        started again.
 
         Raises: ConfigError: All peers have crashed.
         """
@@ -163,7 +181,7 @@ class Schedule:
         lost = presence.return_peers(now_s) if now_s < np.inf else np.zeros(0, np.int64)
         back = presence.runs & ~before
         if not back.any():
-            return
+            return lost
         at = int(np.median(self._rounds[before])) if before.any() else self._round_id
         self._rounds[back] = at
         # A peer that returns is some rounds behind: one that hung as many as it may be, another
@@ -174,19 +192,22 @@ class Schedule:
         self._ready_s[back] = now_s + behind[back] * usual_s
         self._graces.reset(lost)
         self._newest[lost] = -1
-        self._times_of(at).lost += lost.tolist()
+        self._times_of(at)
+        return lost
 
     # --- begin ------------------------------------------------------------------------------------
 
-    def _begin_rounds(self) -> None:
-        """Begin the rounds of all peers that are ready, and send their pushes."""
+    def _begin_rounds(self) -> tuple[Peers, Pushes, Pushes]:
+        """Begin the rounds of all peers that are ready. Return them, their pushes, and those that
+        they expect by their plans."""
         presence, n = self.presence, self._parts.peers
         begun = np.flatnonzero(presence.runs & np.isinf(self._finish_s))
+        sent, expected = [np.empty(0, PUSH)], [np.empty(0, PUSH)]
         if not len(begun):
-            return
+            return begun, sent[0], expected[0]
         begin_s = np.full(n, np.inf)
         begin_s[begun] = self._ready_s[begun]
-        for round_id, some in self._by_round(begun):
+        for round_id, some in by_round(self._rounds, begun):
             self._compute_s[some] = self._parts.compute.seconds(some, round_id)
         now_s = float(begin_s.min())
         self._compute_s[begun] *= presence.slowness(now_s)[begun]
@@ -197,30 +218,34 @@ class Schedule:
         slots = begun, self._rounds[begun] % ROUNDS_KEPT
         self._finished[0][slots], self._finished[1][slots] = self._rounds[begun], finish_s[begun]
         known_dead = np.searchsorted(np.sort(presence.dead_s), begin_s, side="right")
-        for round_id, some in self._by_round(begun):
+        for round_id, some in by_round(self._rounds, begun):
             for count in np.unique(known_dead[some]).tolist():  # their plans differ
                 alike = some[known_dead[some] == count]
-                self._send(round_id, alike, float(begin_s[alike[0]]))
+                pushes = self._send(round_id, alike, float(begin_s[alike[0]]))
+                sent.append(pushes[0])
+                expected.append(pushes[1])
         order = np.argsort(self._expected["receiver"] * n + self._expected["sender"])
         self._expected = self._expected[order]
+        return begun, np.concatenate(sent), np.concatenate(expected)
 
-    def _send(self, round_id: int, peers: Peers, now_s: float) -> None:
-        """Send the pushes of peers in a round, and record those that they expect."""
+    def _send(self, round_id: int, peers: Peers, now_s: float) -> tuple[Pushes, Pushes]:
+        """Send the pushes of peers in a round. Return them, and those that the plan has for the
+        peers."""
         times, begins = self._times_of(round_id), np.zeros(self._parts.peers, bool)
         begins[peers] = True
         senders, receivers, travel_s = self._edges_of(round_id, self._roster(now_s))
-        waits = begins[receivers] & ~self._are_locked(receivers, senders)
-        expected = _pushes(receivers[waits], senders[waits], round_id, np.inf)
-        self._expected = np.concatenate([self._expected, expected])
+        planned = _pushes(receivers, senders, round_id, np.inf)[begins[receivers]]
+        awaited = ~self._are_locked(planned["receiver"], planned["sender"])
+        self._expected = np.concatenate([self._expected, planned[awaited]])
         sends = begins[senders]
         receivers, senders = receivers[sends], senders[sends]
         finish_s = self._finish_s[senders]
         arrives_s = finish_s + travel_s[sends]
         arrives_s[self.presence.noticed_s[receivers] <= finish_s] = np.inf
         times.nbytes += int(np.isfinite(arrives_s).sum()) * self._nbytes(round_id)
-        times.pushes = times.pushes.join(Pushes(senders, receivers, arrives_s, senders))
         coming = _pushes(receivers, senders, round_id, arrives_s)
         self._coming = np.concatenate([self._coming, coming])
+        return coming, planned
 
     def _nbytes(self, round_id: int) -> int:
         return (1 + self.mixes(round_id)) * 4 * self._parts.task.cohort.d
@@ -255,11 +280,12 @@ class Schedule:
 
     # --- close ------------------------------------------------------------------------------------
 
-    def _close_rounds(self) -> None:
-        """Close the rounds that no unknown push can reach."""
+    def _close_rounds(self) -> tuple[Peers, Times]:
+        """Close the rounds that no unknown push can reach. Return their peers, and when, ``(n,)``,
+        each does."""
         finish_s, is_open = self._finish_s, np.isfinite(self._finish_s)
         if not is_open.any():
-            return
+            return np.zeros(0, np.int64), finish_s
         least_s = LOOKAHEAD * self._compute_s + APPLY_S + self._parts.links.delay_s[0]
         self._known_s = max(self._known_s, float((finish_s + least_s)[is_open].min()))
         ready = finish_s <= self._known_s
@@ -271,7 +297,9 @@ class Schedule:
         self._known_s = max(self._known_s, float((close_s + least_s)[is_open].min()))
         closing = ready & (close_s <= self._known_s)
         self._receive(np.where(closing, close_s, -np.inf))
-        self._end_rounds(np.flatnonzero(closing), close_s)
+        closed = np.flatnonzero(closing)
+        self._end_rounds(closed, close_s)
+        return closed, close_s
 
     def _last_s(self) -> Times:
         """Return when each peer waits for no other any more, ``(n,)``, as far as it is known."""
@@ -306,7 +334,7 @@ class Schedule:
         self._graces.observe(peers[counts], lags_s[counts])
 
     def _end_rounds(self, peers: Peers, close_s: Times) -> None:
-        for round_id, some in self._by_round(peers):
+        for round_id, some in by_round(self._rounds, peers):
             self._times_of(round_id).close_s[some] = close_s[some]
         self._ready_s[peers] = close_s[peers] + RULE_S + APPLY_S
         self._finish_s[peers] = np.inf
@@ -331,9 +359,17 @@ class Schedule:
             self._rounds[peer] = next(filter(self.mixes, accepted), last)
 
 
-def _pushes(
-    receivers: Peers, senders: Peers, round_id: int, arrives_s: Times | float
-) -> NDArray[Any]:
+def by_round(rounds: Peers, peers: Peers) -> Iterator[tuple[int, Peers]]:
+    """Yield each round of some peers, with those that are in it.
+
+    Args:
+        rounds: ``(n,)``: the round of each peer.
+    """
+    for round_id in np.unique(rounds[peers]).tolist():
+        yield round_id, peers[rounds[peers] == round_id]
+
+
+def _pushes(receivers: Peers, senders: Peers, round_id: int, arrives_s: Times | float) -> Pushes:
     found = np.zeros(len(receivers), PUSH)
     found["receiver"], found["sender"], found["round"] = receivers, senders, round_id
     found["arrives_s"] = arrives_s
