@@ -9,6 +9,7 @@ from .finding import load, names, with_option
 from .weights import (
     WEIGHT_MAX,
     lots,
+    pull_of,
     read_weights,
     within_bounds,
     write_weights,

@@ -40,16 +40,20 @@ class Roster:
 class Plan:
     """Servers of one round, or the receivers of each peer's update.
 
-    A rolling plan has ``servers``, a gossip plan has ``pushes``, and no plan has both.
+    A rolling plan has ``servers``, a gossip plan ``pushes``.
 
     Attributes:
-        servers: One tuple per shard: the peers in the order in which they serve it. The server of
-            attempt a is number a modulo the length of the tuple.
+        servers: One tuple per shard, in the order in which peers serve it. Attempt a has the peer
+            of number a modulo the length of the tuple.
         pushes: For each peer, the peers that it sends to.
+        metropolis: Whether averages have Metropolis weights (Xiao, Boyd, Kim 2007): peers of any
+            degree count alike. Needs pushes in both directions. Parameters move at most half of
+            the way.
     """
 
     servers: tuple[tuple[int, ...], ...] = ()
     pushes: Mapping[int, tuple[int, ...]] | None = None
+    metropolis: bool = False
 
     def sources(self, peer: int) -> tuple[int, ...]:
         """Return the peers that send to ``peer``, ascending. Only a gossip plan has them."""
@@ -142,8 +146,7 @@ def topology(
     Args:
         name: Name of the topology. By default the function's name.
         rolling: Whether its plans have ``servers``. A gossip topology returns ``pushes``.
-    Raises: BadTopology: When the topology is called and the plan names peers outside the roster,
-        lets a peer push to itself, or has both or neither of ``servers`` and ``pushes``.
+    Raises: BadTopology: When the topology is called, as ``check_plan``.
     """
 
     def decorate(function: Callable[..., Plan]) -> Topology:
@@ -183,6 +186,14 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
             raise BadTopology(
                 f"topology {name}: peer {sender} cannot push to {targets} in {roster.peers}"
             )
+    if plan.metropolis:
+        edges = {(peer, to) for peer, targets in (plan.pushes or {}).items() for to in targets}
+        for sender, receiver in sorted(edges):
+            if (receiver, sender) not in edges:
+                raise BadTopology(
+                    f"topology {name}: Metropolis weights need pushes in both directions, and peer "
+                    f"{receiver} does not push to {sender}"
+                )
 
 
 def draw(*words: object) -> int:

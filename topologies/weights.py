@@ -1,5 +1,5 @@
 """Weights of servers: whole numbers in the run's settings that determine how often each peer serves
-beside the others, the same on every peer."""
+beside the others, the same on every peer. Weights of neighbours, by their degrees."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from functools import lru_cache
 from math import gcd
 
 from gossip.errors import ConfigError
+
+from .base import Plan
 
 WEIGHT_MAX = 10
 """Maximum weight of a server; the minimum is 1. A peer of maximum weight serves at most this many
@@ -65,3 +67,13 @@ def within_bounds(weights: Sequence[int]) -> list[int]:
     settings are, so at least every other round is another peer's."""
     most = max(1, sum(weights) - max(weights, default=1))
     return [min(weight, most) for weight in weights]
+
+
+def pull_of(plan: Plan, receiver: int, sender: int) -> float:
+    """Return the factor on the difference of the sender's vector from the receiver's. The mean of
+    the receiver and its neighbours then has Metropolis weights, 1 / (1 + the larger degree of both
+    ends), if the plan has them."""
+    if not plan.metropolis or plan.pushes is None:
+        return 1.0
+    degrees = [len(plan.pushes.get(peer, ())) for peer in (receiver, sender)]
+    return min(1.0, (1 + degrees[0]) / (1 + degrees[1]))

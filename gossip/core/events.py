@@ -471,6 +471,7 @@ class Row:
     peer: PeerId
     payload: Payload
     samples: int
+    pull: float = 1.0  # ``pull_of``: the rule gets own + pull * (payload - own)
 
 
 @record

@@ -41,6 +41,7 @@ from gossip.vectors import (
 )
 
 from .shard_steps import run_step, scores
+from .weighing import by_pull
 from .worker import Worker
 
 INLINE_ELEMENTS = 2**20
@@ -293,6 +294,7 @@ class Reducer:
     ) -> Aggregated:
         if work.step != "whole":
             return self._run_step(work, maker, gradient)
+        work = by_pull(work)
         if self._from_rows is not None and not work.mix and not work.own_share:
             added_up = self._add_up(self._from_rows, work, rows, maker)
             if added_up is not None:

@@ -1,4 +1,5 @@
-"""Weights of a stage's members by their samples, because each has a different part of a step."""
+"""Weights of rows, which rules do not have: of a stage's members by their samples, because each has
+a different part of a step, and of neighbours by the plan."""
 
 from __future__ import annotations
 
@@ -6,7 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from gossip.core import Aggregate, Row
+from gossip.core import Aggregate, Payload, Row
+from gossip.vectors import is_finite
 
 
 def by_samples(work: Aggregate) -> Aggregate:
@@ -24,3 +26,21 @@ def by_samples(work: Aggregate) -> Aggregate:
 def _scaled(row: Row, factor: float) -> Row:
     data = row.payload.data * np.float32(factor)
     return replace(row, payload=replace(row.payload, data=data))
+
+
+def by_pull(work: Aggregate) -> Aggregate:
+    """Return the work with the vectors of neighbours moved towards the own one by ``Row.pull``. A
+    vector that is not finite stays: the rule finds it."""
+    if work.own is None or all(row.pull == 1.0 for row in (*work.rows, *work.outside)):
+        return work
+    own = work.rows[work.own].payload.data
+    rows, outside = ([_pulled(row, own) for row in some] for some in (work.rows, work.outside))
+    return replace(work, rows=tuple(rows), outside=tuple(outside))
+
+
+def _pulled(row: Row, own: np.ndarray) -> Row:
+    if row.pull == 1.0:
+        return row
+    data = (row.payload.data - own) * np.float32(row.pull) + own
+    payload = Payload(data, data.nbytes) if is_finite(data) else row.payload
+    return replace(row, payload=payload, pull=1.0)

@@ -8,6 +8,7 @@ from statistics import mean
 
 import pytest
 
+from gossip.topologies import with_option
 from gossip_lab.playground import World
 from gossip_lab.playground.world import EngineName, engine_of
 
@@ -41,6 +42,27 @@ def test_gossip_rounds_with_an_attacker_make_the_same_bits(
     assert found.first_difference is None
     assert found.fast.bytes_sent == found.exact.bytes_sent
     assert found.fast.virtual_s == pytest.approx(found.exact.virtual_s, rel=0.02)
+
+
+@pytest.mark.parametrize(("aggregator", "local_steps"), [("mean", 1), ("trimmed_mean", 5)])
+@pytest.mark.parametrize("topology", ["dumbbell", "d-cliques:size=4"])
+def test_metropolis_weights_make_the_same_bits(
+    topology: str, aggregator: str, local_steps: int
+) -> None:
+    uniform = World(
+        peers=9,
+        topology=topology,
+        aggregator=aggregator,
+        f=1,
+        local_steps=local_steps,
+        mix_every=2,
+        split="dirichlet:0.5",
+        faults=("sign_flip:8*10",),
+    )
+    world = uniform.replace(topology=with_option(topology, "metropolis", "true"))
+    found = world.check(12)
+    assert found.first_difference is None
+    assert found.exact != uniform.check(12).exact, "the weights make a difference"
 
 
 def test_large_neighbourhoods_make_the_same_bits() -> None:

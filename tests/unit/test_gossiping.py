@@ -193,6 +193,23 @@ def test_a_round_goes_from_go_to_the_next_go() -> None:
     assert table.applied() == [table.go(1)]
 
 
+@pytest.mark.parametrize(("metropolis", "pull", "scale"), [(True, 0.75, 0.5), (False, 1.0, 2 / 3)])
+def test_rows_have_the_weights_of_the_plan(metropolis: bool, pull: float, scale: float) -> None:
+    pushes = {0: (1, 2), 1: (0, 2, 3), 2: (0, 1), 3: (1,)}
+    plan = Plan(pushes=pushes, metropolis=metropolis)
+    gossip = {"mix_every": 4, "mixing": 1.0}
+    table = GossipTable(topology=lambda *_: plan, at=3, gossip=gossip)
+    effects = table.contribute(parameters=vector(0.0, 0.0))
+    for sender in (1, 2):
+        effects += [*table.push(sender), *table.push(sender, what="parameters")]
+    asked = only(effects, Aggregate)
+    assert [ask.mix for ask in asked] == [False, True]
+    for ask in asked:
+        assert [(row.peer, row.pull) for row in ask.rows] == [(0, 1.0), (1, pull), (2, 1.0)]
+        effects += table.answer(ask)
+    assert only(effects, Apply)[0].mix_scale == scale
+
+
 def test_a_swarm_of_one_applies_its_own_update() -> None:
     table = GossipTable(peers=1, at=0)
     effects = table.contribute(3.0, 4.0)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossip.core import CoreSettings
+from gossip.core import CoreSettings, GossipSettings
 from gossip.core.rounds import pushes as core_pushes
 from gossip.core.rounds.mixing import MixingController
 from gossip.core.rounds.sketch import consensus
@@ -72,6 +72,37 @@ def test_gossip_rounds_are_sgd_on_the_mean_of_the_neighbourhood() -> None:
     updates = parts.task.compute_updates(initial.expand(6, -1), np.arange(6), 0)
     expected = initial - parts.task.lr * updates[[1, 2, 3]].mean(dim=0)
     torch.testing.assert_close(first.parameters[2], expected)
+
+
+@topology
+def star(roster: Roster, round_id: int, seed: int, *, metropolis: bool = False) -> Plan:
+    hub, *others = roster
+    pushes = {hub: tuple(others), **dict.fromkeys(others, (hub,))}
+    return Plan(pushes=pushes, metropolis=metropolis)
+
+
+@pytest.mark.parametrize("local_steps", [1, 3])
+def test_with_metropolis_weights_the_mean_of_all_peers_steps_by_the_mean_of_all_updates(
+    local_steps: int,
+) -> None:
+    apart = []
+    for metropolis in (False, True):
+        parts = build(local_steps=local_steps, outer="mean" if local_steps > 1 else "")
+        parts = replace(
+            parts,
+            topology=star.bind(metropolis=metropolis),
+            settings=replace(parts.settings, gossip=GossipSettings(mix_every=1)),
+        )
+        initial = parts.task.cohort.initial
+        expected = initial.clone()
+        first, second = play_parts(parts, 2)
+        for round_id, before in ((0, initial.expand(6, -1)), (1, first.parameters)):
+            updates = parts.task.compute_updates(before, np.arange(6), round_id)
+            expected -= (1.0 if parts.task.outer else parts.task.lr) * updates.mean(dim=0)
+        moved = (expected - initial).norm()
+        apart.append(float((second.parameters.mean(dim=0) - expected).norm() / moved))
+    assert apart[1] < 1e-5
+    assert apart[0] > 0.1, "the hub counts more than the others"
 
 
 def test_with_local_steps_half_of_a_gossip_step_is_the_peers_own() -> None:

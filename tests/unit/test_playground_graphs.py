@@ -39,6 +39,7 @@ def gap(spec: str, n: int) -> float:
     "kind",
     [
         graphs.dumbbell,
+        graphs.dumbbell.bind(metropolis=True),
         graphs.pull.bind(k=5),
         graphs.push.bind(k=5),
         graphs.d_cliques.bind(histograms=ONE_LABEL),
@@ -95,6 +96,22 @@ def test_log2_n_rounds_of_the_one_peer_exponential_graph_average_exactly() -> No
 def test_a_dumbbell_mixes_far_worse_than_a_ring_and_full_at_once() -> None:
     dumbbell = spectral_gap(averaging_matrix(graphs.dumbbell(roster(40), 0, 0), range(40)))
     assert 0 < dumbbell < gap("ring", 40) < gap("full", 40) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    "kind", [graphs.dumbbell, graphs.d_cliques.bind(histograms=ONE_LABEL, size=5)], ids=repr
+)
+def test_with_metropolis_weights_each_peer_counts_alike(kind: Topology) -> None:
+    """Xiao, Boyd, Kim 2007: the matrix is symmetric, so its columns add up to 1."""
+    plain, weighted = (
+        averaging_matrix(kind(roster(18), 0, 1, metropolis=chosen), range(18))
+        for chosen in (False, True)
+    )
+    degrees = (plain > 0).sum(axis=1) - 1
+    expected = (plain > 0) / (1 + np.maximum(degrees[:, None], degrees))
+    assert np.allclose(weighted - np.diag(np.diag(weighted)), expected * (1 - np.eye(18)))
+    assert np.allclose(weighted.sum(axis=0), 1)
+    assert not np.allclose(plain.sum(axis=0), 1)
 
 
 def test_a_graph_in_parts_has_no_gap() -> None:

@@ -11,7 +11,7 @@ from gossip.errors import BadTopology, ConfigError, UnknownName
 from gossip.testing.topologies import check_topology
 from gossip.topologies import Plan, Roster, finding, load, names, topology
 from gossip.topologies.random_k import default_k
-from gossip.topologies.weights import lots, read_weights, write_weights
+from gossip.topologies.weights import lots, pull_of, read_weights, write_weights
 
 EIGHT = Roster(tuple(range(8)), b"lineage1")
 
@@ -409,3 +409,19 @@ def test_another_type_than_a_plan_is_refused(found: Any) -> None:
     with pytest.raises(BadTopology, match=r"returned a (list|NoneType), not a plan") as refused:
         topology(name="odd")(lambda roster, round_id, seed: found)(EIGHT, 0, 1)
     assert "Plan(pushes=" in str(refused.value.hint)
+
+
+def test_metropolis_weights_need_pushes_in_both_directions() -> None:
+    one_way = Plan(pushes={0: (1, 2), 1: (0,), 2: ()}, metropolis=True)
+    with pytest.raises(BadTopology, match="both directions, and peer 2 does not push to 0"):
+        topology(name="odd")(lambda roster, round_id, seed: one_way)(EIGHT, 0, 1)
+
+
+def test_metropolis_weights_are_those_of_the_larger_degree() -> None:
+    pushes = {0: (1, 2, 3), 1: (0,), 2: (0, 3), 3: (0, 2)}
+    plan = Plan(pushes=pushes, metropolis=True)
+    for receiver, senders in pushes.items():
+        for sender in senders:
+            weight = pull_of(plan, receiver, sender) / (1 + len(senders))
+            assert weight == 1 / (1 + max(len(senders), len(pushes[sender])))
+    assert pull_of(Plan(pushes=pushes), 1, 0) == 1.0

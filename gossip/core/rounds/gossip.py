@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, Literal, TypeAlias
 
@@ -46,7 +47,7 @@ from gossip.core.settings import CONTRIBUTIONS_KEPT, STASH_ROUNDS, CoreSettings
 from gossip.core.timers import Timers
 from gossip.core.view import View
 from gossip.errors import ConfigError
-from gossip.topologies import Roster
+from gossip.topologies import Roster, pull_of
 
 from .direct_gather import DirectGather, GatherOverdue
 from .future_buffer import FutureBuffer
@@ -475,6 +476,8 @@ class GossipRounds:
         present = self._round
         assert present.own is not None
         locked = self.trust.quarantined()
+        plan = self.plans.plan(self.round_id, self.plans.members())
+        pull = partial(pull_of, plan, self.local)
         taken = {
             peer: pushed
             for peer, pushed in self.pushes.pop_pushes(kind, self.round_id, present.sources).items()
@@ -486,7 +489,7 @@ class GossipRounds:
             if kind == "gradient":
                 present.outside = tuple(
                     [
-                        Row(peer, pushed.payload, pushed.samples)
+                        Row(peer, pushed.payload, pushed.samples, pull(peer))
                         for peer, pushed in sorted(taken.items())
                         if peer in locked and pushed.payload is not None
                     ]
@@ -494,7 +497,7 @@ class GossipRounds:
             taken = others
         # All parameters have the same weight: they are positions, not means over samples.
         rows = [
-            Row(peer, pushed.payload, pushed.samples if kind == "gradient" else 1)
+            Row(peer, pushed.payload, pushed.samples if kind == "gradient" else 1, pull(peer))
             for peer, pushed in taken.items()
             if pushed.payload is not None
         ]
@@ -571,7 +574,10 @@ class GossipRounds:
             self.mixing.measure(self.round_id, self.trust.quarantined())
         payloads = (present.aggregate,) if present.aggregate is not None else ()
         self._previous = present.aggregate or self._previous
-        scale = self.mixing.scale(present.others_mixed) if present.mix is not None else 0.0
+        others = present.others_mixed
+        if self.plans.plan(self.round_id, self.plans.members()).metropolis:
+            others = min(1, others)  # one factor for all peers, else their mean would move
+        scale = self.mixing.scale(others) if present.mix is not None else 0.0
         applied = Apply(
             self.round_id,
             payloads,

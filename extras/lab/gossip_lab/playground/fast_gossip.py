@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -182,7 +183,22 @@ class GossipWorld:
         order = np.argsort(receivers * n + senders)
         counts = np.bincount(receivers, minlength=n)[peers]
         starts = np.concatenate([[0], counts.cumsum()])
-        return Neighbourhoods(peers, starts, senders[order], rows[order])
+        near = Neighbourhoods(peers, starts, senders[order], rows[order])
+        degrees = self._schedule.degrees(round_id)
+        return near if degrees is None else self._pull(near, degrees)
+
+    def _pull(self, near: Neighbourhoods, degrees: Peers) -> Neighbourhoods:
+        """Return the neighbourhoods with the vectors that Metropolis weights make of those of
+        neighbours with a higher degree, as ``Reducer`` does."""
+        factors = (1 + degrees[near.peers[near.owners]]) / (1 + degrees[near.members])
+        far = np.flatnonzero(factors < 1)
+        rows, vectors = near.rows.copy(), self._vectors
+        rows[far] = vectors.add(len(far))
+        own = vectors.vectors[near.own_rows[near.owners[far]]]
+        pulls = torch.from_numpy(factors[far].astype(np.float32))[:, None]
+        vectors.vectors[rows[far]] = (vectors.vectors[near.rows[far]] - own).mul_(pulls).add_(own)
+        vectors.are_finite[rows[far]] = vectors.are_finite[near.rows[far]]
+        return replace(near, rows=rows)
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -245,7 +261,10 @@ class GossipWorld:
         moves = self._moves[: len(near.peers)]
         self._judges.mix(vectors, near, moves)
         self._mixing.measure(round_id, peers, close_s)
-        return moves.mul_(self._mixing.scales(near.counts - 1, near.peers)[:, None])
+        others = near.counts - 1
+        if self._schedule.degrees(round_id) is not None:
+            others = np.minimum(1, others)
+        return moves.mul_(self._mixing.scales(others, near.peers)[:, None])
 
 
 def _slice_of(peers: Peers) -> slice | Peers:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gossip.errors import ConfigError
-from gossip.topologies import Plan, Roster, draw, topology
+from gossip.topologies import Plan, Roster, draw, pull_of, topology
 
 
 class Histograms(tuple[tuple[int, ...], ...]):
@@ -34,14 +34,19 @@ SWAPS = 10
 
 
 @topology
-def dumbbell(roster: Roster, round_id: int, seed: int) -> Plan:
+def dumbbell(roster: Roster, round_id: int, seed: int, *, metropolis: bool = False) -> Plan:
     """Two halves in which each peer pushes to every other, and one edge between them: a graph
-    that averages slowly, for tests of consensus."""
+    that averages slowly, for tests of consensus.
+
+    Args:
+        metropolis: Whether it has Metropolis weights.
+    """
     order = sorted(roster.peers)
     middle = len(order) // 2
     halves = [half for half in (order[:middle], order[middle:]) if half]
     edges = [edge for half in halves for edge in combinations(half, 2)]
-    return _undirected(order, [*edges, *([(halves[0][-1], halves[1][0])] if middle else [])])
+    edges += [(halves[0][-1], halves[1][0])] if middle else []
+    return _undirected(order, edges, metropolis)
 
 
 @topology
@@ -83,6 +88,7 @@ def d_cliques(  # noqa: PLR0913 - three arguments are those of every topology
     *,
     size: int = 10,
     between: Literal["ring", "fractal", "full"] = "ring",
+    metropolis: bool = False,
     histograms: Histograms | None = None,
 ) -> Plan:
     """Cliques of peers with labels that together are like those of all peers, and few edges
@@ -96,6 +102,7 @@ def d_cliques(  # noqa: PLR0913 - three arguments are those of every topology
         size: Peers of a clique, at most. Cliques differ by one peer at most.
         between: Edges between cliques: each to the next; all pairs in groups of ``size`` cliques,
             then all pairs in groups of groups, and so on; or all pairs.
+        metropolis: Whether it has Metropolis weights, as in the paper.
         histograms: Labels of the peers, which ``World`` binds. A Byzantine peer's are only a claim.
     Raises: ConfigError: There are no histograms, or not of all peers.
     Source: Bellet, Kermarrec, Lavoie 2022, "D-Cliques: Compensating for Data Heterogeneity with
@@ -117,12 +124,18 @@ def d_cliques(  # noqa: PLR0913 - three arguments are those of every topology
         size,
         between,
         Histograms([histograms[peer] for peer in peers]),
+        metropolis,
     )
 
 
 @lru_cache(maxsize=8)
-def _d_cliques(
-    peers: tuple[int, ...], seed: int, size: int, between: str, histograms: Histograms
+def _d_cliques(  # noqa: PLR0913
+    peers: tuple[int, ...],
+    seed: int,
+    size: int,
+    between: str,
+    histograms: Histograms,
+    metropolis: bool,
 ) -> Plan:
     cliques = [[peers[at] for at in clique] for clique in make_cliques(histograms, size, seed)]
     edges = [edge for clique in cliques for edge in combinations(clique, 2)]
@@ -132,7 +145,7 @@ def _d_cliques(
         edges.append(edge)
         for peer in edge:
             links[peer] += 1
-    return _undirected(peers, edges)
+    return _undirected(peers, edges, metropolis)
 
 
 def make_cliques(histograms: Sequence[Sequence[int]], size: int, seed: int) -> list[list[int]]:
@@ -191,12 +204,15 @@ def count_labels(labels: Tensor, shares: Sequence[NDArray[np.int64]], classes: i
 
 def averaging_matrix(plan: Plan, peers: Sequence[int]) -> NDArray[np.float64]:
     """Return the ``(n, n)`` matrix with which a round of a gossip plan averages: each peer takes
-    the mean of its own vector and those that it receives. Row i is that of ``peers[i]``."""
+    the mean of its own vector and those that it receives, or their mean with the weights of the
+    plan. Row i is that of ``peers[i]``."""
     at = {peer: row for row, peer in enumerate(peers)}
-    matrix = np.eye(len(peers))
+    matrix = np.zeros((len(peers), len(peers)))
     for sender, targets in (plan.pushes or {}).items():
-        matrix[[at[target] for target in targets], at[sender]] = 1.0
-    return np.asarray(matrix / matrix.sum(axis=1, keepdims=True))
+        for target in targets:
+            matrix[at[target], at[sender]] = pull_of(plan, target, sender)
+    matrix /= 1 + (matrix > 0).sum(axis=1, keepdims=True)
+    return np.asarray(matrix + np.diag(1 - matrix.sum(axis=1)))
 
 
 def spectral_gap(matrix: NDArray[np.float64]) -> float:
@@ -206,12 +222,13 @@ def spectral_gap(matrix: NDArray[np.float64]) -> float:
     return float(1 - moduli[-2]) if len(moduli) > 1 else 1.0
 
 
-def _undirected(peers: Iterable[int], edges: Iterable[tuple[int, int]]) -> Plan:
+def _undirected(peers: Iterable[int], edges: Iterable[tuple[int, int]], metropolis: bool) -> Plan:
     targets: Mapping[int, set[int]] = {peer: set() for peer in peers}
     for a, b in edges:
         targets[a].add(b)
         targets[b].add(a)
-    return Plan(pushes={peer: tuple(sorted(found)) for peer, found in targets.items()})
+    pushes = {peer: tuple(sorted(found)) for peer, found in targets.items()}
+    return Plan(pushes=pushes, metropolis=metropolis)
 
 
 def _draw_others(

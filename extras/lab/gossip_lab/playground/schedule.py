@@ -69,12 +69,14 @@ class GossipTimes:
     Attributes:
         roster: Peers that are not known dead.
         close_s: ``(n,)``: when each peer closes it; infinity: it takes no part.
+        degrees: ``(n,)``, of a plan with Metropolis weights; None for another one.
         nbytes: Bytes of the pushes.
         end_s: When half of the peers have applied the round.
     """
 
     close_s: Times
     roster: tuple[int, ...] = ()
+    degrees: Peers | None = None
     nbytes: int = 0
     end_s: float = 0.0
 
@@ -136,6 +138,10 @@ class Schedule:
     def roster(self, round_id: int) -> tuple[int, ...]:
         """Return the peers of a round that is not over."""
         return self._times_of(round_id).roster
+
+    def degrees(self, round_id: int) -> Peers | None:
+        """Return the degree of each peer in a plan with Metropolis weights; None for others."""
+        return self._times_of(round_id).degrees
 
     def end_round(self) -> GossipTimes:
         """Return the times of a round that is over."""
@@ -262,7 +268,8 @@ class Schedule:
         if (round_id, roster) not in self._edges:
             parts, links = self._parts, self._parts.links
             seed, n = parts.settings.seed, parts.peers
-            plan = parts.topology(roster, round_id, seed).pushes or {}
+            found = parts.topology(roster, round_id, seed)
+            plan = found.pushes or {}
             degrees = np.fromiter(map(len, plan.values()), np.int64, len(plan))
             senders = np.repeat(np.fromiter(plan, np.int64, len(plan)), degrees)
             receivers = np.fromiter(chain.from_iterable(plan.values()), np.int64, len(senders))
@@ -276,6 +283,8 @@ class Schedule:
             ]
             travel_s += np.array(transfers_s)[np.bincount(senders, minlength=n)[senders]]
             self._edges[round_id, roster] = senders, receivers, travel_s
+            if found.metropolis:
+                self._times_of(round_id).degrees = np.bincount(senders, minlength=n)
         return self._edges[round_id, roster]
 
     # --- close ------------------------------------------------------------------------------------
