@@ -125,7 +125,7 @@ def unknown_option(what: str, name: str, known: Sequence[str]) -> ConfigError:
         return ConfigError(f"{what} takes no options, got {name!r}")
     suggestion = suggest_name(name, known)
     return ConfigError(
-        f"{what} has no option {name!r}.{suggestion}", f"its options: {', '.join(known)}"
+        f"{what} has no option {name!r}{suggestion}", f"its options: {', '.join(known)}"
     )
 
 
