@@ -7,7 +7,6 @@ same on every peer.
 from .base import Plan, Roster, Topology, check_plan, draw, topology
 from .finding import load, names, with_option
 from .weights import (
-    WEIGHT_MAX,
     lots,
     pull_of,
     read_weights,

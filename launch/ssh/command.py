@@ -127,7 +127,7 @@ def hosts(
     from gossip.launch.local import MODULE, Program, runs, swarm_keys as keygen
     from gossip.run import fitting
 
-    from . import hostlist, planned, resuming, ssh as ssh_, weighing
+    from . import hostlist, planned, resuming, ssh as ssh_
     from .restarts import AgentProgram
 
     given = hostlist.load(where)
@@ -140,7 +140,6 @@ def hosts(
     flags = {**settings, "audit": audit, "lost_stage": lost_stage, **about_peers}
     flags |= {"keys": keyed, "insecure": insecure or None}
     resolved = resolve(flags, config)
-    resolved = weighing.weigh_by_hosts(resolved, found)
     if show:
         fitting.check(resolved.config)
         runs.show_config(resolved, as_json)

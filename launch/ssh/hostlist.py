@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from gossip.errors import ConfigError, UnknownName
-from gossip.topologies import WEIGHT_MAX
 
 LOCAL = "localhost"
 HOSTS_MAX = 256
@@ -41,7 +40,6 @@ class Host:
         port: Port of ssh; None: ssh's default.
         python: Interpreter with gossip; "": the path of this one.
         workdir: Working directory of the peers; "": the path of this one.
-        weight: How often its peers serve rounds relative to others, 1 to 10; 0: not given.
         address: Address that its peers listen on: a number, an interface, or a network such as
             10.0.0.0/8. "": one that the others reach.
         peers: Names of its peers in the plan of a pipeline; (): not given.
@@ -55,7 +53,6 @@ class Host:
     python: str = ""
     workdir: str = ""
     address: str = ""
-    weight: int = 0
     peers: tuple[str, ...] = ()
     numbers: tuple[int, ...] = ()
 
@@ -70,7 +67,7 @@ class Host:
         return f"{self.user}@{self.name}" if self.user else self.name
 
 
-OPTIONS = ("slots", "python", "workdir", "address", "weight", "peers")
+OPTIONS = ("slots", "python", "workdir", "address", "peers")
 assert set(OPTIONS) <= {field.name for field in fields(Host)}
 
 
@@ -161,17 +158,10 @@ def _parse_line(words: Sequence[str], at: str) -> Host:
     peers = tuple(given.pop("peers").split(",")) if "peers" in given else ()
     if bad := [peer for peer in peers if not _PEER.fullmatch(peer)]:
         raise ConfigError(f"{at}: {bad[0]!r} is no name of a peer", f"{name} peers=lab1,lab2")
-    slots, weight = given.pop("slots", str(max(1, len(peers)))), given.pop("weight", None)
-    if weight is not None and not (weight.isdecimal() and 1 <= int(weight) <= WEIGHT_MAX):
-        raise ConfigError(
-            f"{at}: {weight!r} is no weight",
-            f"{name} weight=4, to serve four times as often; {WEIGHT_MAX} at most",
-        )
+    slots = given.pop("slots", str(max(1, len(peers))))
     if port is not None and not 0 < port < 65536:
         raise ConfigError(f"{at}: there is no port {port}", f"{name} slots={port}: so many peers")
-    return Host(
-        name, _slots(slots, words[0], at), user, port, weight=int(weight or 0), peers=peers, **given
-    )
+    return Host(name, _slots(slots, words[0], at), user, port, peers=peers, **given)
 
 
 def _split(word: str, at: str) -> tuple[str, str, int | None]:

@@ -7,7 +7,6 @@ from math import log2
 
 from gossip import topologies
 from gossip.config import Resolved
-from gossip.errors import ConfigError
 from gossip.topologies import within_bounds, write_weights
 from gossip.transport import is_loopback
 
@@ -15,7 +14,6 @@ from .hostcheck import HostReport
 from .hostlist import Host, place
 
 MEASURED = "the speeds of the hosts"
-SAID = "the hosts"
 SPREAD = 2.0
 """Hosts with a smaller ratio of speeds get equal weights: a measurement of a quarter of a second
 shows only the order of magnitude."""
@@ -51,24 +49,6 @@ def weights_of(carried: Mapping[str, float]) -> dict[str, int]:
         return {}
     steps = {name: min(STEPS, round(log2(best / rate))) for name, rate in carried.items()}
     return {name: 2 ** (max(steps.values()) - step) for name, step in steps.items()}
-
-
-def weigh_by_hosts(resolved: Resolved, hosts: Sequence[Host]) -> Resolved:
-    """Return the config with the weights of the host file.
-
-    Raises: ConfigError: Weights are also given elsewhere.
-    """
-    if not any(host.weight for host in hosts):
-        return resolved
-    if resolved.sources["server_weights"] != "default":
-        raise ConfigError(
-            f"server_weights = {resolved.config.server_weights!r} "
-            f"({resolved.sources['server_weights']}), and hosts have a weight, too",
-            "give it in one place",
-        )
-    return resolved.with_values(
-        SAID, server_weights=_by_peer(hosts, {host.name: host.weight for host in hosts})
-    )
 
 
 def by_bandwidth(

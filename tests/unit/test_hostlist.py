@@ -47,7 +47,7 @@ def test_what_is_given_is_a_file_where_there_is_one(
         (
             "a\nb slot=2",
             "hosts.txt:2: unknown option 'slot'. Did you mean 'slots'?",
-            "known: slots, peers, weight, python, workdir, address",
+            "known: slots, peers, python, workdir, address",
         ),
         ("a 2", "hosts.txt:1: '2' is no option", "after the name stand options: a slots=2"),
         ("a slots=1 slots=2", "hosts.txt:1: slots is given twice", None),

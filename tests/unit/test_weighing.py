@@ -1,5 +1,4 @@
-"""Weights of servers: from what hosts carry, from a host file, from the settings;
-and what is refused."""
+"""Weights of servers: from what hosts carry, from the settings; and what is refused."""
 
 from __future__ import annotations
 
@@ -14,13 +13,12 @@ from gossip.config import Resolved, RunConfig, resolve
 from gossip.errors import ConfigError
 from gossip.launch.ssh.command import in_words
 from gossip.launch.ssh.hostcheck import HostReport
-from gossip.launch.ssh.hostlist import parse_file, parse_list
+from gossip.launch.ssh.hostlist import parse_list
 from gossip.launch.ssh.restarts import AgentProgram
 from gossip.launch.ssh.weighing import (
     by_bandwidth,
     describe_weights,
     speeds,
-    weigh_by_hosts,
     weights_of,
 )
 from gossip.run import fitting
@@ -199,37 +197,11 @@ def test_where_nobody_serves_the_slow_host_is_named_and_nothing_is_changed() -> 
 # --- what the user says ---------------------------------------------------------------------------
 
 
-def test_weights_stand_behind_hosts_in_their_file() -> None:
-    hosts = parse_file("a slots=2 weight=4\nb\nc weight=10", "hosts.txt")
-    assert [host.weight for host in hosts] == [4, 0, 10]
-    found = weigh_by_hosts(resolve({"peers": 4}), hosts)
-    assert (found.config.server_weights, found.sources["server_weights"]) == (
-        "0:4,1:4,3:10",
-        "the hosts",
-    )
-    assert (
-        weigh_by_hosts(resolve({"peers": 4, "server_weights": "0:2"}), ABC).config.server_weights
-        == "0:2"
-    )
-    told_in_plan = "\n".join(
-        in_words(
-            found.with_values("x", run_dir="runs/x", f=0).config, AgentProgram(hosts, "train.py")
-        )
-    )
-    assert "serve   0:4,1:4,3:10, others 1" in told_in_plan
-    with pytest.raises(ConfigError, match="and hosts have a weight, too"):
-        weigh_by_hosts(resolve({"peers": 4, "server_weights": "0:2"}), hosts)
-
-
-def test_weights_of_one_are_said_as_well() -> None:
-    found = weigh_by_hosts(resolve({"peers": 2}), parse_file("a weight=1\nb", "hosts.txt"))
-    assert (found.config.server_weights, found.sources["server_weights"]) == ("", "the hosts")
-
-
-@pytest.mark.parametrize("weight", ["0", "11", "x", "-1", "1.5"])
-def test_a_weight_that_cannot_be_is_told_with_its_line(weight: str) -> None:
-    with pytest.raises(ConfigError, match=rf"hosts.txt:2: '{weight}' is no weight"):
-        parse_file(f"a\nb weight={weight}", "hosts.txt")
+def test_weights_are_shown_before_anything_starts() -> None:
+    given = resolve({"peers": 4, "server_weights": "0:4,1:4"})
+    settled = given.with_values("x", run_dir="runs/x", f=0).config
+    told = "\n".join(in_words(settled, AgentProgram(parse_list("a:2,b:2"), "train.py")))
+    assert "serve   0:4,1:4, others 1" in told
 
 
 def test_settings_hold_weights_in_one_way_of_writing_them() -> None:
