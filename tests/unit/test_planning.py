@@ -151,16 +151,6 @@ def test_moves_of_peers_end_no_worse_than_they_began() -> None:
         assert ended.step_s == cut_at(stage_costs.tables(ended.groups), ended.cut.bounds).step_s
 
 
-def test_a_lost_member_is_counted_on_where_it_is_to_be_spared() -> None:
-    costs = uneven(11, 8, 4)
-    groups = ((0, 1), (2, 3))
-    all_there = best_cut(StageCosts(costs, TrainingStep(8, 4, 2)).tables(groups))
-    one_lost = best_cut(StageCosts(costs, TrainingStep(8, 4, 2, spare=1)).tables(groups))
-    assert all_there is not None
-    assert one_lost is not None
-    assert one_lost.step_s - one_lost.exchange_s > all_there.step_s - all_there.exchange_s
-
-
 def test_a_step_that_is_played_out_is_near_the_formula() -> None:
     """Of one peer a stage. The formula leaves out that passes alternate, and that links wait."""
     ratios = []

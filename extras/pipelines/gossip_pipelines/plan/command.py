@@ -58,13 +58,6 @@ def make(
     liars: Annotated[
         int, typer.Option(min=0, max=31, help="2f + 1 peers in each stage, of which f may lie.")
     ] = 0,
-    spare: Annotated[
-        bool,
-        typer.Option(
-            "--spare",
-            help="With --crashes: the best plan for when each stage has lost its f fastest.",
-        ),
-    ] = False,
     copies: Annotated[
         float,
         typer.Option(
@@ -100,8 +93,6 @@ def make(
         )
     if crashes and liars:
         raise ConfigError("--crashes and --liars: set only the one that needs more peers")
-    if spare and not crashes:
-        raise ConfigError("--spare needs --crashes f", "for example --crashes 1 --spare")
     costs = _costs(profiles, mbit, delay_ms)
     least = max(crashes + 1, 2 * liars + 1)
     request = PlanRequest(
@@ -109,7 +100,6 @@ def make(
         samples,
         stages,
         least,
-        crashes if spare else 0,
         copies,
         local_steps,
         activations,

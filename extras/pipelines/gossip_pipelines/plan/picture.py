@@ -149,10 +149,7 @@ def _layers_word(names: tuple[str, ...], first: int, last: int) -> str:
 def _peers_word(part: StagePart) -> str:
     if len(part.peers) == 1:
         return part.peers[0]
-    return ", ".join(
-        f"{peer} {100 * part.shares[peer]:.0f} %" if peer in part.shares else f"{peer} spare"
-        for peer in part.peers
-    )
+    return ", ".join(f"{peer} {100 * part.shares[peer]:.0f} %" for peer in part.peers)
 
 
 def answer_json(costs: Costs, answer: PlanAnswer, out: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ class StagePart:
     Attributes:
         layers: First and last layer.
         peers: Names of the members.
-        shares: Share of the micro-batches of each member; spare members have none.
+        shares: Share of the micro-batches of each member.
         compute_s: Time of a micro-batch, forward and backward, on an average member.
         hold_s: Time that the other micro-batches of a step add in this stage.
         link_s: Time of a micro-batch to the next stage and back; 0 for the last stage.
@@ -47,8 +47,7 @@ def parts_of(stage_costs: StageCosts, placement: Placement) -> list[StagePart]:
         if stage + 1 < len(groups):
             links, waits = stage_costs.way(group, groups[stage + 1])
             link_s, wait_s = float(links[run[0]]), float(waits[run[0]])
-        working = stage_costs.working(group)
-        shares = zip(working, stage_costs.shares(working), strict=True)
+        shares = zip(group, stage_costs.shares(group), strict=True)
         found.append(
             StagePart(
                 (run[1], run[0] - 1),

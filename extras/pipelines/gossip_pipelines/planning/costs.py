@@ -50,7 +50,6 @@ class TrainingStep:
         samples: Samples of a micro-batch.
         members_least: Peers that each group needs: f + 1 to tolerate crashes, 2f + 1 to tolerate
             Byzantine peers.
-        spare: Number of fastest members of each group that the prediction leaves out.
         state_copies: Numbers that are stored for each parameter.
         activations: As in ``PipelineConfig``.
     """
@@ -58,7 +57,6 @@ class TrainingStep:
     micro_batches: int
     samples: int
     members_least: int = 1
-    spare: int = 0
     state_copies: float = STATE_COPIES
     activations: Activations = "exact"
 
@@ -215,11 +213,6 @@ class StageCosts:
         self._parameters = _sums(costs.parameter_bytes)
         self._kept = _sums(costs.kept_bytes * work.samples)
 
-    def working(self, group: Group) -> Group:
-        """Return the members that the prediction counts: all but the ``spare`` fastest."""
-        by_speed = sorted(group, key=lambda peer: (-self._speed[peer], peer))
-        return tuple(sorted(by_speed[self.work.spare :]))
-
     def shares(self, group: Group) -> Numbers:
         """Return each member's share of the micro-batches, ``(members,)``, by its speed."""
         speed = self._speed[list(group)]
@@ -243,8 +236,7 @@ class StageCosts:
     def runs(self, group: Group) -> GroupRuns:
         """Return the costs of one group, without links and limits."""
         if (runs := self._known.get(group)) is None:
-            members = self.working(group)
-            parts, times = self.shares(members), self._of_layers[list(members)]
+            parts, times = self.shares(group), self._of_layers[list(group)]
             waiting = np.maximum(0.0, self.work.micro_batches * parts - 1.0)
             runs = self._known[group] = GroupRuns(
                 np.tensordot(parts, times, 1),
@@ -292,10 +284,9 @@ class StageCosts:
         """Return the time of one micro-batch to the next stage and back, and the time that the
         others add on the busiest link: ``(L + 1,)`` each, by the end of the stage."""
         if (found := self._ways.get((group, following))) is None:
-            here, there = self.working(group), self.working(following)
-            parts = np.outer(self.shares(here), self.shares(there))
+            parts = np.outer(self.shares(group), self.shares(following))
             sent = np.concatenate([[0.0], self.costs.sent_bytes(self.work)])
-            pairs = np.ix_(here, there)
+            pairs = np.ix_(group, following)
             ways = [
                 (self.costs.link_fixed_s[pairs] + self.costs.link_each_s[pairs] * nbytes)
                 + (self.costs.link_fixed_s.T[pairs] + self.costs.link_each_s.T[pairs] * nbytes)

@@ -35,8 +35,7 @@ class PlanRequest:
         batch: Samples of a step.
         samples: Samples of a micro-batch; None: the best divisor of the batch.
         stages: Number of stages; None: the best number.
-        members_least: As in ``TrainingStep``, as are ``spare``, ``state_copies`` and
-            ``activations``.
+        members_least: As in ``TrainingStep``, as are ``state_copies`` and ``activations``.
         local_steps: Steps between two rounds, for the comparison with local steps.
     """
 
@@ -44,7 +43,6 @@ class PlanRequest:
     samples: int | None = None
     stages: int | None = None
     members_least: int = 1
-    spare: int = 0
     state_copies: float = 4.0
     local_steps: int = LOCAL_STEPS
     activations: Activations = "exact"
@@ -54,7 +52,6 @@ class PlanRequest:
             self.batch // samples,
             samples,
             self.members_least,
-            self.spare,
             self.state_copies,
             self.activations,
         )

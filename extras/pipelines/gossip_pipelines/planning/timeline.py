@@ -63,9 +63,8 @@ def play(stage_costs: StageCosts, placement: Placement) -> list[StagePass]:
     rooms = [stage_costs.in_flight(groups, stage) for stage in range(len(groups))]
     route = []
     for group in groups:
-        members = stage_costs.working(group)
-        order = dealt(stage_costs.shares(members), work.micro_batches)
-        route.append([members[member] for member in order])
+        order = dealt(stage_costs.shares(group), work.micro_batches)
+        route.append([group[member] for member in order])
     free_s: defaultdict[int | tuple[int, int], float] = defaultdict(float)  # of peers and links
     owed: Counter[int] = Counter()  # backward passes, by peer
     # In the first stage each member reads its micro-batches one after the other.
