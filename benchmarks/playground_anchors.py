@@ -69,7 +69,7 @@ def read_runs(name: str, folder: Path) -> Runs:
     sweep = read_sweep(Grid.from_toml(WORLDS / f"{name}.toml"), SweepSettings(folder / name))
     found: Runs = {}
     for cell, result in sweep.results.items():
-        if not result.error:
+        if isinstance(cell.world, World) and not result.error:
             seeds = found.setdefault(sweep.setting_of(cell), {})
             seeds[cell.world.seed] = cell.world, result.run
     return found

@@ -268,6 +268,7 @@ def test_worlds_and_grids_are_played(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for block in BLOCKS:
         if block.page == PLAYGROUND and block.language == "toml":
             name = "grid.toml" if "[grid]" in block.text else "world.toml"
+            name = "runs.toml" if "[run]" in block.text else name  # test_run_sweep.py starts some
             (tmp_path / name).write_text(block.text)
         if block.page == PLAYGROUND and "@topology" in block.text:
             (tmp_path / "mine.py").write_text(block.text)

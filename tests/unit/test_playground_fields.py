@@ -145,6 +145,13 @@ def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], what: str)
         ("[grid]\nlr = []", "no values"),
         ("[grid]\nlearning = [1]", "field of a world"),
         ("[world]\npers = 1", "'peers'"),
+        ("[run]\ncommand = 'train.py'\n[world]\npeers = 4", "world beside [run]"),
+        ("rounds = 3\n[run]\ncommand = 'train.py'", "rounds beside [run]"),
+        ("[run]\npeers = 4", "no command"),
+        ("[run]\ncommand = 'train.py {lr}'", "no value for lr"),
+        ("[run]\ncommand = 'train.py {names}'\nnames = 1", "{names} in the command"),
+        ("[run]\ncommand = 'train.py {lr}'\n[grid]\nlt = [1]", "name in the command 'lt'"),
+        ("[run]\ncommand = 'train.py {lr}'\n[grid]\nlr = [[1]]", "lr = [1]"),
     ],
 )
 def test_a_grid_that_cannot_be_meant_is_refused(text: str, what: str, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def sweep(*left_out: tuple[str, str, int]) -> Sweep:
         },
     )
 
-    def rows(world: World) -> Sequence[Row]:
+    def rows(world: Any) -> Sequence[Row]:
         lost = {"mean": 0.8, "median": 0.1}[world.aggregator] if world.faults else 0.0
         last = 0.9 - lost + 0.02 * world.seed - 0.1 * (world.topology == "full")
         return [

@@ -7,6 +7,6 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from .playground import Sweep, World, grid
+    from .playground import RunCommand, Sweep, World, grid
 else:
     __getattr__, __dir__ = lazy(__name__)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .compare import Comparison
     from .moments import Moment
     from .played import PlayedRun, Row
+    from .run_commands import RunCommand
     from .sweeps import Sweep, grid
     from .world import World
 else:

@@ -18,6 +18,7 @@ from gossip_lab.cells import ERROR, CellStore, Row as StoredRow
 
 from .fields import fields_of, read_fields, read_toml, write_toml
 from .played import PlayedRun, Row
+from .run_commands import RunCommand
 from .world import World
 
 Report: TypeAlias = Callable[[list[Row]], bool]
@@ -27,13 +28,13 @@ ROUNDS, EVERY = 100, 10
 
 @dataclass(frozen=True, slots=True)
 class WorldCell:
-    """A world of a grid, and how long it is played.
+    """A world of a grid, and how long it is played; or a real run, which its script ends.
 
     Attributes:
         every: Rounds between two evaluations.
     """
 
-    world: World
+    world: World | RunCommand
     rounds: int
     every: int
 
@@ -69,7 +70,11 @@ class Grid:
 
     @classmethod
     def make(
-        cls, world: World, rounds: int, every: int, values: Mapping[str, Iterable[Any]]
+        cls,
+        world: World | RunCommand,
+        rounds: int,
+        every: int,
+        values: Mapping[str, Iterable[Any]],
     ) -> Grid:
         """Return the cells of all combinations of the values.
 
@@ -77,40 +82,58 @@ class Grid:
         """
         if min(rounds, every) < 1:
             raise ConfigError(f"rounds {rounds}, every {every}", "each is at least 1")
-        known = [each.name for each in fields_of(World)]
+        if is_run := isinstance(world, RunCommand):
+            known = world.names
+        else:
+            known = [each.name for each in fields_of(World)]
         listed: dict[str, list[Any]] = {}
         for name, each in values.items():
             if name not in known:
-                raise UnknownName("field of a world", name, known)
+                raise UnknownName(
+                    "name in the command" if is_run else "field of a world", name, known
+                )
             listed[name] = [each] if isinstance(each, str) or not _is_listed(each) else list(each)
             if not listed[name]:
                 raise ConfigError(f"{name} has no values in this grid")
         cells = [
-            WorldCell(world.replace(**dict(zip(listed, each, strict=True))), rounds, every)
+            WorldCell(
+                world.replace(**dict(zip(listed, each, strict=True))),
+                0 if is_run else rounds,
+                every,
+            )
             for each in itertools.product(*listed.values())
         ]
+        for cell in cells:
+            if isinstance(cell.world, RunCommand):
+                cell.world.check()
         return cls(tuple(dict.fromkeys(cells)), tuple(listed))
 
     @classmethod
     def from_toml(cls, path: str | Path) -> Grid:
         """Return the grid of a TOML file: ``rounds`` and ``every``, fields of the world in
-        ``[world]``, and lists of values in ``[grid]``.
+        ``[world]`` or a ``command`` in ``[run]``, and lists of values in ``[grid]``.
 
         Raises: ConfigError: As ``make``, or the file cannot be read.
         """
         values = read_toml(path)
         for name in values:
-            if name not in (known := ("rounds", "every", "world", "grid")):
+            if name not in (known := ("rounds", "every", "world", "run", "grid")):
                 raise UnknownName("key of a grid", name, known)
+        if "run" in values and (beside := {"rounds", "world"} & set(values)):
+            raise ConfigError(f"{min(beside)} beside [run]", "the script of a run ends it")
         numbers = {"rounds": ROUNDS, "every": EVERY} | values
         for name in ("rounds", "every"):
             if type(numbers[name]) is not int:
                 raise ConfigError(f"{name} = {numbers[name]!r}", f"{name} is a whole number")
-        for name in ("world", "grid"):
-            if not isinstance(values.setdefault(name, {}), dict):
+        for name in ("world", "run", "grid"):
+            if not isinstance(values.get(name, {}), dict):
                 raise ConfigError(f"{name} is no table", f"write [{name}], and its fields below")
-        world = read_fields(World, values["world"])
-        return cls.make(world, numbers["rounds"], numbers["every"], values["grid"])
+        world: World | RunCommand
+        if "run" in values:
+            world = RunCommand.make(values["run"])
+        else:
+            world = read_fields(World, values.get("world", {}))
+        return cls.make(world, numbers["rounds"], numbers["every"], values.get("grid", {}))
 
     def values_of(self, cell: WorldCell) -> tuple[Any, ...]:
         """Return the cell's values of the fields that vary."""
@@ -123,8 +146,14 @@ def _is_listed(value: Any) -> bool:
 
 def toml_of_cell(cell: WorldCell) -> str:
     """Return a grid of this cell alone, as ``Grid.from_toml`` reads it."""
-    numbers = write_toml({"rounds": cell.rounds, "every": cell.every})
-    return f"{numbers}\n[world]\n{cell.world.to_toml()}"
+    is_run = isinstance(cell.world, RunCommand)
+    numbers = write_toml({**({} if is_run else {"rounds": cell.rounds}), "every": cell.every})
+    return f"{numbers}\n[{'run' if is_run else 'world'}]\n{cell.world.to_toml()}"
+
+
+def facts_of(world: World | RunCommand) -> dict[str, Any]:
+    """Return all fields of a world, or of a real run."""
+    return dataclasses.asdict(world) if isinstance(world, World) else world.facts()
 
 
 def play_cell(cell: WorldCell, report: Report | None = None) -> StoredRow:
@@ -155,8 +184,9 @@ def play_cell(cell: WorldCell, report: Report | None = None) -> StoredRow:
 
 
 def store_of(folder: Path, takes_stopped: bool = False) -> CellStore[WorldCell, CellResult]:
-    """Return the results of cells in a folder. A change of the data, of a rule's file or of the
-    code that plays worlds makes other cells of them. Files are read once.
+    """Return the results of cells in a folder. A change of the data, of a rule's file, of the code
+    that plays worlds, or of a file in the command of a run makes other cells of them. Files are
+    read once.
 
     Args:
         takes_stopped: Whether a cell that early stopping ended counts as run.
@@ -166,11 +196,14 @@ def store_of(folder: Path, takes_stopped: bool = False) -> CellStore[WorldCell, 
         lambda data: [rule_sources.content(path) for path in data_sets.files(data)]
     )
 
-    def facts_of(cell: WorldCell) -> dict[str, Any]:
+    def identify(cell: WorldCell) -> dict[str, Any]:
         world = cell.world
-        sources = [digest(world.aggregator), *contents(world.data), *_files_in(world)]
+        if isinstance(world, World):
+            sources = [digest(world.aggregator), *contents(world.data), *_files_in(world)]
+        else:
+            sources = [*map(rule_sources.content, map(Path, world.words))]
         played = {"rounds": cell.rounds, "every": cell.every}
-        return {**dataclasses.asdict(world), **played, "sources": sources}
+        return {**facts_of(world), **played, "sources": sources}
 
     def result_of(cell: WorldCell, row: StoredRow) -> CellResult | None:
         try:
@@ -180,7 +213,7 @@ def store_of(folder: Path, takes_stopped: bool = False) -> CellStore[WorldCell, 
             return None
         return None if found.stopped and not takes_stopped else found
 
-    return CellStore(folder, facts_of, result_of)
+    return CellStore(folder, identify, result_of)
 
 
 def _files_in(world: World) -> list[str]:

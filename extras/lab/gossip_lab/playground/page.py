@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,7 +13,9 @@ from gossip.errors import ConfigError
 from gossip.launch.report import bytes_word, html, words
 from gossip_lab import estimates
 
+from .grids import facts_of
 from .played import PlayedRun
+from .run_commands import RunCommand
 from .sweeps import Sweep, plain
 from .tasks import Task
 from .world import World
@@ -35,6 +36,7 @@ AXES: Mapping[html.Axis, str] = {"time": "virtual_s", "round": "round", "bytes":
 POINTS = 120
 PEERS_SHOWN, CLASSES_SHOWN = 100, 40
 FOOTER = "Made from the rows of the playground alone: time is virtual, bytes are those of payloads."
+FOOTER_OF_RUNS = "Made from the files of the runs: bytes are all that their peers have sent."
 _Floats: TypeAlias = NDArray[np.float64]
 
 
@@ -73,7 +75,8 @@ def page_of_sweep(sweep: Sweep) -> str:
         html.Fact("Errors", str(len(sweep.errors))),
     ]
     title = f"Sweep over {', '.join(sweep.grid.varied) or 'one world'}"
-    return html.render_sections(title, facts, sections, FOOTER)
+    are_runs = any(isinstance(cell.world, RunCommand) for cell in sweep.grid.cells)
+    return html.render_sections(title, facts, sections, FOOTER_OF_RUNS if are_runs else FOOTER)
 
 
 def write_page(path: Path, page: str) -> None:
@@ -167,8 +170,8 @@ def _placement(task: Task) -> html.Section:
     return html.Section("data", "Who holds which labels", [], [chart])
 
 
-def _world(worlds: Sequence[World], varied: Sequence[str]) -> html.Section:
-    every = [asdict(world) for world in worlds]
+def _world(worlds: Sequence[World | RunCommand], varied: Sequence[str]) -> html.Section:
+    every = [facts_of(world) for world in worlds]
     rows = [
         (name, ", ".join(dict.fromkeys(plain(world[name]) for world in every))) for name in every[0]
     ]

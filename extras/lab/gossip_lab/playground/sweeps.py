@@ -13,18 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gossip.errors import ConfigError
 from gossip_lab import estimates
 
 from .engines import LOCAL, SweepSettings, load
 from .grids import EVERY, ROUNDS, CellResult, Grid, WorldCell, store_of
 from .played import Row
+from .run_commands import RunCommand
 from .tables import align, write_rows
 from .world import World
 
 FOLDER = Path("runs/sweep")
 SEED = "seed"
 SHOWN = ("worst", "mean", "p10", "consensus_distance")
-"""Metrics of the table."""
+"""Metrics of the table of worlds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,16 @@ class Sweep:
             for setting, rounds in found.items()
         }
 
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Metrics of the table; of real runs all that there are."""
+        runs = [
+            result.run
+            for cell, result in self.results.items()
+            if isinstance(cell.world, RunCommand)
+        ]
+        return tuple(dict.fromkeys(row.metric for run in runs for row in run.rows)) or SHOWN
+
     def table(self) -> list[str]:
         """Return the lines of a table: for each setting, the mean over the seeds after the last
         round, with the half width of its interval of 95 %."""
@@ -107,15 +119,16 @@ class Sweep:
 
     def table_cells(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """Return the head and the rows of ``table``."""
-        head = (*self.settings, "seeds", "stopped", *SHOWN)
-        found = {metric: self.means(metric) for metric in SHOWN}
+        shown = self.shown
+        head = (*self.settings, "seeds", "stopped", *shown)
+        found = {metric: self.means(metric) for metric in shown}
         stopped: dict[tuple[Any, ...], int] = {}
         for cell, result in self.results.items():
             setting = self.setting_of(cell)
             stopped[setting] = stopped.get(setting, 0) + result.stopped
         rows = []
-        for setting in found[SHOWN[0]]:
-            last = [list(found[metric][setting].values())[-1:] for metric in SHOWN]
+        for setting in found[shown[0]]:
+            last = [list(found[metric][setting].values())[-1:] for metric in shown]
             seeds = str(len(last[0][0].values) if last[0] else 0)
             texts = [_mean_text(each[0]) if each else "-" for each in last]
             rows.append((*map(plain, setting), seeds, str(stopped.get(setting, 0)), *texts))
@@ -141,7 +154,7 @@ def _mean_text(estimate: estimates.Estimate) -> str:
 
 
 def grid(  # noqa: PLR0913 - the options of a sweep, by name
-    world: World,
+    world: World | RunCommand,
     *,
     rounds: int = ROUNDS,
     every: int = EVERY,
@@ -152,8 +165,8 @@ def grid(  # noqa: PLR0913 - the options of a sweep, by name
     quiet: bool = False,
     **values: Iterable[Any],
 ) -> Sweep:
-    """Play a world with all combinations of values of its fields. Cells that the folder has are not
-    played again.
+    """Play a world with all combinations of values of its fields, or run a command with all
+    combinations of values of its names. Cells that the folder has are not played again.
 
     Args:
         into: Folder of the results.
@@ -172,7 +185,12 @@ def grid(  # noqa: PLR0913 - the options of a sweep, by name
 
 
 def run_grid(grid: Grid, settings: SweepSettings, engine: str) -> Sweep:
-    """Run the cells of a grid that the folder lacks, and return all results."""
+    """Run the cells of a grid that the folder lacks, and return all results.
+
+    Raises: ConfigError: Real runs are to be stopped early, or as in ``grid``.
+    """
+    if settings.asha and any(isinstance(cell.world, RunCommand) for cell in grid.cells):
+        raise ConfigError("a real run is not stopped early", "leave out --asha")
     return Sweep(grid, load(engine, settings)(grid.cells, settings))
 
 

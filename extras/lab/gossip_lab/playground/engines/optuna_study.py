@@ -6,14 +6,14 @@ that fall behind; the processes are those of ``run_cells``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gossip_lab.cells import ERROR, Row as StoredRow, run_cells
-from gossip_lab.playground.grids import CellResult, WorldCell, play_cell, store_of
+from gossip_lab.playground.grids import CellResult, WorldCell, facts_of, play_cell, store_of
 from gossip_lab.playground.played import Row
 
 from .choice import SweepSettings
@@ -33,7 +33,7 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     optuna.create_study(
         study_name=STUDY, storage=_storage(place), direction="maximize", load_if_exists=True
     )
-    play = partial(_play, place, settings.asha, find_first_rung(cells))
+    play = partial(_play, place, settings.asha, find_first_rung(cells) if settings.asha else 1)
     return run_cells(cells, play, store, settings.jobs, quiet=settings.quiet)
 
 
@@ -45,14 +45,17 @@ def _play(place: Path, asha: str, least: int, cell: WorldCell) -> StoredRow:
     pruner = halving if asha else optuna.pruners.NopPruner()
     study = optuna.load_study(study_name=STUDY, storage=_storage(place), pruner=pruner)
     trial = study.ask()
-    for name, value in asdict(cell.world).items():
+    for name, value in facts_of(cell.world).items():
         trial.set_user_attr(name, value)
 
-    metric, rows = asha or "mean", list[Row]()
+    rows: list[Row] = []
 
     def report(found: list[Row]) -> bool:
         rows.extend(found)
-        trial.report(compute_score(rows, metric), found[0].round)
+        if not asha:
+            trial.report(_score(found), found[0].round)
+            return False
+        trial.report(compute_score(rows, asha), found[0].round)
         return bool(trial.should_prune())
 
     row = play_cell(cell, report)
@@ -61,8 +64,14 @@ def _play(place: Path, asha: str, least: int, cell: WorldCell) -> StoredRow:
     elif row["stopped"]:
         study.tell(trial, state=TrialState.PRUNED)
     else:
-        study.tell(trial, next(each.value for each in rows[::-1] if each.metric == metric))
+        study.tell(trial, _score([Row(*each) for each in row["rows"]], asha))
     return row
+
+
+def _score(rows: list[Row], metric: str = "") -> float:
+    """Return the last accuracy, or minus the loss of a real run whose script logs none."""
+    last = {row.metric: row.value for row in rows}
+    return last.get(metric or "mean", -last.get("loss", math.nan))
 
 
 def _storage(place: Path) -> Any:

@@ -1,0 +1,200 @@
+"""Real runs as cells of a grid: ``gossip run`` on this machine, with the values of a cell in its
+command line."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gossip.errors import ConfigError, UnknownName
+from gossip.interpreter import python_command
+from gossip.run.telemetry import read_lines
+
+from .fields import write_toml
+from .played import Row
+
+LAST_LINES = 8
+"""Lines of the output that the error of a failed run has."""
+PR_SET_PDEATHSIG = 1
+_PLACEHOLDER = re.compile(r"{(\w+)}")
+_Logged = dict[int, dict[str, dict[int, list[float]]]]
+
+
+@dataclass(frozen=True)
+class RunCommand:
+    """Command line of a real run, in place of a world.
+
+    Attributes:
+        command: Options, script and arguments of ``gossip run``; a value of the grid replaces
+            ``{name}``.
+        values: Names and values that replace.
+    """
+
+    command: str
+    values: tuple[tuple[str, Any], ...] = ()
+
+    def __getattr__(self, name: str) -> Any:
+        known = dict(self.__dict__.get("values", ()))  # none yet where pickle makes the object
+        if name not in known:
+            raise AttributeError(name)
+        return known[name]
+
+    @classmethod
+    def make(cls, values: Mapping[str, Any]) -> RunCommand:
+        """Return the command of the table ``[run]``. Raises: ConfigError: It has no command."""
+        others = dict(values)
+        command = others.pop("command", None)
+        if not isinstance(command, str):
+            raise ConfigError("[run] has no command", 'such as command = "-n 4 train.py --lr {lr}"')
+        return cls(command).replace(**others)
+
+    @property
+    def names(self) -> list[str]:
+        """Names in the command."""
+        return list(dict.fromkeys(_PLACEHOLDER.findall(self.command)))
+
+    def replace(self, **changes: Any) -> RunCommand:
+        """Return the command with other values. Raises: ConfigError: It has no such name."""
+        for name, value in changes.items():
+            if name not in self.names:
+                raise UnknownName("name in the command", name, self.names)
+            if not isinstance(value, str | int | float):
+                raise ConfigError(f"{name} = {value!r}", "a value is a number or a text")
+        return replace(self, values=tuple(sorted({**dict(self.values), **changes}.items())))
+
+    def facts(self) -> dict[str, Any]:
+        """Return all fields as JSON has them."""
+        return {**dict(self.values), "command": self.command}
+
+    def to_toml(self) -> str:
+        """Return all fields as TOML."""
+        return write_toml(self.facts())
+
+    def check(self) -> None:
+        """Raise ConfigError if a name has no value, or is that of something else here."""
+        if taken := {*dir(self), "command"}.intersection(self.names):
+            raise ConfigError(f"{{{min(taken)}}} in the command", "take another name")
+        known = dict(self.values)
+        if missing := [name for name in self.names if name not in known]:
+            raise ConfigError(f"the command has no value for {missing[0]}", "add it to [grid]")
+
+    @property
+    def words(self) -> list[str]:
+        """Words of the command line."""
+        known = {name: str(value) for name, value in self.values}
+        return [
+            _PLACEHOLDER.sub(lambda found: known[found[1]], word)
+            for word in shlex.split(self.command)
+        ]
+
+    def evaluations(self, rounds: int, every: int) -> Iterator[list[Row]]:
+        """Run the command to its end, and yield the rows of each ``every`` rounds. The script ends
+        the run, not ``rounds``.
+
+        Raises: ConfigError: The run failed, or its script has logged nothing. Its folder is kept.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="gossip-sweep-"))
+        began, log, run = time.time(), folder / "output", folder / "run"
+        words = python_command("-m", "gossip.launch.cli", "run", "-q", "--run-dir", str(run))
+        with log.open("w", encoding="utf-8") as output:
+            launcher = subprocess.Popen(
+                [*words, *self.words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                preexec_fn=_ends_with_parent(),
+            )
+            try:
+                code = launcher.wait()
+            finally:
+                launcher.terminate()
+                launcher.wait()
+        if code:
+            last = " | ".join(log.read_text("utf-8").splitlines()[-LAST_LINES:])
+            raise ConfigError(f"gossip run ended with {code}: {last}", f"see {run}")
+        found = read_run(run, int(dict(self.values).get("seed", 0)), every, began)
+        if not found:
+            raise ConfigError("the script logged no number", f"peer.log(accuracy=...); see {run}")
+        shutil.rmtree(folder)
+        yield from found
+
+
+def _ends_with_parent() -> Callable[[], None]:
+    """Return what a child calls before it starts: it gets SIGTERM when this process dies, however
+    it dies. A launcher then ends its peers."""
+    libc, parent = ctypes.CDLL(None, use_errno=True), os.getpid()
+
+    def call() -> None:
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return call
+
+
+def read_run(folder: Path, seed: int, every: int, began: float) -> list[list[Row]]:
+    """Return the rows of a run for each ``every`` rounds, from what its honest peers have logged.
+
+    A peer counts with the mean of its values in these rounds. ``worst``, ``mean`` and ``p10`` are
+    those of the logged ``accuracy`` over the peers. Other numbers are means over the peers.
+
+    Args:
+        began: Time of the start, in seconds since the epoch.
+    """
+    summary = json.loads((folder / "summary.json").read_text("utf-8"))
+    logged: _Logged = {}
+    ends: dict[int, float] = {}
+    for path in folder.glob("peer-*/metrics.jsonl"):
+        for line in read_lines(path):
+            peer, at = line.pop("peer"), -(-line.pop("round") // every) * every
+            ends[at] = max(ends.get(at, began), line.pop("wall"))
+            del line["t"]
+            for name, value in line.items() if peer not in summary["byzantine"] else ():
+                if isinstance(value, int | float):
+                    by_peer = logged.setdefault(at, {}).setdefault(name, {})
+                    by_peer.setdefault(peer, []).append(value)
+    counted = [_sent_bytes(path) for path in folder.glob("peer-*/events.jsonl")]
+    sent = [each for each in counted if each[0]]
+    found = []
+    for at, by_name in sorted(logged.items()):
+        nbytes = round(sum(np.interp(ends[at], *each) for each in sent))
+        place = seed, at, ends[at] - began, nbytes
+        found.append([Row(*place, *each) for each in _metrics(by_name)])
+    return found
+
+
+def _metrics(by_name: Mapping[str, Mapping[int, list[float]]]) -> Iterator[tuple[str, float]]:
+    for name, by_peer in by_name.items():
+        values = [float(np.mean(each)) for each in by_peer.values()]
+        if name == "accuracy":
+            yield "worst", min(values)
+            yield "mean", float(np.mean(values))
+            yield "p10", float(np.quantile(values, 0.1))
+        else:
+            yield name, float(np.mean(values))
+
+
+def _sent_bytes(events: Path) -> tuple[list[float], list[float]]:
+    """Return the times at which a peer has counted the bytes that it has sent, and the counts. A
+    peer that has started again has counted from 0."""
+    lines = [line for line in read_lines(events) if line.get("event") == "usage"]
+    counts, before = list[float](), 0.0
+    for line in lines:
+        if counts and line["sent_bytes"] < counts[-1] - before:
+            before = counts[-1]
+        counts.append(before + line["sent_bytes"])
+    return [line["wall"] for line in lines], counts
