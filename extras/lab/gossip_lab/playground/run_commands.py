@@ -22,7 +22,7 @@ import numpy as np
 
 from gossip.errors import ConfigError, UnknownName
 from gossip.interpreter import python_command
-from gossip.run.telemetry import read_lines
+from gossip.run import read_lines
 
 from .fields import write_toml
 from .played import Row
