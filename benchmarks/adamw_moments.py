@@ -1,9 +1,10 @@
 """AdamW in gossip rounds: whether exchanges of parameters should mix its moments, too.
 
 Each peer steps with AdamW on the mean gradient of its neighbourhood, in the fast engine of the
-playground. In a round that mixes parameters, nothing else is mixed (as in ``gossip run``), or the
-first moments, or both. Without a second moment from others, a peer scales the same gradient
-differently from its neighbours. Each way gets its best learning rate.
+playground. In a round that mixes parameters, nothing else is mixed (as in ``gossip run``, and in
+DADAM, Nazari et al. 2019, arXiv:1901.09109), or the second moments too (Chen et al. 2021,
+arXiv:2109.03194), or both moments. Each way gets its best learning rate. First moments are never
+mixed alone: where all own gradients are 0, a peer would divide those of others by 0.
 
 ``python benchmarks/adamw_moments.py`` prints the table of docs/results/playground.md.
 """
@@ -28,10 +29,10 @@ from gossip_lab.playground.judging import Neighbourhoods
 from gossip_lab.playground.parts import Parts
 from gossip_lab.playground.played import measure
 
-Mixed = Literal["none", "first", "both"]
+Mixed = Literal["none", "second", "both"]
 BASE = World(peers=16, topology="random-k:k=3", model="mlp:32")
 SPLITS, MIX_EVERY = ("iid", "dirichlet:0.1"), (1, 4)
-RATES = (0.001, 0.003, 0.01, 0.03)
+RATES = (0.01, 0.03, 0.1)
 BETAS, EPS, DECAY = (0.9, 0.999), 1e-8, 0.01  # the defaults of torch.optim.AdamW
 METRICS = ("mean", "worst", "loss", "consensus_distance")
 
@@ -42,7 +43,7 @@ class AdamWorld(GossipWorld):
     def __init__(self, parts: Parts, mixed: Mixed) -> None:
         super().__init__(parts)
         self._moments = [torch.zeros(parts.peers, parts.task.cohort.d) for _ in BETAS]
-        self._mixed = self._moments[: get_args(Mixed).index(mixed)]
+        self._mixed = {"none": [], "second": self._moments[1:], "both": self._moments}[mixed]
         self._steps = torch.zeros(parts.peers, 1)
 
     def _mix(self, *args: Any) -> Tensor:
@@ -84,10 +85,11 @@ def play(world: World, mixed: Mixed, rounds: int) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=120)
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--splits", nargs="+", default=SPLITS)
     given = parser.parse_args()
     rows = []
-    for split, mix_every in itertools.product(SPLITS, MIX_EVERY):
+    for split, mix_every in itertools.product(given.splits, MIX_EVERY):
         plain: list[float] = []
         for mixed in get_args(Mixed):
             found = {
@@ -105,8 +107,10 @@ def main() -> int:
             values = {name: [each[name] for each in found[rate]] for name in METRICS}
             plain = plain or values["mean"]
             gain = estimates.Estimate(tuple(np.subtract(values["mean"], plain).tolist()))
+            wide = gain.interval[1] - gain.mean
             ends = [f"{np.mean(values[name]):.4f}" for name in METRICS]
-            rows.append((split, str(mix_every), mixed, f"{rate:g}", *ends, f"{gain}"))
+            ends.append(f"{gain.mean:+.4f} ± {wide:.4f}")
+            rows.append((split, str(mix_every), mixed, f"{rate:g}", *ends))
             print(" ".join(rows[-1]), file=sys.stderr, flush=True)
     columns = ("split", "mixed every", "moments mixed", "rate", *METRICS, "mean accuracy, gain")
     print("\n".join(markdown_table(columns, rows)))
