@@ -227,8 +227,8 @@ class Supervisor:
         self.shutdown.dismiss_latecomers()
 
     def _lose(self, peer: int) -> None:
-        """End a peer whose id a join server, which ours could not reach, has assigned to another
-        peer."""
+        """End a peer with an id that another peer has received from an unreachable join
+        server."""
         process = self.processes.running.get(peer)
         if process is not None:
             self._lost.add(peer)

@@ -64,7 +64,7 @@ class HostState:
     silent: bool = False
     late: bool = False
     ended: bool = False
-    given_up: bool = False
+    abandoned: bool = False
     over: asyncio.Event = field(default_factory=asyncio.Event)
     collector: Collector | None = None
     incarnations: dict[int, int] = field(default_factory=dict)

@@ -36,7 +36,7 @@ class HostsShutdown:
     @property
     def is_running(self) -> bool:
         """Whether a host has peers that have not ended."""
-        return not all(found.ended or found.given_up for found in self._hosts.values())
+        return not all(found.ended or found.abandoned for found in self._hosts.values())
 
     def on_signal(self, number: int) -> None:
         records, outcome = self._records, self._records.outcome
@@ -64,7 +64,7 @@ class HostsShutdown:
         others_run = any(
             other.unfinished(view)
             for other in self._hosts.values()
-            if other is not found and not other.given_up
+            if other is not found and not other.abandoned
         )
         late = found.unfinished(view)
         here = {view.rows[peer].state for peer in late}
@@ -88,7 +88,7 @@ class HostsShutdown:
         if (
             found.remote.over
             or found.remote.closing
-            or found.given_up
+            or found.abandoned
             or (found.ended and not self.is_running)
         ):
             return

@@ -193,7 +193,7 @@ class HostsLauncher:
                 return
             self._lose(found)
             if not await self._restarts.reconnect(found):
-                found.given_up = True
+                found.abandoned = True
                 self._announce_end(found)
                 return
             self._write_hosts()  # It may have another address.

@@ -21,12 +21,13 @@ from gossip.config import RunConfig, resolve
 from gossip.launch.registry import (
     join_calls,
     join_messages as says,
-    join_server as servers,
+    join_socket,
     remote_servers,
 )
 from gossip.launch.registry.join_calls import NUMBER_BYTES, JoinServerUnreachable, ask
 from gossip.launch.registry.join_endpoint import JoinEndpoint
 from gossip.launch.registry.join_server import JoinServer, JoinServerCallbacks
+from gossip.launch.registry.join_socket import JoinSocket
 from gossip.launch.registry.registry import CLAIMED, LET_IN, UNMET_MAX, PeerEntry, ServerEntry
 from gossip.run.keys import make_pair, read_pair
 from gossip.run.rendezvous import SeedFolder, announce_end, peers_in, read_seed
@@ -144,15 +145,15 @@ async def test_who_leaves_before_its_first_visit_is_answered_says_goodbye_too(
 ) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
 
-    async def unheard(asking: JoinServer, address: str, question: says.Question) -> says.Said:
+    async def unheard(asking: JoinSocket, address: str, question: says.Question) -> says.Said:
         answer = await ask_in_full(asking, address, question)
-        if isinstance(question, says.RegistryPull) and asking.keeper.own:
+        if isinstance(question, says.RegistryPull) and asking.address != second.address:
             await asyncio.Event().wait()  # the answer is on the way
         return answer
 
-    ask_in_full = JoinServer._ask
+    ask_in_full = JoinSocket.ask
     async with join_server_in(b) as second:
-        monkeypatch.setattr(JoinServer, "_ask", unheard)
+        monkeypatch.setattr(JoinSocket, "ask", unheard)
         async with join_server_in(a, (0,), second.address):
             await until(lambda: second.remote_servers.there)
         await until(lambda: sum(entry.ended for entry in second.keeper.join_servers.values()) == 1)
@@ -291,8 +292,8 @@ async def test_bytes_of_strangers_are_counted_and_nothing_else(tmp_path: Path) -
 async def test_who_asks_too_much_is_not_heard_for_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(servers, "UNITS_A_S", 0.001)
-    monkeypatch.setattr(servers, "UNITS_AT_ONCE", 10.0)
+    monkeypatch.setattr(join_socket, "UNITS_A_S", 0.001)
+    monkeypatch.setattr(join_socket, "UNITS_AT_ONCE", 10.0)
     async with join_server_in(tmp_path / "a", (0,)) as join_server:
         context = zmq.asyncio.Context()
         floods = [context.socket(zmq.DEALER) for _ in range(15)]
@@ -418,7 +419,7 @@ async def test_a_door_that_hears_of_an_end_in_its_last_moment_closes_all_the_sam
         closing = asyncio.create_task(second.close())
         await asyncio.wait([closing], timeout=20.0)
         assert closing.done()
-        second.address = ""  # it is closed
+        second.socket.address = ""  # it is closed
 
 
 async def test_who_has_gone_before_the_answer_costs_no_word(tmp_path: Path) -> None:
