@@ -21,8 +21,8 @@ from gossip_lab.simulation.world import SharedLedgers
 from gossip_lab.simulation.world.driver import Swarm, address
 from gossip_lab.simulation.world.observer import Observer
 from gossip_lab.simulation.world.toy_payloads import weighted_mean
-from gossip_lab.simulation.world.toy_rule import Reducer
-from gossip_lab.simulation.world.toy_trainer import ToyTrainer
+from gossip_lab.simulation.world.toy_rule import Reducer, ToyRule
+from gossip_lab.simulation.world.toy_trainer import ToyPace, ToyTrainer
 
 SAMPLES = 97
 
@@ -96,7 +96,10 @@ def toy_trainers(
             name: value.get(peer, 0.0) if isinstance(value, dict) else value
             for name, value in options.items()
         }
-        return kind(peer, seed, incarnation=incarnation, samples_total=samples_total, **own)
+        pace = ToyPace(**{name: own.pop(name) for name in ToyPace.__slots__ if name in own})
+        rule = ToyRule(own.pop("reducer", weighted_mean))
+        life = {"incarnation": incarnation, "samples_total": samples_total}
+        return kind(peer, seed, **life, pace=pace, rule=rule, **own)
 
     return make
 

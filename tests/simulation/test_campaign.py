@@ -374,7 +374,7 @@ def test_a_peer_is_slow_from_a_moment_on_and_for_so_long() -> None:
     nemesis = Nemesis(schedule)
     swarm = make_swarm(schedule, nemesis)
     for at_s in (0.9, 1.1, 1.4, 1.6):
-        swarm.at(at_s, lambda at=at_s: seen.append((at, swarm.hosts[1].trainer.slowness)))
+        swarm.at(at_s, lambda at=at_s: seen.append((at, swarm.hosts[1].trainer.pace.slowness)))
     nemesis.begin(swarm)
     swarm.run_for(2.0)
     assert seen == [(0.9, 2.0), (1.1, 6.0), (1.4, 6.0), (1.6, 2.0)]

@@ -44,7 +44,7 @@ class Caller(ToyTrainer):
         self.computing = given = events.Contributed(
             effect.round_id, 0, (), collective=f"{step}/{self.peer}".encode()
         )
-        return [(self.rng.uniform(*self.compute_s) + self.slow_calls, given)]
+        return [(self.rng.uniform(*self.pace.compute_s) + self.slow_calls, given)]
 
     def _apply(self, apply: events.Apply, now: float) -> None:
         super()._apply(apply, now)
@@ -58,7 +58,7 @@ class Caller(ToyTrainer):
         parts = [self._here.tobytes(), settings, struct.pack("<i", self.peer)]
         packed = packed_of(parts, self.piece_bytes)
         sizes = tuple([len(part) for part in parts])
-        return [(self.snapshot_s, events.SnapshotTaken(self.next_round, packed, sizes))]
+        return [(self.pace.snapshot_s, events.SnapshotTaken(self.next_round, packed, sizes))]
 
     def _restore(self, restore: events.Restore, now: float) -> events.Restored:
         whole, most = bytes_of_state(restore.payload), 4 * len(self._here)

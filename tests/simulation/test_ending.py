@@ -108,7 +108,7 @@ def test_who_comes_back_to_those_who_have_finished_gets_a_state_that_takes_long_
     swarm.restart(LATE, after_s=2.0)
     swarm.run_until(lambda: over(swarm), limit_s=60)
     everybody_finished(swarm)
-    assert toy(swarm, LATE).restored[-1][0] == ROUNDS
+    assert toy(swarm, LATE).history.restored[-1][0] == ROUNDS
     assert len({toy(swarm, peer).digest for peer in swarm.hosts}) == 1
 
 
@@ -137,7 +137,7 @@ def test_who_misses_the_end_of_gossip_rounds_takes_over_a_final_state(
     everybody_finished(swarm)
     late = toy(swarm, LATE)
     if misses is not is_cut_off:  # which it spent training alone, to the end
-        assert late.restored[-1][0] == ROUNDS
+        assert late.history.restored[-1][0] == ROUNDS
         assert late.digest in {toy(swarm, peer).digest for peer in swarm.hosts if peer != LATE}
     assert swarm.now < back_at + 3.0
 

@@ -21,7 +21,7 @@ from gossip.core.settings import RoundSettings
 from gossip.inject import OutMessage
 from gossip.topologies import load
 from gossip_lab.simulation.world.driver import Swarm, address
-from gossip_lab.simulation.world.toy_trainer import Said, ToyTrainer
+from gossip_lab.simulation.world.toy_trainer import Said, ToyPace, ToyTrainer
 
 SEED = 3
 
@@ -183,7 +183,7 @@ def test_who_has_an_older_checkpoint_than_the_others_takes_over_theirs() -> None
     assert_all_ended_well(swarm, 3)
     trainer = swarm.hosts[2].trainer
     assert isinstance(trainer, ToyTrainer)
-    assert [round_id for round_id, _ in trainer.restored] == [last]
+    assert [round_id for round_id, _ in trainer.history.restored] == [last]
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -198,7 +198,7 @@ def test_who_comes_without_the_final_state_when_all_have_gone_ends_and_says_why(
         if peer < n - 1:
             return ResumedTrainer(peer, SEED, rounds=last.next_round).with_checkpoint_of(last)
         late = ResumedTrainer if has_older else ToyTrainer
-        trainer = late(peer, SEED, rounds=last.next_round, prepare_s=40.0)
+        trainer = late(peer, SEED, rounds=last.next_round, pace=ToyPace(prepare_s=40.0))
         return trainer.with_checkpoint_of(older) if isinstance(trainer, ResumedTrainer) else trainer
 
     rounds = RoundSettings(min_peers=n - 1, patience_s=0.5)
@@ -222,8 +222,8 @@ def test_who_is_still_loading_the_final_state_when_the_others_leave_ends_well(
     last, older = checkpoint(3, 0, 1.0, topology), checkpoint(3, 0, 0.5, topology)
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
-        slow_s = {"snapshot_s": 10.0, "prepare_s": 3.0} if peer == 2 else {}
-        trainer = ResumedTrainer(peer, SEED, rounds=last.next_round, **slow_s)
+        pace = ToyPace(snapshot_s=10.0, prepare_s=3.0) if peer == 2 else ToyPace()
+        trainer = ResumedTrainer(peer, SEED, rounds=last.next_round, pace=pace)
         return trainer.with_checkpoint_of(older if peer == 2 else last)
 
     rounds = RoundSettings(min_peers=2, patience_s=0.5)
@@ -231,7 +231,7 @@ def test_who_is_still_loading_the_final_state_when_the_others_leave_ends_well(
     swarm.run_for(60.0)
     trainer = swarm.hosts[2].trainer
     assert isinstance(trainer, ToyTrainer)
-    assert [round_id for round_id, _ in trainer.restored] == [last.next_round]
+    assert [round_id for round_id, _ in trainer.history.restored] == [last.next_round]
     assert_all_ended_well(swarm, 3)
 
 
@@ -241,7 +241,7 @@ def test_two_who_come_late_do_not_wait_for_each_other(f: int) -> None:
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         trainer = ResumedTrainer(peer, SEED, rounds=last.next_round)
-        trainer.prepare_s += 12.0 if peer > 2 else 0.0
+        trainer.pace.prepare_s += 12.0 if peer > 2 else 0.0
         return trainer.with_checkpoint_of(last)
 
     rounds = RoundSettings(min_peers=3, patience_s=0.5)

@@ -20,7 +20,7 @@ from gossip.topologies import load
 from gossip_lab.simulation.campaign.play import had_round
 from gossip_lab.simulation.checkers import Panel, every_checker
 from gossip_lab.simulation.world.driver import Swarm, address
-from gossip_lab.simulation.world.toy_trainer import ToyTrainer
+from gossip_lab.simulation.world.toy_trainer import ToyPace, ToyTrainer
 
 Policy = tuple[Literal["majority", "available"], Literal["pause", "continue"]]
 POLICIES: list[Policy] = [("majority", "pause"), ("available", "pause"), ("majority", "continue")]
@@ -51,7 +51,12 @@ def swarm_of(
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
         initial = {"initial": peer + 64 * incarnation} if apart else {}
         return ToyTrainer(
-            peer, seed, incarnation=incarnation, compute_s=(0.1, 0.12), samples_total=997, **initial
+            peer,
+            seed,
+            incarnation=incarnation,
+            pace=ToyPace((0.1, 0.12)),
+            samples_total=997,
+            **initial,
         )
 
     swarm = Swarm(make_core, n, seed, make_trainer=make_trainer)

@@ -70,7 +70,7 @@ def given_the_final_state(topology: str, checker: EverybodyEnds, halt: Halt | No
     if halt is not None:
         tamper(swarm, 1, lambda event, _: [halt] if isinstance(event, Restored) else None)
     swarm.run_for(12.0)
-    assert [round_id for round_id, _ in trainer.restored] == [last]
+    assert [round_id for round_id, _ in trainer.history.restored] == [last]
     return swarm
 
 

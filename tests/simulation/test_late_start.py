@@ -27,7 +27,7 @@ from gossip_lab.simulation.checkers import Panel, every_checker
 from gossip_lab.simulation.schedules.schedule import Schedule
 from gossip_lab.simulation.world.driver import Swarm
 from gossip_lab.simulation.world.nemesis import name_of
-from gossip_lab.simulation.world.toy_trainer import ToyTrainer
+from gossip_lab.simulation.world.toy_trainer import ToyPace, ToyTrainer
 
 LATE = 3
 GIVES_NONE = ("kept_states", "broken_states", "swapped_states", "hollow_states")
@@ -49,11 +49,11 @@ def swarm_of_four(
     settings = core_settings(4, seed, rounds=wanted, **needed)
 
     def make_trainer(peer: PeerId, incarnation: int) -> ToyTrainer:
-        late = {"prepare_s": prepare_s} if peer == LATE and prepare_s is not None else {}
-        late |= {"initial": peer} if apart else {}
-        return ToyTrainer(
-            peer, seed, incarnation=incarnation, compute_s=(0.05, 0.06), samples_total=997, **late
-        )
+        pace = ToyPace((0.05, 0.06))
+        if peer == LATE and prepare_s is not None:
+            pace.prepare_s = prepare_s
+        late = {"initial": peer} if apart else {}
+        return ToyTrainer(peer, seed, incarnation=incarnation, pace=pace, samples_total=997, **late)
 
     swarm = peer_swarm(settings, make_trainer, started=4 if prepare_s is not None else 3)
     swarm.hooks.append(Panel(every_checker()))
@@ -81,7 +81,7 @@ def test_who_has_not_come_is_in_no_roster_until_it_does(is_there: bool, seed: in
     swarm.run_until(lambda: rosters(swarm, (0, 1, 2, 3)) == {(0, 1, 2, 3)}, limit_s=8.0)
     late = swarm.trainer(LATE)
     assert isinstance(late, ToyTrainer)
-    swarm.run_until(lambda: len(late.served) >= 2, limit_s=12.0)
+    swarm.run_until(lambda: len(late.history.served) >= 2, limit_s=12.0)
     assert rosters(swarm, (0, 1, 2, 3)) == {(0, 1, 2, 3)}
 
 

@@ -199,7 +199,7 @@ def test_a_restarted_peer_takes_over_the_state_and_contributes_again() -> None:
     assert 3 in {c.peer for c in last.contributors}
     trainer = swarm.trainer(3)
     assert isinstance(trainer, ToyTrainer)
-    assert trainer.restored, "it trains on weights of its own"
+    assert trainer.history.restored, "it trains on weights of its own"
 
 
 @pytest.mark.parametrize(

@@ -233,9 +233,9 @@ def test_a_toy_trainer_descends_and_says_what_it_applied() -> None:
     core = swarm.cores[0]
     swarm.run_until(lambda: bool(core.of(events.SnapshotTaken)), 5.0)
     assert trainer.distance < 0.3 * before
-    assert [round_id for round_id, _ in trainer.applied] == list(range(21))
+    assert [round_id for round_id, _ in trainer.history.applied] == list(range(21))
     aggregated = [e.payload.digest for e in core.of(events.Aggregated)]
-    assert [digest for _, digest in trainer.applied] == aggregated
+    assert [digest for _, digest in trainer.history.applied] == aggregated
     [taken] = core.of(events.SnapshotTaken)
     assert taken.round_id == 21
     other = ToyTrainer(1, 1, initial=5)

@@ -244,7 +244,7 @@ def test_who_has_a_whole_state_to_load_does_not_say_that_it_has_none(
     for pair in ((0, 1), (0, 3), (2, 3)):  # peer 0 is within reach of peer 2 only
         swarm.network.cut(*pair)
     for peer in (1, 3):
-        swarm.hosts[peer].trainer.snapshot_s = load_s
+        swarm.hosts[peer].trainer.pace.snapshot_s = load_s
     swarm.resume_trainer(0)
     swarm.run_until(lambda: swarm.cores[1].recovery.restores, 60.0)
     deadlines = swarm.cores[1].recovery.records.deadlines

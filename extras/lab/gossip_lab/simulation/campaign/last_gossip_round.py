@@ -49,7 +49,7 @@ def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
     last, compute_s = max(at) + left, 0.0
     for trainer in toys_of(swarm).values():
         trainer.rounds = last
-        compute_s = max(compute_s, trainer.compute_s[1] * trainer.slowness)
+        compute_s = max(compute_s, trainer.pace.compute_s[1] * trainer.pace.slowness)
     over_s = _disturb(swarm, sorted(running), last, rng)
     settings = next(iter(running.values())).settings.rounds
     # a peer that is further behind reaches it alone, or restores the state of one that has
@@ -70,7 +70,8 @@ def _disturb(swarm: Swarm[Peer], peers: list[PeerId], last: int, rng: Random) ->
         return 0.0
     timeout_s = swarm.hosts[peers[0]].core.settings.rounds.round_timeout_s
     for trainer in toys_of(swarm).values():
-        trainer.snapshot_s = max(rng.choice(COPY_SHARES) * timeout_s, trainer.snapshot_s)
+        pace = trainer.pace
+        pace.snapshot_s = max(rng.choice(COPY_SHARES) * timeout_s, pace.snapshot_s)
     together_s = rng.uniform(*AWAY_S) if rng.random() < TOGETHER else None
     most_s = 0.0
     for peer in rng.sample(peers, rng.randint(1, len(peers))):
@@ -99,7 +100,7 @@ def _disturb_one(swarm: Swarm[Peer], peer: PeerId, for_s: float, last: int, rng:
             swarm.restart(peer, for_s)
             if (trainer := toys_of(swarm).get(peer)) is not None:
                 trainer.rounds = last
-                return for_s + trainer.prepare_s
+                return for_s + trainer.pace.prepare_s
     return for_s
 
 

@@ -53,7 +53,7 @@ def toys_of(swarm: Swarm[Peer]) -> dict[PeerId, ToyTrainer]:
 def slow_copies(swarm: Swarm[Peer], copy_s: float) -> None:
     """Let copying or restoring a state take at least so long."""
     for trainer in toys_of(swarm).values():
-        trainer.snapshot_s = max(copy_s, trainer.snapshot_s)
+        trainer.pace.snapshot_s = max(copy_s, trainer.pace.snapshot_s)
 
 
 class FinalRoundAttack:

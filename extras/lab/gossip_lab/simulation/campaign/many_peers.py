@@ -30,9 +30,9 @@ from gossip_lab.simulation.checkers import consensus_distance
 from gossip_lab.simulation.world import (
     SharedLedgers,
     Swarm,
+    ToyPace,
     ToyTrainer,
     address,
-    weighted_mean,
 )
 
 from .last_round import toys_of
@@ -243,8 +243,7 @@ def _swarm(world: ManyPeers, known: Acquaintance) -> Swarm[Peer]:
             peer,
             world.seed,
             incarnation=incarnation,
-            compute_s=COMPUTE_S,
-            reducer=weighted_mean,
+            pace=ToyPace(COMPUTE_S),
             samples_total=SAMPLES,
         )
 

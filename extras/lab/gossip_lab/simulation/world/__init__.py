@@ -34,8 +34,8 @@ if TYPE_CHECKING:
         payload_of_values,
         weighted_mean,
     )
-    from .toy_rule import Reducer, RuleRefusal, RuleResult, Step
-    from .toy_trainer import PREPARE_S, MadeOf, Said, ToyTrainer
+    from .toy_rule import Reducer, RuleRefusal, RuleResult, Step, ToyRule
+    from .toy_trainer import PREPARE_S, MadeOf, OptimizerTurns, Said, ToyPace, ToyTrainer
     from .wire import Outgoing
 else:
     __getattr__, __dir__ = lazy(__name__)

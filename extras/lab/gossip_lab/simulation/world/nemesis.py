@@ -206,7 +206,7 @@ class Nemesis(Observer):
         (self._slow_now.append if begins else self._slow_now.remove)(fault)
         host = swarm.hosts.get(fault.peer)
         if host is not None and isinstance(host.trainer, ToyTrainer | StageTrainer):
-            host.trainer.slowness = self.slowness(fault.peer)
+            host.trainer.pace.slowness = self.slowness(fault.peer)
             self.struck["slow"] += begins
         self.announce(swarm, fault.peer, f"{fault}{'' if begins else ' is over'}")
 
@@ -249,7 +249,7 @@ class Nemesis(Observer):
             swarm.make_timers_late(peer, 0.0)
             swarm.slow_down(peer, 1.0)
             if isinstance(host.trainer, ToyTrainer):
-                host.trainer.slowness = 1.0
+                host.trainer.pace.slowness = 1.0
 
     def totals(self, swarm: AnySwarm) -> Counter[str]:
         """Return ``struck``, with the attackers and the slow peers."""
@@ -270,7 +270,7 @@ class Nemesis(Observer):
         for peer in {fault.peer for fault in self._slow if fault.at_s is None}:
             lives = [host for host in (*swarm.past, *swarm.hosts.values()) if host.peer == peer]
             found["slow"] += any(
-                isinstance(life.trainer, ToyTrainer) and bool(life.trainer.computed)
+                isinstance(life.trainer, ToyTrainer) and bool(life.trainer.history.computed)
                 for life in lives
             )
         return +found

@@ -97,7 +97,7 @@ class StageTrainer(ToyTrainer):
             self._kept, self._sum = {}, {}
             return [] if self._trains(effect.round_id) else self._start(effect)
         if isinstance(effect, events.RebuildState):
-            return [(self.snapshot_s, self._rebuild(effect, now))]
+            return [(self.pace.snapshot_s, self._rebuild(effect, now))]
         said = super().on_effect(effect, now)
         if isinstance(effect, events.Apply) and self.next_round % SAVED_EVERY == 0:
             self.saved[self.stage] = self.next_round, self._here.tobytes()
@@ -144,7 +144,7 @@ class StageTrainer(ToyTrainer):
 
     def _timed(self, done: events.ForwardDone | events.BackwardDone) -> tuple[float, Said]:
         """Return one of the two passes of a micro-batch, with its duration."""
-        took_s = self.rng.uniform(*self.compute_s) * self.slowness / (2 * self.micro_batches)
+        took_s = self.pace.draw_s(self.rng) / (2 * self.micro_batches)
         return took_s, replace(done, took_us=round(1e6 * took_s))
 
     def _forward(self, task: events.RunForward) -> events.ForwardDone:
@@ -237,5 +237,5 @@ class StageTrainer(ToyTrainer):
             rates=self.rates if named else (),
             micro_batches=task.micro_batches,
         )
-        self.computed.append((task.round_id, self._offered.samples))
+        self.history.computed.append((task.round_id, self._offered.samples))
         return self._offered

@@ -40,7 +40,7 @@ together."""
 
 @dataclass(frozen=True, slots=True)
 class ToyRule:
-    """Aggregates for ``peer``.
+    """Aggregates updates.
 
     Args:
         step: Runs the rule if the shards decide together.
@@ -48,19 +48,18 @@ class ToyRule:
             round, now) -> update``.
     """
 
-    peer: PeerId
     reducer: Reducer = weighted_mean
     step: Step | None = None
     second_reading: Callable[[Row, int, float], Vector] | None = None
 
-    def run(self, ask: events.Aggregate, now: float) -> events.Aggregated:
+    def run(self, ask: events.Aggregate, now: float, peer: PeerId) -> events.Aggregated:
         """Aggregate the updates as they are in memory by now, for ``peer``. As in a node, updates
         that are no longer finite are left out and have no weight."""
         if self.second_reading is None or ask.step != "whole" or ask.mix:
             return self._aggregate(ask)
         rows = [
             row
-            if row.peer == self.peer
+            if row.peer == peer
             else replace(row, payload=payload_of(self.second_reading(row, ask.round_id, now)))
             for row in ask.rows
         ]

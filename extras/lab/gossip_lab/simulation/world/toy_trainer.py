@@ -7,18 +7,18 @@ import hashlib
 import random
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import NamedTuple, Protocol, TypeAlias, assert_never, get_args
 
 import numpy as np
 
-from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, Row, events
+from gossip.core import DIGEST_BYTES, PIECE_BYTES, Effect, Event, events
 from gossip.vectors import bytes_for
 
 from .toy_model import ToyModel
-from .toy_payloads import Vector, bytes_of_state, packed_of, payload_of_values, weighted_mean
-from .toy_rule import Reducer, Step, ToyRule
+from .toy_payloads import Vector, bytes_of_state, packed_of, payload_of_values
+from .toy_rule import ToyRule
 
 PREPARE_S = 0.001
 SNAPSHOT_S = 0.0005  # to copy or restore the state
@@ -87,6 +87,54 @@ class MadeOf(NamedTuple):
     samples: events.DataSlice | None  # that it has read
 
 
+@dataclass(slots=True)
+class ToyHistory:
+    """Actions of a trainer, for checkers.
+
+    Attributes:
+        applied: (round, digest of the aggregate, b"" if there was none).
+        restored: (round, digest of the state).
+        computed: (round, samples).
+        served: Rounds that its node aggregated for.
+        made_of: Inputs of the update offered last.
+        dropped: Number of updates that were computed beside a round and not offered.
+    """
+
+    applied: list[tuple[int, bytes]] = field(default_factory=list)
+    restored: list[tuple[int, bytes]] = field(default_factory=list)
+    computed: list[tuple[int, int]] = field(default_factory=list)
+    served: list[int] = field(default_factory=list)
+    made_of: MadeOf | None = None
+    dropped: int = 0
+
+
+@dataclass(slots=True)
+class ToyPace:
+    """Durations of the actions of a trainer, in seconds.
+
+    Attributes:
+        compute_s: Bounds of the time from ``StartRound`` to ``Contributed``.
+        rule_s: Time from ``Aggregate`` to ``Aggregated``.
+        slowness: Factor on the compute time.
+        by_samples: Whether a round takes ``compute_s`` for a whole batch, and less in proportion
+            for a smaller one.
+        prepare_s: Time from its start until it has built its model.
+        snapshot_s: Time to copy or restore the state.
+    """
+
+    compute_s: tuple[float, float] = (0.005, 0.015)
+    rule_s: float = 0.0001
+    slowness: float = 1.0
+    by_samples: bool = False
+    prepare_s: float = PREPARE_S
+    snapshot_s: float = SNAPSHOT_S
+
+    def draw_s(self, rng: random.Random, batches: float = 1.0) -> float:
+        """Draw the compute time of a round with as many batches."""
+        drawn_s = rng.uniform(*self.compute_s) * self.slowness
+        return drawn_s * batches if self.by_samples else drawn_s
+
+
 @dataclass(frozen=True, slots=True)
 class _Draft:
     """An update that may be offered in the round of ``go``, which may be a guess."""
@@ -97,6 +145,30 @@ class _Draft:
     samples: int
     applied: int  # rounds that its trainer had applied by then
     restores: int  # restores of others' states by then
+
+    def fits(self, go: events.StartRound) -> bool:
+        """Whether it can be offered in this round: with the same fragment and samples."""
+        mine, theirs = self.go.samples, go.samples
+        if (self.go.round_id, self.go.collectives) != (go.round_id, go.collectives):
+            return False
+        if mine is None or theirs is None:
+            return mine is theirs
+        return (mine.epoch, mine.ranges) == (theirs.epoch, theirs.ranges)
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """Computation beside a round.
+
+    Attributes:
+        guess: The round that will probably follow.
+        draft: Its finished or unfinished update.
+        in_flight: The own update in the present round.
+    """
+
+    guess: events.StartRound | None = None
+    draft: _Draft | None = None
+    in_flight: Sequence[float] = ()
 
 
 @dataclass(slots=True)
@@ -109,7 +181,7 @@ class OptimizerTurns:
         awaits: Whether a step of the kind that the script has begun is pending.
     """
 
-    every: int
+    every: int = 0
     steps: int = 0
     awaits: bool = False
 
@@ -127,25 +199,15 @@ class OptimizerTurns:
             self.steps = 0 if self.kind == FURTHER else self.steps + 1
 
 
-@dataclass(eq=False, repr=False)
+@dataclass(eq=False, repr=False, kw_only=True)
 class ToyTrainer(ToyModel):
     """A ``ToyModel`` with the interface of a trainer. While it computes it does nothing else.
-    ``applied`` lists (round, digest of the aggregate, b"" if there was none).
 
     Args:
-        compute_s: Bounds of the time from ``StartRound`` to ``Contributed``.
-        rule_s: Time from ``Aggregate`` to ``Aggregated``.
-        slowness: Factor on the compute time.
         lie: Changes the update before it is offered, ``(update, round) -> update``.
         samples_total: Samples of an epoch; if given, the trainer reads its data through the core.
-        step: Runs the rule if the shards decide together.
-        by_samples: Whether a round takes ``compute_s`` for a whole batch, and less in proportion
-            for a smaller one.
         rates: Learning rates of its script, as a multiple of its own step size.
         rounds: Rounds that its script trains for.
-        second_reading: An update as it is in its owner's memory when the rule reads it, ``(row,
-            round, now) -> update``.
-        prepare_s: Time from its start until it has built its model.
         piece_bytes: Size of a piece of its state.
         overlap: 1: it computes the next update beside the round of the last one.
         local_steps: Steps of an update. With more than one ``OUTER`` applies the aggregate, and its
@@ -153,53 +215,35 @@ class ToyTrainer(ToyModel):
             samples.
         fragments: Number of fragments of the model, each as large as an update. With more than one
             its script also calls collective operations, in rounds that are no steps.
-        further_every: Steps before each step of the second optimizer of its script; 0: there is
-            none.
+        turns: Turns of the two optimizers of its script.
     """
 
-    _: KW_ONLY
     incarnation: int = 0
     batch: int = 4
-    compute_s: tuple[float, float] = (0.005, 0.015)
-    rule_s: float = 0.0001
-    slowness: float = 1.0
+    pace: ToyPace = field(default_factory=ToyPace)
     lie: Callable[[Vector, int], Vector] | None = None
-    reducer: Reducer = weighted_mean
-    step: Step | None = None
-    second_reading: Callable[[Row, int, float], Vector] | None = None
+    rule: ToyRule = field(default_factory=ToyRule)
     samples_total: int | None = None
     rates: tuple[float, ...] = ()
     rounds: int | None = None
-    prepare_s: float = PREPARE_S
-    snapshot_s: float = SNAPSHOT_S
-    by_samples: bool = False
     piece_bytes: int = PIECE_BYTES
     overlap: int = 0
-    further_every: int = 0
+    turns: OptimizerTurns = field(default_factory=OptimizerTurns)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(f"toy/{self.seed}/{self.peer}/{self.incarnation}")
         super().__post_init__()
-        self.rule = ToyRule(self.peer, self.reducer, self.step, self.second_reading)
         self.next_round = 0
         self.confirmed: events.StateConfirmed | None = None
         self.ledger: events.LedgerReply | None = None
-        self.turns = OptimizerTurns(self.further_every)
         self._asked = -1  # the last round before which it requested a confirmation
         # the update in computation; with overlap also one that is not requested yet
         self.computing: events.Contributed | ComputedAhead | None = None
-        self.made_of: MadeOf | None = None  # the update offered last
-        self.dropped = 0  # updates computed beside a round that were not offered
         self._go: events.StartRound | None = None  # the round that it has answered last
-        self._guess: events.StartRound | None = None  # the round that will probably follow
-        self._draft: _Draft | None = None  # finished or unfinished update computed beside a round
-        self._in_flight: list[float] = []  # its own update in that round
+        self._ahead = _Ahead()
         self._put_off: list[Effect] = []  # effects that wait while it computes
         self.changed_at = 0.0
-        self.applied: list[tuple[int, bytes]] = []
-        self.restored: list[tuple[int, bytes]] = []
-        self.computed: list[tuple[int, int]] = []  # (round, samples)
-        self.served: list[int] = []  # rounds for which this peer aggregated
+        self.history = ToyHistory()
 
     def on_start(self, now: float) -> list[tuple[float, Said]]:
         self.changed_at = now
@@ -207,13 +251,13 @@ class ToyTrainer(ToyModel):
         layout = hashlib.blake2b(said, digest_size=DIGEST_BYTES).digest()
         answers: list[tuple[float, Said]] = [
             (
-                self.prepare_s,
+                self.pace.prepare_s,
                 events.Prepared(layout, self.digest, tuple(map(bytes_for, self.sizes))),
             )
         ]
         if self.samples_total is not None:
             told = events.DataConfigured(self.samples_total, self.batch, ahead=self.overlap)
-            answers.append((self.prepare_s, told))
+            answers.append((self.pace.prepare_s, told))
         return answers
 
     def progress(self, now: float) -> events.TrainerProgress:
@@ -229,8 +273,8 @@ class ToyTrainer(ToyModel):
         self.computing = None
         waiting, self._put_off = self._put_off, []
         if isinstance(said, events.Contributed) and self.overlap and said.samples:
-            self._guess = self._following()
-            return waiting if self._guess is None else [*waiting, self._guess]
+            self._ahead.guess = self._following()
+            return waiting if self._ahead.guess is None else [*waiting, self._ahead.guess]
         return waiting
 
     def _following(self) -> events.StartRound | None:
@@ -249,7 +293,7 @@ class ToyTrainer(ToyModel):
         return replace(following, samples=replace(had, ranges=ranges))
 
     def _start(self, effect: events.StartRound) -> list[tuple[float, Said]]:
-        if effect is self._guess:
+        if effect is self._ahead.guess:
             return self._compute_ahead()
         if self.rounds is None or effect.round_id < self.rounds:
             return self._compute(effect)
@@ -267,8 +311,8 @@ class ToyTrainer(ToyModel):
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
         if isinstance(effect, events.Aggregate):  # the node itself does that
-            self.served.append(effect.round_id)
-            return [(self.rule_s, self.rule.run(effect, now))]
+            self.history.served.append(effect.round_id)
+            return [(self.pace.rule_s, self.rule.run(effect, now, self.peer))]
         if self._has_to_wait(effect):
             self._put_off.append(effect)
             return []
@@ -289,14 +333,14 @@ class ToyTrainer(ToyModel):
                 sizes = tuple([len(part) for part in packed])
                 return [
                     (
-                        self.snapshot_s,
+                        self.pace.snapshot_s,
                         events.SnapshotTaken(
                             self.next_round, packed_of(packed, self.piece_bytes), sizes
                         ),
                     )
                 ]
             case events.Restore():
-                return [(self.snapshot_s, self._restore(effect, now))]
+                return [(self.pace.snapshot_s, self._restore(effect, now))]
             case events.StateConfirmed():
                 self.confirmed = effect
                 return [(0.0002, events.Stop("finished", completed=True))]
@@ -325,8 +369,7 @@ class ToyTrainer(ToyModel):
                 assert_never(effect)
 
     def _pause_s(self, samples: int) -> float:
-        pause_s = self.rng.uniform(*self.compute_s) * self.slowness
-        return pause_s * max(1, samples) / self.batch if self.by_samples else pause_s
+        return self.pace.draw_s(self.rng, max(1, samples) / self.batch)
 
     def _drafted(self, go: events.StartRound, beside: Sequence[float] = ()) -> _Draft:
         samples = (
@@ -340,7 +383,8 @@ class ToyTrainer(ToyModel):
             if self.lie is None
             else self.lie(np.array(honest, np.float32), go.round_id).astype(np.float32).tolist()
         )
-        return _Draft(go, honest, offered, samples, len(self.applied), len(self.restored))
+        made = self.history
+        return _Draft(go, honest, offered, samples, len(made.applied), len(made.restored))
 
     def _calls(self, round_id: int) -> bool:
         """Whether all scripts call a collective operation in this round."""
@@ -356,49 +400,39 @@ class ToyTrainer(ToyModel):
             self._go = go
             self.computing = events.Contributed(go.round_id, 0, (), None, kind=self.turns.kind)
             return [(self._pause_s(0), self.computing)]
-        self.turns.awaits = self.further_every > 0
-        draft, self._draft, self._go = self._draft, None, go
+        self.turns.awaits = self.turns.every > 0
+        ahead, history = self._ahead, self.history
+        draft, ahead.draft, self._go = ahead.draft, None, go
         if draft is not None and self._is_of_use(draft, go):
             pause_s = 0.0002
         else:
-            self.dropped += draft is not None
+            history.dropped += draft is not None
             draft = self._drafted(go)
             pause_s = self._pause_s(draft.samples)
-        self.computed.append((go.round_id, draft.samples))
-        lacks, restores = len(self.applied) - draft.applied, len(self.restored) - draft.restores
-        self.made_of = MadeOf(go.round_id, lacks, restores, draft.go.samples)
-        self._in_flight = draft.honest
+        history.computed.append((go.round_id, draft.samples))
+        lacks = len(history.applied) - draft.applied
+        restores = len(history.restored) - draft.restores
+        history.made_of = MadeOf(go.round_id, lacks, restores, draft.go.samples)
+        ahead.in_flight = draft.honest
         contributed = self._contribution(draft, go)
         self.computing = contributed
         return [(pause_s, contributed)]
 
     def _is_of_use(self, draft: _Draft, go: events.StartRound) -> bool:
         """Whether an update computed beside the last round can be offered in this one."""
-        mine, theirs = draft.go.samples, go.samples
-        in_turn = draft.go.round_id == go.round_id == self.next_round
-        in_turn = in_turn and draft.go.collectives == go.collectives  # of the same fragment
-        same = (
-            mine is None
-            or theirs is None
-            or (mine.epoch, mine.ranges)
-            == (
-                theirs.epoch,
-                theirs.ranges,
-            )
-        )
-        return in_turn and same and (mine is None) == (theirs is None)
+        return go.round_id == self.next_round and draft.fits(go)
 
     def _compute_ahead(self) -> list[tuple[float, Said]]:
-        go, self._guess = self._guess, None
+        go, self._ahead.guess = self._ahead.guess, None
         assert go is not None
         if self.computing is not None or self.next_round != go.round_id - 1:
             return []
         # With fragments the update computed beside the last round is on another part of the model.
         whole = self.local_steps > 1 and self.fragments == 1
-        beside = self._outer_step(self._in_flight)[0] if whole else ()
-        self._draft = self._drafted(go, beside)
+        beside = self._outer_step(self._ahead.in_flight)[0] if whole else ()
+        self._ahead.draft = draft = self._drafted(go, beside)
         self.computing = ComputedAhead()
-        return [(self._pause_s(self._draft.samples), self.computing)]
+        return [(self._pause_s(draft.samples), self.computing)]
 
     def _contribution(self, draft: _Draft, go: events.StartRound) -> events.Contributed:
         samples = draft.samples
@@ -433,7 +467,7 @@ class ToyTrainer(ToyModel):
         return lot.choice([samples, lot.randint(1, samples)])
 
     def _apply(self, apply: events.Apply, now: float) -> None:
-        self.applied.append((apply.round_id, self.move(apply)))
+        self.history.applied.append((apply.round_id, self.move(apply)))
         if self._go is not None and apply.round_id >= self._go.round_id:
             self.turns.record(apply.kind)
         self.next_round, self.changed_at = apply.round_id + 1, now
@@ -442,6 +476,6 @@ class ToyTrainer(ToyModel):
         if error := self.load(bytes_of_state(restore.payload)):
             return events.Restored(restore.round_id, error)
         self.next_round, self.changed_at = restore.round_id, now
-        self._draft = None  # it was computed from other parameters
-        self.restored.append((restore.round_id, self.digest))
+        self._ahead.draft = None  # it was computed from other parameters
+        self.history.restored.append((restore.round_id, self.digest))
         return events.Restored(restore.round_id)

@@ -78,7 +78,7 @@ class ComputedInTurn(Checker):
     @on_event
     def judge(self, event: Contributed) -> None:
         given, trainer = self._given, self.trainer
-        made_of = trainer.made_of if isinstance(trainer, ToyTrainer) else None
+        made_of = trainer.history.made_of if isinstance(trainer, ToyTrainer) else None
         if given is None or made_of is None or not event.samples:
             return
         if not made_of.round_id == given.round_id == event.round_id:
@@ -99,7 +99,7 @@ class ComputedInTurn(Checker):
     def finish(self) -> None:
         for peer, host in self.swarm.hosts.items():
             if self.circumstances.faultless and isinstance(host.trainer, ToyTrainer):
-                dropped = host.trainer.dropped
+                dropped = host.trainer.history.dropped
                 text = f"{dropped} updates that it has computed beside rounds were dropped"
                 self.demand(not dropped, text, peer)
 
