@@ -119,7 +119,7 @@ class RunExists(ConfigError):
     def __init__(self, path: str) -> None:
         super().__init__(
             f"the run folder {path} already exists",
-            "choose another --run-dir, or move the old run away",
+            "choose another --name or --run-dir, or remove the old run: gossip rm",
         )
         self.args = (path,)
         self.path = path

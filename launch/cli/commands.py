@@ -59,10 +59,8 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    help=(
-        "Fault-tolerant training for PyTorch: no process is special, anything may crash, hang or "
-        "lie."
-    ),
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Fault-tolerant training for PyTorch: any process may crash, hang or be Byzantine.",
 )
 
 SATELLITES = {

@@ -382,7 +382,7 @@ def _judge(total: int, *words: str) -> None:
     command = python_command("-m", "gossip.launch.demo.evaluate", *words)
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
     with tempfile.TemporaryFile("w+") as errors, _bar() as bar:
-        task = bar.add_task("evaluating", total=total)
+        task = bar.add_task(words[0], total=total)
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
         ) as judge:

@@ -12,7 +12,7 @@ import typer
 
 from gossip.launch.optional import optional
 
-from .words import bytes_word, line_width, print_lines, short_bytes
+from .words import bytes_word, line_width, named, print_lines, short_bytes
 
 if TYPE_CHECKING:
     from .run_logs import Write
@@ -144,14 +144,9 @@ def logs(
     there = run_logs.peers_with_logs(folder)
     chosen = [peer for peer in there if wanted is None or peer in wanted]
     if wanted is not None and (missing := sorted(set(wanted) - set(there))) and not goes_on:
-        which = (
-            f"peer {missing[0]} has"
-            if len(missing) == 1
-            else f"peers {', '.join(map(str, missing))} have"
-        )
         raise ConfigError(
-            f"{which} written nothing here",
-            f"logs are in {folder}: of peers {', '.join(map(str, there)) or 'none'}",
+            f"there is no log of {named(missing)}",
+            f"{folder} has those of {named(there) or 'no peer'}",
         )
     write = _writer(max([*there, *(wanted or ())], default=0))
     try:

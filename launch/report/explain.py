@@ -47,7 +47,7 @@ def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[st
     if lines := of_round(run, number):
         return lines
     raise ConfigError(
-        f"of {'round' if found[1] else 'peer or round'} {number} nothing is known here",
+        f"there is no record of {'round' if found[1] else 'peer or round'} {number}",
         f"peers are {numbers(run.view.rows)}, and the last round is {run.view.progress.round}",
     )
 

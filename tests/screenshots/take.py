@@ -34,6 +34,8 @@ MARGIN = 12
 IN_DOCS = (
     ("report", 1100, "light", "section:has(#incidents)"),
     ("report-narrow", 400, "dark", "section:has(#membership)"),
+    ("concepts-lanes", 1100, "light", "section:has(#membership)"),
+    ("concepts-trust", 1100, "light", "section:has(#trust)"),
 )
 """Name of a picture, width, scheme, which part of the page."""
 FOUND = """() => {
