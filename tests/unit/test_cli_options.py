@@ -456,7 +456,7 @@ def test_an_option_of_the_script_before_the_script_gets_the_right_command(
 
 
 def test_help_has_every_command_in_a_section(gossip: Gossip) -> None:
-    shown = gossip("--help").stdout
+    shown = gossip("-h").stdout
     sections = re.findall(r"^(\w[\w ]*):$", shown, re.MULTILINE)
     assert sections == ["Options", *layout.SECTIONS], "and none is left for the last one"
     listed = re.findall(r"^  (\w+)  ", shown, re.MULTILINE)
