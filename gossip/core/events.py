@@ -461,7 +461,7 @@ class Disconnect:
     peer: PeerId
 
 
-NO_ROWS = "nobody sent an update that can be used"
+NO_ROWS = "no peer sent an update that can be used"
 
 
 @record

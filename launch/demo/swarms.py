@@ -344,7 +344,9 @@ def table(rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
     first = next(iter(rows.values()))
     for death in first.get("deaths", ()):
         skip_ms, dead_ms = death["skip_ms"], death["dead_ms"]
-        skip = "skipped by nobody" if skip_ms is None else f"skipped by all within {skip_ms:.0f} ms"
+        skip = (
+            "skipped by no peer" if skip_ms is None else f"skipped by all within {skip_ms:.0f} ms"
+        )
         dead = (
             "the run ended before its death was agreed"
             if dead_ms is None

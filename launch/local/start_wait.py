@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from gossip.errors import NeverStarted
 from gossip.launch.guardian import starved_s
+from gossip.launch.report import counted
 from gossip.observe import events
 from gossip.run import nobody_left
 
@@ -97,7 +98,7 @@ class StartWait:
         coming = server.keeper.stateless() if server is not None else set[int]()
         left = nobody_left(run.folder / "seeds", coming.union(run.peers))
         if left and self._was_left:
-            over = "x the run is over: everybody has left while ours were on their way"
+            over = "x the run is over: all its peers left before those of this launcher arrived"
             self._shutdown.end("never_started", over)
         self._was_left = left
 
@@ -116,8 +117,8 @@ class StartWait:
         if self._tries.over:  # The run ended before the own peers arrived.
             self._shutdown.end(
                 "never_started",
-                f"x the run is over: {self._tries.over} have completed it, and nobody else is "
-                "there",
+                f"x the run is over: {counted(self._tries.over, 'peer')} completed it, and no "
+                "other peer is there",
             )
         elif self._processes.first_start is not None and len(lives.here) < self._need:
             waited_s = now - self._processes.first_start
