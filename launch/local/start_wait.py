@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from gossip.errors import NeverStarted
 from gossip.launch.guardian import starved_s
-from gossip.launch.report import counted
 from gossip.observe import events
 from gossip.run import nobody_left
 
@@ -117,8 +116,8 @@ class StartWait:
         if self._tries.over:  # The run ended before the own peers arrived.
             self._shutdown.end(
                 "never_started",
-                f"x the run is over: {counted(self._tries.over, 'peer')} completed it, and no "
-                "other peer is there",
+                f"x the run is over: peers {self._tries.over} completed it, and no other peer is "
+                "there",
             )
         elif self._processes.first_start is not None and len(lives.here) < self._need:
             waited_s = now - self._processes.first_start
