@@ -110,7 +110,8 @@ def _times(run: RecordedRun) -> list[str]:
     if np.isfinite(rule).any():
         lines.append(f"The rule took {lasted(float(np.nanmedian(rule)))}.")
     rest = (took - slowest - np.nan_to_num(rule))[known & (slowest <= took)]
-    return [*lines, *([_rest(float(np.median(rest)))] if len(rest) else [])]
+    left_s = float(np.median(rest)) if len(rest) else 0.0
+    return [*lines, _rest(left_s)] if left_s > 0 else lines
 
 
 def _slowest(who: str, compute: float, whole: float) -> str:

@@ -30,7 +30,8 @@ from gossip.launch.report.html import page  # noqa: E402
 
 WIDTHS, SCHEMES = (400, 1600), ("light", "dark")
 MADE_UP = (MadeUp(rounds=1500, peers=8, pace=25.0), MadeUp(rounds=300, peers=200, pace=10.0))
-MARGIN = 12
+# A page can be higher than what a GPU, or its emulation, draws at once.
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
 IN_DOCS = (
     ("report", 1100, "light", "section:has(#incidents)"),
     ("report-narrow", 400, "dark", "section:has(#membership)"),
@@ -110,7 +111,7 @@ def main() -> int:
     problems: list[str] = []
     with tempfile.TemporaryDirectory() as scratch, sync_playwright() as playwright:
         pages = _pages(options.runs, Path(scratch), options.into)
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=chromium, args=ARGUMENTS)
         for path in pages:
             for width in WIDTHS:
                 for scheme in SCHEMES:
@@ -119,14 +120,8 @@ def main() -> int:
         for name, width, scheme, part in IN_DOCS if options.docs else ():
             tab = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
             tab.goto(pages[0].as_uri())
-            box = tab.locator(part).bounding_box()
-            clip = {
-                "x": max(0, box["x"] - MARGIN),
-                "y": box["y"] - MARGIN,
-                "width": min(width, box["width"] + 2 * MARGIN),
-                "height": box["height"] + 2 * MARGIN,
-            }
-            tab.screenshot(path=options.docs / f"{name}.png", full_page=True, clip=clip)
+            tab.add_style_tag(content="section { padding: 12px }")
+            tab.locator(part).screenshot(path=options.docs / f"{name}.png")
             _take_fewer_colours(options.docs / f"{name}.png")
             tab.close()
         browser.close()

@@ -54,7 +54,7 @@ IN_DOCS = {
     "top-200": "terminal-top-wide",
 }
 MUST_TELL = {
-    "what was started": re.compile(r"digits: 6 peers, rolling, suspicion \(f=1\)"),
+    "what was started": re.compile(r"digits: 6 peers, rolling, \w+ \(f=1\)"),
     "how far it is": re.compile(r"step \d+/1200 .*\d steps/s .*loss \d.* left"),
     "how it is": re.compile(r"(healthy|degraded): \d of 6 peers train"),
     "where the model will be": re.compile(r"model: ckpt, every 200 steps and at the end"),
