@@ -187,10 +187,8 @@ class Demo:
     def _alone(self, folder: Path) -> dict[str, Any]:
         config = self.resolved.config
         folder.mkdir(exist_ok=True)
-        rounds = config.rounds
-        assert rounds is not None, "``prepare`` refuses a demo without one"
-        batch = BATCH * config.peers
-        _judge(rounds, "alone", str(folder), str(rounds), str(batch), str(config.seed))
+        settings = config.rounds, BATCH * config.peers, config.seed
+        _judge(config.rounds, "alone", str(folder), *map(str, settings))
         found = read_json(folder / "evaluation.json")
         assert found is not None, "the judge wrote it, or raised"
         return {
@@ -378,12 +376,14 @@ def _list(peers: Sequence[int] | set[int]) -> str:
     return ", ".join(map(str, sorted(peers)))
 
 
-def _judge(total: int, *words: str) -> None:
+def _judge(total: int | None, *words: str) -> None:
     """Run ``gossip.launch.demo.evaluate`` with one thread, and show on a terminal how many of
     ``total`` models or rounds are done."""
     command = python_command("-m", "gossip.launch.demo.evaluate", *words)
     environment = {"OMP_NUM_THREADS": "1", **os.environ}
-    with tempfile.TemporaryFile("w+") as errors, _bar() as bar:
+    console, is_hidden = Console(stderr=True), not sys.stderr.isatty()
+    bar = Progress(console=console, transient=True, disable=is_hidden)
+    with tempfile.TemporaryFile("w+") as errors, bar:
         task = bar.add_task(words[0], total=total)
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
@@ -396,8 +396,3 @@ def _judge(total: int, *words: str) -> None:
     if judge.returncode != 0:
         last = said[-1] if said else "it said nothing"
         raise ConfigError(f"the models cannot be judged: {last}", f"try it: {shlex.join(command)}")
-
-
-def _bar() -> Progress:
-    """Return a bar that is drawn on a terminal, and nowhere else."""
-    return Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
