@@ -43,8 +43,8 @@ def find_joinable(run: str) -> JoinableRun:
     try:
         folder = find(run)
     except ConfigError as error:
-        hints = (error.hint, "or give HOST:PORT of a join server")
-        raise ConfigError(str(error), "; ".join(filter(None, hints))) from None
+        hint = "give its folder, its name in gossip ls, or HOST:PORT of a join server"
+        raise ConfigError(str(error), hint) from None
     config = RunConfig.load(path := folder / "config.json", read_file(path))
     place = JoinableRun(folder, config.model_copy(update={"run_dir": str(folder)}))
     if config.room <= config.peers:
