@@ -19,7 +19,6 @@ SECTIONS = {
     "Set up": "doctor keygen",
 }
 SIMILAR = 0.75
-MISSING_RUN = ("missing argument 'run'", "missing argument 'run...'")
 
 
 @contextmanager
@@ -34,7 +33,7 @@ def config_errors() -> Iterator[None]:
         message = error.format_message().rstrip(".")
         path = getattr(getattr(error, "ctx", None), "command_path", "gossip")
         hint = f"{path} --help"
-        if message.lower() in MISSING_RUN:
+        if message.lower().startswith("missing argument 'run"):
             hint = f"gossip ls lists runs; then {path} NAME"
         raise ConfigError(message[:1].lower() + message[1:], hint) from None
 
@@ -86,7 +85,7 @@ class ScriptCommand(TyperCommand):
                 raise
             option = str(getattr(error, "option_name", ""))
         known = [name for each in self.params for name in each.opts]
-        near = get_close_matches(option, known, 1, SIMILAR)
+        near = ["-n"] if "nproc" in option else get_close_matches(option, known, 1, SIMILAR)
         hint = f"did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists them"
         if not near and (right := _place_after_script(option, given)):
             command = shlex.join([*ctx.command_path.split(), *right])
