@@ -61,7 +61,7 @@ class Epochs:
         lines = self.rest()
         if left:
             lines.append(
-                f"= {counted(left, 'sample')} left unused at the end; "
+                f"= {counted(left, 'sample')} of all epochs left unused at the end; "
                 'peer.epochs(n, remainder="extend") adds steps until none is left'
             )
         return lines

@@ -361,7 +361,7 @@ def test_what_the_last_epoch_leaves_over_is_unused_only_if_no_other_was_to_follo
     told(view, event("epoch", 0, 1.0, epoch=0, once=97, twice=0, left=3, rounds=4))
     lines = view.epochs.at_end(planned)
     assert [line.split(";")[0] for line in lines] == planned * [
-        "= 3 samples left unused at the end"
+        "= 3 samples of all epochs left unused at the end"
     ]
 
 
