@@ -52,7 +52,7 @@ def test_it_is_said_once_that_participation_has_fallen_and_again_when_it_falls_a
     assert said[0].endswith("raise --round-timeout where steps or links take long")
     said = fed(view, range(4 * WINDOW, 5 * WINDOW), 0)
     assert len(said) == 1
-    assert "in 5 rounds there was no update" in said[0], "as many as it takes to fall below"
+    assert "in 5 rounds no peer had an update" in said[0], "as many as it takes to fall below"
     assert view.progress.participation.least == 0.0
 
 
