@@ -6,7 +6,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -63,29 +63,23 @@ def foreign_sets(tree: ast.Module) -> Iterator[tuple[int, str]]:
             yield node.lineno, ast.unparse(node)
 
 
-def test_no_part_of_the_core_sets_the_state_of_another() -> None:
+@pytest.mark.parametrize(
+    ("folder", "reach"),
+    [
+        ("gossip/core", foreign_sets),
+        ("extras/lab/gossip_lab/simulation", foreign_privates),
+        ("extras/lab/gossip_lab/simulation/checkers", live_parts),
+    ],
+)
+def test_nothing_reaches_into_another_part(
+    folder: str, reach: Callable[[ast.Module], Iterator[tuple[int, str]]]
+) -> None:
+    """The core sets no state of another part, the simulation reads no private attribute, and
+    checkers see inspections of what runs."""
     found = [
         f"{path.relative_to(ROOT)}:{line}: {what}"
-        for path, tree in places("gossip/core")
-        for line, what in foreign_sets(tree)
-    ]
-    assert found == []
-
-
-def test_the_simulation_reads_no_private_attribute() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {what}"
-        for path, tree in places("extras/lab/gossip_lab/simulation")
-        for line, what in foreign_privates(tree)
-    ]
-    assert found == []
-
-
-def test_checkers_see_inspections_of_what_runs() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{line}: {what}"
-        for path, tree in places("extras/lab/gossip_lab/simulation/checkers")
-        for line, what in live_parts(tree)
+        for path, tree in places(folder)
+        for line, what in reach(tree)
     ]
     assert found == []
 

@@ -147,17 +147,6 @@ def test_an_update_that_is_not_finite_is_marked() -> None:
         assert not core.wait_for(events.Contributed).payloads[0].finite
 
 
-def test_a_lie_is_not_finite_because_the_truth_is() -> None:
-    core = FakeCore()
-    with NodeRig(core, faults=("nan:0",)) as stage:
-        stage.prepare()
-        core.say(StartRound(0, None))
-        go = stage.hear()
-        stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
-        stage.trainer.send(control.Contribute(0, go.slot, 1, None, False, finite=True))
-        assert not core.wait_for(events.Contributed).payloads[0].finite
-
-
 def test_a_slot_that_is_free_again_is_used_again() -> None:
     core = FakeCore()
     with NodeRig(core) as stage:
@@ -247,7 +236,7 @@ def test_every_lie_can_be_told(attack: str) -> None:
         core.say(StartRound(0, None))
         go = stage.hear()
         stage.arena.updates[go.slot][:] = (1, 2, 3, 4)
-        stage.trainer.send(control.Contribute(0, go.slot, 1, None, False))
+        stage.trainer.send(control.Contribute(0, go.slot, 1, None, False, finite=True))
         heard = core.wait_for(events.Contributed)
         assert heard.payloads[0].finite == (attack != "nan:0")
         assert heard.own.data.tolist() == [1, 2, 3, 4]
