@@ -9,16 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import zygote
-from effort import effort, only_long
+from effort import effort
 from swarm import ProcessSwarm, again
 
 from gossip.run import checkpoints
 
 pytestmark = pytest.mark.timeout(300)
 
-PIECES = 4
-"""Three of the base, and one of what is trained."""
 FROZEN = 6_000_000  # parameters of 4 bytes that no round has to carry
 TRAINED_BYTES_MAX = 100_000
 """For all but the base: of a checkpoint, and of what is sent of a state."""
@@ -79,56 +76,6 @@ def start_again(swarm: ProcessSwarm, peer: int, incarnation: int = 1) -> dict[st
     ]
 
 
-# It runs in the process that trainers and nodes are forked from. The node of the first that is to
-# give a piece dies.
-DEATH = """
-import contextlib, os
-from gossip.core.transfer import donor as donating
-give = donating.Donor._send_state
-
-def _give(self, peer, ask, *rest):
-    if ask.piece:
-        with contextlib.suppress(FileExistsError):
-            died = os.path.join(os.environ["GOSSIP_RUN_DIR"], "died")
-            os.close(os.open(died, os.O_CREAT | os.O_EXCL))
-            os.kill(os.getpid(), 9)
-    return give(self, peer, ask, *rest)
-
-donating.Donor._send_state = _give
-"""
-
-
-@only_long
-def test_a_donor_that_is_killed_when_it_is_to_send_costs_its_pieces_and_the_bits_are_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Peer 3 comes back to three others, of whom f + 1 = 2 vouch. The node of the first that is
-    asked for a piece is killed."""
-    (tmp_path / "death.py").write_text(DEATH)
-    monkeypatch.setenv(zygote.FIRST, str(tmp_path / "death.py"))
-    swarm = large_swarm(tmp_path / "run", 4, f=1)
-    try:
-        swarm.wait_round(3, 3)
-        kill(swarm, 3)
-        restored = start_again(swarm, 3)
-        assert (swarm.folder / "died").exists(), "nobody was killed: the test proves nothing"
-        assert restored["nbytes"] > 4 * FROZEN
-
-        def served_pieces() -> list[int]:
-            told = [each for donor in range(3) for each in swarm.events(donor, "snapshot_served")]
-            return [event["piece"] for event in told if "piece" in event]
-
-        # The donors write it down on their own, some time after it is restored here.
-        swarm.wait(lambda: {*served_pieces()} == {*range(1, PIECES + 1)}, "word of each piece")
-        # One changes with every round; and what the dead one had to send comes from another.
-        assert len(served_pieces()) <= PIECES + 2, "what was here came again"
-        again(swarm, 3, 0)
-        said = swarm.finish(0, 1, 2, 3)
-        assert len(set(said.values())) == 1, said
-    finally:
-        swarm.close()
-
-
 def test_a_base_that_all_have_is_not_sent_and_saved_once(tmp_path: Path) -> None:
     """As of LoRA. Neither at the start nor to a peer that comes back."""
     swarm = large_swarm(tmp_path / "run", 3, shift="0")
@@ -156,7 +103,6 @@ def test_a_base_that_all_have_is_not_sent_and_saved_once(tmp_path: Path) -> None
         swarm.close()
 
 
-@only_long
 def test_donors_go_on_training_while_they_give(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
