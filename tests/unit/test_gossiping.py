@@ -488,6 +488,29 @@ def test_a_source_that_keeps_standing_out_is_suspected_then_quarantined_and_no_l
         table.end(ask)
 
 
+@pytest.mark.parametrize(
+    ("others", "used", "f"),
+    [([1, 2], [0, 1, 2], 1), ([1], [0, 1, 4], 1), ([], [0], None)],
+    ids=["enough without it", "enough only with it", "too few with it"],
+)
+def test_a_quarantined_peer_is_used_only_where_the_rule_tolerates_f_with_it_and_not_without(
+    others: list[int], used: list[int], f: int | None
+) -> None:
+    table = GossipTable(peers=5, f=1, updates_for=(1, 3), at=0)
+    table.rounds.trust.quarantined = lambda: frozenset({4})  # type: ignore[method-assign]
+    for peer in {1, 2, 3}.difference(others):
+        table.view.skipped[peer] = "suspected"
+    effects = table.push(4)
+    for peer in others:
+        effects += table.push(peer)
+    effects += table.contribute()
+    if f is None:
+        assert [each.data for each in only(effects, Apply)[0].payloads] == [(1.0, 1.0)]
+        return
+    (ask,) = only(effects, Aggregate)
+    assert ([row.peer for row in ask.rows], ask.f) == (used, f)
+
+
 def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
     table = GossipTable(peers=8, f=2, updates_for=(3, 5, 7))  # krum: 2 f + 3
     table.start()

@@ -484,8 +484,10 @@ class GossipRounds:
             if pushed.payload is not None
         }
         others = {peer: pushed for peer, pushed in taken.items() if peer not in locked}
-        # Suspected peers are left out only if the rule can tolerate f with the others.
-        if len(others) + (own is not None) >= self.settings.updates_needed(self.settings.f):
+        # Peers in quarantine are used only if the rule tolerates f with them and not without: where
+        # it is reduced to a plain average, their updates would count in full.
+        needed = self.settings.updates_needed(self.settings.f) - (own is not None)
+        if not len(others) < needed <= len(taken):
             if kind == "gradient":
                 present.outside = tuple(
                     [

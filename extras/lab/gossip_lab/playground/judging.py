@@ -151,12 +151,13 @@ class Judges:
         return found
 
     def find_outside(self, near: Neighbourhoods) -> NDArray[np.bool_]:
-        """Return the members that are left out, as they are in quarantine and enough others are
-        there for the rule, ``(e,)`` bool."""
+        """Return the members that are left out, ``(e,)`` bool: those in quarantine, unless the rule
+        tolerates f only with them."""
         locked = self.are_locked(near.peers[near.owners], near.members)
         left = near.counts - np.bincount(near.owners[locked], minlength=len(near.peers))
-        enough: NDArray[np.bool_] = left >= self._settings.updates_needed(self._settings.f)
-        return locked & enough[near.owners]
+        needed = self._settings.updates_needed(self._settings.f)
+        needs_all = (left < needed) & (needed <= near.counts)
+        return locked & ~needs_all[near.owners]
 
     # --- the rule ---------------------------------------------------------------------------------
 
