@@ -193,7 +193,7 @@ def test_runs_are_found_by_folder_and_by_name(run: Path) -> None:
     assert run_state.find("digits-0a1b", run.parent) == run
     with pytest.raises(ConfigError, match=r"no run 'digit-0a1b'. Did you mean 'digits-0a1b'\?"):
         run_state.find("digit-0a1b", run.parent)
-    with pytest.raises(ConfigError, match=r"no run 'quite-different'\.$"):
+    with pytest.raises(ConfigError, match=r"no run 'quite-different'$"):
         run_state.find("quite-different", run.parent)
 
 
