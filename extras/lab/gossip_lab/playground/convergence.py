@@ -138,6 +138,27 @@ SCENARIOS = {
         _BASE.replace(faults=tuple(f"hang:{peer}@20+1s" for peer in range(4))),
         _BASE.replace(faults=tuple(f"hang:{peer}@20+1s" for peer in range(4)), lr=20.0),
     ),
+    "staleness": Scenario(
+        "updates are at most staleness_max rounds old",
+        "Lian et al. 2018, arXiv:1710.06952",
+        _BASE,
+        _BASE.replace(faults=("slow:0-3*20@1s+2s",)),
+        _BASE.replace(faults=("slow:0-3*20@1s",)),
+    ),
+    "slow links": Scenario(
+        "updates are at most staleness_max rounds old",
+        "Assran et al. 2019, arXiv:1811.10792",
+        _MIXED,
+        _MIXED.replace(links="delay:1ms,bytes:2420"),  # 4 s for a push
+        _MIXED.replace(links="delay:1ms,bytes:161"),  # 60 s, and peers wait 10 s at most
+    ),
+    "joiners": Scenario(
+        "peers with a class of their own join",
+        "each minimum of the mean loss needs the loss of every peer",
+        _BASE,
+        _BASE.replace(faults=tuple(f"restart:{peer}@0+2s" for peer in range(4))),
+        _BASE.replace(faults=("crash:0-3@0",)),
+    ),
     "local steps": Scenario(
         "the partition heals",
         "B-connectivity: Nedic and Olshevsky 2015",

@@ -216,8 +216,9 @@ class World:
         parts = self.build()
         if self.engine == "fast" and parts.mishaps.slow and not parts.topology.rolling:
             warnings.warn(
-                "with slow peers in gossip rounds the times of the fast engine may be far off; "
-                "the exact engine plays up to 256 peers",
+                "with slow peers in gossip rounds, times and accuracies of one seed depend on chance: "
+                "compare means over seeds; with Byzantine peers too, means are lower than in the "
+                "exact engine, which plays up to 256 peers",
                 stacklevel=2,
             )
         done = lost = 0
