@@ -77,7 +77,7 @@ NOT_OPTIONS = (
     "prometheus_port",
     "stacks",
 )
-"""Names of GOSSIP_* variables that are no options of a run."""
+"""Names of GOSSIP_* variables that are not options of a run."""
 
 Settings = TypeVar(
     "Settings", CoreSettings, GossipSettings, MembershipSettings, RoundSettings, TrustSettings
@@ -461,7 +461,7 @@ class RunConfig(BaseModel):
     @property
     def own_share(self) -> float | None:
         """Share of its own parameters that a peer keeps of the round's fragment. It is 0 if the
-        round is applied before the peer continues. None: a round is on all parameters."""
+        round is applied before the peer continues. None if a round is on all parameters."""
         if self.fragments == 1:
             return None
         return OWN_SHARE if self.overlap else 0.0
@@ -625,7 +625,7 @@ def resolve(
     need torch or the machine are made elsewhere.
 
     Args:
-        flags: Option -> value; None: not given.
+        flags: Option -> value; None if not given.
         file: A TOML file with options at its top level.
         defaults: Replacements of some defaults of ``RunConfig``.
     Raises: ConfigError: An unknown option, or an invalid value, with its source.
