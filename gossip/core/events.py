@@ -109,14 +109,14 @@ class Arriving:
 
 @record
 class LinkUp:
-    """A connection to the peer is established. It is no sign that the peer is healthy."""
+    """A connection to the peer is established. It is not a sign that the peer is healthy."""
 
     peer: PeerId
 
 
 @record
 class LinkDown:
-    """A connection to the peer closed or timed out. It is no proof that the peer is dead."""
+    """A connection to the peer closed or timed out. It is not proof that the peer is dead."""
 
     peer: PeerId
     reason: str
@@ -149,7 +149,7 @@ class Prepared:
     round_id: int = 0
     # ledger of the checkpoint, from ``LedgerReply``
     ledger: bytes = b""
-    collectives: int = 0  # rounds before ``round_id`` that were no steps
+    collectives: int = 0  # rounds before ``round_id`` that were not steps
     result_bytes: tuple[int, ...] = ()
     # in a pipeline: lengths of the input and output of this stage for a micro-batch; 0 for none
     activation_bytes: tuple[int, int] = (0, 0)
@@ -195,7 +195,7 @@ class Contributed:
     collective: bytes = b""
     skipped: bool = False  # The script got the samples and made no step.
     steps: tuple[int, int] = (1, 1)  # local steps made, and local steps of a round
-    # duration of these steps, if this peer began the round late; 0: since the round began
+    # duration of these steps, if this peer began the round late; 0 means since the round began
     lasted_us: int = 0
     micro_batches: tuple[int, ...] = ()  # in a pipeline, from ``CollectUpdate``
     pass_us: int = 0  # forward and backward time of a micro-batch; set by the pipeline
@@ -225,7 +225,7 @@ class Aggregated:
     decision: tuple[float, ...] = ()
     # outlyingness of the rows outside, as if the rule had got them, too; empty if unknown
     outside: tuple[float, ...] = ()
-    length: float = 0.0  # typical length of an update in this round; 0.0: unknown
+    length: float = 0.0  # typical length of an update in this round; 0.0 if unknown
 
 
 @record
@@ -336,7 +336,7 @@ class BackwardDone:
 
 
 StateSource: TypeAlias = Literal["", "checkpoint", "neighbours", "fresh", "own"]
-"""Origin of the state of a stage. "": the state is not made; "own": the trainer still had it."""
+"""Origin of the state of a stage. "" if the state is not made; "own": the trainer still had it."""
 
 
 @record
@@ -405,7 +405,7 @@ class Admission:
 
     ``nbytes``: length that the payload must have, or for a state its largest length; -1 if no
     payload may come. ``compare_with``: local update that a result is compared with
-    (``Received.similarity``), first the shard of the result and then the others; None: no
+    (``Received.similarity``), first the shard of the result and then the others; None means no
     comparison.
     """
 
@@ -519,7 +519,7 @@ class Aggregate:
     decision: tuple[float, ...] = ()
     outside: tuple[Row, ...] = ()
     own_share: float = 0.0
-    usual: float = 0.0  # the longest ``Aggregated.length`` of recent rounds; 0.0: not known
+    usual: float = 0.0  # the longest ``Aggregated.length`` of recent rounds; 0.0 if not known
 
 
 @record
@@ -544,7 +544,7 @@ class Apply:
     factor. ``rates`` are the learning rates of all peers; empty in gossip rounds, where each peer
     uses its own. ``collected`` has the values of collective operations. ``is_step`` is False if the
     round made no step of the run, also if it is a further round by its ``kind`` (``is_further``).
-    ``collectives``: number of earlier rounds that were no steps.
+    ``collectives``: number of earlier rounds that were not steps.
     """
 
     round_id: int
@@ -571,7 +571,7 @@ class StartRound:
     want_parameters: bool = False  # a gossip round that mixes
     main: PeerId = 0
     collectives: int = 0  # number of earlier rounds that were no steps
-    # time after which the trainer starts no further local step, in microseconds; 0: none
+    # time after which the trainer starts no further local step, in microseconds; 0 means none
     deadline_us: int = 0
     # start of the round at this peer: earlier than now if the trainer was busy
     began_at: float = 0.0
@@ -712,7 +712,7 @@ class Committed:
     chain: bytes
     made: bool
     trust: dict[PeerId, float] = field(default_factory=dict)  # after this commit
-    # planned samples of each peer, as in ``DataSlice``; None: the data is not sharded
+    # planned samples of each peer, as in ``DataSlice``; None if the data is not sharded
     slices: dict[PeerId, list[tuple[int, int]]] | None = None
     epoch: int = 0  # of the round
     samples_total: int = 0  # in an epoch; 0: the data is not sharded

@@ -32,10 +32,10 @@ PIECES_MAX = 512
 
 def is_further(kind: int) -> bool:
     """Whether a step of this kind follows another one on the same samples, by other optimizers of
-    the script. Its round is no step of the run, and uses no samples.
+    the script. Its round is not a step of the run, and uses no samples.
 
-    Steps of the same optimizers have the same kind if all are first or all are further ones. 0: a
-    first step of all optimizers.
+    Steps of the same optimizers have the same kind if all are first or all are further ones. 0
+    means a first step of all optimizers.
     """
     return bool(kind & 1)
 
@@ -135,7 +135,7 @@ class Update:
     # shard only.
     skipped: bool = False
     micro_batches: tuple[int, ...] = ()  # in a pipeline: micro-batches in the mean, ascending
-    pass_us: int = 0  # in a pipeline: time of both passes of one; 0: none
+    pass_us: int = 0  # in a pipeline: time of both passes of one; 0 means none
     replica: bytes = b""  # Digests of its replica before the round. Of the first shard only.
     kind: int = 0  # of the step that it is for (``is_further``)
 
@@ -208,7 +208,7 @@ class AuditVote:
     neighbours.
 
     ``before`` and ``behind``: members of the previous and the next stage that the report of
-    ``peer`` contradicts. Both None: its own report agrees with those of its neighbours.
+    ``peer`` contradicts. Both are None if its own report agrees with those of its neighbours.
     """
 
     peer: PeerId
@@ -247,7 +247,7 @@ class Commit:
     rates: tuple[float, ...] = ()  # learning rates of the step; of the first shard only
     accusations: tuple[Accusation, ...] = ()  # by the server
     # ascending, of the first shard only. With more than f of them the round is a collective
-    # operation: it aggregates nothing, and is no step of the training.
+    # operation: it aggregates nothing, and is not a step of the training.
     collected: tuple[Collected, ...] = ()
     audits: tuple[AuditVote, ...] = ()  # in a pipeline: by the server
     # of the first shard only: the digests that most peers have sent of their replicas, and the
@@ -255,7 +255,7 @@ class Commit:
     replica: bytes = b""
     diverged: tuple[PeerId, ...] = ()
     kind: int = 0  # of the aggregated updates
-    length: float = 0.0  # typical length of an update, by the rule; 0.0: unknown
+    length: float = 0.0  # typical length of an update, by the rule; 0.0 if unknown
 
 
 @record
@@ -330,7 +330,8 @@ class Compiling:
 @record
 class CommitRequest:
     """Request for the stored commits from round ``first`` on. In this round the sender is bound to
-    attempts from ``attempt`` on in some shard, and lacks the shards ``lacking``; empty: all."""
+    attempts from ``attempt`` on in some shard, and lacks the shards ``lacking``; empty means
+    all."""
 
     lineage: bytes
     first: int
@@ -482,7 +483,7 @@ class AuditReply:
     stage: int  # of the receiver
     micro_batch: int
     peer: PeerId
-    # of the payload; empty: the sender is no neighbour of ``peer`` in this micro-batch
+    # of the payload; empty if the sender is not a neighbour of ``peer`` in this micro-batch
     digest: bytes
     came: bytes  # digest of what ``peer`` has sent
 
@@ -544,7 +545,7 @@ class StateRequest:
 
 @record
 class StateAttestation:
-    """Digest of the sender's state before ``round_id``. Empty: the sender has none, for this
+    """Digest of the sender's state before ``round_id``. Empty if the sender has none, for this
     ``reason``, and ``round_id`` is its present round."""
 
     lineage: bytes
@@ -575,7 +576,7 @@ class StateOffer:
     nbytes: int
     core: bytes  # roster, trust and data cursor, packed
     reason: str
-    parts: tuple[int, ...] = ()  # of the payload: lengths; empty: there is one
+    parts: tuple[int, ...] = ()  # of the payload: lengths; empty if there is one
     outline: bytes = b""
     piece: int = 0  # number of this piece, counted from 1
 

@@ -495,7 +495,7 @@ class Peer:
 
     def _on_timer(self, event: TimerFired, now: float) -> list[Effect]:
         timer = self.timers.fire(event.token)
-        # None: cancelled, or fired before
+        # None if cancelled, or fired before
         return [] if timer is None else self._on_due(timer, now)
 
     def _on_due(self, timer: Any, now: float) -> list[Effect]:

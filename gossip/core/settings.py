@@ -396,7 +396,8 @@ class RoundSettings:
     # Maximum time that a round waits. It adapts downwards from measured rounds.
     round_timeout_s: float = 10.0
     start_timeout_s: float = 60.0
-    # So many peers begin after patience_s together; 0: a quorum begins, only at the start timeout.
+    # So many peers begin after patience_s together; 0 means that a quorum begins only at the start
+    # timeout.
     min_peers: int = 0
     patience_s: float = 10.0
     quorum_timeout_s: float = 60.0
@@ -507,8 +508,8 @@ class PipelineSettings:
     Attributes:
         stages: Members of each stage. Each peer is in one stage.
         micro_batches: Number of micro-batches of a step.
-        in_flight: Maximum number of micro-batches of a peer with a forward but no backward pass. 0:
-            as many as fill all peers from its stage on, and the links after it.
+        in_flight: Maximum number of micro-batches of a peer with a forward but no backward pass. 0
+            means as many as fill all peers from its stage on, and the links after it.
         pass_us: Predicted time of each peer for both passes of a micro-batch; empty if there is no
             prediction. Until the first measurements, micro-batches are shared by it.
         audit: Probability that another member of the stage computes a micro-batch again.
@@ -567,8 +568,8 @@ class CoreSettings:
     slices: Slices = "speed"
     # An update may have fewer local steps than planned, so slices of slow peers are not cut.
     local_steps: bool = False
-    room: int = 0  # Ids below it may join later; 0: only ``peers``.
-    # latest round of the run that is known from before this life; 0: none
+    room: int = 0  # Ids below it may join later; 0 means only ``peers``.
+    # latest round of the run that is known from before this life; 0 means none
     had_round: int = 0
     # The shards of a round decide together, by the statistics of their servers.
     cross_shard: bool = False
@@ -577,7 +578,7 @@ class CoreSettings:
     gossip: GossipSettings = field(default_factory=GossipSettings)
     trust: TrustSettings = field(default_factory=TrustSettings)
     results: ResultSettings = field(default_factory=ResultSettings)
-    # the layers are spread over stages of the peers; None: each peer holds the whole model
+    # the layers are spread over stages of the peers; None if each peer holds the whole model
     pipeline: PipelineSettings | None = None
 
     def of_stage(self, local: PeerId) -> CoreSettings:

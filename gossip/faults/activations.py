@@ -24,7 +24,7 @@ class ActivationFault(Fault):
         lies_about: The result of a pass that is false.
         factor: Factor that the true result is multiplied by.
         peers: Byzantine peers, all through the run.
-        share: Share of their micro-batches, 0 to 1; None: all of them.
+        share: Share of their micro-batches, 0 to 1; None means all of them.
     """
 
     lies_about: ClassVar[PassResult]

@@ -57,8 +57,8 @@ def write(folder: Path, drills: Iterable[Drill]) -> None:
 
 
 class DrillFile:
-    """Reader of the file of ``write``, which is read again when it has changed. ``folder`` None: a
-    run that allows no drills."""
+    """Reader of the file of ``write``, which is read again when it has changed. ``folder`` is None
+    for a run that allows no drills."""
 
     def __init__(self, folder: Path | None) -> None:
         self._path = None if folder is None else folder / FILE

@@ -65,8 +65,8 @@ class Slow(Fault):
     for_s: float | None = of(Seconds(), None)
 
     def is_on(self, run_s: float | None) -> bool:
-        """Whether its steps are slow now. ``run_s``: seconds since the run began; None: it has not
-        begun."""
+        """Whether its steps are slow now. ``run_s``: seconds since the run began; None if it has
+        not begun."""
         if self.at_s is None:
             return True
         return run_s is not None and self.at_s <= run_s < self.at_s + (self.for_s or inf)
@@ -93,7 +93,7 @@ add(
 @dataclass(frozen=True, slots=True)
 class ByzantineFault(Fault):
     """The peers send something other than their update, all through the run. What ``strength``
-    means depends on the attack; None: what the attack takes by itself."""
+    means depends on the attack; None means the default of the attack."""
 
     attack: str = of(Function())
     peers: tuple[int, ...] = of(Peers(rows=False))

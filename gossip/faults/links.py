@@ -35,7 +35,7 @@ def _across(fault: Partition) -> Iterator[Link]:
 
 
 def _beyond(fault: Ring) -> Iterator[Link]:
-    """Yield the links between peers that are no neighbours in the ring."""
+    """Yield the links between peers that are not neighbours in the ring."""
     order, n = fault.peers, len(fault.peers)
     for i, a in enumerate(order):
         for j, b in enumerate(order):

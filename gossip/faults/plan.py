@@ -283,7 +283,7 @@ def read_word(word: str) -> tuple[Fault, ...]:
 def load(path: Path | str) -> FaultPlan:
     """Read a plan file.
 
-    Raises: BadFault: It cannot be read, is not TOML, or has an entry that is no fault.
+    Raises: BadFault: It cannot be read, is not TOML, or has an entry that is not a fault.
     """
     try:
         text = Path(path).read_text("utf-8")

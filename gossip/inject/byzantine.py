@@ -53,7 +53,7 @@ class ByzantinePeer:
         core: Returns its honest core at the moment.
         rng: Randomness of attacks that happen now and then.
         lies: Names of its attacks; each changes the output of the one before.
-        rounds: Number of rounds of the run; None: unlimited.
+        rounds: Number of rounds of the run; None means unlimited.
     """
 
     peer: PeerId
@@ -118,7 +118,7 @@ class ByzantinePeer:
 
 
 Instead: TypeAlias = Sequence[OutMessage] | None
-"""Messages to send instead of a letter; None: the letter is sent unchanged."""
+"""Messages to send instead of a letter; None if the letter is sent unchanged."""
 Lie: TypeAlias = Callable[[ByzantinePeer, Letter], Instead]
 
 LIES: dict[str, Lie] = {}

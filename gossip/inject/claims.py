@@ -19,10 +19,11 @@ class ClaimFiles:
     """Agreement among the peers of a run without a leader, by files in a folder: the first peer to
     create a file owns the claim.
 
-    A full disk or a deleted folder is reported and is no error. Each peer then decides by itself.
+    A full disk or a deleted folder is reported and is not an error. Each peer then decides by
+    itself.
 
     Args:
-        folder: Folder of the files; None: this peer is alone, and owns all claims.
+        folder: Folder of the files; None if this peer is alone, and owns all claims.
         troubles: Receives the files that cannot be written.
     """
 
@@ -63,7 +64,7 @@ class ClaimFiles:
         return now if known is None else known
 
     def began(self) -> float | None:
-        """Return when the first round of the run began; None: no peer has recorded it."""
+        """Return when the first round of the run began; None if no peer has recorded it."""
         return None if self.folder is None else began_in(self.folder)
 
     def _make_folder(self) -> None:
@@ -90,7 +91,7 @@ def _write(fd: int, text: str) -> None:
 
 
 def began_in(folder: Path) -> float | None:
-    """Return when the first round of the run began, as recorded in its folder of faults; None:
+    """Return when the first round of the run began, as recorded in its folder of faults; None if
     no peer has recorded it."""
     try:
         return float((folder / BEGAN).read_text("utf-8"))

@@ -59,7 +59,7 @@ class FaultyNode:
 
     Args:
         rule: Rule of the run, for attacks that evaluate it.
-        wire: Encoding of the run's payloads; None: they are sent as in memory.
+        wire: Encoding of the run's payloads; None if they are sent as in memory.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class FaultyNode:
         return FaultyCore(core, self, sketch_seed)
 
     def attacker(self) -> ByzantinePeer | None:
-        """Return the attacker that changes this node's messages; None: the plan has no attack of
+        """Return the attacker that changes this node's messages; None if the plan has no attack of
         this node."""
         config, peer = self.site.config, self.site.peer
         lies = config.plan.lies_of(peer)

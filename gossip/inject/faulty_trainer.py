@@ -52,7 +52,7 @@ class FaultyTrainer:
         return math.prod(fault.factor for fault in self._slow if fault.is_on(run_s))
 
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
-        """Return the function that alters each batch; None: batches are not altered."""
+        """Return the function that alters each batch; None if batches are not altered."""
         return LabelFlip(dataset, classes) if self._flips else None
 
     def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:
@@ -67,7 +67,8 @@ class LabelFlip:
     """The label_flip fault: integer targets y become classes - 1 - y."""
 
     def __init__(self, dataset: Any, classes: int | None) -> None:
-        """``classes``: their number; 0 or None: from the data set, or from the targets so far."""
+        """``classes``: their number; 0 or None means from the data set, or from the targets so
+        far."""
         self._classes = classes or _count_classes(dataset)
         self._known = self._classes > 0
 

@@ -48,8 +48,8 @@ class LinkFaults:
     def tick(
         self, now: float, began: float | None, round_id: int, drilled: Iterable[Any] = ()
     ) -> None:
-        """Apply what is due; to be called often. ``began``: start of the run; None: this peer does
-        not know it."""
+        """Apply what is due; to be called often. ``began``: start of the run; None if this peer
+        does not know it."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S

@@ -20,7 +20,7 @@ class Outbox:
 
     Args:
         send: Sends over the transport.
-        attacker: The Byzantine peer; None: this node attacks with its updates only, if at all.
+        attacker: The Byzantine peer; None if this node attacks with its updates only, if at all.
         report_attack: Called at the first message of each attack.
     """
 

@@ -113,7 +113,7 @@ class UpdateAttack:
         return _as_array(lie, truth)
 
     def begins(self, collectives: int) -> None:
-        """Record the number of earlier rounds that were no steps, before a round is computed."""
+        """Record the number of earlier rounds that were not steps, before a round is computed."""
         self._collectives = collectives
 
     def _updates(self, round_id: int, collectives: int) -> str:

@@ -85,7 +85,7 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
 
 def _with_processes(peer: gossip.Session, accelerator: Accelerator, given: Any) -> Any:
     """Return a scheduler as Accelerate steps it with as many processes as there are peers. One that
-    follows a metric, and whatever is no scheduler, is returned as it is."""
+    follows a metric, and whatever is not a scheduler, is returned as it is."""
     steps_with_optimizer = accelerator.step_scheduler_with_optimizer
     if not counts_steps(given) or accelerator.split_batches or not steps_with_optimizer:
         return given

@@ -89,7 +89,7 @@ class Contribute:
     samples: int  # 0: no update, only taking part
     loss: float | None = None
     parameters: bool = False
-    # whether the whole update is finite; False: it is not, or that is not checked
+    # whether the whole update is finite; False if it is not, or that is not checked
     finite: bool = False
     rates: tuple[float, ...] = ()  # of the optimizer's next step
     collective: bytes = b""  # data of a collective operation; then there are no samples
@@ -121,7 +121,7 @@ class PassReply:
 @record
 class AppliedReply:
     round_id: int
-    slot: int  # free again; -1: the round changed nothing
+    slot: int  # free again; -1 if the round changed nothing
 
 
 @record
@@ -160,7 +160,7 @@ class ScriptPlan:
 
     steps: int | None  # of the whole run; None: unknown
     folder: str = ""  # of its checkpoints; "": it saves none
-    every: int | None = None  # steps between two of them; None: only at the end
+    every: int | None = None  # steps between two of them; None means only at the end
 
 
 @record
@@ -168,10 +168,10 @@ class DivergenceReport:
     """Difference of this peer's replica from that of most peers before ``round_id``.
 
     Attributes:
-        peers_differ: Whether replicas differ. False: they would differ after a missed round.
+        peers_differ: Whether replicas differ. False if they would differ after a missed round.
         replaced: Whether the replica of most peers has replaced this one.
         tensors: Some tensors that differ, of ``count``.
-        largest: Largest difference of two numbers; -1.0: unknown.
+        largest: Largest difference of two numbers; -1.0 if unknown.
     """
 
     round_id: int
@@ -187,12 +187,12 @@ class DivergenceReport:
 @record
 class Close:
     """The trainer leaves. ``digest`` is that of the parameters after all rounds before
-    ``round_id``; b"": there was no time to compute it."""
+    ``round_id``; b"" if there was no time to compute it."""
 
     reason: str  # "finished", "stopped", "raised"
     round_id: int = 0
     digest: bytes = b""
-    not_saved: str = ""  # why the last checkpoint is missing; "": it is not
+    not_saved: str = ""  # why the last checkpoint is missing; "" if it is not
 
 
 # --- node to trainer ------------------------------------------------------------------------------
@@ -272,7 +272,7 @@ class JudgeCommand:
     write the aggregate into row ``rows``.
 
     If ``capacity`` is not zero, the descriptor of that memory, float32 ``(capacity, elements)``,
-    comes with it and replaces the one before. ``own`` is the row of this peer; -1: there is none.
+    comes with it and replaces the one before. ``own`` is the row of this peer; -1 if there is none.
     With ``mix`` the rows are parameters: the trainer runs the rule over their differences to row
     ``own``, and the aggregate is a difference too. Without rows there is no rule to run: row 0 gets
     the gradient of the judge's loss. The last ``outside`` of the rows are not in the aggregate;

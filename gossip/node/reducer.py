@@ -65,7 +65,7 @@ LENT_BYTES = 2**17
 
 RowRule: TypeAlias = Callable[[Sequence[np.ndarray], np.ndarray], bool]
 """A rule that treats each coordinate alone, on separate rows. Returns whether the second argument
-has its finite aggregate; False: it gives up."""
+has its finite aggregate; False if it gives up."""
 
 BlockMaker: TypeAlias = Callable[[int, int, np.ndarray], bool]
 """Function that writes a range of a result into its place. Returns whether all numbers are
@@ -101,8 +101,8 @@ class ResultMaker:
     """Makes the payload of a rule's result.
 
     Attributes:
-        room: Memory for the result, which avoids further copies; None: anywhere.
-        encode: Encodes the result, if the run has an encoding; None: it is sent as it is.
+        room: Memory for the result, which avoids further copies; None means anywhere.
+        encode: Encodes the result, if the run has an encoding; None if it is sent as it is.
     """
 
     room: NDArray[np.uint8] | None = None
@@ -175,7 +175,7 @@ class ResultWriter:
     Attributes:
         room: Returns memory for large results, which other peers read in place. An encoded result
             needs no such memory: other peers receive its bytes.
-        wire: Returns the format of results; None: they are sent as they are.
+        wire: Returns the format of results; None if they are sent as they are.
     """
 
     room: ResultRoom | None = None
@@ -183,7 +183,7 @@ class ResultWriter:
 
     @property
     def encoding(self) -> WireFormat | None:
-        """Format of encoded results; None: they are sent as they are."""
+        """Format of encoded results; None if they are sent as they are."""
         wire = self.wire()
         return None if wire is None or wire.is_plain else wire
 
@@ -353,7 +353,7 @@ class Reducer:
         self, rule: RowRule, work: Aggregate, rows: _Rows, maker: ResultMaker
     ) -> Aggregated | None:
         """Return the answer of a rule that treats each coordinate alone, or that weighs by lengths
-        and clips no update. None: the rule gives up."""
+        and clips no update. None if the rule gives up."""
         n, ones = len(work.rows), (1.0,) * len(work.outside)
         updates = [row.payload.data for row in work.rows]
         if self._by_length is not None:
@@ -369,7 +369,7 @@ class Reducer:
     def _average(
         self, rule: LengthRule, work: Aggregate, updates: list[np.ndarray], maker: ResultMaker
     ) -> Aggregated | None:
-        """Return the mean of updates of usual lengths. None: one of them is longer, or not
+        """Return the mean of updates of usual lengths. None if one of them is longer, or not
         finite."""
         n, squares, result = len(updates), [0.0] * len(updates), None
         if maker.encode is None:

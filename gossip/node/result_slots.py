@@ -104,7 +104,7 @@ class ResultSlots:
 
     def place(self, effect: Apply) -> tuple[int, bool] | None:
         """Return the slot for a round that the trainer applies, and whether it has the result
-        already. None: the result must be copied, and no slot is free for that."""
+        already. None if the result must be copied, and no slot is free for that."""
         landing = self._of_round.get(effect.round_id)
         if landing is not None and not landing.told and _lies_in(effect, landing.whole):
             landing.told = True

@@ -90,7 +90,7 @@ def _decide(
 
 
 def _inside(ask: Aggregate) -> list[int] | None:
-    """Return the rows that are not outside; None: all."""
+    """Return the rows that are not outside; None means all."""
     if not ask.outside:
         return None
     outside = {row.peer for row in ask.outside}

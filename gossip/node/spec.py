@@ -36,10 +36,10 @@ class NodeSpec:
     """Description of a node.
 
     Attributes:
-        run_dir: Folder of the run's files, where peers find each other; None: there is none.
+        run_dir: Folder of the run's files, where peers find each other; None if there is none.
         status_fd: A connected stream socket to the launcher, or None. The node duplicates it.
-        listen: Address of this machine for the other peers; "": the run's ``host``.
-        key_file: File of this peer's key, in a run with keys; "": the node makes one.
+        listen: Address of this machine for the other peers; "" means the run's ``host``.
+        key_file: File of this peer's key, in a run with keys; "" if the node makes one.
         keys: This peer's key and those of the others, in a run with keys; the node loads them at
             its start.
     """

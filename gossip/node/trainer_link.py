@@ -137,7 +137,7 @@ class TrainerLink:
         self.closed = False  # whether the trainer has sent ``Close``
         self.ended_with: dict[str, int | str | None] = {}  # the fields of ``Close``
         self.round_id = -1  # last round that the trainer got to compute
-        # time of the update that it waits for; 0.0: the trainer is busy
+        # time of the update that it waits for; 0.0 if the trainer is busy
         self.waits_since = 0.0
 
     def fileno(self) -> int:

@@ -24,7 +24,7 @@ class UsageMeter:
 
     Args:
         trainer_pid: Process of the trainer; this process if the node is a thread of the trainer.
-        folder: Folder on the disk to measure; None: no disk is measured.
+        folder: Folder on the disk to measure; None if no disk is measured.
     """
 
     def __init__(self, trainer_pid: int, folder: Path | None, now: float) -> None:
@@ -74,7 +74,7 @@ class RuleClock:
         self._asked[shard] = time.monotonic()
 
     def rule_time_s(self, round_id: int, shard: int) -> float | None:
-        """Return the seconds since the begin; None: there was none."""
+        """Return the seconds since the begin; None if there was none."""
         asked_at = self._asked.get(shard) if round_id == self._round else None
         return None if asked_at is None else time.monotonic() - asked_at
 

@@ -25,10 +25,10 @@ class ContributionRow(Part):
     """Contribution of one peer to a round.
 
     Attributes:
-        weight: Weight of its update in the result; 0: it was left out; None: not reported.
+        weight: Weight of its update in the result; 0 if it was left out; None if not reported.
         outlyingness: Outlyingness of its update; 1 is typical.
         took_us: Time from the start of the round until its update was computed, in microseconds;
-            None: not reported.
+            None if not reported.
     """
 
     peer: PeerId
@@ -56,9 +56,9 @@ class CommitRow(Declared):
         made_at: Attempt that made it: 0 with the first server of the round, 1 with the next.
         roster: Peers of the next round.
         trust: Peer -> trust after the round.
-        reason: Why there is no result; "": there is one.
+        reason: Why there is no result; "" if there is one.
         chain: Hash of the history that ends with it; ``parent``: hash of the history before it.
-        rule_ms: Time from the last collected update to the commit; None: not recorded.
+        rule_ms: Time from the last collected update to the commit; None if not recorded.
         slices: Peer -> ranges of samples assigned to it.
         stage: Number of its stage in a pipeline.
     """

@@ -55,7 +55,7 @@ class Declared:
     @classmethod
     def pick(cls, found: object) -> Self:
         """Return an object with the values in ``found`` that have the declared types. Other fields
-        have their defaults, as have all fields if ``found`` is no mapping."""
+        have their defaults, as have all fields if ``found`` is not a mapping."""
         values = found if isinstance(found, Mapping) else {}
         return cls.wrap(
             {

@@ -53,8 +53,8 @@ class FieldType(NamedTuple):
 
 
 def find_problem(row: Mapping[str, Any], types: Mapping[str, FieldType]) -> str:
-    """Return the error of the first field of another type, or out of its range; "": none. A field
-    without a type must be a finite number, or a short structure."""
+    """Return the error of the first field of another type, or out of its range; "" means none. A
+    field without a type must be a finite number, or a short structure."""
     type_of = types.get
     for name, value in row.items():
         if value is not None and not (kind := type_of(name, OTHER)).accepts(value):

@@ -24,10 +24,10 @@ def check_row(row: Any, file: str) -> Row:
 
     Args:
         file: Name of the file that holds it. Metrics may have names of the script's own.
-    Raises: ValueError: It is no object, or a field is of another type, or out of its range.
+    Raises: ValueError: It is not an object, or a field is of another type, or out of its range.
     """
     if not isinstance(row, dict):
-        raise ValueError("it is no object")
+        raise ValueError("it is not an object")
     types = TYPES.get(file.partition(".")[0])
     if types is None:
         types = EVENTS.get(str(row.get("event")), Event).types

@@ -135,8 +135,8 @@ class Checkpoint:
     def open(self, name: str) -> BinaryIO:
         """Open a data file, which must have the size in the manifest.
 
-        Raises: DamagedCheckpoint: The size differs. ConfigError: It is no plain file, or cannot be
-            read. FileNotFoundError: There is none.
+        Raises: DamagedCheckpoint: The size differs. ConfigError: It is not a plain file, or cannot
+            be read. FileNotFoundError: There is none.
         """
         file = open_in(self.path.parent, f"{self.path.name}/{name}")
         expected, size = self.manifest["files"][name]["bytes"], os.fstat(file.fileno()).st_size
@@ -738,7 +738,7 @@ def note_folder(run_dir: Path, folder: Path) -> None:
 
 
 def folder_of(run_dir: Path) -> Path | None:
-    """Return the folder that a run saves to; None: the run has not recorded it. Raises:
+    """Return the folder that a run saves to; None if the run has not recorded it. Raises:
     ConfigError: The record is not the path of a folder."""
     found = read_object(run_dir, NOTE)
     if found is None:
@@ -762,7 +762,7 @@ def resolve(resume: str) -> tuple[Path, int | None]:
             named = resume
         elif not (number.isascii() and number.isdecimal() and len(number) <= 18):
             raise ConfigError(
-                f"{shown(resume)}: there is no such folder, and {shown(number)!r} is no step",
+                f"{shown(resume)}: there is no such folder, and {shown(number)!r} is not a step",
                 "a step is a whole number, as in ckpt@500",
             )
         else:
@@ -777,7 +777,7 @@ def resolve(resume: str) -> tuple[Path, int | None]:
         )
     place = place.resolve()
     if not place.is_dir():
-        raise ConfigError(f"{shown(place)} is no folder", "give the folder that the file is in")
+        raise ConfigError(f"{shown(place)} is not a folder", "give the folder that the file is in")
     if (single := _step_of(place.name)) is not None:
         if step not in (None, single):
             raise ConfigError(f"{shown(place)} is the checkpoint of step {single}, not of {step}")

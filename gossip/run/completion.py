@@ -38,7 +38,7 @@ class RunProgress:
     """Progress of a run by the records in its folder. Records when a local peer reaches a round.
 
     Args:
-        folder: Folder of the run; None: the run writes no files.
+        folder: Folder of the run; None if the run writes no files.
         tell: Writes an event.
     """
 
@@ -46,7 +46,7 @@ class RunProgress:
         self._folder, self._tell, self._noted = folder, tell, folder is None
 
     def had_round(self) -> int:
-        """Return the furthest round that the peers have recorded; 0: none."""
+        """Return the furthest round that the peers have recorded; 0 means none."""
         return 0 if self._folder is None else had_round(self._folder)
 
     def reached(self, round_id: int) -> None:
@@ -69,7 +69,7 @@ class RunProgress:
 
 
 def had_round(folder: Path) -> int:
-    """Return the furthest round that a peer in ``folder`` has recorded; 0: none."""
+    """Return the furthest round that a peer in ``folder`` has recorded; 0 means none."""
     if not (folder / BEGUN).exists():
         return 0
     rounds = [

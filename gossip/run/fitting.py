@@ -121,7 +121,7 @@ def _check_fragments(config: RunConfig, rolling: bool) -> None:
         above = steps + fragments - steps % fragments
         raise ConfigError(
             f"{what} and local_steps = {steps}: a round comes every local_steps / fragments steps, "
-            "which is no whole number",
+            "which is not a whole number",
             f"--local-steps {above}",
         )
     if not rolling:
@@ -262,7 +262,7 @@ def check_encoding(encoding: str, rule: registry.BoundRule) -> None:
 
 
 def _not_parts(rule: registry.BoundRule) -> str:
-    """Return why a rule cannot work on updates of which each peer sends another part; "": it
+    """Return why a rule cannot work on updates of which each peer sends another part; "" if it
     can."""
     from gossip.aggregators import CoordinateRule
 
@@ -404,7 +404,7 @@ def _rows(who: topologies.Topology, peers: int) -> int:
 
 
 def _peers_for_one(rule: registry.BoundRule, who: topologies.Topology) -> int:
-    """Return the fewest peers with which f is 1 by default; 0: the rule tolerates no Byzantine
+    """Return the fewest peers with which f is 1 by default; 0 if the rule tolerates no Byzantine
     peer."""
     if not rule.robust:
         return 0

@@ -42,7 +42,7 @@ class _Round:
     """Fields of a round's report, beside progress.
 
     Attributes:
-        steps: Steps done with this round; None: rounds of this topology do not count steps.
+        steps: Steps done with this round; None if rounds of this topology do not count steps.
         was_step: False for a collective operation.
     """
 
@@ -77,10 +77,10 @@ class Journal:
     """Writes event lines to the status socket at once and to files within ``FLUSH_S``.
 
     Args:
-        folder: ``<run>/peer-<id>``, made if it does not exist; None: the run writes no files.
+        folder: ``<run>/peer-<id>``, made if it does not exist; None if the run writes no files.
         status: A connected stream socket to the launcher, or None. Its blocking mode does not
             change: other users share it.
-        stage: Stage of the commits in a pipeline; None: there is no pipeline.
+        stage: Stage of the commits in a pipeline; None if there is no pipeline.
     """
 
     def __init__(
@@ -192,7 +192,7 @@ class Journal:
         next flush. Other peers write it only if the server is away, as it may have been killed.
 
         Args:
-            rule_s: Duration of the rule in seconds; None: another peer made the commit.
+            rule_s: Duration of the rule in seconds; None if another peer made the commit.
         """
         if not self._files:
             return

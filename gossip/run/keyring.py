@@ -28,7 +28,7 @@ class Keyring:
     admission. A restarted peer has a new key.
 
     Args:
-        allowed: The only keys that seed files may have; None: any.
+        allowed: The only keys that seed files may have; None means any.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Keyring:
         return self._folder.version + self._changes
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """Return why a key may not take part, and a hint; None: the key is on the allow-list, or
+        """Return why a key may not take part, and a hint; None if the key is on the allow-list, or
         there is no list."""
         if self._may_be(key):
             return None
@@ -108,7 +108,7 @@ class Keyring:
 
 
 def own_pair(file: str, peer: PeerId) -> KeyPair:
-    """Return the pair in a file; ``{peer}`` in its name is replaced by the id. "": a new pair,
+    """Return the pair in a file; ``{peer}`` in its name is replaced by the id. "" means a new pair,
     which is stored in memory only.
 
     Raises: ConfigError: The file has no key, or others can read it.
@@ -140,8 +140,8 @@ def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
 
 
 def allow_list(file: str) -> AllowList | None:
-    """Return the allow-list in a file, checked; None: no file is named. Raises: ConfigError: A line
-    in the file is no key, or there is no such file."""
+    """Return the allow-list in a file, checked; None if no file is named. Raises: ConfigError: A
+    line in the file is not a key, or there is no such file."""
     if not file:
         return None
     found = AllowList(file)

@@ -92,7 +92,9 @@ def _read(path: Path | str) -> bytes:
     if not stat.S_ISREG(mode):
         raise ConfigError(f"{path} is not a file", MAKE_ONE)
     if owner not in (os.geteuid(), 0):
-        raise ConfigError(f"the key {path} belongs to another user, so it is no secret", MAKE_ONE)
+        raise ConfigError(
+            f"the key {path} belongs to another user, so it is not a secret", MAKE_ONE
+        )
     if mode & 0o077:
         raise ConfigError(
             f"others can read the key {path} (mode {stat.S_IMODE(mode):04o})", _repair(path, mode)
@@ -106,27 +108,27 @@ def parse_pair(data: bytes, source: str) -> KeyPair:
     Args:
         source: Origin of ``data``, for the error. Messages never show ``data``, which may be
             secret.
-    Raises: ConfigError: The data is no pair of keys.
+    Raises: ConfigError: The data is not a pair of keys.
     """
     if len(data) > FILE_BYTES_MAX:
         raise ConfigError(
-            f"{source} is no key of gossip: it has more than {FILE_BYTES_MAX} bytes", MAKE_ONE
+            f"{source} is not a key of gossip: it has more than {FILE_BYTES_MAX} bytes", MAKE_ONE
         )
     try:
         fields = tomllib.loads(data.decode("ascii"))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError):
         # The cause would show the contents.
-        raise ConfigError(f"{source} is no key of gossip", MAKE_ONE) from None
+        raise ConfigError(f"{source} is not a key of gossip", MAKE_ONE) from None
     public, secret = fields.get("public"), fields.get("secret")
     for name, value in (("public", public), ("secret", secret)):
         if not is_key(value):
             what = f"no {name} = ..." if value is None else f"no {name} key of 40 characters"
-            raise ConfigError(f"{source} is no key of gossip: it has {what}", MAKE_ONE)
+            raise ConfigError(f"{source} is not a key of gossip: it has {what}", MAKE_ONE)
     assert isinstance(public, str), "a key is text"
     assert isinstance(secret, str), "a key is text"
     if public_of(secret) != public:
         raise ConfigError(
-            f"{source} is no key of gossip: its two halves do not belong together", MAKE_ONE
+            f"{source} is not a key of gossip: its two halves do not belong together", MAKE_ONE
         )
     return KeyPair(public, secret)
 
@@ -151,7 +153,7 @@ class AllowList:
     before comments.
 
     The file is read again whenever it has changed. A missing file is an empty list, and a line that
-    is no key admits no peer.
+    is not a key admits no peer.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -162,13 +164,13 @@ class AllowList:
         self._stamp: tuple[int, int, int] | None = None
 
     def name_of(self, key: str) -> str | None:
-        """Return the name under which a key is admitted; None: it is not."""
+        """Return the name under which a key is admitted; None if it is not."""
         self._reload()
         return self._names.get(key)
 
     def check(self) -> None:
         """Check the file when the run starts; later, an invalid line only admits no peer. Raises:
-        ConfigError: There is no such file, or a line in it is no key."""
+        ConfigError: There is no such file, or a line in it is not a key."""
         self._reload()
         if self.wrong or not self.path.is_file():
             what = self.wrong[0] if self.wrong else f"there is no file {self.path}"

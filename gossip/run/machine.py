@@ -32,7 +32,7 @@ def this_machine() -> str:
 
 def started_at(pid: int) -> int | None:
     """Return when a process was started, in clock ticks since boot; with the pid it identifies the
-    process. None: there is no such process, or it is a zombie."""
+    process. None if there is no such process, or it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()
@@ -78,7 +78,7 @@ class NodeLife:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """Record of a node about itself. ``exit_code``: None: the node has not ended in order."""
+    """Record of a node about itself. ``exit_code``: None if the node has not ended in order."""
 
     pid: int
     started: int
@@ -100,7 +100,7 @@ class NodeRecord:
 
 
 def node_in(folder: Path) -> NodeRecord | None:
-    """Return the record of a node in its peer's folder; None: there is no valid record."""
+    """Return the record of a node in its peer's folder; None if there is no valid record."""
     try:
         fields = read_object(folder, FILE) or {}
     except ConfigError:

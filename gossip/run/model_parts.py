@@ -73,7 +73,7 @@ def _pieces_in(file: BinaryIO, where: Path) -> list[_Piece]:
             if key != "__metadata__"
         ]
     except (struct.error, ValueError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{shown(where)} is no safetensors file: {shown(error)}") from error
+        raise ConfigError(f"{shown(where)} is not a safetensors file: {shown(error)}") from error
 
 
 def _piece(name: str, entry: Any, file: BinaryIO, data: tuple[int, int]) -> _Piece:

@@ -43,8 +43,8 @@ class WriteFailures:
         self._tell = tell
         self._reported: set[str] = set()
         self.lacking: dict[str, int] = {}
-        """Incomplete files -> number of lines that each has lost for good; 0: the file could not be
-        written at some time."""
+        """Incomplete files -> number of lines that each has lost for good; 0 if the file could not
+        be written at some time."""
 
     def failed(self, path: Path, error: OSError) -> None:
         """Record that a file cannot be written, and report the first of each reason."""
@@ -84,7 +84,7 @@ class Appender:
     Args:
         header: Beginning of a new file.
         gather: Write lines when ``flush`` is called; otherwise each at once.
-        rotate_bytes: Size from which the file is rotated (``rotation``); 0: never.
+        rotate_bytes: Size from which the file is rotated (``rotation``); 0 means never.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Appender:
     ) -> None:
         self.path, self._troubles, self._header, self._gather = path, troubles, header, gather
         self._fd = -1
-        # rest of the header that is not in the file yet; it is never dropped, and is no line
+        # rest of the header that is not in the file yet; it is never dropped, and is not a line
         self._head = b""
         self._waiting: deque[bytes] = deque()
         self._bytes = 0

@@ -78,7 +78,7 @@ class SeedFolder:
         _write(self._folder, self._local, {**fields, "key": key} if key else fields)
 
     def later_life(self, incarnation: int) -> int | None:
-        """Return the later incarnation under which the own peer has announced itself since; None:
+        """Return the later incarnation under which the own peer has announced itself since; None if
         there is none."""
         stamp = self._stamp(self._local)
         if stamp is None:
@@ -146,7 +146,7 @@ class SeedFolder:
         return seed
 
     def _stamp(self, peer: int) -> tuple[int, int] | None:
-        """Return the stamp of a peer's file, which differs when the file was written since. None:
+        """Return the stamp of a peer's file, which differs when the file was written since. None if
         there is no such file, or it is too long."""
         try:
             status = (self._folder / f"{peer}.addr").stat(follow_symlinks=False)
@@ -244,7 +244,7 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def read_seed(folder: Path, peer: int) -> Seed | None:
-    """Return the entry in the file of a peer; None: there is no file, or it has no address."""
+    """Return the entry in the file of a peer; None if there is no file, or it has no address."""
     try:
         with open_in(folder, f"{peer}.addr") as file:
             return parse_seed(peer, file.read(FILE_BYTES_MAX + 1))
@@ -262,7 +262,7 @@ def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
     """Claim an id for a newcomer: one of ``first`` .. ``ids`` - 1 that no peer has had, otherwise
     the id of a peer that has ended.
 
-    Returns: the id and the first incarnation of its life; None: all ids are in use. The process
+    Returns: the id and the first incarnation of its life; None if all ids are in use. The process
     that creates the file of a claim owns it, so two newcomers never get the same id.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -282,7 +282,7 @@ def claim_life(folder: Path, peer: int) -> int | None:
     """Claim the next life of a peer with a given id, and return its first incarnation, which is
     unique.
 
-    None: the peer had ended, and a newcomer has its id.
+    None if the peer had ended, and a newcomer has its id.
     """
     folder.mkdir(parents=True, exist_ok=True)
     former = read_seed(folder, peer)
@@ -356,7 +356,7 @@ def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
 
 
 def parse_seed(peer: int, data: bytes) -> Seed | None:
-    """Return the entry in a peer's file; None: it has no address. Any process that can write the
+    """Return the entry in a peer's file; None if it has no address. Any process that can write the
     file can also delete it, so this accuses no peer."""
     try:
         fields = parse_json(data)

@@ -60,7 +60,7 @@ def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
 
 def newest_saved(run_dir: Path) -> tuple[int, Path] | None:
     """Return the newest step that a run has saved, and the folder that it saves to. In a pipeline
-    every stage must have the step. None: there is none, or it cannot be read; ``--resume`` then
+    every stage must have the step. None if there is none, or it cannot be read; ``--resume`` then
     reports the reason."""
     try:
         folder = folder_of(run_dir)

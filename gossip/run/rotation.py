@@ -35,7 +35,7 @@ def segments(path: Path) -> list[Path]:
 
 def rotate(path: Path) -> threading.Thread | None:
     """Rename a file to its next segment. Returns the thread that compresses the segment before;
-    None: there is none. Raises: OSError: The file cannot be renamed, or does not exist."""
+    None if there is none. Raises: OSError: The file cannot be renamed, or does not exist."""
     before = segments(path)
     last = int(before[-1].name[len(path.name) + 1 :][:6]) if before else 0
     path.rename(path.with_name(f"{path.name}.{last + 1:06d}"))

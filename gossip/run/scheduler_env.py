@@ -67,7 +67,7 @@ class TaskRendezvous:
     config: RunConfig
     folder: Path
     incarnation: int
-    listen: str  # "": as in the settings
+    listen: str  # "" means as in the settings
 
     @property
     def config_path(self) -> Path:
@@ -76,7 +76,7 @@ class TaskRendezvous:
 
 def torchrun_task(given: Mapping[str, str]) -> Task | None:
     """Return the task in the variables of torchrun, or of another launcher of scripts for
-    torch.distributed (``env://``). None: they are not set."""
+    torch.distributed (``env://``). None if they are not set."""
     if not all(given.get(name) for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")):
         return None
     rank, size = number(given, "RANK"), number(given, "WORLD_SIZE")
@@ -102,7 +102,7 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
 
 
 def slurm_task(given: Mapping[str, str]) -> Task | None:
-    """Return the task in the variables of srun; None: srun has not started it with others. An
+    """Return the task in the variables of srun; None if srun has not started it with others. An
     interactive step has one task, and is a shell."""
     if not all(
         given.get(name)
@@ -191,7 +191,7 @@ def meet(
 
 
 def own_address(task: Task, config: RunConfig) -> str:
-    """Return the address that the task's peer listens on; "": the one in the settings.
+    """Return the address that the task's peer listens on; "" means the one in the settings.
 
     Raises: ConfigError: The address cannot be found, or the tasks are on several machines and have
         no keys.

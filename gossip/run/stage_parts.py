@@ -69,7 +69,7 @@ class SavedStage:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> SavedStage | None:
-        """Return the record in a JSON object; None: it has none."""
+        """Return the record in a JSON object; None if it has none."""
         step, stage, cut = whole(fields.get("step")), whole(fields.get("stage")), _cut(fields)
         if step is None or stage is None or cut is None or stage >= len(cut):
             return None
@@ -237,7 +237,7 @@ def check_model(parts: Sequence[SavedStage], model: str, folder: str) -> None:
 
 
 def _cut(fields: Mapping[str, Any]) -> Cut | None:
-    """Return the cut in a manifest. None: there is none."""
+    """Return the cut in a manifest. None if there is none."""
     stages = fields.get("stages")
     if not isinstance(stages, list) or not stages:
         return None

@@ -59,7 +59,7 @@ class JsonLines:
     ``metrics``, which is read as a table.
 
     Args:
-        troubles: Receives failures to write the file; None: they are printed to stderr.
+        troubles: Receives failures to write the file; None if they are printed to stderr.
     """
 
     def __init__(

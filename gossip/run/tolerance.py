@@ -26,7 +26,7 @@ def describe(config: RunConfig, source: str = "") -> str:
 
     Args:
         config: Resolved: ``f`` and ``peers_for_one`` are set.
-        source: Source of ``f``, as in ``Resolved.sources``; "": unknown.
+        source: Source of ``f``, as in ``Resolved.sources``; "" if unknown.
     """
     f, rule = config.f or 0, config.aggregator
     if not config.peers_for_one:
@@ -55,7 +55,7 @@ def describe(config: RunConfig, source: str = "") -> str:
 
 def judges(config: RunConfig, sources: Mapping[str, str]) -> str:
     """Return one line about the reference if one was requested: how updates are judged, or that
-    they are not. "": none was requested. ``sources``: as in ``Resolved``."""
+    they are not. "" if none was requested. ``sources``: as in ``Resolved``."""
     if sources["aggregator"] == WITH_REFERENCE:
         samples = f"{config.reference_samples} sample{'s' if config.reference_samples != 1 else ''}"
         return f"{config.aggregator}: updates are judged by {samples} ({WITH_REFERENCE})"

@@ -120,7 +120,7 @@ def read_file(path: Path) -> bytes:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return the value in a JSON text. Raises: ValueError: It is no JSON, or has thousands of
+    """Return the value in a JSON text. Raises: ValueError: It is not JSON, or has thousands of
     nested brackets."""
     try:
         return json.loads(data)
@@ -131,7 +131,7 @@ def parse_json(data: bytes | str) -> Any:
 def read_object(folder: Path, name: str, most: int = RECORD_BYTES_MAX) -> dict[str, Any] | None:
     """Return the JSON object in ``folder / name``; None if there is no such file.
 
-    Raises: ConfigError: It cannot be read, is too large, or is no JSON object.
+    Raises: ConfigError: It cannot be read, is too large, or is not a JSON object.
     """
     try:
         with open_in(folder, name) as file:
@@ -146,7 +146,7 @@ def object_in(data: bytes, path: Path) -> dict[str, Any]:
     try:
         found = parse_json(data)
     except ValueError as error:
-        raise ConfigError(f"{shown(path)} is no JSON: {shown(error)}") from error
+        raise ConfigError(f"{shown(path)} is not JSON: {shown(error)}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"{shown(path)} holds no JSON object")
     return found
@@ -166,7 +166,7 @@ def last_events(file: BinaryIO, tail_bytes: int) -> list[Event]:
 
 
 def whole(value: object) -> int | None:
-    """Return the value if it is a count; None: it is none."""
+    """Return the value if it is a count; None if it is none."""
     return (
         value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < WHOLE_MAX
@@ -175,14 +175,14 @@ def whole(value: object) -> int | None:
 
 
 def real(value: object) -> float | None:
-    """Return the value as a float if it is a finite number; None: it is none."""
+    """Return the value as a float if it is a finite number; None if it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < REAL_MAX:
         return None
     return float(value)
 
 
 def text_of(value: object) -> str | None:
-    """Return the beginning of a text, as it may be shown; None: it is no text."""
+    """Return the beginning of a text, as it may be shown; None if it is not text."""
     return shown(value[:TEXT_MAX]) if isinstance(value, str) else None
 
 

@@ -61,7 +61,7 @@ class ConformanceReport:
         kappa_bound: The largest ``kappa`` that is allowed.
         found_by: Cloud, attack and strength that ``kappa`` was found with.
         breaks_at: The least number of Byzantine peers that carry the rule away when it is called
-            with f; None: not even n - 1.
+            with f; None if not even n - 1.
         held_to: The bound that was checked instead if no kappa was searched for; empty without a
             bound.
     """

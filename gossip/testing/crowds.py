@@ -76,7 +76,7 @@ def bound_rule(
             return load(candidate)
         except ConfigError as error:
             try:
-                # helps only if the last stage is no rule
+                # helps only if the last stage is not a rule
                 return load(f"{candidate}+{BEHIND.name}")
             except ConfigError:
                 raise error from None

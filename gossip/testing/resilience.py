@@ -51,7 +51,7 @@ class Resilience:
 
 def kappa_bounds(name: str, n: int, f: int) -> float | None:
     """Return the proven bound on kappa of a built-in rule, or of one after nearest-neighbour
-    mixing; None: no bound is known."""
+    mixing; None if no bound is known."""
     if n <= 2 * f:
         return None
     ratio = f / (n - 2 * f)

@@ -25,15 +25,15 @@ class Applier:
 
     Attributes:
         model: The model, and the operations that change it.
-        replicas: Compares replicas; None: they are not compared.
+        replicas: Compares replicas; None if they are not compared.
         on_step: Called after each round that is a step of the run, or a further one, once it is
             applied.
         on_collected: Called with the data of peers in a collective operation, once per round.
         round_id: The next round to run on the present parameters.
-        collectives: Number of earlier rounds that were no steps.
+        collectives: Number of earlier rounds that were not steps.
         lost: Rounds that were to step the optimizer and did not.
         restores: Number of times that a state of other peers replaced this peer's.
-        restored_at: Round of the last restored state; -1: none.
+        restored_at: Round of the last restored state; -1 means none.
         answered: Last round that answered a step of the kind under way.
         offered_at: Time of the last offer; infinite: none since the parameters were replaced.
         snapshots_due: Copies of the state that the node has requested. While a round can be
@@ -50,7 +50,7 @@ class Applier:
         self.restored_at = self.answered = -1
         self.offered_at = math.inf
         self._offered = -1  # round of the last offer
-        self._kind = 0  # of the present or last step; 0: any kind
+        self._kind = 0  # of the present or last step; 0 means any kind
         self._in_step = False
         self._ended_at, self._digest = -1, b""  # of the replica as training ended: its changes
 
@@ -179,7 +179,7 @@ class Applier:
 
     def note_end(self) -> None:
         """Record the replica at the end of the training. Later changes by the script, such as to
-        restore the best weights on one peer, are no divergence of replicas."""
+        restore the best weights on one peer, do not count as divergence of replicas."""
         self._ended_at, check = self.model.changes, self.replicas
         layout = self.model.trained.layout
         with in_train_mode(self.model.trained.optimizer):

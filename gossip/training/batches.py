@@ -66,7 +66,7 @@ class BatchTracker:
     """Batches of the current round that the user's loop has received.
 
     Attributes:
-        expected: Number of batches before each step; 0: there is no loader.
+        expected: Number of batches before each step; 0 if there is no loader.
         least: Minimum number of samples in a batch. BatchNorm cannot train on one sample.
         reading: Round of the batches in hand, or its prediction.
         is_outdated: Whether the batches in hand do not belong to the next round.
@@ -76,7 +76,7 @@ class BatchTracker:
         self.expected, self.least = 0, 1
         self.reading: StartRoundCommand | None = None
         self.is_outdated = False
-        # samples up to each batch of the round, that one included; None: no batch is in hand
+        # samples up to each batch of the round, that one included; None if no batch is in hand
         self._upto: list[int] | None = None
         self._accumulating = self._kept = False
         self._looked_at = False
@@ -97,8 +97,8 @@ class BatchTracker:
 
     def hand_out(self, samples: int, batch: int = 0, content: object = None) -> None:
         """Record that the loop receives the round's batch number ``batch``. ``samples``: number of
-        samples that a step after it covers, with the round's earlier batches; 0: the batch does not
-        count."""
+        samples that a step after it covers, with the round's earlier batches; 0 if the batch does
+        not count."""
         self._order.hand_out(content)
         self._handed_out += 1
         self._upto = [*(self._upto or [])[:batch], samples]
@@ -174,7 +174,7 @@ class BatchTracker:
 
     @property
     def next_batch(self) -> int | None:
-        """Number of the next batch of the round; None: no batch is in hand, because a step has
+        """Number of the next batch of the round; None if no batch is in hand, because a step has
         followed."""
         return None if self._upto is None else len(self._upto)
 
@@ -228,8 +228,8 @@ class BatchTracker:
         by ``no_sync``, that it keeps their gradients."""
         if not self.unused:
             return
-        # A loop that trains may skip damaged samples, so a batch without a step is no evaluation
-        # then.
+        # A loop that trains may skip damaged samples, so a batch without a step is not an
+        # evaluation then.
         trains = torch.is_grad_enabled() and self._order.is_training >= self._steps_training
         self._evaluates |= not trains and self._gradient() == self._before
         if self._evaluates and self._handed_out > self.expected:

@@ -111,7 +111,7 @@ def _is_code(value: Any) -> bool:
 
 
 def _imported(name: str, value: Any) -> str | None:
-    """Return the import that gives the name this value; None: there is none."""
+    """Return the import that gives the name this value; None if there is none."""
     if isinstance(value, types.ModuleType):
         whole = value.__name__
         return f"import {whole}" if whole == name else f"import {whole} as {name}"
@@ -124,7 +124,8 @@ def _imported(name: str, value: Any) -> str | None:
 
 
 def _literal(value: Any) -> str | None:
-    """Return source text that Python reads as an equal value; None: the value has no such text."""
+    """Return source text that Python reads as an equal value; None if the value has no such
+    text."""
     if type(value) is float and not math.isfinite(value):
         return f"float({str(value)!r})"
     text = repr(value)

@@ -29,8 +29,8 @@ class RunCheckpoints:
     """Checkpoints that the script requests, if any (``save_every``).
 
     Attributes:
-        saver: Writes the checkpoints; None: the script requests none.
-        missing: Reason why the last checkpoint is missing; "": it is saved.
+        saver: Writes the checkpoints; None if the script requests none.
+        missing: Reason why the last checkpoint is missing; "" if it is saved.
         has_new_step: Whether the script has made a step since the last save.
     """
 

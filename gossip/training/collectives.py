@@ -179,7 +179,7 @@ def bytes_max(peers: int) -> int:
 
 
 def _unpack(data: bytes) -> tuple[Place, bytes] | None:
-    """Return the place and the data; None: the bytes are malformed."""
+    """Return the place and the data; None if the bytes are malformed."""
     plain = plain_of(data)
     match plain:
         case [int(at), int(calls), str(operation), bytes(given)]:
@@ -332,7 +332,7 @@ def pack_object(value: object) -> bytes:
 
 
 def plain_of(data: bytes) -> Any:
-    """Return the object that ``pack_object`` packed, with tuples as lists; None: ``data`` is no
+    """Return the object that ``pack_object`` packed, with tuples as lists; None: ``data`` is not a
     packed object. A peer may send anything."""
     try:
         return msgpack.unpackb(data, **_PARSER_LIMITS)

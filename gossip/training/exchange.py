@@ -73,8 +73,8 @@ class Exchange:
 
     @property
     def guess(self) -> control.StartRoundCommand | None:
-        """Predicted next round, to compute beside the one in flight. None: there is none, or it is
-        unknown."""
+        """Predicted next round, to compute beside the one in flight. None if there is none, or it
+        is unknown."""
         if self._in_flight is None:
             return None
         go = self._in_flight.go
@@ -88,7 +88,7 @@ class Exchange:
 
     @property
     def deadline_s(self) -> float:
-        """Time limit of the round's local steps; 0: no limit."""
+        """Time limit of the round's local steps; 0 means no limit."""
         return 0.0 if self._node.go is None else self._node.go.deadline_us / 1e6
 
     def late_s(self, since: float) -> float:

@@ -108,7 +108,7 @@ class ExtraState:
         if self._is_ahead:
             read_settings(states.get(LOCAL_STATE), self.optimizer)
         if not isinstance(states.get(LOST, 0), int):
-            raise StateMismatch(f"{LOST} is no number of rounds: {states[LOST]!r:.80}")
+            raise StateMismatch(f"{LOST} is not a number of rounds: {states[LOST]!r:.80}")
         try:
             read_answers(states.get(ANSWERS, ()))
         except ValueError as error:

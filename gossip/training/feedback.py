@@ -34,7 +34,7 @@ class UpdateEncoder:
     Attributes:
         keeps_lost: Whether it keeps the error.
         residual: ``(fragments * trained,)`` float32, of all updates that were taken, one fragment
-            of the model after the other; None: there is no residual.
+            of the model after the other; None if there is no residual.
     """
 
     def __init__(self, wire: WireFormat, fragments: int = 1) -> None:

@@ -41,7 +41,7 @@ class TrainedModel:
         wire: Format of its updates.
         parts: Layouts of its fragments (``Layout.cut``), or that of the whole model alone.
         clip: Largest norm of an aggregate, under ``clip_norm``. It is agreed like the settings of a
-            parameter group. Empty: there is no limit.
+            parameter group. Empty if there is no limit.
     """
 
     model: torch.nn.Module
@@ -84,7 +84,7 @@ class LocalModel:
         stepper: Takes the steps between two rounds.
         arena: The shared memory (``open_arena``).
         updates: Slots for updates in that memory.
-        encoder: Encodes updates; None: they are sent as they are.
+        encoder: Encodes updates; None if they are sent as they are.
         sender_memory: Memory of this peer's sender, such as its momentum, of one fragment of the
             model after the other. It is not part of the state that peers share.
         exchanged: The parameters of the last update; empty if there is none.

@@ -63,11 +63,11 @@ class StepClock:
         self._now = now
         self._since = self._began_at = self._late_s = 0.0
         self._lasted_s: list[float] = []
-        self._step_s = 0.0  # in the round before; 0: unknown
+        self._step_s = 0.0  # in the round before; 0 if unknown
 
     def begin_round(self, since: float, late_s: float = 0.0) -> None:
         """Begin a round with its first step under way since ``since``. ``late_s``: lead of the
-        peers that began before; 0.0: all began together."""
+        peers that began before; 0.0 if all began together."""
         self._since = self._began_at = since
         self._late_s, self._lasted_s = late_s, []
 
@@ -88,7 +88,7 @@ class StepClock:
         """Whether another step would end too late. False while the duration of a step is unknown.
 
         Args:
-            deadline_s: Of the round, from its begin on; 0.0: there is none.
+            deadline_s: Of the round, from its begin on; 0.0 if there is none.
             left: Steps of the round that are not taken yet.
         """
         if not self._step_s or deadline_s <= 0:

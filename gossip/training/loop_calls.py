@@ -35,7 +35,7 @@ class LoopCalls(PeerStatus):
 
         Args:
             folder: Folder of the checkpoints, relative to the working folder.
-            every: Steps between two checkpoints; None: only at the end.
+            every: Steps between two checkpoints; None means only at the end.
             keep: Number of checkpoints to keep, the newest ones.
         Raises:
             ConfigError: ``prepare`` was not called, a number is wrong, it was called twice, or the
@@ -82,8 +82,8 @@ class LoopCalls(PeerStatus):
         if total % of_round:
             below = total - total % of_round
             raise ConfigError(
-                f"steps({total}) is no multiple of {of_round}, the steps of a round (local_steps / "
-                "fragments): the last round would not come to its end",
+                f"steps({total}) is not a multiple of {of_round}, the steps of a round "
+                "(local_steps / fragments): the last round would be incomplete",
                 f"take {below or of_round} or {below + of_round}",
             )
         self._save_in_loop(save, every, keep)

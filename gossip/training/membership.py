@@ -39,8 +39,8 @@ class MembershipCallbacks:
         self._functions.append(function)
 
     def notify(self) -> None:
-        """Call the functions if the roster has changed since the last call. The first roster is no
-        change."""
+        """Call the functions if the roster has changed since the last call. The first roster is not
+        a change."""
         node, before = self._node, self._known
         if not node.has_begun:
             return

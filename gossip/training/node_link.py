@@ -75,7 +75,7 @@ class NodeLink:
         return True
 
     def flush(self) -> None:
-        """Send all queued messages as one packet. A dead node is no error here: the next read
+        """Send all queued messages as one packet. A dead node is not an error here: the next read
         notices it, after the node's last packets."""
         if not self._messages:
             return

@@ -32,10 +32,10 @@ class PeerPlace:
     """Identity and environment of this peer.
 
     Attributes:
-        run_dir: The run's folder; None: the run leaves nothing behind.
-        status_fd: Socket to the launcher. Its end of file shows that the launcher is gone. None:
+        run_dir: The run's folder; None if the run leaves nothing behind.
+        status_fd: Socket to the launcher. Its end of file shows that the launcher is gone. None if
             there is no launcher.
-        config_path: File that a node process reads its settings from; None: the node must be a
+        config_path: File that a node process reads its settings from; None if the node must be a
             thread.
     """
 
@@ -129,7 +129,7 @@ class NodeProcess:
         return f"exit status {self._code}"
 
     def _written_error(self) -> str:
-        """Return the error that the node wrote to its folder in this life; "": there is none."""
+        """Return the error that the node wrote to its folder in this life; "" if there is none."""
         if self._place.run_dir is None:
             return ""
         path = self._place.run_dir / f"peer-{self._place.peer}" / "node_error.json"

@@ -392,7 +392,7 @@ def _unscale(optimizer: Any) -> bool:
     optimizer.found_inf = optimizer.grad_scale = None
     if float(found):
         return True
-    if scale is not None:  # None: the user has called unscale_, to clip
+    if scale is not None:  # None if the user has called unscale_, to clip
         # as GradScaler.unscale_ does, so that the result is the same
         inverse = scale.double().reciprocal().float()
         for parameter in parameters_of(optimizer):

@@ -53,11 +53,11 @@ class OwnState(NamedTuple):
         memory: Memory of the sender.
         residual: Part of the updates that the encoding has not sent yet.
         parameters: The peer's own parameters, if a round exchanges a fragment of them. They include
-            the steps on the other fragments that were not exchanged yet. None: all peers share
+            the steps on the other fragments that were not exchanged yet. None if all peers share
             them.
         optimizer: Optimizer of the local steps, to be saved.
         extra: Loaded state of ``Session.keep``, if it belongs to this peer alone.
-        why: Reason why nothing was loaded; "": the state was loaded.
+        why: Reason why nothing was loaded; "" if the state was loaded.
     """
 
     memory: Memory | None = None

@@ -29,7 +29,7 @@ class PeerRun:
     Attributes:
         config: Settings of the run.
         peer: Number of this peer.
-        run_dir: Folder of the run; None: the run writes nothing.
+        run_dir: Folder of the run; None if the run writes nothing.
         hooks: Hooks around the steps of this peer.
         node: Service of the node of this peer.
         exchange: Rounds of this peer.
@@ -40,7 +40,7 @@ class PeerRun:
         membership: Functions of the script that follow changes of the roster.
         planned_peers: Number of peers that epochs are planned for.
         in_loop: Whether the script is in ``steps`` or ``epochs``, which end with the run.
-        epoch: Epoch that ``epochs`` has yielded; -1: none.
+        epoch: Epoch that ``epochs`` has yielded; -1 means none.
         in_round: Whether the script waits for a round.
         is_prepared: Whether the script has prepared its model.
         is_stopped: Whether a signal has ended this peer. Its node then ends as after the last

@@ -29,8 +29,8 @@ class PeerStatus:
     @property
     def step(self) -> int:
         """Number of the next step, from 0. A step counts also if no peer had an update for it, so
-        that it changed nothing. A collective operation, such as ``mean``, takes a round and is no
-        step. With ``local_steps`` each round counts as that number of steps. With ``overlap`` the
+        that it changed nothing. A collective operation, such as ``mean``, takes a round and is not
+        a step. With ``local_steps`` each round counts as that number of steps. With ``overlap`` the
         last step may be in flight."""
         return self._run.step
 
@@ -95,8 +95,8 @@ class PeerStatus:
     def confirmed(self) -> bool | None:
         """Whether enough other peers confirmed that they hold the same final parameters.
 
-        False: too few confirmed, so a Byzantine server of the last round may have forged them.
-        None: training is not over, or ``f`` is 0, or replicas differ anyway as in gossip rounds.
+        False if too few confirmed, so a Byzantine server of the last round may have forged them.
+        None if training is not over, or ``f`` is 0, or replicas differ anyway as in gossip rounds.
         A script that counts its rounds itself gets the answer after ``close()``.
         """
         return self._run.node.confirmed

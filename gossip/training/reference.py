@@ -45,7 +45,7 @@ class ReferenceData:
             collate: Makes a batch of a list of samples.
             size: Samples of a batch. A smaller data set is read whole.
             words: Seeds of the draws, beside the round.
-            chosen: Samples to draw from; None: all.
+            chosen: Samples to draw from; None means all.
         """
         self._dataset, self._collate, self._size = dataset, collate, size
         self._words, self._chosen = tuple(words), chosen
@@ -100,7 +100,7 @@ class JudgeReference:
     peers read.
 
     Attributes:
-        given: Reference of ``gossip.init``; None: there is none.
+        given: Reference of ``gossip.init``; None if there is none.
         shared: Returns a reference from the data set that all peers read, for a batch size.
         is_needed: Whether the rule judges by it.
     """
@@ -113,8 +113,8 @@ class JudgeReference:
         self.is_needed = False
 
     def fit(self, rule: BoundRule, judge: Callable[..., Any] | None) -> Callable[[int], Any] | None:
-        """Return the function that draws the batch of a round for the script's ``judge``; None: it
-        takes no batch.
+        """Return the function that draws the batch of a round for the script's ``judge``; None if
+        it takes no batch.
 
         Raises: ConfigError: There is a reference, and the judge takes no batch of it.
         """

@@ -126,7 +126,8 @@ class ReplicaCheck:
     # --- when -------------------------------------------------------------------------------------
 
     def compare(self, step: int, wanted: bool) -> bytes:
-        """Return the digests to send with the update of ``step``; b"": the replica is not compared.
+        """Return the digests to send with the update of ``step``; b"" if the replica is not
+        compared.
 
         Args:
             wanted: Whether the other peers compare theirs, too.

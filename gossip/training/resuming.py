@@ -45,8 +45,8 @@ def load_newest(run: PeerRun, folder: Path) -> None:
 
 
 def _load_stage(run: PeerRun, folder: Path, step: int | None) -> None:
-    """Load this peer's layers from the checkpoints of the stages that had them at ``step``; None:
-    at the newest step that every stage has. Without one the run starts from the beginning."""
+    """Load this peer's layers from the checkpoints of the stages that had them at ``step``; None
+    means the newest step that every stage has. Without one the run starts from the beginning."""
     plan = run.config.pipeline
     assert plan is not None, "only a pipeline has stages"
     if step is None:

@@ -29,7 +29,7 @@ class ScriptRounds:
         loss: The loss that the script has logged since its last update.
         computing_since: When the script began to compute its next update.
         dropped: State beside the model before a dropped step: {} if the state of other peers has
-            replaced it since. None: no step was dropped.
+            replaced it since. None if no step was dropped.
     """
 
     def __init__(self, run: PeerRun, checkpoints: RunCheckpoints) -> None:
@@ -144,7 +144,7 @@ class ScriptRounds:
     def undo_dropped(self) -> None:
         """Undo the script's changes after a dropped step, such as the step of a scheduler."""
         states, self.dropped = self.dropped, None
-        if states:  # empty: a state of other peers has replaced them
+        if states:  # empty if a state of other peers has replaced them
             self._extra.restore(states)
 
     @property

@@ -48,10 +48,11 @@ logger = logging.getLogger(__name__)
 class SavePlan(NamedTuple):
     """Schedule and form of checkpoints.
 
-    ``every``: steps between two checkpoints; None: only at the end. ``keep``: number of checkpoints
-    to keep. ``peers``: peers with models of their own, which are averaged. ``of_round``: steps of a
-    round; a state can be saved after each round. ``streams``: whether training waits while the
-    state is written in blocks, rather than copy the whole state and write it in the background."""
+    ``every``: steps between two checkpoints; None means only at the end. ``keep``: number of
+    checkpoints to keep. ``peers``: peers with models of their own, which are averaged.
+    ``of_round``: steps of a round; a state can be saved after each round. ``streams``: whether
+    training waits while the state is written in blocks, rather than copy the whole state and write
+    it in the background."""
 
     folder: Path
     every: int | None
@@ -117,7 +118,7 @@ class CheckpointSaver:
 
     Attributes:
         folder: Folder of the checkpoints.
-        every: Steps between two of them; None: only at the end.
+        every: Steps between two of them; None means only at the end.
         failed: Error of the last checkpoint; empty if there was none.
         newest: Step of the last checkpoint that this peer has begun to write.
     """

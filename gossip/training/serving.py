@@ -42,7 +42,7 @@ class NodeService:
         link: The channel to the node.
         applied: Applies results and states, and counts the rounds in the parameters.
         model: The model that they are applied to.
-        stage: This peer's stage of a pipeline; None: there is no pipeline.
+        stage: This peer's stage of a pipeline; None if there is no pipeline.
         go: Command of the round to compute; None until it comes.
         view: Last command of a round, which describes the other peers; before the first, this peer
             alone.
@@ -356,7 +356,7 @@ class NodeService:
 
     @property
     def confirmed(self) -> bool | None:
-        """Whether enough other peers hold the parameters of this step; None: not requested."""
+        """Whether enough other peers hold the parameters of this step; None if not requested."""
         if self._asked_about is None:
             return None
         step, round_id = self._asked_about

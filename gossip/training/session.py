@@ -291,7 +291,7 @@ class Session(LoopCalls, CollectiveCalls):
                 torch.optim.Adam(parameters, lr=1e-3)``.
             search: A ``gossip_pipelines.starts.StartSearch``: the starts to compare, and the length
                 of trials.
-        Returns: The ``FoundStart``, the same on all peers. None: the run has made steps, for
+        Returns: The ``FoundStart``, the same on all peers. None if the run has made steps, for
             example if this peer has returned or resumed, and the model has the run's state.
         Raises: ConfigError: gossip-pipelines is not installed, a call is missing before, this one
             differs from that of most peers, or no trial came to a finite loss.
@@ -387,8 +387,8 @@ class Session(LoopCalls, CollectiveCalls):
 
         It is called in the thread of the script, between two steps: when the loader, ``steps`` or
         ``epochs`` begins a step, and without them at the end of ``optimizer.step()``. The first
-        roster of this process is no change. In rolling rounds the roster is part of the commit, so
-        all peers in a round have the same one. A late peer gets the changes of missed rounds as
+        roster of this process is not a change. In rolling rounds the roster is part of the commit,
+        so all peers in a round have the same one. A late peer gets the changes of missed rounds as
         one. In gossip rounds the roster has the peers that are neither dead nor left in this peer's
         view, in a pipeline those of its stage.
 

@@ -191,7 +191,7 @@ def plan_state(
 
     Args:
         extra: Tensors, numbers, strings, None, or lists, tuples and dicts of these.
-        trained: Parameters that rounds move; None: all.
+        trained: Parameters that rounds move; None means all.
     Raises: UnsupportedModel: A value has another type; the message names its place.
     """
     of_optimizer, names = optimizer_document(optimizer), names_of(model, optimizer)
@@ -616,7 +616,7 @@ def _check_plain(value: Tensor, where: str) -> None:
         )
     if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         raise UnsupportedModel(
-            f"{where} is a {type(value).__name__}, which is no plain tensor",
+            f"{where} is a {type(value).__name__}, which is not a plain tensor",
             "only plain tensors can be handed to a peer that joins",
         )
 
@@ -673,8 +673,8 @@ def _decode(value: Any, tensors: Tensors) -> Any:
 
 
 def _in_order(tensor: Tensor, order: Any) -> Tensor:
-    """Return ``tensor`` with its dimensions in memory in an ``order``, the outermost first; None:
-    as they are. Raises ValueError: It is no order of them."""
+    """Return ``tensor`` with its dimensions in memory in an ``order``, the outermost first; None
+    means as they are. Raises ValueError: It is not an order of them."""
     if order is None:
         return tensor
     if not isinstance(order, list) or sorted(order) != list(range(tensor.dim())):

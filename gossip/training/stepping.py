@@ -22,7 +22,7 @@ class StepsTaken:
     Attributes:
         taken: Local steps since the last round.
         total: Local steps from one round to the next.
-        lasted_s: Duration of these steps; 0.0: since the round began.
+        lasted_s: Duration of these steps; 0.0 means since the round began.
         kind: Kind of the step (``is_further``).
         is_useless: Whether the update must not count.
         is_skipped: Whether its samples do not count either, and are not read again.

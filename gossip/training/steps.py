@@ -20,7 +20,8 @@ class Steps(Protocol):
         return
 
     def alteration(self, dataset: Any, classes: int | None) -> Callable[[Any], Any] | None:
-        """Return the function that alters each batch of the data; None: batches are not altered."""
+        """Return the function that alters each batch of the data; None if batches are not
+        altered."""
         return None
 
     def handed_on(self, about: PassResult, round_id: int, number: int, truth: Tensor) -> Tensor:

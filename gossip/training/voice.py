@@ -34,7 +34,7 @@ def open_voice(peer: int) -> int:
 
 
 def _parent() -> int:
-    """Return a descriptor that becomes readable when the parent process ends; -1: the parent is
+    """Return a descriptor that becomes readable when the parent process ends; -1 if the parent is
     gone, or is the init process."""
     pid = os.getppid()
     if pid <= 1:
@@ -68,8 +68,8 @@ def _listen(peer: int, ours: socket.socket, parent: int) -> None:
 
 
 def words(peer: int, event: Mapping[str, Any]) -> str:
-    """Return the line to print for an event; "": none. If peers are missing, only the lowest peer
-    that is present prints a line."""
+    """Return the line to print for an event; "" means none. If peers are missing, only the lowest
+    peer that is present prints a line."""
     about, missing = event.get("subject"), event.get("missing") or []
     match event.get("event"):
         case "waiting" if all(other in missing for other in range(peer)):

@@ -34,7 +34,7 @@ class TerminationHandler:
     kills as usual. Records Ctrl-C, too, while ``in_step`` is true; a second one interrupts.
 
     Attributes:
-        since: Time of the first signal, on the monotonic clock; None: none has come.
+        since: Time of the first signal, on the monotonic clock; None if none has come.
         stop: Ends the script; set by the session.
         in_step: Whether a step is under way, which may end before Ctrl-C takes effect.
         interrupted: Whether it was Ctrl-C.

@@ -67,7 +67,7 @@ OUTLINE_BYTES_MAX = (PIECES_MAX + 2) * DIGEST_BYTES
 ID_BYTES_MAX = 64  # of a run's name on the wire
 
 Reader: TypeAlias = Callable[[Any], Any]
-Writer: TypeAlias = Callable[[Any], Any] | None  # None: msgpack takes the value as it is
+Writer: TypeAlias = Callable[[Any], Any] | None  # None if msgpack takes the value as it is
 M = TypeVar("M")
 
 # The parser's own refusals, and what a hostile size or depth can raise besides

@@ -84,7 +84,7 @@ def require_curve() -> None:
     """Raises: ConfigError: The libzmq of this machine was built without CURVE."""
     if not zmq.has("curve"):
         raise ConfigError(
-            "the ZeroMQ library on this machine was built without CURVE, so there can be no keys",
+            "the ZeroMQ library on this machine was built without CURVE, so keys cannot be used",
             "install pyzmq from a wheel (pip install --force-reinstall pyzmq), which has it",
         )
 

@@ -37,7 +37,7 @@ class ListenAddress:
 
     Attributes:
         anywhere: Whether it may be another address than a loopback one.
-        guard: Guard that admits only peers with a key; None: every connection is admitted.
+        guard: Guard that admits only peers with a key; None if every connection is admitted.
     """
 
     context: zmq.Context[zmq.Socket[bytes]]
@@ -59,7 +59,7 @@ class ControlInbox:
         self._gate, self._traffic = gate, gate.traffic
         self._discarding = False  # in the middle of a rejected message
         self.on_offer: Callable[[PeerId, bytes], None] | None = None
-        """Stores the sessions for payloads that peers offer; None: no session is accepted."""
+        """Stores the sessions for payloads that peers offer; None if no session is accepted."""
 
     def read(self, arrivals: list[Arrival]) -> bool:
         """Read what has come, within bounds. Return whether ``fd`` reports all that is left."""

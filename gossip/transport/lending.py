@@ -58,9 +58,9 @@ class MappedMemory:
     view of it."""
 
     def __init__(self, fd: int) -> None:
-        """``fd`` stays the caller's. Raises: OSError: It is no memory that keeps its size, or it
+        """``fd`` stays the caller's. Raises: OSError: It is not memory that keeps its size, or it
         cannot be mapped."""
-        # An error for whatever is no memory of this kind: reading a file may block for ever.
+        # An error for whatever is not memory of this kind: reading a file may block for ever.
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         nbytes, page = os.fstat(fd).st_size, os.fstatvfs(fd).f_bsize
         # Of huge pages there may be none left when one is read: that is a SIGBUS, too.

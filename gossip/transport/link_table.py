@@ -30,7 +30,7 @@ class LinkTable:
 
     Args:
         reception: Its unfinished payloads are dropped soon after their link is closed.
-        keys: Keys of the run; None: it has none.
+        keys: Keys of the run; None if it has none.
         anywhere: Whether peers may be on other hosts.
 
     Attributes:
@@ -59,7 +59,7 @@ class LinkTable:
         # polls few.
         self._epoll = select.epoll()
         self.fd = self._epoll.fileno()
-        # None: the bulk lane, which waits for room
+        # None means the bulk lane, which waits for room
         self._by_fd: dict[int, tuple[Link, ControlLane | BulkLane | None]] = {}
         # lanes to be reconnected, and when
         self._closed_lanes: dict[int, tuple[float, ControlLane | BulkLane]] = {}

@@ -75,7 +75,7 @@ class SealedLane:
     """The way out to one peer: a ``links.BulkLane``.
 
     Args:
-        offer: Sends a frame over the control lane to the same peer. False: that does not stand,
+        offer: Sends a frame over the control lane to the same peer. False if that does not stand,
             and so this lane does not connect yet.
     """
 
@@ -236,7 +236,7 @@ class SealedStream:
         self._small = self._view = memoryview(bytearray(_SMALL_BYTES))
         self._filled, self._need = 0, RECORD.size
         self._awaits_chunk = False
-        self._incoming: IncomingPayload | None = None  # None: the chunk is rejected
+        self._incoming: IncomingPayload | None = None  # None if the chunk is rejected
 
     def room(self) -> memoryview:
         """Return the memory for the next bytes."""
@@ -287,7 +287,7 @@ class SealedStream:
     def _read_header(self, record: memoryview, kind: int, length: int, now: float) -> list[Arrival]:
         header = memoryview(bytearray(length))
         self._opener.open_into(record[: RECORD.size], record[RECORD.size :], header)
-        # a payload's later chunks are no messages
+        # a payload's later chunks are not messages
         self._traffic.received_messages += kind == MESSAGE or header[0] == FIRST_MARK
         if kind == HEADER:
             self._incoming = self._reception.chunk(self._connection, header, now, self._owner)

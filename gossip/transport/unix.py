@@ -71,8 +71,8 @@ _RETURN_LENGTH = _LENGTH.pack(NEXT.size)
 
 
 def name_of(address: str) -> str | None:
-    """Return the abstract name in an address of this lane; None if it is no such address. It may be
-    a peer's word."""
+    """Return the abstract name in an address of this lane; None if it is not such an address. It
+    may be a peer's word."""
     match = _ADDRESS.fullmatch(address)
     return None if match is None else match[1]
 
@@ -339,7 +339,7 @@ class UnixInbox:
                 self._traffic.drop("malformed")
                 return None
             return received
-        # a payload's later chunks are no messages
+        # a payload's later chunks are not messages
         self._traffic.received_messages += mark == FIRST_MARK
         incoming = self.reception.chunk(serial, header, now)
         if incoming is None:

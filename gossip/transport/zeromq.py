@@ -143,7 +143,7 @@ class ZeroMQTransport:
     def _bulk_inbox(
         self, where: ListenAddress, gate: HeaderFilter, unix_name: str | None
     ) -> UnixInbox | SealedInbox:
-        """``unix_name``: None: peers may be on other hosts."""
+        """``unix_name``: None if peers may be on other hosts."""
         if unix_name is not None and where.guard is None:
             return UnixInbox(Reception(gate, UNIX_CHUNK_BYTES), unix_name)
         from .sealed import SealedInbox  # a slow import, needed only between hosts and with keys

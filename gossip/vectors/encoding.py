@@ -103,7 +103,7 @@ class Encoding(ABC):
         """Return the bytes of a vector, ``(nbytes,)``. A non-finite number does not become finite.
 
         Args:
-            into: Writable memory for the bytes, of any content; None: it is allocated.
+            into: Writable memory for the bytes, of any content; None if it is allocated.
         """
         raw = np.empty(self.nbytes(len(vector)), np.uint8) if into is None else into
         self._write(vector, place, raw)
@@ -121,7 +121,7 @@ class Encoding(ABC):
 
         Args:
             raw: ``nbytes(elements)`` bytes, from any sender.
-            into: Writable memory for the vector; None: it is allocated.
+            into: Writable memory for the vector; None if it is allocated.
         Raises: Malformed: A number is not finite, or no encoder writes these bytes. Then the
             content of ``into`` is undefined.
         """

@@ -2,7 +2,7 @@
 fragments (Streaming DiLoCo, Douillard et al. 2025, arXiv:2501.18512).
 
 Fragments take turns by the number of steps that the parameters have had. Collective operations take
-a round and are no step, so they cost no fragment its turn. That number is part of the committed
+a round and are not steps, so they cost no fragment its turn. That number is part of the committed
 history, so no message has to name the fragment of an update.
 """
 
@@ -16,7 +16,7 @@ def fragment_of(round_id: int, collectives: int, fragments: int) -> int:
 
     Args:
         round_id: Of the round.
-        collectives: Of the rounds before it, those that were no steps.
+        collectives: Of the rounds before it, those that were not steps.
         fragments: How many there are.
     """
     return (round_id - collectives) % fragments

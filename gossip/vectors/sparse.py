@@ -60,7 +60,7 @@ def _farthest(vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     A sample gives a threshold, and only numbers beyond it are compared, about ten times as fast as
     comparing all. If too few are beyond it, all are compared.
     """
-    # without its sign, a float32 is ordered as its bits are, and what is no number comes last
+    # without its sign, a float32 is ordered as its bits are, and what is not a number comes last
     sizes = vector.view(np.uint32) & np.uint32(0x7FFFFFFF)
     among: NDArray[np.int64] | None = None
     sample = sizes[:: len(sizes) // SAMPLE or 1]

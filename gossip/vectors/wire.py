@@ -50,7 +50,7 @@ class WireFormat:
 
     @property
     def packed_shapes(self) -> bytes:
-        """Packed shapes (``pack_shapes``) for the node; b"": it needs none."""
+        """Packed shapes (``pack_shapes``) for the node; b"" if it needs none."""
         return pack_shapes(self.shapes) if self.encoding.shaped else b""
 
     @property
@@ -79,7 +79,7 @@ class WireFormat:
         """Return the bytes of a shard, which may be its memory.
 
         Args:
-            into: Memory for them; None: they get their own.
+            into: Memory for them; None if they get their own.
         """
         if self.is_plain and into is None:
             return to_bytes(vector)
@@ -103,7 +103,7 @@ class WireFormat:
         """Return the numbers of a shard from its bytes, which may come from any sender.
 
         Args:
-            into: Memory for them; None: they get their own.
+            into: Memory for them; None if they get their own.
         Raises: Malformed: They are not as many as they must be, or no encoder writes them.
         """
         if not 0 <= shard < len(self.sizes):

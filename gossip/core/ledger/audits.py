@@ -122,7 +122,7 @@ class AuditTable:
         for by, peer, round_id, micro_batch, *sides in packed[0]:
             neighbours = [side for side in sides if side is not None]
             if not are_counts((by, peer, round_id, micro_batch, *neighbours)):
-                raise ValueError("audits: a vote with a field that is no count")
+                raise ValueError("audits: a vote with a field that is not a count")
             known = votes.setdefault(by, {})
             known[peer, round_id, micro_batch] = (sides[0], sides[1])
             if len(known) > AUDIT_VOTES_KEPT:

@@ -61,7 +61,7 @@ class DataCursor:
         at_least: Number of peers that must get samples in a round for its rule to work.
         epoch: Epoch of the next round.
         extended: Number of epochs of the run, the last of which has further rounds for unread
-            samples of all of them. No samples follow. 0: no epoch is longer than planned.
+            samples of all of them. No samples follow. 0 if no epoch is longer than planned.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class DataCursor:
         self._given_up_ranges: Ranges = ()  # the first of the given up samples
         self._idle = 0  # latest further rounds without a used sample
         self._last: EpochReport | None = None
-        self._pending: list[_Pending] | None = []  # None: there were too many
+        self._pending: list[_Pending] | None = []  # None if there were too many
         if samples_total:
             self.configure(samples_total, batch)
 
@@ -460,7 +460,7 @@ def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:
     if not (is_row(values) if count is None else is_row(values, count)):
         raise ValueError(f"data cursor: expected {count} numbers")
     if not are_counts(values, most=ROUND_MAX):
-        raise ValueError(f"data cursor: {values!r} are no counts")
+        raise ValueError(f"data cursor: {values!r} are not counts")
     return tuple(values)
 
 

@@ -38,14 +38,14 @@ class LedgerStep(NamedTuple):
 
     Attributes:
         found: Reports about convicted peers and about trust.
-        beyond: How far the spread of updates is beyond chance; None: not measured.
+        beyond: How far the spread of updates is beyond chance; None if not measured.
         turns: Reports about peers that do not serve, or serve again.
         scores: Trust of the peers with evidence.
         data: Fields of ``Committed`` about the data.
         contributors: Contributors of each shard.
         in_all: Peers with an update in each shard that has any.
         took_us: Time of each contributor of the first shard.
-        lost: Effects of a round without a result; None: it has one.
+        lost: Effects of a round without a result; None if it has one.
         is_step: Whether the round was a step of the training.
         by_first: Whether all initial peers had updates in it.
         absent: Peers that had samples, but no update.
@@ -92,7 +92,7 @@ class Ledger:
             paced=settings.slices == "speed" and not settings.local_steps,
         )
         self.roster = Roster(settings.peers, settings.lineage)
-        self.collectives = 0  # rounds so far that were no steps
+        self.collectives = 0  # rounds so far that were not steps
         # of the round that has begun
         self._sharers: tuple[PeerId, ...] = ()
         self.slices: dict[PeerId, Ranges] = {}
@@ -276,7 +276,7 @@ class Ledger:
         return self.trust, self.cursor, self.omissions, self.equivocations, *speeds, *audits
 
     def first_snapshot(self) -> tuple[Any, ...]:
-        """Return the snapshot before round 0: all peers are in the roster, and all tables are
+        """Return the snapshot before round 0 if all peers are in the roster, and all tables are
         empty."""
         return (self.settings.peers, *[table.pack() for table in self._tables()], 0)
 

@@ -28,7 +28,7 @@ class CursorLookahead:
     a round costs one more ``assign``."""
 
     def __init__(self) -> None:
-        self.ahead = 0  # rounds to look ahead; 0: no prediction is requested
+        self.ahead = 0  # rounds to look ahead; 0 if no prediction is requested
         self._sharers: tuple[PeerId, ...] = ()
         self._contributing: tuple[PeerId, ...] = ()
         # the cursor before a round, then epoch and slice of the local peer in it

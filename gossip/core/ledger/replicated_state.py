@@ -115,8 +115,8 @@ class ReplicatedState:
 
     @property
     def deadline_us(self) -> int:
-        """Time after which a trainer starts no further local step of a round, in microseconds; 0:
-        none."""
+        """Time after which a trainer starts no further local step of a round, in microseconds; 0
+        means none."""
         shortens = self.settings.local_steps and self.settings.slices == "speed"
         return self.round_times.deadline_us if shortens else 0
 

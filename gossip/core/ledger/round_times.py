@@ -22,7 +22,7 @@ class RoundTimes:
 
     def observe(self, took_us: Iterable[int]) -> None:
         """Record a committed round. ``took_us``: reported time of each contributor for all its
-        steps; 0: none."""
+        steps; 0 means none."""
         if reported := [took for took in took_us if took]:
             self._medians.append(median_low(reported))
 

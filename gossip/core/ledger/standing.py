@@ -19,7 +19,7 @@ Observed: TypeAlias = float | tuple[str, float]
 """Outlyingness of an update, with the name of the evidence against it if there is any."""
 
 # Evidence against an update, in words for "3 of the last 20 updates ...". Rejections for any other
-# reason are no evidence.
+# reason are not evidence.
 WORDS = {
     "outlying": "were outliers",
     "non_finite": "were not finite",

@@ -2,7 +2,7 @@
 or on parole, with reasons.
 
 The table is a pure function of the commits, so peers with the same commits have the same table.
-Crashes and lateness are no evidence: only messages that a peer has sent are. A peer that has
+Crashes and lateness are not evidence: only messages that a peer has sent are. A peer that has
 rejected a result of a server states it in its own commits (``Accusation``). Once more than f peers
 have accused the same result, at least one of them is honest. The phases of a peer:
 
@@ -23,7 +23,7 @@ rule would have too few updates left.
 
 A peer in quarantine is still measured. In every second round the rule runs once more with its
 update added, and only the outlyingness of this update is used. So its score changes. After at most
-ten of these updates in a row that are no outliers (``TrustSettings.updates_to_return``), the peer
+ten of these updates in a row that are not outliers (``TrustSettings.updates_to_return``), the peer
 is trusted again. Good updates do not outweigh evidence against a peer as a server.
 
 Quarantine and parole last a number of observed rounds and do not depend on round numbers. A peer
@@ -230,7 +230,7 @@ class TrustTable:
         """Record the evidence of one round.
 
         Args:
-            roster: Peers of which a majority must stay out of quarantine; None: all peers with
+            roster: Peers of which a majority must stay out of quarantine; None means all peers with
                 evidence.
             accused: Other peers with possibly changed trust.
         Returns: Transitions in the order of the peers.

@@ -36,7 +36,7 @@ class RumorQueue:
         self.accusers_max = max(1, settings.suspicion_mult - 1)
         self._about: dict[PeerId, dict[PeerId, _QueuedRumor]] = {}
         self._queued: dict[int, _QueuedRumor] = {}  # by order
-        self.waiting: Collection[int] = self._queued  # empty: there is nothing to send
+        self.waiting: Collection[int] = self._queued  # empty if there is nothing to send
         self._sent_times: dict[int, int] = {}  # by order
         self._waiting: list[list[int]] = []  # times sent -> orders, ascending
         self._order = 0

@@ -83,7 +83,7 @@ class Membership:
         me: The local peer, ``Member.own``. Its incarnation comes from its launcher, and is higher
             than in all its former lives.
         timers: Timers of the core. Pass instances of ``TIMERS`` to ``on_timer``.
-        allowed: Peers that may be members; None: all peers.
+        allowed: Peers that may be members; None means all peers.
 
     Attributes:
         stall_after_s: Time without progress after which a trainer that is behind the local one is

@@ -209,7 +209,7 @@ class MemberTable:
         return peer in self.ended
 
     def last_message_at(self, peer: PeerId) -> float:
-        """Return the time of the last message of a peer in its latest life; -inf: none."""
+        """Return the time of the last message of a peer in its latest life; -inf means none."""
         member = self.members.get(peer)
         return NEVER if member is None else member.heard_at
 

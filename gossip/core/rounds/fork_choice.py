@@ -71,7 +71,7 @@ class ForkChoice:
 
     def check_branch(self, peer: PeerId, round_id: int, parent: bytes) -> bool:
         """Whether ``peer`` may be on the local branch. It reports ``parent`` as H of the round
-        before ``round_id``; empty: unknown. For rounds that are not kept, the answer is True."""
+        before ``round_id``; empty if unknown. For rounds that are not kept, the answer is True."""
         stance = self.lineage.stance(round_id, parent)
         if stance != "unknown":
             self._note(peer, stance == "same")

@@ -540,7 +540,7 @@ class GossipRounds:
 
     def _tolerated(self, rows: int) -> int:
         """Return f, or fewer if the rule cannot tolerate f among ``rows``. Peers in quarantine do
-        not reduce it: the verdicts of one peer are no proof."""
+        not reduce it: the verdicts of one peer are not proof."""
         return self.settings.tolerable(self.settings.f, rows)
 
     def _own_update(self) -> Payload | None:
@@ -553,7 +553,8 @@ class GossipRounds:
     # --- the end of a round -----------------------------------------------------------------------
 
     def _verdicts_of(self, event: Aggregated) -> list[Contribution]:
-        """Return the rule's verdicts on the gradients of other peers. Verdicts on parameters are no
+        """Return the rule's verdicts on the gradients of other peers. Verdicts on parameters are
+        not
         evidence: if replicas agree to the last bits, any difference is an infinite outlier."""
         facts = zip(self._round.rows, event.weights, event.outlyingness, strict=True)
         return [

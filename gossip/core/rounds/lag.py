@@ -379,7 +379,7 @@ class LagDetector:
         if peer == self.local:
             return False
         if self.lineage.unbegun in (ours, parent):
-            # A peer that has not begun is no reason to change the branch.
+            # A peer that has not begun is not a reason to change the branch.
             return parent != ours
         if self.fork_choice.may_differ:
             apart = not self.fork_choice.check_branch(peer, self.lineage.next_round, parent)

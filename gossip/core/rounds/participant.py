@@ -272,7 +272,7 @@ class Participant:
     def _move_to(
         self, shard: ShardRound, attempt: int, claimant: PeerId, now: float
     ) -> list[Effect] | None:
-        """Move to an attempt that has begun according to ``claimant``; None: the claim is not
+        """Move to an attempt that has begun according to ``claimant``; None if the claim is not
         followed.
 
         If nothing but that claim makes this peer leave its attempt, the server of that attempt is

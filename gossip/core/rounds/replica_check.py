@@ -14,7 +14,7 @@ class LocalReplicaCheck:
 
     Attributes:
         end_reason: Reason for which this peer ends: its replica, or those of more than f peers,
-            keep differing. Empty: it does not end.
+            keep differing. Empty if it does not end.
     """
 
     def __init__(self, replicated: ReplicatedState, lag_detector: LagDetector) -> None:

@@ -573,7 +573,7 @@ class RollingRounds:
 
     def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
         """Return what the payload of a message is compared with before it comes: the own update.
-        None: nothing."""
+        None if there is nothing."""
         return (
             self.participant.result_validator.compared_with(
                 message, self.round_id, self.present.own

@@ -124,7 +124,7 @@ class ResultValidator:
             self._orders[present.round_id] = tuple([shard.order for shard in present.entered])
             while len(self._orders) > ORDERS_KEPT:
                 del self._orders[min(self._orders)]
-        # A commit outside its server's turns is no evidence. So a Byzantine peer can invent few.
+        # A commit outside its server's turns is not evidence. So a Byzantine peer can invent few.
         orders = self._orders.get(commit.round_id, ())
         order = orders[commit.shard] if commit.shard < len(orders) else ()
         true = (

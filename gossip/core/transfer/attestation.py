@@ -87,8 +87,8 @@ class NoStateEvidence:
 
 @dataclass(slots=True)
 class Poll:
-    """One poll. ``named``: requested round; 0: the present round of each peer. ``until``: deadline
-    of the replies."""
+    """One poll. ``named``: requested round; 0 means the present round of each peer. ``until``:
+    deadline of the replies."""
 
     seed: int
     named: int = 0

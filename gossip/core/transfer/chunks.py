@@ -43,7 +43,7 @@ class PieceManifest:
 
     @staticmethod
     def read(data: bytes) -> PieceManifest | None:
-        """Return the manifest in data from a peer; None if the data is no valid manifest."""
+        """Return the manifest in data from a peer; None if the data is not a valid manifest."""
         if len(data) < _HEADER.size:
             return None
         nbytes, piece_bytes, base = _HEADER.unpack_from(data)

@@ -115,7 +115,7 @@ class Recovery:
     """Both sides of a state transfer.
 
     ``polling``: attestations are requested. ``asking``: the state is requested from ``donor``, or
-    its ``pieces`` from several peers. ``attestation``: required state; None: no attestation.
+    its ``pieces`` from several peers. ``attestation``: required state; None means no attestation.
     """
 
     def __init__(
