@@ -47,7 +47,7 @@ class ProcessStat(NamedTuple):
 
 
 def stat(pid: int) -> ProcessStat | None:
-    """Return the facts about a process; None: it does not exist."""
+    """Return the facts about a process; None if it does not exist."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             text = file.read()

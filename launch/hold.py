@@ -22,7 +22,8 @@ def mark_leader(folder: Path) -> int:
 
 
 def leads(pid: int, folder: Path) -> bool | None:
-    """Whether a process leads the run in ``folder``. None: unknown, it belongs to another user."""
+    """Whether a process leads the run in ``folder``. None if it is unknown, as it belongs to
+    another user."""
     try:
         wanted = os.stat(folder)
         return any(os.path.samestat(held, wanted) for _, held in _held_by(pid))

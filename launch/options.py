@@ -377,7 +377,7 @@ def flags(
     run_dir: Path | None = None,
     **others: Any,
 ) -> dict[str, Any]:
-    """Return the options for ``gossip.config.resolve``; None: not given."""
+    """Return the options for ``gossip.config.resolve``; None if not given."""
     specs: list[str] | None = None
     if fault or faults is not None:
         from gossip.faults import plan as plans

@@ -44,7 +44,7 @@ def replicas(folder: Path, peers: list[int]) -> dict[str, Any]:
         if not path.is_file():
             continue
         with safe_open(path, framework="pt") as file:
-            # it is no dict
+            # it is not a dict
             state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             said = file.metadata() or {}
         # safetensors does not notice a flipped bit; the digest does.

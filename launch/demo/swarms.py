@@ -274,7 +274,7 @@ def enough_neighbours(topology: str, attackers: int, peers: int) -> str:
 def what_went_wrong(
     outcome: RunOutcome, summary: Mapping[str, Any], comparison: Mapping[str, Any], standard: bool
 ) -> list[str]:
-    """Return a line for each expectation that the run did not meet. Empty: it met all."""
+    """Return a line for each expectation that the run did not meet. Empty means it met all."""
     config, wrong = outcome.config, []
     if outcome.unplanned:
         wrong.append(f"peers {_list(outcome.unplanned)} were lost, and not by the fault plan")

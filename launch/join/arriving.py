@@ -56,10 +56,10 @@ class JoinTicket:
 
     Attributes:
         join_servers: Addresses, HOST:PORT. One that replies is enough.
-        advertise: Address of this machine, an interface or a network; "": the address that the join
-            server would see.
+        advertise: Address of this machine, an interface or a network; "" means the address that the
+            join server would see.
         port: Port of the own join server.
-        run_dir: Folder to make; None: runs/NAME, with a number appended if that exists.
+        run_dir: Folder to make; None means runs/NAME, with a number appended if that exists.
         code: Files and modules, as the run's settings name them, that the user agrees to run here.
     """
 
@@ -305,7 +305,7 @@ class _JoinClient:
             ) from None
 
     def _own_list(self, theirs: str) -> str:
-        """Return the list of allowed peers of this machine's user; "": there is none. ``theirs``,
+        """Return the list of allowed peers of this machine's user; "" if there is none. ``theirs``,
         the list of the join server, is only named in a warning: with that list, the server could
         admit any peer."""
         own = os.environ.get("GOSSIP_ALLOWED", "")
@@ -387,7 +387,7 @@ def _key_in(path: Path) -> KeyPair:
 
 
 def differs(commit: str, code: Path) -> str:
-    """Return a warning if the code here is of another commit than the others'; "": it is not.
+    """Return a warning if the code here is of another commit than the others'; "" if it is not.
     ``commit`` comes from a remote join server, so it is untrusted."""
     own = code_version(code)
     if not commit or own is None or own["commit"] == commit:

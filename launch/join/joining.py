@@ -147,7 +147,7 @@ def program(place: JoinableRun, own: Program | None) -> PeerProgram:
 
 
 def difference(place: JoinableRun, code: Path) -> str:
-    """Return a warning if git shows another commit of the code here than the run's; "": it does
+    """Return a warning if git shows another commit of the code here than the run's; "" if it does
     not."""
     then, now = (
         (read_json(place.folder / "environment.json") or {}).get("code"),

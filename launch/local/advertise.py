@@ -24,7 +24,7 @@ def own_address(wanted: str) -> str:
         network = ipaddress.ip_network(wanted.strip("[]"), strict=False)
     except ValueError:
         raise ConfigError(
-            f"{wanted!r} is no interface, address or network", _have(addresses)
+            f"{wanted!r} is not an interface, address or network", _have(addresses)
         ) from None
     return _only(
         wanted,

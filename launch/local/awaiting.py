@@ -59,7 +59,7 @@ def machine_load() -> str:
 
 
 def name_log(folder: Path, peer: int) -> str:
-    """Return where to read what a peer has printed; "": it has printed nothing."""
+    """Return where to read what a peer has printed; "" if it has printed nothing."""
     log = folder / f"peer-{peer}" / "out.log"
     return f": {log}" if log.is_file() and log.stat().st_size else ""
 
@@ -99,7 +99,7 @@ class ReachabilityProbe:
         self._unannounced = {} if unannounced is None else unannounced
         self._found: dict[int, str] = {}
         self.over = ""
-        """Peers that have completed the training, as text; "": none has, or another peer still
+        """Peers that have completed the training, as text; "" if none has, or another peer still
         answers."""
         self._task: asyncio.Task[None] | None = None
 

@@ -28,8 +28,8 @@ class RunUnreachable(ConfigError):
 
 
 def name_of(first_peer: int | None) -> str:
-    """Return the name of a launcher's socket. ``first_peer``: the first peer that it started; None:
-    the launcher began the run."""
+    """Return the name of a launcher's socket. ``first_peer``: the first peer that it started; None
+    if the launcher began the run."""
     return "drill.sock" if first_peer is None else f"drill-{first_peer}.sock"
 
 
@@ -132,7 +132,7 @@ def _send(folder: Path, desk: str, order: Mapping[str, Any]) -> dict[str, Any]:
             ) from error
     if not isinstance(answer, dict):
         raise RunUnreachable(
-            f"the run in {folder} does not answer: {desk} is no launcher's",
+            f"the run in {folder} does not answer: {desk} is not a launcher's",
             "it may just have ended",
         )
     if "error" in answer:

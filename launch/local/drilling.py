@@ -229,7 +229,7 @@ class DrillServer:
         if strength is not None and (
             isinstance(strength, bool) or not isinstance(strength, int | float)
         ):
-            raise BadFault(f"strength = {strength!r} is no number: {ATTACKS[attack].meaning}")
+            raise BadFault(f"strength = {strength!r} is not a number: {ATTACKS[attack].meaning}")
         lie = attacker(
             attack,
             peers,
@@ -322,7 +322,7 @@ def _seconds(
     ):
         least = "0 or more" if at_once else "above 0"
         raise ConfigError(
-            f"{key} = {value!r} is no duration", f"seconds, {least}, at most {FOR_S_MAX:g}"
+            f"{key} = {value!r} is not a duration", f"seconds, {least}, at most {FOR_S_MAX:g}"
         )
     return float(value)
 

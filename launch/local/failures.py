@@ -119,7 +119,7 @@ def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str |
 
 
 def read_error(folder: Path, incarnation: int) -> dict[str, Any] | None:
-    """Return the error that the session wrote to ``error.json`` in this life; None: it wrote none
+    """Return the error that the session wrote to ``error.json`` in this life; None if it wrote none
     that can be read."""
     try:
         written = read_json(folder / "error.json")

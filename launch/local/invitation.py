@@ -68,12 +68,12 @@ class Invitation:
 def of_many_hosts(
     config: RunConfig, folder: Path, join_servers: Sequence[str], command: Sequence[str]
 ) -> list[str]:
-    """Return the invitation of a run on many hosts once each host has a join server. Empty: not
+    """Return the invitation of a run on many hosts once each host has a join server. Empty if not
     yet, or there is no room for more peers.
 
     Args:
         folder: Folder of the launcher, with the key.
-        join_servers: Addresses of all hosts' join servers; "": not open yet.
+        join_servers: Addresses of all hosts' join servers; "" if not open yet.
     """
     more = config.room - config.peers
     if more <= 0 or not all(join_servers):

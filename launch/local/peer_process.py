@@ -67,7 +67,7 @@ class PeerCommand:
 
     Attributes:
         token: Marks the processes of this launcher.
-        warm: Forks the process; None: it is started with ``environment``.
+        warm: Forks the process; None if it is started with ``environment``.
     """
 
     command: Sequence[str]

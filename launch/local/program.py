@@ -67,8 +67,8 @@ class Program:
 
     @property
     def file(self) -> Path | None:
-        """The file to run; None: there is none. A module is searched as by ``python -m``, beginning
-        with the working directory, and no package is imported."""
+        """The file to run; None if there is none. A module is searched as by ``python -m``,
+        beginning with the working directory, and no package is imported."""
         if self.module:
             return _file_of_module(self.script)
         return Path(self.script) if os.path.isfile(self.script) else None

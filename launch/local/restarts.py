@@ -38,7 +38,7 @@ class RestartCounter:
     """Number of restarts that each peer of a launcher has left.
 
     Args:
-        most: Restarts of each peer; 0: none is restarted.
+        most: Restarts of each peer; 0 if none is restarted.
     """
 
     def __init__(self, most: int) -> None:

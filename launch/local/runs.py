@@ -53,7 +53,7 @@ def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
     """Check what can be checked before the start, and fill in the run id, name, folder and f.
 
     Args:
-        here: How many of the peers will run on this machine; None: all.
+        here: How many of the peers will run on this machine; None means all.
     Raises: ConfigError and its subclasses: A name, a number, a fault or the machine does not allow
     this run.
     """
@@ -79,7 +79,7 @@ def begin(
 
     Args:
         argv: The command line.
-        key: Key of the swarm, in a run with keys; None: a new one.
+        key: Key of the swarm, in a run with keys; None means a new one.
         code: Folder of the code; its git version goes into ``environment.json``.
     """
     folder = Path(resolved.config.run_dir).resolve()

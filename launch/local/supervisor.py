@@ -50,11 +50,11 @@ class Supervisor:
         screen: Output for the user.
         environment: Environment that peers inherit; None: ``os.environ``.
         newcomers: Ids and first incarnations of peers that join a run of another launcher.
-            None: this launcher begins the run.
+            None if this launcher begins the run.
         share: Ids and first incarnations of the first peers that run here; other launchers
-            start the rest. None: all.
-        endpoint: Endpoint of the join server. None: a join server only if there is room for
-            newcomers.
+            start the rest. None means all.
+        endpoint: Endpoint of the join server. None means that there is a join server only if there
+            is room for newcomers.
         files: Part of the names of files that a launcher appends to, if several launchers share
             the run's folder.
         relays: Whether a launcher elsewhere prints the events, and which peers are missing.

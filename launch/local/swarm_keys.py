@@ -46,10 +46,10 @@ def flags(keys: bool | None, key: Path | None, allowed: Path | None) -> dict[str
 
 
 def own_key(path: Path | None, config: RunConfig) -> KeyPair | None:
-    """Return the swarm key that the user chose for a run; None: the run makes one.
+    """Return the swarm key that the user chose for a run; None if the run makes one.
 
-    Raises: ConfigError: The file contains no key, the list of allowed peers has an entry that is no
-    key, or the run has no keys.
+    Raises: ConfigError: The file contains no key, the list of allowed peers has an entry that is
+    not a key, or the run has no keys.
     """
     from gossip.run import allow_list, read_pair
 

@@ -287,7 +287,7 @@ def serve(channel: socket.socket) -> Callable[[], None]:
 
 
 def _fork(tell: int) -> int | None:
-    """Return the result of ``os.fork``. None: it has failed, and the launcher receives the
+    """Return the result of ``os.fork``. None if it has failed, and the launcher receives the
     reason."""
     try:
         return os.fork()

@@ -210,7 +210,7 @@ def split(address: str) -> tuple[str, int]:
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
     if not colon or not bare or not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
-        raise ValueError(f"{address!r} is no HOST:PORT")
+        raise ValueError(f"{address!r} is not a HOST:PORT")
     if (":" in bare) != (host != bare):
         raise ValueError(
             f"{address!r}: the number of an IPv6 host stands in brackets, as in [fe80::1]:7421"
@@ -223,7 +223,7 @@ def join(host: str, port: int) -> str:
 
 
 def source_towards(host: str) -> str:
-    """Return the local address from which this machine would send to ``host``, an address; "":
+    """Return the local address from which this machine would send to ``host``, an address; "" if
     there is no route.
 
     Nothing is sent. The hostname is not used: it often resolves to 127.0.0.1, or to another

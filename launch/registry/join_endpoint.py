@@ -13,11 +13,11 @@ class JoinEndpoint:
     Attributes:
         seeds: Addresses (``HOST:PORT``, numbers) of other join servers of the run. The join servers
             that these report are visited, too.
-        host: Address to listen on; "": the address that the peers here listen on.
-        port: Port to listen on; 0: any that is free.
-        join_server: Id of this join server, if others have it already; b"": drawn.
-        key: File of the run's swarm key, by which join servers authenticate each other; None: the
-            file in the run's folder, if there is one.
+        host: Address to listen on; "" means the address that the peers here listen on.
+        port: Port to listen on; 0 means any that is free.
+        join_server: Id of this join server, if others have it already; b"" means drawn.
+        key: File of the run's swarm key, by which join servers authenticate each other; None means
+            the file in the run's folder, if there is one.
         invites: Whether to print how others join. False if another launcher prints it, which has
             all join servers.
     """

@@ -120,7 +120,7 @@ class RunInfo:
         seen: Address that the request came from.
         command, folder: Command of the peers here and its folder; empty if they are not
             recorded.
-        commit: Git commit of their code; "": not in git.
+        commit: Git commit of their code; "" if not in git.
     """
 
     run: bytes

@@ -246,7 +246,7 @@ class Proxy:
             await _cancelled([oldest.task])
 
     def host_of(self, frame: zmq.Frame) -> str:
-        """Return the address of the host that sent a message; "": its connection has ended."""
+        """Return the address of the host that sent a message; "" if its connection has ended."""
         try:
             with socket.socket(fileno=os.dup(frame.get(zmq.SRCFD))) as end:
                 name = end.getpeername()

@@ -127,7 +127,7 @@ class JoinServer:
     # --- what others ask --------------------------------------------------------------------------
 
     def _answer(self, question: says.Said, seen: str) -> says.Said | None:
-        """Return the reply to a request; None: the message is no request."""
+        """Return the reply to a request; None if the message is not a request."""
         now, keeper = time.monotonic(), self.keeper
         match question:
             case says.RunQuery():
@@ -249,14 +249,14 @@ class JoinServer:
         )
 
     async def claim_own(self) -> tuple[int, int] | None:
-        """Return an id for a newcomer of this launcher, and its incarnation. None: there is no
+        """Return an id for a newcomer of this launcher, and its incarnation. None if there is no
         room."""
         taken = await self.claim(self.join_server, 1)
         return None if taken is None else next(iter(taken.items()))
 
     async def claim(self, owner: bytes, count: int) -> dict[int, int] | None:
         """Return ids for newcomers, with their first incarnations. No other reachable join server
-        assigns these ids. None: too few are free."""
+        assigns these ids. None if too few are free."""
         keeper = self.keeper
         for attempt in range(CLAIM_TRIES):
             self._publish_changes()  # A peer may just have claimed one in the folder.

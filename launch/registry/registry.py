@@ -50,7 +50,7 @@ class PeerEntry:
     Attributes:
         progress: CLAIMED: its id is taken; LISTENING: it has an address; LET_IN: it trains with the
             others. It only grows.
-        owner: Join server of the launcher that runs the peer; b"": a launcher without one.
+        owner: Join server of the launcher that runs the peer; b"" means a launcher without one.
         ended: The peer is not restarted. A newcomer may get its id, under a higher incarnation.
     """
 
@@ -81,7 +81,7 @@ class PeerEntry:
 
     @property
     def seed(self) -> Seed | None:
-        """The entry in the format of the files for peers; None: it has no address yet."""
+        """The entry in the format of the files for peers; None if it has no address yet."""
         if self.ended:
             return Seed(self.peer, "", "", self.incarnation, ended=True)
         if self.progress == CLAIMED:
@@ -190,7 +190,7 @@ class Registry:
         """Merge entries that the sender has the authority to claim.
 
         Args:
-            source: Join server that replied with the claims at its own address; b"": they were
+            source: Join server that replied with the claims at its own address; b"" if they were
                 sent here, by any process.
             answers: Whether a join server replies at present.
         """
@@ -267,7 +267,7 @@ class Registry:
         return self._add_server(join_server)
 
     def meet(self, join_server: ServerEntry) -> bool:
-        """Record that a join server has replied at the address in its entry. False: a join server
+        """Record that a join server has replied at the address in its entry. False if a join server
         with its id is known at another address."""
         known = self.join_servers.get(join_server.join_server)
         if join_server.ended or join_server.join_server == self.local.join_server:
@@ -427,7 +427,7 @@ class Registry:
     def propose(
         self, owner: bytes, count: int, now: float, draw: Callable[[int], int] | None = None
     ) -> IdProposal | None:
-        """Choose ids for ``count`` newcomers of a launcher; None: too few are free.
+        """Choose ids for ``count`` newcomers of a launcher; None if too few are free.
 
         Args:
             draw: Returns a random number below its argument. It is used after a conflict, to

@@ -148,7 +148,7 @@ def _number_in(path: Path) -> bytes:
         number = b""
     if len(number) != JOIN_SERVER_ID_BYTES:
         raise ConfigError(
-            f"{shown(path)} is no number of {2 * JOIN_SERVER_ID_BYTES} hexadecimal digits",
+            f"{shown(path)} is not a number of {2 * JOIN_SERVER_ID_BYTES} hexadecimal digits",
             f"remove {shown(path)}",
         )
     return number

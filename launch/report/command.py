@@ -253,7 +253,7 @@ def _explain_codes(code: str | None) -> None:
     from . import exit_codes
 
     if code is not None and int(code) > EXIT_CODE_MAX:
-        raise ConfigError(f"{code} is no exit code", f"they go from 0 to {EXIT_CODE_MAX}")
+        raise ConfigError(f"{code} is not an exit code", f"they go from 0 to {EXIT_CODE_MAX}")
     for each in exit_codes.CODES if code is None else (int(code),):
         print_lines(exit_codes.explain(each))
 
@@ -285,7 +285,7 @@ def rm(
     for line in removal.kept:
         print(f"stays: {shown(line)}")
     if not yes and not sys.stdin.isatty():
-        raise ConfigError(f"remove {what}? stdin is no terminal", "gossip rm RUN --yes")
+        raise ConfigError(f"remove {what}? stdin is not a terminal", "gossip rm RUN --yes")
     if not yes and not typer.confirm(f"remove {what}?"):
         print("nothing was removed")
         return

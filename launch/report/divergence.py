@@ -18,7 +18,7 @@ def entry_of(event: events.Divergence) -> dict[str, Any]:
 
 
 def _largest(event: events.Divergence) -> float | None:
-    """Return the largest difference of two numbers; None: it is not known."""
+    """Return the largest difference of two numbers; None if it is not known."""
     return event.largest if event.largest is not None and event.largest >= 0 else None
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ExitCodeMeaning:
-    """Meaning of one code. ``action``: remedy for a user or a scheduler; "": none."""
+    """Meaning of one code. ``action``: remedy for a user or a scheduler; "" means none."""
 
     status: str
     meaning: str

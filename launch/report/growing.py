@@ -25,7 +25,7 @@ from .words import counted
 BLOCK_BYTES = 256 * 1024
 LINE_BYTES_MAX = 2**20
 REFUSED_BYTES_MAX = 16 * 2**20
-"""Maximum bytes of lines in one file that are no rows. Beyond it the file is not read further."""
+"""Maximum bytes of lines in one file that are not rows. Beyond it the file is not read further."""
 TAILS_KEPT = 16
 LATE_S_MAX = 5.0
 """Maximum delay of a launcher's row behind later rows, in seconds. A launcher reads the messages of
@@ -46,7 +46,7 @@ class RowParser:
         self._last: tuple[str, bytes, Row] = "", b"\n", {}  # no line ends like this
 
     def parse(self, line: bytes, file: str) -> Row:
-        """Parse a line of a file of that name. Raises: ValueError: It is no row."""
+        """Parse a line of a file of that name. Raises: ValueError: It is not a row."""
         event, text, tail = self._last  # A comparison with it is faster than its hash.
         alike = line.endswith(text)
         at = len(line) - len(text) if alike else line.find(TAIL_BEGIN)
@@ -81,7 +81,7 @@ def _parsed(text: str) -> Any:
     try:
         found, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
-        return parse_json(text)  # It begins with blanks, or is no JSON.
+        return parse_json(text)  # It begins with blanks, or is not JSON.
     return found if end == len(text) else parse_json(text)
 
 
@@ -92,8 +92,8 @@ class GrowingFile:
     file that is rotated between two calls is read further in its segment.
 
     Attributes:
-        why_not: Why the file cannot be read; "": it can, or does not exist yet.
-        refused: Number of lines that are no rows of this file, because a crash has torn them or an
+        why_not: Why the file cannot be read; "" if it can, or does not exist yet.
+        refused: Number of lines that are not rows of this file, because a crash has torn them or an
             edit has changed them. ``why_refused``: the first of them, and its error.
         replaced: Whether another file has replaced it. The other file is not read.
     """
@@ -200,7 +200,7 @@ class GrowingFile:
             self._refused_bytes += len(line)
             if self._refused_bytes > REFUSED_BYTES_MAX:
                 raise ConfigError(
-                    f"{shown(self.path)} is no file of a run: {self.why_refused}"
+                    f"{shown(self.path)} is not a file of a run: {self.why_refused}"
                 ) from None
             return None
         return None if "schema" in row else row
@@ -223,7 +223,7 @@ class RunFiles:
 
     @property
     def broken(self) -> list[str]:
-        """A line for each file that cannot be read, or that has lines that are no rows."""
+        """A line for each file that cannot be read, or that has lines that are not rows."""
         return [
             file.why_not
             or f"{counted(file.refused, 'line')} of {name} could not be read, the first in "

@@ -40,7 +40,7 @@ class Blow:
 
     @property
     def skip_ms(self) -> float | None:
-        """Time from the blow to the slowest survivor's first skip, in milliseconds; None: no peer
+        """Time from the blow to the slowest survivor's first skip, in milliseconds; None if no peer
         has noticed it. A survivor that learns of the death before its own skip counts from then."""
         return self._until_last({**self.deaths, **self.skips})
 
@@ -95,7 +95,7 @@ class RestartRecord:
     why: str
     number: int | None
     wait_s: float = 0.0
-    incarnation: int | None = None  # incarnation of the restarted peer; None: it did not start
+    incarnation: int | None = None  # incarnation of the restarted peer; None if it did not start
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ class SuspicionRecord:
 
 @dataclass(slots=True)
 class Injection:
-    """A fault that was injected, reported by ``peer``. ``over_at``: None: it lasts, or its end is
+    """A fault that was injected, reported by ``peer``. ``over_at``: None if it lasts, or its end is
     not reported."""
 
     fault: str
@@ -126,7 +126,7 @@ class Silence:
 
     Attributes:
         first: First report. ``dead``: first report that declares the peer dead, if any.
-        back_at: When the peer was alive again; None: never.
+        back_at: When the peer was alive again; None means never.
     """
 
     peer: int
@@ -138,7 +138,7 @@ class Silence:
 @dataclass(slots=True)
 class StageLoss:
     """Loss of all peers of a stage of a pipeline. ``rebuilt``: report of the peer that rebuilt the
-    state; None: none has. ``is_away``: whether the stage has no peer."""
+    state; None if none has. ``is_away``: whether the stage has no peer."""
 
     stage: int | None
     at: float

@@ -44,9 +44,9 @@ class Launcher:
         user: User id of the process.
         since: When the launcher began; seconds of the epoch.
         peers: Peers that it has started.
-        ended: When its last peer was gone; 0.0: peers still run, or the launcher was killed.
+        ended: When its last peer was gone; 0.0 if peers still run, or the launcher was killed.
         owner: User id of the owner of the record and of its folders. If the owners differ, it is
-            one that is not this user; -1: the record was not read from a file.
+            one that is not this user; -1 if the record was not read from a file.
         folder: Folder of the run in which the record was found.
     """
 
@@ -141,7 +141,7 @@ def of(folder: Path, broken: list[str] | None = None) -> list[Launcher]:
 
 
 def _read(folder: Path, name: str) -> Launcher:
-    """Read a record. Raises: ConfigError: It is no record of a launcher."""
+    """Read a record. Raises: ConfigError: It is not a record of a launcher."""
     owners: set[int] = set()
     with open_in(folder, name, owners) as file:
         said = object_in(read_at_most(file, RECORD_BYTES_MAX, folder / name), folder / name)
@@ -170,7 +170,7 @@ def _read(folder: Path, name: str) -> Launcher:
 
 
 def command_of(pid: int) -> str:
-    """Return the command line of a process; "": there is none, or it is not readable."""
+    """Return the command line of a process; "" if there is none, or it is not readable."""
     return " ".join(_words_of(pid))
 
 
@@ -187,8 +187,8 @@ def is_launcher(pid: int, folder: Path) -> bool:
     """Whether a process is this user's, leads the run in ``folder``, and was started by a command
     that starts peers.
 
-    The records are no proof. They can be forged, and a user that copies or unpacks a folder becomes
-    the owner of its records.
+    The records are not proof. They can be forged, and a user that copies or unpacks a folder
+    becomes the owner of its records.
     """
     try:
         own = os.stat(f"/proc/{pid}").st_uid == os.geteuid()

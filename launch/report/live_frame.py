@@ -34,7 +34,7 @@ class About:
         name: Name of the run.
         what: Peers, topology and rule, in words.
         folder: Folder of the run, as it is shown.
-        rounds: Number of rounds after which it ends by itself; None: not set.
+        rounds: Number of rounds after which it ends by itself; None if not set.
         model: Where its script saves the model, if that is known before the script reports it.
     """
 
@@ -94,7 +94,7 @@ def progress_line(
     view: RunModel, now: float | None, total: int | None, width: int, since: str = ""
 ) -> Text:
     """Return step, steps a second, loss and time left; without a known end there is no bar.
-    ``now``: None: the training is over."""
+    ``now``: None if the training is over."""
     trains = any(row.state in ("training", "stopped") for row in view.rows.values())
     rate = view.progress.pace.per_s(now) if trains and now is not None else None
     each = view.local_steps

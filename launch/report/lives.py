@@ -21,7 +21,7 @@ class Lives:
 
     Attributes:
         spawned: Peers that a launcher has started.
-        ready: Peers that began to train. ``began_at``: time of the first; None: none did.
+        ready: Peers that began to train. ``began_at``: time of the first; None if none did.
         met: Peers that began with others, or met them later. ``notices``: last notice of one of two
             peers about the other. ``unreached``: peer -> result of connecting to its address.
         joins: Peers that joined the run. ``rejoins``: returns after an end.
@@ -85,7 +85,7 @@ class Lives:
     @property
     def not_saved(self) -> str:
         """Why the last checkpoint was not written: the reason of all peers that finished, or of all
-        that were stopped; "": it was written."""
+        that were stopped; "" if it was written."""
         done = [p for p, row in self._state.rows.items() if row.state == "done"] or [*self.halted]
         said = [end.not_saved for end in map(self.halted.get, done) if end is not None]
         return said[0] or "" if said and all(said) and len(said) == len(done) else ""

@@ -16,7 +16,7 @@ class LoopbackServer(ThreadingHTTPServer):
         path: Path of the page, such as ``/metrics``.
         kind: Content type.
         make: Function that returns the page; called in a thread of the request.
-        port: Port to listen on; 0: any free port.
+        port: Port to listen on; 0 means any free port.
     Raises: OSError: The port is taken.
     """
 

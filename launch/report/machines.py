@@ -45,8 +45,8 @@ class Figures:
                 self._found[name] = Extremes(value, min(lowest, value), max(highest, value))
 
     def find(self, name: str, over: bool, worst: str = "highest") -> float | None:
-        """Return the last value of a figure or, if the run is ``over``, its ``worst``; None: it is
-        not known."""
+        """Return the last value of a figure or, if the run is ``over``, its ``worst``; None if it
+        is not known."""
         found: float | None = getattr(self._found.get(name), worst if over else "last", None)
         return found
 
@@ -60,7 +60,7 @@ class MachineHealth:
     """Health of one host.
 
     Attributes:
-        cores, memory: Number of cores, and bytes of memory; None: not known.
+        cores, memory: Number of cores, and bytes of memory; None if not known.
         seen: Load of the last minute; free bytes of memory, and of the disk with the run's folder.
         gpus: GPUs that peers use, by index: busy share of the last second, bytes used, total bytes,
             temperature.
@@ -81,7 +81,7 @@ class MachineHealth:
 
     def figures(self, over: bool) -> list[tuple[str, str]]:
         """Return figures of the machine, the worst ones if the run is ``over``. Each comes with its
-        problem, "": none."""
+        problem, "" means none."""
         load = self.seen.find("load", over)
         free, disk = (self.seen.find(name, over, "lowest") for name in OF_MACHINE[1:])
         found = []
@@ -124,7 +124,7 @@ class MachineHealth:
         return any(wrong for _, wrong in self.figures(over))
 
     def in_words(self, over: bool) -> str:
-        """Describe the machine in one line; "": nothing is known."""
+        """Describe the machine in one line; "" if nothing is known."""
         words = ", ".join(f"{text} ({bad})" if bad else text for text, bad in self.figures(over))
         return words and f"{self.host or 'machine'}{' at worst' if over else ''}: {words}"
 
@@ -142,7 +142,7 @@ class Machines:
     found: dict[str, MachineHealth] = field(default_factory=dict)
 
     def record_usage(self, host: str, usage: events.Usage) -> None:
-        """Record a report of a peer on ``host``; "": the host on which the run was started."""
+        """Record a report of a peer on ``host``; "" means the host on which the run was started."""
         own = text_of(self.environment.host) or ""
         name = text_of(host) or own
         if name not in self.found:
@@ -150,7 +150,8 @@ class Machines:
         self.found[name].record_usage(usage)
 
     def machine_of(self, host: str) -> MachineHealth | None:
-        """Return the machine of a peer on ``host``, if a peer on it has reported; "": as above."""
+        """Return the machine of a peer on ``host``, if a peer on it has reported; "" means as
+        above."""
         return self.found.get(text_of(host) or text_of(self.environment.host) or "")
 
     def _new(self, name: str, is_own: bool) -> MachineHealth:
@@ -159,7 +160,7 @@ class Machines:
 
     def line(self, over: bool) -> tuple[str, bool]:
         """Return a line about one machine, and whether it has a problem. The machine is the first
-        with a problem, else the busiest; "": there is no report."""
+        with a problem, else the busiest; "" if there is no report."""
         known = [each for each in self.found.values() if each.in_words(over)]
         if not known:
             return "", False

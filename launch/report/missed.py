@@ -31,7 +31,7 @@ def missed(
 
     Args:
         view: Model with the events of this machine.
-        last: Last round of the run; -1: none.
+        last: Last round of the run; -1 means none.
         elsewhere: Peers with files on other machines. Faults that hit them are not known.
     Returns: ``fault`` in the syntax of a plan, ``struck`` (the blow took place, and only the return
         is missing) and ``why``, in words.
@@ -88,7 +88,7 @@ def _concerns(fault: Fault, unknown: set[int]) -> bool:
 
 
 def _not_back(fault: Restart, struck_at: float, view: RunModel) -> str:
-    """Return why the peer was in no later round; "": it was in one."""
+    """Return why the peer was in no later round; "" if it was in one."""
     figures = view.rows[fault.peer].figures
     if figures.trained_at is not None and figures.trained_at > struck_at:
         return ""
@@ -101,7 +101,7 @@ def _not_back(fault: Restart, struck_at: float, view: RunModel) -> str:
 
 
 def _not_struck(fault: Fault, view: RunModel, last: int) -> str:
-    """Return the best known reason; "": the fault has no moment, and its peers have trained with
+    """Return the best known reason; "" if the fault has no moment, and its peers have trained with
     it."""
     trained = {p for p, row in view.rows.items() if row.figures.trained_at is not None}
     peers = [peer for peer in fault.victims if isinstance(peer, int)]
@@ -119,7 +119,7 @@ def _not_struck(fault: Fault, view: RunModel, last: int) -> str:
 
 
 def _absent(peer: int, view: RunModel) -> str:
-    """Return why a peer was absent at the end of the run; "": it was present."""
+    """Return why a peer was absent at the end of the run; "" if it was present."""
     blow = view.failures.blow(peer)
     if peer in view.lives.leaves:
         return f"peer {peer} had left"

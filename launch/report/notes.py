@@ -58,7 +58,7 @@ def write(folder: Path, text: str) -> Note:
 
 
 def note_of(row: Mapping[str, Any]) -> Note | None:
-    """Return the note of a row of the file; None: the row is no note."""
+    """Return the note of a row of the file; None if the row is not a note."""
     text = row.get("text")
     if text is None:
         return None
@@ -73,7 +73,7 @@ def _append(folder: Path, name: str, line: bytes, header: bytes) -> None:
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-                raise ConfigError(f"{shown(folder / name)} is no plain file of this run")
+                raise ConfigError(f"{shown(folder / name)} is not a plain file of this run")
             os.write(fd, line if found.st_size else header + line)
         finally:
             os.close(fd)

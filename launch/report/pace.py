@@ -18,7 +18,7 @@ class StepPace:
 
     @property
     def last_at(self) -> float | None:
-        """Time of the last report of a step; None: there is none."""
+        """Time of the last report of a step; None if there is none."""
         return self._steps[-1][0] if self._steps else None
 
     def stepped(self, t: float, step: int) -> None:
@@ -34,7 +34,7 @@ class StepPace:
         self._computed.append((t, seconds))
 
     def per_s(self, now: float) -> float | None:
-        """Return steps a second; None: not known yet. The speed of a stalled peer decays."""
+        """Return steps a second; None if not known yet. The speed of a stalled peer decays."""
         kept = [(t, step) for t, step in self._steps if now - t <= WINDOW_S] or list(self._steps)
         if len(kept) < 2 and len(self._steps) >= 2:
             kept = list(self._steps)[-2:]
@@ -48,8 +48,8 @@ class StepPace:
         return (last - first) / took_s if took_s > 0 else None
 
     def waiting(self, now: float) -> float | None:
-        """Return the share of a step in which the peer waits after computing its update; None: not
-        known."""
+        """Return the share of a step in which the peer waits after computing its update; None if
+        not known."""
         rate = self.per_s(now)
         recent = [seconds for t, seconds in self._computed if now - t <= WINDOW_S]
         if not rate or not recent:

@@ -36,7 +36,7 @@ class PeerFigures:
         contributed: Number of these rounds with its update in the result, even without weight.
         served: Commits that it has made.
         usage: Last usage that it has reported; ``usage_before``: the usage reported before that.
-        sent, received: Bytes of all its incarnations, as they reported them; 0: none has.
+        sent, received: Bytes of all its incarnations, as they reported them; 0 if none has.
         last_at: Time of its own last report. ``started_at``, ``exited_at``: last start and
             last end of its process.
         trained_at: Last report from which it took part in rounds, or was about to.
@@ -81,17 +81,17 @@ class PeerFigures:
 
     @property
     def participation(self) -> float | None:
-        """Share of the rounds to which it has contributed; None: there was none."""
+        """Share of the rounds to which it has contributed; None if there was none."""
         return self.contributed / self.rounds if self.rounds else None
 
     def late_share(self, last_round: int) -> float | None:
-        """Share of the last rounds that were closed without it; None: there was none."""
+        """Share of the last rounds that were closed without it; None if there was none."""
         count = min(self.rounds, RECENT_ROUNDS)
         late = sum(number > last_round - RECENT_ROUNDS for number in self.late_rounds)
         return min(1.0, late / count) if count else None
 
     def cpu(self) -> float | None:
-        """Processors that it kept busy between its last two reports of usage; None: unknown."""
+        """Processors that it kept busy between its last two reports of usage; None if unknown."""
         now, before = self.usage, self.usage_before
         if now is None or before is None or now.t <= before.t or now.cpu_s < before.cpu_s:
             return None
@@ -124,9 +124,9 @@ class PeerRow:
     skipped_by: set[int] = field(default_factory=set)  # peers that last reported it skipped or dead
     left: bool = False  # whether it left in order; later reports about it do not count
     receiving: bool = False  # whether it has requested the state of others
-    pause: str = ""  # why it waits for a quorum; "": it does not
+    pause: str = ""  # why it waits for a quorum; "" if it does not
     lie: str = ""
-    host: str = ""  # "": not reported
+    host: str = ""  # "" if not reported
     exit: str = ""
     asked: bool = False  # whether it was stopped on request, as the whole run may be
     step: int = 0  # number of completed steps
@@ -146,7 +146,7 @@ class PeerRow:
 
     @property
     def doubt(self) -> str:
-        """Last reported reason for suspicion; "": none."""
+        """Last reported reason for suspicion; "" if there is none."""
         if not self.reasons:
             return ""
         at = "" if self.reasons_round is None else f"round {self.reasons_round}: "

@@ -84,8 +84,8 @@ class PeerLine:
 
     Attributes:
         state: State in a word or two.
-        trouble: Severity of its problem; 0: none.
-        why: Reason of the state; "": it needs no reason.
+        trouble: Severity of its problem; 0 means none.
+        why: Reason of the state; "" if it needs no reason.
     """
 
     row: PeerRow

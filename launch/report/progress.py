@@ -111,7 +111,7 @@ class RoundProgress:
 
     @property
     def rate(self) -> float | None:
-        """Rounds a second between the first report and the last; None: not known."""
+        """Rounds a second between the first report and the last; None if not known."""
         if len(self.reported) < 2:
             return None
         (began, first), (ended, last) = self.reported
@@ -197,7 +197,7 @@ class RoundProgress:
 
     def _record_participation(self, round_id: int, event: events.Round) -> list[str]:
         """Record the participation in the rounds of an event. The first report of a round counts.
-        Collective operations are no steps. A peer in quarantine does not count as missing.
+        Collective operations are not steps. A peer in quarantine does not count as missing.
 
         In gossip rounds, which have no server, contributors differ from peer to peer. In a pipeline
         a round waits until all its work is done. Neither counts.

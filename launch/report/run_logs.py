@@ -38,7 +38,7 @@ def peers_with_logs(folder: Path) -> list[int]:
 
 
 def show(folder: Path, peers: Iterable[int], lines: int | None, write: Write) -> dict[int, Tail]:
-    """Write the last ``lines`` of each peer; None: all. Return the tails for ``follow``."""
+    """Write the last ``lines`` of each peer; None means all. Return the tails for ``follow``."""
     tails = {}
     for peer in peers:
         tails[peer] = tail = Tail(folder, f"peer-{peer}/{LOG}", lines)
@@ -69,10 +69,10 @@ def follow(
 
 
 class Tail:
-    """Reader of a growing file, line by line, from its last ``lines`` lines on. The file may be no
-    link and no pipe (``gossip.run.untrusted``).
+    """Reader of a growing file, line by line, from its last ``lines`` lines on. The file must be
+    neither a link nor a pipe (``gossip.run.untrusted``).
 
-    ``why_not``: why the file cannot be read; "": it can.
+    ``why_not``: why the file cannot be read; "" if it can.
     """
 
     def __init__(self, folder: Path, name: str, lines: int | None) -> None:

@@ -45,8 +45,8 @@ gone without a record of its end, and there is no summary."""
 @dataclass(frozen=True, slots=True)
 class RunState:
     """State of a run. ``peers``: number of peers, including those that joined. ``alive``: number
-    alive in the last round; None: there was no round, or the run is over. ``broken``: a line about
-    each file that cannot be read."""
+    alive in the last round; None if there was no round, or the run is over. ``broken``: a line
+    about each file that cannot be read."""
 
     name: str
     folder: Path
@@ -139,8 +139,8 @@ def _folders_in(runs: Path) -> list[Path]:
 
 
 def _is_run(folder: Path) -> bool:
-    """Whether the folder has an entry with the name of a run's settings. If the entry is no file,
-    reading it raises."""
+    """Whether the folder has an entry with the name of a run's settings. If the entry is not a
+    file, reading it raises."""
     try:
         return bool((folder / "config.json").stat(follow_symlinks=False))
     except (OSError, ValueError):  # It does not exist, or the name is invalid.

@@ -17,7 +17,7 @@ LINES_READ = 20
 
 def script_error(folder: Path, peer: int) -> str:
     """Return type, message and line: ``NameError: name 'x' is not defined (train.py:24)``. If the
-    script died before ``gossip.init()``, return its last line of output; "": there is none.
+    script died before ``gossip.init()``, return its last line of output; "" if there is none.
 
     Args:
         folder: Folder of the run.

@@ -23,7 +23,7 @@ class Sentence(NamedTuple):
         text: Template with fields of the event. Peers are ``0-2,5``, or ``peers 0-2,5`` in
             ``{x:named}``. ``{x:update}`` is a count, such as ``3 updates``.
         quiet_s: Time after a sentence in which a further one about the same subject is omitted.
-        about: Field with the subject; "": the run.
+        about: Field with the subject; "" means the run.
     """
 
     text: str

@@ -21,7 +21,7 @@ class PeerStage:
     Attributes:
         number: Number of the stage, from 0.
         layers: First and last layer.
-        name: Name of the peer in the plan; "": none.
+        name: Name of the peer in the plan; "" means none.
     """
 
     number: int

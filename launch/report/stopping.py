@@ -130,7 +130,7 @@ def _refuse_others(run: RunState) -> None:
 
 
 def _refuse_impostors(run: RunState, own: Sequence[Launcher]) -> None:
-    """Refuse records of processes that are no launchers of the run.
+    """Refuse records of processes that are not launchers of the run.
 
     Raises: ConfigError: A record names a process that launches no peers.
     """
@@ -213,8 +213,8 @@ def _end_leftovers(
 
 @contextlib.contextmanager
 def _handle(launcher: Launcher) -> Iterator[int]:
-    """Yield a descriptor of the launcher's process, which stays valid if its pid is reused; -1: the
-    process is gone."""
+    """Yield a descriptor of the launcher's process, which stays valid if its pid is reused; -1 if
+    the process is gone."""
     try:
         handle = os.pidfd_open(launcher.pid)
     except ProcessLookupError:

@@ -28,7 +28,7 @@ class TrustRecord:
     Attributes:
         suspicions, quarantines: Peers that were suspected, and peers that were quarantined.
         unequal_updates: Deviations beyond chance by which the updates of the same peers are farther
-            out; None: not reported.
+            out; None if not reported.
         verdicts: (peer, standing, round) -> time of the first report. ``standing``: last standing
             of each judged peer.
         shares: Peer -> first report of another share of the samples.
@@ -52,7 +52,7 @@ class TrustRecord:
         self.verdicts.setdefault((subject.peer, standing, event.round), event.t)
 
     def first_verdict(self, who: Collection[int], standing: str) -> tuple[float, int | None] | None:
-        """Return time and round of the first verdict about these peers; None: there is none."""
+        """Return time and round of the first verdict about these peers; None if there is none."""
         found = (
             (t, round_id)
             for (peer, word, round_id), t in self.verdicts.items()

@@ -114,14 +114,14 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def line_width(out: TextIO | None = None) -> int | None:
-    """Return the width of the terminal; None: the output is no terminal. ``out``: output stream;
-    None: stdout."""
+    """Return the width of the terminal; None if the output is not a terminal. ``out``: output
+    stream; None means stdout."""
     is_terminal = (sys.stdout if out is None else out).isatty()
     return shutil.get_terminal_size().columns if is_terminal else None
 
 
 def broken(line: str, width: int | None) -> list[str]:
-    """Return a line in parts of at most ``width`` characters; None: in one part."""
+    """Return a line in parts of at most ``width`` characters; None means in one part."""
     if width is None or len(line) <= width:
         return [line]
     indent = len(line) - len(line.lstrip()) + 2

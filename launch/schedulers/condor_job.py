@@ -21,7 +21,8 @@ ADDRESS = re.compile(r"<\[?([0-9A-Fa-f.:]+?)\]?:\d+[?>]")
 
 
 def condor_task(given: Mapping[str, str]) -> Task | None:
-    """Return the task of a job from its variables; None: it is no job, or not one of several peers.
+    """Return the task of a job from its variables; None if it is not a job, or not one of several
+    peers.
 
     Raises: ConfigError: The ads cannot be read.
     """
@@ -47,7 +48,7 @@ def condor_task(given: Mapping[str, str]) -> Task | None:
 
 
 def reached_at(given: Mapping[str, str]) -> str:
-    """Return the host at which HTCondor itself reaches the machine of a job; "": the ad names
+    """Return the host at which HTCondor itself reaches the machine of a job; "" means the ad names
     none."""
     found = ADDRESS.match(read_ad(given.get("_CONDOR_MACHINE_AD", "")).get("MyAddress", ""))
     return found[1] if found else ""
@@ -61,7 +62,7 @@ def run_of(ad: Mapping[str, str]) -> str:
 
 def read_ad(path: str) -> dict[str, str]:
     """Return the attributes in a file of ``Name = value`` lines, without the quotes of strings.
-    Empty: there is no file."""
+    Empty if there is no file."""
     if not path:
         return {}
     try:
@@ -76,7 +77,7 @@ def _number(ad: Mapping[str, str], name: str) -> int:
     text = ad.get(name, "")
     if not (text.isascii() and text.isdigit()):
         raise ConfigError(
-            f"the ad of this job has {name} = {text or 'nothing'}, which is no number",
+            f"the ad of this job has {name} = {text or 'nothing'}, which is not a number",
             f"+{name} = $(Process)",
         )
     return int(text)

@@ -56,7 +56,7 @@ class RayRegistry:
         self._heard: dict[int, float] = {}
 
     def begin(self, peer: int) -> int | None:
-        """Return the incarnation of a peer's next life; None: it is too late, because all others
+        """Return the incarnation of a peer's next life; None if it is too late, because all others
         have ended."""
         former = self._seeds.get(peer)
         others = [seed for seed in self._seeds.values() if seed.peer != peer]

@@ -31,8 +31,8 @@ from .condor_job import condor_task
 
 
 def find_task(given: str | None, resolved: Resolved) -> Task | None:
-    """Return the task of this process, from ``--task`` or the scheduler's variables; None: it is no
-    task.
+    """Return the task of this process, from ``--task`` or the scheduler's variables; None if it is
+    not a task.
 
     Raises: ConfigError: ``--task`` is invalid or lacks a folder, or the variables are inconsistent.
     """
@@ -111,14 +111,15 @@ def train(
 
 
 def _place(config: RunConfig, peer: int) -> str:
-    """Return the place of a peer in a pipeline, as in ``, lab2 in stage 1``; "": no pipeline."""
+    """Return the place of a peer in a pipeline, as in ``, lab2 in stage 1``; "" means no
+    pipeline."""
     plan = config.pipeline
     return "" if plan is None else f", {plan.names[peer]} in stage {plan.stage_of(peer)}"
 
 
 def displaces(folder: Path, peer: int) -> str:
     """Return a warning if an earlier life of the peer still runs: the other peers then accept only
-    the later one. "": none runs."""
+    the later one. "" if none runs."""
     former = read_seed(folder / "seeds", peer)
     if former is None or former.ended or not answers(former):
         return ""

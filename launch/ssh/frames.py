@@ -25,7 +25,7 @@ def encode(frame: Mapping[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Decodes bytes into frames. The last few lines that are no frames are in ``noise``."""
+    """Decodes bytes into frames. The last few lines that are not frames are in ``noise``."""
 
     NOISE_LINES = 20
 
@@ -34,8 +34,8 @@ class Decoder:
         self.noise: list[str] = []
 
     def feed(self, data: bytes) -> list[Frame]:
-        """Decode data. Raises: Malformed: A frame is no JSON object, or too long: the other side is
-        no agent."""
+        """Decode data. Raises: Malformed: A frame is not a JSON object, or too long: the other side
+        is not an agent."""
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > FRAME_BYTES_MAX:
             raise Malformed(f"a line of more than {FRAME_BYTES_MAX} bytes")
@@ -53,7 +53,7 @@ class Decoder:
         try:
             frame = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise Malformed(f"a frame that is no JSON: {text[:80]!r}") from error
+            raise Malformed(f"a frame that is not JSON: {text[:80]!r}") from error
         if not isinstance(frame, dict) or not isinstance(frame.get("kind"), str):
             raise Malformed(f"a frame of no kind: {text[:80]!r}")
         return frame

@@ -77,7 +77,8 @@ def judge_hosts(
     Args:
         found: Facts of each agent, with ``clock_s``: difference of its clock to ours, in seconds.
         program: Program of the peers; without a name, no program is checked.
-        digest: Digest of its file here; None: it is not here, and the first host is the reference.
+        digest: Digest of its file here; None if it is not here, and the first host is the
+            reference.
     """
     answered = [found[host.name] for host in hosts if host.name in found]
     first = next((facts for facts in answered if facts.get("script")), None)

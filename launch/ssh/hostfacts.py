@@ -142,7 +142,7 @@ def addresses(wanted: str = "") -> list[str]:
     to work.
 
     Args:
-        wanted: An address, an interface, or a network such as 10.0.0.0/8; "": any.
+        wanted: An address, an interface, or a network such as 10.0.0.0/8; "" means any.
     Raises: ConfigError: There is no such address here.
     """
     by_interface: dict[str, list[str]] = {}
@@ -175,7 +175,7 @@ def _wanted(wanted: str, by_interface: Mapping[str, list[str]], every: list[str]
             network = ipaddress.ip_network(wanted, strict=False)
         except ValueError:
             raise ConfigError(
-                f"{wanted!r} is no address, network or interface here: {there}"
+                f"{wanted!r} is not an address, network or interface here: {there}"
             ) from None
         found = [address for address in every if ipaddress.ip_address(address) in network]
     if not found:

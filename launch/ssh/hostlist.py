@@ -41,7 +41,7 @@ class Host:
         python: Interpreter with gossip; "": the path of this one.
         workdir: Working directory of the peers; "": the path of this one.
         address: Address that its peers listen on: a number, an interface, or a network such as
-            10.0.0.0/8. "": one that the others reach.
+            10.0.0.0/8. "" means one that the others reach.
         peers: Names of its peers in the plan of a pipeline; (): not given.
         numbers: Ids of its peers; (): they follow from the order of the hosts.
     """
@@ -117,7 +117,7 @@ def _with_peer(found: list[Host], host: Host, number: int | None) -> list[Host]:
         )
     if not _PEER.fullmatch(peer):
         raise ConfigError(
-            f"-H: {peer!r} is no name of a peer", "as in: -H lab1=nodea,lab2=me@nodeb"
+            f"-H: {peer!r} is not a name of a peer", "as in: -H lab1=nodea,lab2=me@nodeb"
         )
     known = next((each for each in found if each.peers and each.target == host.target), None)
     if known is None:
@@ -147,7 +147,7 @@ def _parse_line(words: Sequence[str], at: str) -> Host:
         key, equals, value = word.partition("=")
         if not equals:
             raise ConfigError(
-                f"{at}: {word!r} is no option", f"after the name stand options: {name} slots=2"
+                f"{at}: {word!r} is not an option", f"after the name stand options: {name} slots=2"
             )
         if key not in OPTIONS:
             unknown = UnknownName("option", key, OPTIONS)
@@ -180,7 +180,7 @@ def _split(word: str, at: str) -> tuple[str, str, int | None]:
 
 def _slots(number: int | str, word: str, at: str) -> int:
     if not str(number).isdecimal() or not 0 < int(number) <= HOSTS_MAX:
-        raise ConfigError(f"{at}: {word}: {number} is no number of peers")
+        raise ConfigError(f"{at}: {word}: {number} is not a number of peers")
     return int(number)
 
 

@@ -44,7 +44,7 @@ def by_plan(hosts: Sequence[Host], names: Sequence[str], where: str) -> tuple[Ho
 
 
 def unplanned(hosts: Iterable[Host], planned: Iterable[Host]) -> str:
-    """Return a warning about hosts that the plan does not need; "": it needs all."""
+    """Return a warning about hosts that the plan does not need; "" if it needs all."""
     used = {host.name for host in planned}
     rest = [host.name for host in hosts if host.name not in used]
     if not rest:

@@ -52,7 +52,7 @@ class RemoteAgent:
 
     Args:
         argv: Command that starts it.
-        on_frame: Called with frames that are no replies.
+        on_frame: Called with frames that are not replies.
         on_end: Called once, after the last frame.
     """
 

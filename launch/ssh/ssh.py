@@ -71,7 +71,7 @@ def explain(host: Host, code: int | None, said: Sequence[str]) -> Unreachable:
     """Return the reason why there is no agent, from the exit code and stderr of ssh.
 
     Args:
-        code: Exit code; None: ssh is running, and no agent has replied.
+        code: Exit code; None if ssh is running, and no agent has replied.
     """
     target, python = host.target, python_of(host)
     text = "\n".join(said)

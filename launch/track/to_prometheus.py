@@ -119,5 +119,5 @@ def open_tracker(folder: Path) -> Prometheus:
     """
     asked = os.environ.get(PORT_VARIABLE, "")
     if asked and not (asked.isdecimal() and int(asked) < 65536):
-        raise ConfigError(f"{PORT_VARIABLE}={shown(asked)} is no port", "a number below 65536")
+        raise ConfigError(f"{PORT_VARIABLE}={shown(asked)} is not a port", "a number below 65536")
     return Prometheus(folder, int(asked) if asked else None)

@@ -39,7 +39,7 @@ class Line:
     """One curve: ``x`` and ``y`` of the same length. NaN in ``y`` interrupts it.
 
     Attributes:
-        style: Number of its colour; -1: that of the text.
+        style: Number of its colour; -1 means that of the text.
         low, high: Bounds of a band around it, or None.
     """
 

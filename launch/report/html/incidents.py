@@ -54,12 +54,12 @@ class Incident:
 
     Attributes:
         what: Description.
-        fault: The injected fault in the syntax of a plan; "": none was injected.
-        kind: Kind in two words, for a headline; "": not for a headline. ``count``: number of
+        fault: The injected fault in the syntax of a plan; "" if none was injected.
+        kind: Kind in two words, for a headline; "" if not for a headline. ``count``: number of
             incidents of that kind in this row.
         who: Affected peers.
-        t: When it began; None: it never took place.
-        until: When it was over, for its effect; None: it lasts.
+        t: When it began; None if it never took place.
+        until: When it was over, for its effect; None if it lasts.
         noticed, back, effect: Detection, return and effect, in words.
         grave: Severity, to choose the marks of charts.
         untold: Whether no event of the run reports it.
@@ -447,7 +447,7 @@ def _injected(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
 
 
 def _injection(run: RecordedRun, impact: Impact, fault: str, began: Injection | None) -> Incident:
-    """Return the incident of a fault. ``began``: None: it lasts for the whole run."""
+    """Return the incident of a fault. ``began``: None if it lasts for the whole run."""
     is_slow = isinstance(fault_of(fault), Slow)
     who = _victims(fault) or (() if began is None else (began.peer,))
     over_at = None if began is None else began.over_at
@@ -642,7 +642,7 @@ def _never(run: RecordedRun) -> Iterator[Incident]:
 
 
 def who(run: RecordedRun, one: Incident) -> str:
-    """Describe the affected peers; "": no peer in particular."""
+    """Describe the affected peers; "" means no peer in particular."""
     if len(one.who) == len(run.peers) > 1:
         return "all"
     places = [run.view.stages.get(peer) for peer in one.who]

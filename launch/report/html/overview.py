@@ -135,7 +135,7 @@ def facts(run: RecordedRun) -> list[Fact]:
 
 
 def _steps(run: RecordedRun) -> tuple[float, int]:
-    """Return the number of completed steps, and of planned ones; 0: not known."""
+    """Return the number of completed steps, and of planned ones; 0 if not known."""
     each = run.view.local_steps
     return max(run.view.progress.step * each, run.series.steps.highest), (
         run.view.progress.steps or 0
@@ -158,7 +158,7 @@ def _pace(run: RecordedRun) -> list[Fact]:
 
 def _last(run: RecordedRun, name: str) -> tuple[str, str] | None:
     """Return the mean of the last tenth of the values of honest peers, and that of the first tenth;
-    None: they logged no value."""
+    None if they logged no value."""
     if (metric := run.series.metrics.get(name)) is None:
         return None
     each = [metric.by_time.y(peer) for peer in curves.honest(run, metric.by_time.peers)]
@@ -190,7 +190,7 @@ def incidents_section(run: RecordedRun, incidents: list[Incident], prefix: str) 
 
 
 def times_of_faults(run: RecordedRun, incidents: list[Incident]) -> str:
-    """Return a sentence on the start of the times in a fault plan; "": the plan has no times."""
+    """Return a sentence on the start of the times in a fault plan; "" if the plan has no times."""
     trained = run.view.lives.began_at
     timed = any(re.search(r"@[\d.]+(ms|s|m)\b", one.fault) for one in incidents)
     if trained is None or not timed:

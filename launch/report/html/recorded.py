@@ -51,7 +51,7 @@ class RecordedRun(RunReader):
         presence: States of its peers over time.
         lines: Lines of the model, each with its event.
         handed_on: Round that another server than the first committed -> the reason.
-        label: Name on a page with other runs of the same name; "": its own name.
+        label: Name on a page with other runs of the same name; "" means its own name.
     Raises: ConfigError: There is no such folder, or its settings cannot be read.
     """
 
@@ -129,7 +129,7 @@ class RecordedRun(RunReader):
 
     @property
     def origin(self) -> str:
-        """Step and checkpoint from which the run went on; "": it did not resume."""
+        """Step and checkpoint from which the run went on; "" if it did not resume."""
         first = self.view.progress.first or 0
         step = (
             int(self.commits.round.min()) if len(self.commits) else first
@@ -151,7 +151,7 @@ class RecordedRun(RunReader):
         return self.presence.spans(self.began, self.ended)
 
     def overload(self, peer: int, t: float) -> str:
-        """Describe the load of a peer's machine shortly after ``t``; "": it was not too high, or
+        """Describe the load of a peer's machine shortly after ``t``; "" if it was not too high, or
         was not reported."""
         row, load = self.view.rows.get(peer), self.series.load
         host = row.host if row is not None else ""

@@ -70,7 +70,7 @@ class Drawing:
         body: The SVG.
         legend: (class, text) of each drawn series.
         label: Description for screen readers.
-        height: Height of the plot in pixels; 0: as its rows need.
+        height: Height of the plot in pixels; 0 means as its rows need.
         hovers: Values at equal parts of the x axis, from left to right.
     """
 
@@ -253,7 +253,7 @@ def _place_words(x: float, over: Axis) -> str:
 
 
 def _hovers(chart: LineChart) -> Iterator[str]:
-    """Yield the values of all curves at equal parts of the x axis; "": there is none."""
+    """Yield the values of all curves at equal parts of the x axis; "" if there is none."""
     x = chart.lines[0].x if chart.lines else np.empty(0)
     each = math.ceil(len(x) / HOVERS_MAX) or 1
     for at in range(each // 2, len(x), each):
