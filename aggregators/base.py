@@ -68,9 +68,9 @@ class Verdict:
             zero when no update at all was accepted.
         outlyingness: ``(n,)`` float64, >= 0, finite, how far each stands out; 1.0 is typical (the
             median over the updates). All ones when the rule never distinguishes updates (the mean):
-            then it is no evidence against any peer.
+            then it is not evidence against any peer.
         length: Usual length of an update, as measured in this round, for a rule that names
-            ``usual`` in later rounds; 0.0: not known.
+            ``usual`` in later rounds; 0.0 if not known.
     """
 
     aggregate: Tensor
@@ -145,7 +145,7 @@ class Rule:
     @property
     def by_sums(self) -> Rule | None:
         """The ``GramRule`` that decides on sums over shards. With it, the updates may be cut in
-        shards, too, with one decision for all. None: it needs whole updates."""
+        shards, too, with one decision for all. None if it needs whole updates."""
         return None
 
     def of_rows(self, function: OfRows) -> OfRows:
@@ -153,8 +153,8 @@ class Rule:
         given place. The rule must treat all updates alike, at any f, and have no options.
 
         ``rows`` are float32 arrays of one length, at least one, and share no memory with ``out``,
-        which is as long. True: the aggregate is in ``out``, and each number of it is finite. False:
-        use the rule itself.
+        which is as long. True if the aggregate is in ``out``, and each number of it is finite.
+        False if the caller must use the rule itself.
         """
         assert not self.discerning
         assert self.needs <= {"f"}

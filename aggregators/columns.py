@@ -33,8 +33,9 @@ class Columns:
 
     Attributes:
         rows: The updates, and perhaps points after them.
-        matrix: ``(n, rows)``: the weighted sums of rows to use; None: the rows themselves.
-        survivors: The number of equal parts of the columns in which to count survivors; 0: none.
+        matrix: ``(n, rows)``: the weighted sums of rows to use; None means the rows themselves.
+        survivors: The number of equal parts of the columns in which to count survivors; 0 means
+            none.
     """
 
     rows: Rows

@@ -188,7 +188,7 @@ def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
 
     An option goes to every stage that knows it. ``Stage(bucketing, {"s": 3})`` fixes
     the options of one.
-    Raises: AggregationError: The last is no rule, or another one is no pre-aggregation.
+    Raises: AggregationError: The last is not a rule, or another one is not a pre-aggregation.
     """
     for part in parts:
         if not isinstance(part, PreAggregation | Rule | Stage):

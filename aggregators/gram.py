@@ -206,9 +206,10 @@ class Decision:
     Attributes:
         weights: ``(n,)`` or ``(n + points,)``: the aggregate is this sum of updates and points.
             They add up to 1; weight on the origin adds nothing to the aggregate.
-        outlyingness: ``(n,)``; None: the distance to the aggregate in units of the typical one.
+        outlyingness: ``(n,)``; None means the distance to the aggregate in units of the typical
+            one.
         shares: ``(n,)``: the share to report for each update where its weight does not show it, as
-            for one that was rescaled. None: its part of the weights.
+            for one that was rescaled. None means its part of the weights.
     """
 
     weights: FloatArray

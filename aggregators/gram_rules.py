@@ -182,7 +182,7 @@ class GramRule(Rule):
         survivors: bool = False,
     ) -> Kept:
         """Return the aggregate by final weights. ``matrix``: combinations of the rows that the
-        rule's updates are; None: the rows themselves."""
+        rule's updates are; None means the rows themselves."""
         n = rows.n if matrix is None else len(matrix)
         if self.last_step is None:
             if matrix is not None:
@@ -254,7 +254,7 @@ class GramRule(Rule):
         matrix: FloatArray | None = None,
         wanted: frozenset[str] | None = None,
     ) -> dict[str, Tensor]:
-        """Return the points of this rule by name, in its order. ``wanted``: no others; None:
+        """Return the points of this rule by name, in its order. ``wanted``: no others; None means
         all."""
         vectors: dict[str, Tensor] = {}
         for point in self.points if wanted is None else filter(wanted.__contains__, self.points):

@@ -68,13 +68,14 @@ def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict
     three times as long is clipped to it, and stands out. A peer that stands out again and again is
     quarantined. Two updates are averaged as they are.
 
-    It bears crashes, NaN, flipped bits and runaway scales, and costs nothing without them. It is no
+    It bears crashes, NaN, flipped bits and runaway scales, and costs nothing without them. It is
+    not a
     defence against adversaries: updates of usual length may have any direction.
 
     Args:
         updates: ``(n, d)``, one row per peer.
         f: Broken peers to tolerate.
-        usual: The longest ``length`` of recent verdicts; 0.0: nothing is known of earlier rounds.
+        usual: The longest ``length`` of recent verdicts; 0.0 if nothing is known of earlier rounds.
     Returns: ``(d,)``; the verdict's ``length`` is that of this round.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: norm clipping as of gradients (Pascanu et al. 2013, arXiv:1211.5063), with a bound from

@@ -24,7 +24,7 @@ def mean(updates: Tensor, *, f: int = 0) -> Verdict:
     Returns: ``(d,)``; every weight 1/n and every outlyingness 1: no evidence against any peer.
     Raises:
         TooFewUpdates: There is no update at all.
-        AggregationError: f is no number of peers.
+        AggregationError: f is not a number of peers.
     """
     require(updates, "mean", f, at_least=1)
     n = len(updates)

@@ -135,7 +135,7 @@ class BoundRule:
     def check(self, f: int, n: int, *, centered: bool = False) -> None:
         """Refuse a rule that would fail in a run's first round: try it once on n synthetic updates.
 
-        An exception that is no ConfigError is only logged: a rule of another author may need
+        An exception that is not a ConfigError is only logged: a rule of another author may need
         vectors of a certain length, which is not known yet.
 
         Raises:
@@ -197,7 +197,7 @@ class BoundRule:
 
         Args:
             updates: ``(n, d)``, one row per peer, all finite; or n vectors.
-            available: Arguments of ``base.AVAILABLE`` that the caller has; None: it has not.
+            available: Arguments of ``base.AVAILABLE`` that the caller has; None if it has not.
         Raises: ConfigError: The rule needs an argument that the caller does not have.
         """
         return self.rule.explain(updates, **self.chosen(available))
@@ -523,7 +523,7 @@ def _as_rule(found: Any, name: str, place: str) -> Rule | PreAggregation:
         return found
     if not _is_rule_candidate(found):
         raise ConfigError(
-            f"{name} of {place} is no rule but {type(found).__name__}",
+            f"{name} of {place} is not a rule but {type(found).__name__}",
             "a rule is a function (updates, *, f) -> Tensor, decorated with @rule or not",
         )
     _check_signature(found, name, place)

@@ -65,7 +65,7 @@ class ShardedRule:
             updates: n vectors ``(d,)`` or ``(n, d)``, all finite, at least one: those of a shard.
             previous: ``(d,)``: the last aggregate of the same shard.
             gradient: ``(d,)``: the judge's gradient, of the same shard.
-            inside: Rows that points, such as the median, are made of; None: all.
+            inside: Rows that points, such as the median, are made of; None means all.
         Raises: AggregationError: The rule needs a gradient, and there is none or no valid one.
         """
         rows = within_reach(Rows.of(updates), self.rule.name)
@@ -86,7 +86,7 @@ class ShardedRule:
         whole: Gram | None = None
         grams = [self._unpacked(measured) for _, measured in parts]
         forgotten = self._remembers and not all(remembers for _, remembers in grams)
-        with np.errstate(all="ignore"):  # numbers of an attacker may be no inner products
+        with np.errstate(all="ignore"):  # numbers of an attacker may not be inner products
             for (chosen, _), (gram, _) in zip(parts, grams, strict=True):
                 if max(chosen, default=0) >= gram.n:
                     raise AggregationError(
@@ -106,7 +106,7 @@ class ShardedRule:
                 decision = self.rule.decide(whole, **options)
             except (ArithmeticError, np.linalg.LinAlgError) as error:
                 raise AggregationError(
-                    f"{self.rule.name}: the parts are no inner products of vectors: {error}"
+                    f"{self.rule.name}: the parts are not inner products of vectors: {error}"
                 ) from error
         weights = np.concatenate([decision.weights, np.zeros(int(forgotten))])
         self._check(weights, whole.n)
@@ -160,7 +160,8 @@ class ShardedRule:
         gradient: Tensor | None,
         wanted: frozenset[str] | None = None,
     ) -> dict[str, Tensor]:
-        """Return the points of these columns. ``wanted``: no others; None: all available ones."""
+        """Return the points of these columns. ``wanted``: no others; None means all available
+        ones."""
         given = {"previous": previous, "gradient": gradient}
         found = self.rule.vectors_of(
             rows,

@@ -24,7 +24,7 @@ class OmniscientView:
         own: ``(f, d)``, honest updates of the attackers.
         generator: Randomness of this round, the same for all attackers.
         direction: Randomness of the whole run, the same for all attackers.
-        rule: Rule of the run; None: the attackers do not know it.
+        rule: Rule of the run; None if the attackers do not know it.
         memory: State that is kept between rounds.
         locked: Honest peers in quarantine, as far as the attackers know.
     """

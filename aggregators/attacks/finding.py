@@ -53,7 +53,7 @@ def load(name: str) -> AttackKind:
 
     Raises:
         UnknownName: The file or module has no such function.
-        ConfigError: It cannot be loaded, or the function is no attack.
+        ConfigError: It cannot be loaded, or the function is not an attack.
     """
     place, _, function = name.rpartition(":")
     module, declared = _loaded(place, function)
@@ -67,7 +67,7 @@ def load(name: str) -> AttackKind:
         raise UnknownName(f"attack of {place}", function, own)
     if not inspect.isfunction(found):
         raise ConfigError(
-            f"{function} of {place} is no attack but {type(found).__name__}",
+            f"{function} of {place} is not an attack but {type(found).__name__}",
             "an attack is a function (update, ...) -> update or (crowd, ...) -> (f, d)",
         )
     kind = next((kind for kind in declared if kind.function is found), None)

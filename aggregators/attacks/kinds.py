@@ -37,10 +37,10 @@ class AttackKind:
             ``(crowd, ...) -> (f, d)``, from the honest updates. ``apart``: ``(update, ...) ->
             lie``, another for each receiver. ``data``: of the training data.
         strength: By default; None if there is none to set, or if it follows from n and f.
-        meaning: Meaning of the strength, with its unit. Empty: there is none to set.
+        meaning: Meaning of the strength, with its unit. Empty if there is none to set.
         wants: Names of the function's parameters.
         refusal: Why one attacker cannot compute it from its own observations, and what to use
-            instead; empty: it can.
+            instead; empty if it can.
         tries: Whether it evaluates the rule.
         allowed: Range of the strength, in words, and its test.
         idle: Whether it has no effect with f of n attackers at the default strength.

@@ -50,7 +50,7 @@ def alone(there: Path, what: str, patience_s: float) -> Iterator[bool]:
     """Let one process of a machine do ``what``; the others wait for their turn, up to
     ``patience_s``. Yields whether it is this process's turn.
 
-    Raises: OSError: There can be no such folder.
+    Raises: OSError: Such a folder cannot be made.
     """
     there.mkdir(parents=True, exist_ok=True)
     with (there / what).open("w") as lock:
