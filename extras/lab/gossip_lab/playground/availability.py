@@ -76,7 +76,7 @@ class Availability:
 def read_availability(spec: str, peers: int, seed: int) -> Availability:
     """Read the availability of the peers of a world. Durations are seconds, or as 500ms, 10m, 2h.
 
-    - empty: every peer is always present.
+    - empty if every peer is always present.
     - ``FILE.csv``: a trace, see ``read_trace``.
     - ``spot:MEAN_UP:MEAN_DOWN``: presence and absence take exponential times. All peers are present
       at time 0, as hosts are when a run starts on them.

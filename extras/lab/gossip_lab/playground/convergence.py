@@ -238,8 +238,8 @@ def _honest_share(world: World) -> float:
 
 
 def _behind(runs: Sequence[PlayedRun], calm: Sequence[PlayedRun], honest: float) -> Behind:
-    """Return the distances of runs from undisturbed ones. Updates of Byzantine peers are no use, so
-    the honest share of the samples counts as used."""
+    """Return the distances of runs from undisturbed ones. Updates of Byzantine peers are of no use,
+    so the honest share of the samples counts as used."""
     distances = tuple(run.curve("consensus_distance")[-1][1] for run in runs)
     excess = []
     for run, undisturbed in zip(runs, calm, strict=True):

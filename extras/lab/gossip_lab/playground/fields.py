@@ -28,7 +28,7 @@ class Field:
 
     Attributes:
         kind: Type of its value, or of each of its values.
-        choices: All values that are allowed; empty: not listed.
+        choices: All values that are allowed; empty if not listed.
         is_list: Whether it has several values.
         default: Its default.
         help: Text of the docstring.
@@ -111,14 +111,14 @@ def read_fields(description: type[Described], values: Mapping[str, Any]) -> Desc
 def read_toml(path: str | Path) -> dict[str, Any]:
     """Return the values of a TOML file.
 
-    Raises: ConfigError: It cannot be read, or is no TOML.
+    Raises: ConfigError: It cannot be read, or is not TOML.
     """
     try:
         return tomllib.loads(Path(path).read_text("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"{path} is no TOML: {error}") from error
+        raise ConfigError(f"{path} is not TOML: {error}") from error
 
 
 def write_toml(values: Mapping[str, Any]) -> str:

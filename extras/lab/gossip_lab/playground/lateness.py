@@ -58,7 +58,7 @@ class RollingPatience:
         self._missed = punctuality.LatenessTracker(self._pace)
         self._deadlines: dict[int, timeouts.Deadline] = {}
         self._observed = np.zeros(len(settings.peers), bool)  # updates with a recorded lag
-        # lags of the last rounds that each server has served, ``(n,)``; NaN: it did not come
+        # lags of the last rounds that each server has served, ``(n,)``; NaN if it did not come
         self._lags: dict[int, deque[Times]] = {}
 
     def close_s(self, times: RoundTimes, quorum: int) -> float:
@@ -96,7 +96,7 @@ class RollingPatience:
         """Record the lags and the duration of a round that is over.
 
         Args:
-            lags_s: ``(n,)``: how long after the first update each other one came; NaN: it never
+            lags_s: ``(n,)``: how long after the first update each other one came; NaN if it never
                 came to this server.
         """
         late = ~self._observed & np.isfinite(lags_s)

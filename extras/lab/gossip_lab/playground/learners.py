@@ -90,7 +90,7 @@ class Cohort:
             dropout. Its parameters are the initial ones.
         features: Numbers of a sample.
         way: ``auto`` is the fastest that the model allows.
-        threads: Threads that compute; None: one for each processor of this process.
+        threads: Threads that compute; None means one for each processor of this process.
 
     Attributes:
         initial: ``(d,)`` float32, the initial parameters.
@@ -203,7 +203,7 @@ class Cohort:
                 return _Products(layers)
             if way == "products":
                 raise ConfigError(
-                    "the model is no sequence of linear layers with rectified units between them",
+                    "the model is not a sequence of linear layers with ReLUs between them",
                     "vmap or loop",
                 )
         forward = _Forward(model)

@@ -42,7 +42,8 @@ class Mishaps:
 def read_mishaps(words: Iterable[str], peers: int) -> Mishaps:
     """Read the faults of a world of so many peers.
 
-    Raises: BadFault: A word is no fault, a fault is not played here, or a peer is not of the world.
+    Raises: BadFault: A word is not a fault, a fault is not played here, or a peer is not of the
+        world.
     """
     faults = [fault for word in words for each in _one_by_one(word) for fault in parse(each)]
     by_kind: dict[type[Fault], list[Fault]] = {

@@ -76,8 +76,8 @@ def aggregate_neighbourhoods(
         updates: ``(n, d)``, one row per peer, all finite.
         neighbours: Rows of each of m neighbourhoods, the peer's own row among them. An ``(m, k)``
             tensor if all have k.
-        judged: Whether to return weights and outlyingness. True: results are those of
-            ``rule.explain``, bit for bit. False: aggregates are those of ``rule``, which differ
+        judged: Whether to return weights and outlyingness. True if results are those of
+            ``rule.explain``, bit for bit. False if aggregates are those of ``rule``, which differ
             from those by rounding for some rules.
         out: ``(m, d)``, memory for the aggregates, which shares nothing with ``updates``. Fresh
             memory costs a quarter of the time of a mean.

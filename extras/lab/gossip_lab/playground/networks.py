@@ -72,7 +72,9 @@ def _built_in(spec: str) -> Callable[[int, int], nn.Module]:
         raise UnknownName("model", name, NAMES)
     units = text.split("-") if text else []
     if not all(unit.isdigit() and int(unit) for unit in units) or (units and name != "mlp"):
-        raise ConfigError(f"model {spec!r}: {text!r} are no hidden units", "as in mlp:128-64")
+        raise ConfigError(
+            f"model {spec!r}: {text!r} are not numbers of hidden units", "as in mlp:128-64"
+        )
     if name in _OF_IMAGES:
         return partial(_of_images, name)
     hidden = [int(unit) for unit in units or ["32"]] if name == "mlp" else []

@@ -23,7 +23,7 @@ class Parts:
         settings: Settings of the core, the same in both engines and in a real run.
         availability: When each peer is there. A presence that ends is a crash without notice, and
             its next begin a restart.
-        moves: Swaps of samples between peers; None: each keeps its share.
+        moves: Swaps of samples between peers; None if each keeps its share.
     """
 
     settings: CoreSettings

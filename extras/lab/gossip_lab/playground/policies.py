@@ -150,7 +150,7 @@ def plan_moves(
 def _best_swap(
     pair: NDArray[np.float64], held: NDArray[np.float64], common: NDArray[np.float64], samples: int
 ) -> tuple[int, int, int] | None:
-    """Return the label that each of the two gives, and how many samples; None: no swap helps."""
+    """Return the label that each of the two gives, and how many samples; None if no swap helps."""
     labels = len(common)
     given = np.minimum(np.minimum(pair[0][:, None], pair[1][None, :]), samples)
     excess = pair - held[:, None] * common

@@ -112,7 +112,7 @@ class Schedule:
         self._ready_s = np.zeros(n)  # when it can begin that
         self._compute_s = np.zeros(n)
         self._finish_s = np.full(n, np.inf)  # infinity: it has not begun
-        self._grace_ends_s = np.full(n, np.nan)  # NaN: not known yet
+        self._grace_ends_s = np.full(n, np.nan)  # NaN if not known yet
         self._finished = np.full((n, ROUNDS_KEPT), -1), np.zeros((n, ROUNDS_KEPT))
         self._newest = np.full(n, -1)  # latest round of a push that each peer has received
         self._coming, self._expected = np.empty(0, PUSH), np.empty(0, PUSH)

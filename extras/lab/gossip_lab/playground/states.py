@@ -74,7 +74,7 @@ class StateTable:
         """
         d = len(self.initial.parameters)
         if len(packed) not in (bytes_for(d), bytes_for(2 * d)):
-            raise ConfigError(f"{len(packed)} bytes are no state of {d} parameters")
+            raise ConfigError(f"{len(packed)} bytes are not a state of {d} parameters")
         both = torch.frombuffer(bytearray(packed), dtype=torch.float32)
         return self._find(both[:d], both[d:] if len(both) > d else None)
 

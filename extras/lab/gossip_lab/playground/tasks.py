@@ -31,9 +31,10 @@ class Task:
         batch: Samples of a local step.
         local_steps: Local steps of a round.
         lr: Learning rate of the local steps, or of the step on the aggregate.
-        outer: Step on the aggregate if updates are model differences; None: updates are gradients.
+        outer: Step on the aggregate if updates are model differences; None if updates are
+            gradients.
         seed: Seed of the batches.
-        order: Order in which all peers read one data set; None: each draws from its share.
+        order: Order in which all peers read one data set; None if each draws from its share.
         weight_decay: Of the local steps: this multiple of the parameters is added to each gradient.
     """
 

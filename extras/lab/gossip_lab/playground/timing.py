@@ -191,8 +191,9 @@ class LinkTimes:
 
     Attributes:
         delay_s: Bounds of the delay of a message, in seconds, uniform between them.
-        bytes_per_s: Bandwidth of each link; None: payloads take no longer than other messages.
-        uplink_bytes_per_s: Bandwidth that all payloads from one peer share; None: they share none.
+        bytes_per_s: Bandwidth of each link; None if payloads take no longer than other messages.
+        uplink_bytes_per_s: Bandwidth that all payloads from one peer share; None if they share
+            none.
     """
 
     delay_s: tuple[float, float]
@@ -273,7 +274,7 @@ def _changed(links: LinkTimes, change: str) -> LinkTimes:
             return replace(links, bytes_per_s=bounds[0])
         if name == "uplink" and bounds[0] > 0:
             return replace(links, uplink_bytes_per_s=bounds[0])
-    raise ConfigError(f"links: {change!r} is no property of links", _LINKS_HINT)
+    raise ConfigError(f"links: {change!r} is not a property of links", _LINKS_HINT)
 
 
 def _fit_links(text: str) -> LinkTimes:

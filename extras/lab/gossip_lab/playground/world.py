@@ -57,7 +57,7 @@ class World:
         batch: Samples of a local step of a peer.
         lr: Learning rate.
         local_steps: Local steps of a round.
-        outer: Outer step after them; empty: that of a run if there are local steps.
+        outer: Outer step after them; empty means that of a run if there are local steps.
         mix_every: In gossip rounds, rounds between two exchanges of parameters.
         mixing: In gossip rounds, share of the way to the others' parameters.
         faults: Faults as in a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
@@ -241,7 +241,7 @@ class World:
         """Play the world in both engines, and compare all parameters after each round.
 
         Args:
-            peers: Number of peers to cut the world to, at most 16; None: the world is not cut.
+            peers: Number of peers to cut the world to, at most 16; None if the world is not cut.
 
         Raises: ConfigError: There is no round to play, or the world has a fault of a peer that was
             cut off.

@@ -37,7 +37,7 @@ class SweepSettings:
     Attributes:
         folder: Folder of the sweep.
         jobs: Cells to run at once on this machine.
-        asha: Metric by which cells are stopped early; empty: none is.
+        asha: Metric by which cells are stopped early; empty if none is.
         quiet: Whether no progress is shown.
     """
 
