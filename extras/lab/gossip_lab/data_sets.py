@@ -88,7 +88,7 @@ def load(name: str) -> TrainingData:
 
 
 def choose_tests(data: TrainingData, count: int) -> TrainingData:
-    """Return the data with so many test samples, drawn once and the same in all runs; 0: with
+    """Return the data with so many test samples, drawn once and the same in all runs; 0 means
     all."""
     if not 0 < count < len(data.test_labels):
         return data
@@ -188,7 +188,9 @@ def _read_idx(path: Path) -> NDArray[Any]:
     except (OSError, EOFError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if raw[:3] != b"\0\0\x08" or len(raw) < 4 or len(raw) < 4 + 4 * raw[3]:
-        raise ConfigError(f"{path} is no IDX file of bytes", "take the files that MNIST comes in")
+        raise ConfigError(
+            f"{path} is not an IDX file of bytes", "take the files that MNIST comes in"
+        )
     head = 4 + 4 * raw[3]
     shape = [int(size) for size in np.frombuffer(raw[4:head], ">u4")]
     if len(raw) - head != np.prod(shape, dtype=object):

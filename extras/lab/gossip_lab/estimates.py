@@ -67,7 +67,7 @@ def compare(differences: Estimate, level: float = 1 - CONFIDENCE) -> Comparison:
 
     Args:
         differences: One for each seed, of two runs with the same draws.
-        level: The largest p-value that is no chance.
+        level: The largest p-value that is not due to chance.
     """
     if differences.p_value > level:
         return "undecided"
@@ -75,8 +75,8 @@ def compare(differences: Estimate, level: float = 1 - CONFIDENCE) -> Comparison:
 
 
 def false_discovery_level(p_values: Iterable[float], rate: float = 1 - CONFIDENCE) -> float:
-    """Return the largest p-value that is no chance: of the values up to it, the share ``rate`` is
-    wrong on average.
+    """Return the largest p-value that is not due to chance: of the values up to it, the share
+    ``rate`` is wrong on average.
 
     Source: Benjamini, Hochberg 1995, "Controlling the False Discovery Rate".
     """

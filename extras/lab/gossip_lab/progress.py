@@ -14,8 +14,8 @@ class ProgressBar:
     """A bar on a terminal, a line every ten seconds elsewhere.
 
     Args:
-        total: Number of things to do; None: unknown.
-        print_line: Prints a line where stderr is no terminal.
+        total: Number of things to do; None if unknown.
+        print_line: Prints a line where stderr is not a terminal.
     """
 
     def __init__(self, total: int | None, print_line: Callable[[str], None]) -> None:

@@ -44,7 +44,9 @@ def train(contact_path: str, words: Sequence[str]) -> int:
     """Run a peer to its end. Return the exit code of the job."""
     task = condor_task(os.environ)
     if task is None:
-        raise ConfigError("this is no job of several peers of HTCondor", "gossip condor writes one")
+        raise ConfigError(
+            "this is not a job of several peers of HTCondor", "gossip condor writes one"
+        )
     results = Path(RUNS) / task.run
     results.mkdir(parents=True, exist_ok=True)
     contact = Contact(contact_path, task.run, find_chirp())

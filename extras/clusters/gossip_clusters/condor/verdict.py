@@ -22,7 +22,7 @@ def main() -> int:
         ad = read_ad(os.environ.get("_CONDOR_JOB_AD", ""))
         if not ad:
             raise ConfigError(
-                "this is no job of HTCondor",
+                "this is not a job of HTCondor",
                 "python -m gossip.launch.schedulers.task_runs FOLDER 1 does the same",
             )
         return verdict(Path(RUNS) / run_of(ad), FAILED)

@@ -107,7 +107,9 @@ def kubernetes(
         )
     mount = mount or SHARED
     if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
-        raise ConfigError(f"--mount {mount} is no path from the root of a pod", "--mount /shared")
+        raise ConfigError(
+            f"--mount {mount} is not a path from the root of a pod", "--mount /shared"
+        )
     shown, given = check_options(words, peers), parsed(context, words)
     refuse_plan(shown, "Kubernetes")
     words = patient(words, shown, "Kubernetes")

@@ -35,9 +35,9 @@ class Pods:
 
     Attributes:
         module: Module that each pod runs with ``python -m``, with ``words`` as its arguments.
-        claim: Volume that all pods share, at ``mount``; "": none.
+        claim: Volume that all pods share, at ``mount``; "" means none.
         port: Port of each pod's join server.
-        user: User id of all processes; -1: that of the image.
+        user: User id of all processes; -1 means that of the image.
         given: Texts of the files in the secret, by name; none: there is no secret.
     """
 

@@ -158,7 +158,7 @@ async def find(
     Args:
         question: Request in the name of the own join server, which opens later.
         pods: Looks up the addresses of the pods with a name.
-    Returns: Addresses of the pods, and the last known incarnation; -1: none.
+    Returns: Addresses of the pods, and the last known incarnation; -1 means none.
     """
     clock = asyncio.get_running_loop().time
     until = clock() + within_s

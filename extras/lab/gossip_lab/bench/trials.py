@@ -30,22 +30,23 @@ class Trial:
             transformed updates.
         split: How the honest workers share the samples, as ``splits.split`` takes it; Byzantine
             workers draw from all of them.
-        declared_f: The f of the rule and the trust table; None: the true one.
+        declared_f: The f of the rule and the trust table; None means the true one.
         trust: Whether the trust table of a run judges the workers by the rule's verdicts: the rule
             does not get the updates of those in quarantine.
         model: As ``World.model``.
         weight_decay: Of plain SGD: this multiple of the parameters is added to each gradient.
         reference: Samples with which a rule with a judge judges in a round.
         validation: Share of the training samples that is held out, for a choice among settings.
-        test_samples: Samples of a test, drawn once and the same in all runs; 0: all.
-        every: Rounds between the tests that make a curve; 0: none is made.
+        test_samples: Samples of a test, drawn once and the same in all runs; 0 means all.
+        every: Rounds between the tests that make a curve; 0 if none is made.
         local_steps: Steps of plain SGD that each worker takes by itself in a round. Updates are
             model differences then.
-        outer: The outer step after them, as ``outer.load`` takes it; empty: updates are gradients.
+        outer: The outer step after them, as ``outer.load`` takes it; empty if updates are
+            gradients.
         milestones: Rounds, separated by blanks, from which on the learning rate is multiplied by
             ``lr_decay`` (once more at each).
-        split_seed: Seed of the split; None: that of the run.
-        encoding: Encoding of updates and results, as ``load_encoding`` takes it; empty: none.
+        split_seed: Seed of the split; None means that of the run.
+        encoding: Encoding of updates and results, as ``load_encoding`` takes it; empty means none.
         record: Whether the result has a record of each worker in each round.
     """
 

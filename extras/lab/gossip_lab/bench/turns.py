@@ -95,6 +95,6 @@ def as_json(kind: str, found: Mapping[str, Any]) -> str:
 
 
 def progress(text: str) -> None:
-    """Show a line on stderr in place of the one before; nothing if stderr is no terminal."""
+    """Show a line on stderr in place of the one before; nothing if stderr is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

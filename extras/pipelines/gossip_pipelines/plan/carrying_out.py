@@ -14,7 +14,8 @@ def options_of(path: Path, peers: int | None) -> dict[str, Any]:
 
     Args:
         peers: Number of peers on the command line; None without one.
-    Raises: ConfigError: The file is no plan, or the plan has one stage or another number of peers.
+    Raises: ConfigError: The file is not a plan, or the plan has one stage or another number of
+        peers.
     """
     from gossip_pipelines.planning import check_stages, read_plan
 

@@ -83,10 +83,10 @@ def doubt(r2: float, expected: float) -> str:
 
 
 def bytes_of(text: str) -> int:
-    """Return a size such as ``2GiB`` in bytes. Raises: ConfigError: It is no size."""
+    """Return a size such as ``2GiB`` in bytes. Raises: ConfigError: It is not a size."""
     found = re.fullmatch(r"([0-9]{1,15}(?:\.[0-9]+)?) ?([KMGT]iB)?", text)
     if not found or not 1 <= (size := float(found[1]) * UNITS[found[2] or ""]) <= 2**50:
-        raise ConfigError(f"--memory {shown(text)} is no size", "for example 2GiB or 500MiB")
+        raise ConfigError(f"--memory {shown(text)} is not a size", "for example 2GiB or 500MiB")
     return int(size)
 
 

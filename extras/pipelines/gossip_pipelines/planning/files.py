@@ -74,7 +74,7 @@ def read_file(path: Path, kind: type[T], schema: str, made_by: str) -> T:
     except FileNotFoundError:
         raise ConfigError(f"there is no file {where}", made_by) from None
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise ConfigError(f"{where} is no TOML: {shown(error)}") from error
+        raise ConfigError(f"{where} is not TOML: {shown(error)}") from error
     found = values.pop("schema", None)
     if found != schema:
         raise ConfigError(

@@ -39,8 +39,8 @@ def every_assignment(peers: int, stages: int, members_least: int) -> Iterator[Gr
 def best_placement(
     stage_costs: StageCosts, assignments: Iterator[Groups], below: float = math.inf
 ) -> Placement | None:
-    """Return the best of these assignments, each with its best cuts. None: no step is shorter than
-    ``below`` seconds."""
+    """Return the best of these assignments, each with its best cuts. None if no step is shorter
+    than ``below`` seconds."""
     best: Placement | None = None
     for groups in assignments:
         if (cut := best_cut(stage_costs.tables(groups), below)) is not None:
@@ -52,7 +52,8 @@ def improved(stage_costs: StageCosts, groups: Groups, seed: int) -> Placement | 
     """Return the local optimum from one assignment. Each move places one peer elsewhere or swaps
     two, as long as the step gets shorter.
 
-    Each assignment is tried with its best cuts. None: neither the assignment nor a neighbour fits.
+    Each assignment is tried with its best cuts. None if neither the assignment nor a neighbour
+    fits.
     """
     draw = Random(seed)
     found = best_placement(stage_costs, iter([groups]))

@@ -106,7 +106,7 @@ def write_plan(plan: PipelinePlan) -> str:
 def read_plan(path: Path) -> PipelinePlan:
     """Return the plan in a file.
 
-    Raises: ConfigError: It is no plan, or has an invalid value.
+    Raises: ConfigError: It is not a plan, or has an invalid value.
     """
     return read_file(path, PipelinePlan, SCHEMA, "gossip plan PROFILE... makes a plan of profiles")
 

@@ -88,7 +88,7 @@ def write_profile(profile: PeerProfile) -> str:
 def read_profile(path: Path) -> PeerProfile:
     """Return the profile in a file.
 
-    Raises: ConfigError: It is no profile, or has an impossible value.
+    Raises: ConfigError: It is not a profile, or has an impossible value.
     """
     hint = "gossip plan profile FILE.py:FUNCTION makes one on each machine"
     profile = read_file(path, PeerProfile, SCHEMA, hint)

@@ -29,7 +29,7 @@ STARTS, STEPS, RATE = 128, 80, 0.15
 def search_placement(
     stage_costs: StageCosts, stages: int, seed: int, starts: int = STARTS, steps: int = STEPS
 ) -> Placement | None:
-    """Search the placement of peers in ``stages`` stages with the shortest step. None: no start
+    """Search the placement of peers in ``stages`` stages with the shortest step. None if no start
     leads to one that fits. ``seed``: seed of the random starts."""
     relaxed = _Relaxation(stage_costs, stages)
     draw = torch.Generator().manual_seed(seed)

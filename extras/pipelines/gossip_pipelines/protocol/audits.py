@@ -82,8 +82,8 @@ class AuditSide:
     """A neighbour of the audited member.
 
     Attributes:
-        others: Peers to ask next if this one replies that it is no neighbour: the micro-batch may
-            have been rerouted, and a Byzantine member may have sent it elsewhere.
+        others: Peers to ask next if this one replies that it is not a neighbour: the micro-batch
+            may have been rerouted, and a Byzantine member may have sent it elsewhere.
         payload: Tensor that it sent to that member.
         came: Digest of the tensor that it received from that member.
         found: Digest of the tensor that it should have received.

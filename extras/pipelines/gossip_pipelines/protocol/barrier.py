@@ -103,7 +103,7 @@ class StageBarrier:
         self, roster: Sequence[PeerId], pass_us: Sequence[int], working: Sequence[PeerId]
     ) -> dict[PeerId, float]:
         """Return the share of each peer of ``working``. ``pass_us``: time of each peer of the
-        roster; empty: as the plan predicts."""
+        roster; empty means as the plan predicts."""
         if not pass_us:
             predicted = StageSpeeds(self.settings.f, dict(self.pipeline.pass_us))
             pass_us = predicted.pass_us(roster)

@@ -289,7 +289,8 @@ class MicroBatchFlow:
     # --- messages ---------------------------------------------------------------------------------
 
     def on_message(self, event: Received, at: int | None, now: float) -> list[Effect]:
-        """Handle a message. ``at``: the present round of this peer; None: it takes part in none."""
+        """Handle a message. ``at``: the present round of this peer; None if it takes part in
+        none."""
         message = event.message
         assert isinstance(message, Neighbour | Counted | Audited)
         if not self._is_ours(message):

@@ -39,7 +39,8 @@ from .barrier import StageBarrier
 
 @record
 class RebuildTimer:
-    """Timeout ``what`` of the transfer from stage ``stage``; None: the timeout of all transfers."""
+    """Timeout ``what`` of the transfer from stage ``stage``; None means the timeout of all
+    transfers."""
 
     stage: int
     what: DonorTimeout | None
@@ -52,7 +53,7 @@ class StageRebuild:
         settings: Of the run, with all stages.
 
     Attributes:
-        round_id: Round of the state that is being made; None: none is.
+        round_id: Round of the state that is being made; None if none is.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class StageRebuild:
         self._until = 0.0  # deadline of the transfers
 
     def prepare(self, round_id: int, state: bytes) -> None:
-        """Store the round and the digest of the trainer's state; 0: the initial state."""
+        """Store the round and the digest of the trainer's state; 0 means the initial state."""
         self._held = round_id, state
 
     def held(self, round_id: int) -> StateRebuilt | None:
@@ -119,7 +120,7 @@ class StageRebuild:
     # --- transfers from neighbouring stages -------------------------------------------------------
 
     def payload_bytes(self, sender: PeerId, offer: StateOffer) -> int:
-        """Return the largest length of the payload of an offer from another stage; -1: no payload
+        """Return the largest length of the payload of an offer from another stage; -1 if no payload
         may come."""
         fetching = self._fetching.get(self._stage_of(sender))
         return -1 if fetching is None else fetching.payload_bytes(sender, offer)

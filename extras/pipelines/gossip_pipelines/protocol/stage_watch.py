@@ -85,7 +85,7 @@ class StageWatch:
         return away and self._completed.isdisjoint(peers)
 
     def _verdict(self, stage: int, after: bool, round_id: int, now: float) -> Halt | None:
-        """Return the halt that a lost stage causes; None: a peer of it may still return.
+        """Return the halt that a lost stage causes; None if a peer of it may still return.
         ``after``: it has left after another stage was lost."""
         peers, members = self.pipeline.stages[stage], self.members
         waited_s, named = now - self._lost_at[stage], ", ".join(map(str, peers))

@@ -91,7 +91,7 @@ class StageExecutor:
             audit: The micro-batch is another member's. The pass is kept separately, and replaces
                 the last audited one.
         Raises: UnsupportedModel: A layer has changed one of its buffers. ConfigError: The loss is
-            no mean over samples.
+            not a mean over samples.
         """
         inputs = inputs.detach().requires_grad_(inputs.is_floating_point())
         buffers = {} if self._checked else self._buffers()

@@ -23,7 +23,7 @@ class TrainedLayer:
     Attributes:
         tensors: Parameters and buffers by name.
         moments: State of the optimizer, by the name of the parameter and its own.
-        norm: Norm of the last gradient of all its parameters, before clipping; 0.0: unknown.
+        norm: Norm of the last gradient of all its parameters, before clipping; 0.0 if unknown.
     """
 
     tensors: Mapping[str, Tensor]
@@ -35,7 +35,7 @@ def counterparts(lost: Sequence[str], beside: Sequence[str]) -> list[int | None]
     """Return the counterpart of each lost layer in a neighbouring stage.
 
     The layers with one signature are matched in order: first with first, second with second, and
-    all that remain with the last. None: the other stage has no layer with this signature.
+    all that remain with the last. None if the other stage has no layer with this signature.
 
     Args:
         lost, beside: Signatures of the layers of the two stages, in order.

@@ -249,8 +249,8 @@ def search_start(
         trained: The prepared model.
         loader: Loader of the session, the source of the trials' batches.
         calls: ``make``, ``loss`` and ``optimizer`` of the script.
-        search: None: the default ``StartSearch()``.
-    Returns: None: the run has had steps, and the model was not changed.
+        search: None means the default ``StartSearch()``.
+    Returns: None if the run has had steps, and the model was not changed.
     Raises: ConfigError: As ``Session.search_start``.
     """
     make, loss, optimizer = calls

@@ -21,7 +21,8 @@ class StartSearch:
         steps: Steps of each trial, at least 10.
         held_out: Number of samples that measure a trial; no trial trains on them.
         extensions: Largest number of extended rungs. If most trials are not on their plateau, the
-            next rung has twice the steps and keeps all starts. 0: the loss after ``steps`` counts.
+            next rung has twice the steps and keeps all starts. If it is 0, the loss after ``steps``
+            counts.
     """
 
     starts: Sequence[StartRecipe] | int = 8

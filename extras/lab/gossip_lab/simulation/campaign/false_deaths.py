@@ -54,7 +54,7 @@ class FalseDeaths(Observer):
 
     Args:
         excused: Peers that are disturbed on purpose. Their deaths are counted as ``excused``, and
-            are no mistakes.
+            are not mistakes.
     """
 
     def __init__(self, excused: Collection[PeerId] = ()) -> None:

@@ -63,10 +63,10 @@ class FinalRoundAttack:
     Args:
         victims: Peers that get the different result. If the attacker is the only one, another peer
             gets it.
-        able: Peers that may be that server; None: any.
-        then: Handles all other messages; None: they are sent unchanged.
+        able: Peers that may be that server; None means any.
+        then: Handles all other messages; None if they are sent unchanged.
         beside: Changes the attacker's other messages after the attack, and drops those for which it
-            returns None; None: they stay.
+            returns None; None if they stay.
     """
 
     def __init__(

@@ -2,7 +2,7 @@
 size of the largest message.
 
 Everything except sockets and training is that of a real peer. All peers have met before, so that
-the greetings of a thousand peers that start at once are no part of it.
+the greetings of a thousand peers that start at once are not part of it.
 """
 
 from __future__ import annotations

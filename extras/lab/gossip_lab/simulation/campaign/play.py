@@ -623,7 +623,7 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
 
 def step_of(aggregator: str) -> Step | None:
     """Return the function that runs the rule's steps if the shards of a vector decide together;
-    None: they do not."""
+    None if they do not."""
     if aggregator == "mean":
         return None
     import torch

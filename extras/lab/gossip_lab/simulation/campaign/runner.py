@@ -44,7 +44,7 @@ class SearchQuery:
     """Schedules to search: the seeds from ``first`` on, with some of their draws replaced.
 
     Attributes:
-        count: Number of seeds; None: no end.
+        count: Number of seeds; None means no end.
         plan: Faults and world in place of the drawn ones.
         pipelines: Whether to draw a pipeline for each seed; nothing else is given then.
     """

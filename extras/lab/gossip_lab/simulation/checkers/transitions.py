@@ -102,8 +102,8 @@ class TableChecker(Checker):
     """Judges transitions, which its panel collects.
 
     Attributes:
-        fields: Fields whose changes it judges; empty: all.
-        cause: Event that the peer handled; None: it crashed during the event.
+        fields: Fields whose changes it judges; empty means all.
+        cause: Event that the peer handled; None if it crashed during the event.
     """
 
     fields: ClassVar[tuple[str, ...]] = ()

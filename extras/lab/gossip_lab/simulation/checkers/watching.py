@@ -41,7 +41,7 @@ class _Handler(NamedTuple):
     Attributes:
         kinds: Types of events, effects or messages that it watches.
         carried: Whether it takes ``Received`` or ``Send``, and then the message in it.
-        reports: Names of the reports that it watches; empty: any effect.
+        reports: Names of the reports that it watches; empty means any effect.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Watching(Observer):
 
     Attributes:
         needs: Inspection of the peer without which no decorated method is called: of the rounds (of
-            a whole peer), of rolling or gossip rounds. Empty: the methods are always called.
+            a whole peer), of rolling or gossip rounds. Empty if the methods are always called.
         swarm, peer: Place of the event or effect.
     """
 

@@ -32,7 +32,7 @@ from .lots import FaultSampler
 from .schedule import KINDS_MIN, Schedule
 
 SHARE = 0.2
-"""Share of late starts among the random schedules that are no situation."""
+"""Share of late starts among the random schedules that are not situations."""
 TWO = 0.3  # share of those with enough peers: two peers are late
 APART = 0.5  # share of those with scripts without a seed, so that weights differ until they begin
 # share of those with a mean that use a median, if it has updates enough against one attacker

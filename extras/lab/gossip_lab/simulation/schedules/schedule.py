@@ -35,14 +35,14 @@ class Schedule:
             twice ``duration_s``.
         f: Least number of tolerated Byzantine peers: a mean tolerates none of them.
         compute_s: Bounds of a trainer's time for a round.
-        rule_s: Time of a server's rule; 0: it finishes at once.
+        rule_s: Time of a server's rule; 0 means it finishes at once.
         delay_s: Bounds of a message's time on an undisturbed link.
         shards: Elements of each shard of the toy model.
         probe_interval_s: ``MembershipSettings.probe_interval_s``.
         round_timeout_s: ``RoundSettings.round_timeout_s``.
         start_timeout_s: ``RoundSettings.start_timeout_s``.
-        min_peers: ``RoundSettings.min_peers``: this many peers begin without the others; 0: all are
-            waited for.
+        min_peers: ``RoundSettings.min_peers``: this many peers begin without the others; 0 if all
+            are waited for.
         patience_s: ``RoundSettings.patience_s``: wait for the others once those are present.
         apart: Whether each peer's weights are its own, as in scripts without a seed: all begin with
             those of one of them.
@@ -51,13 +51,13 @@ class Schedule:
         stable_addresses: Whether a restarted peer keeps its addresses.
         prepare_s: Time until the trainer of a restarted peer has a model; its node is up at once.
         server_weights: How often peers serve, as in the settings of a run: ``0:4,2:2``.
-        bytes_per_s: Bandwidth of each link for payloads, each way; 0: they take no time. A number
+        bytes_per_s: Bandwidth of each link for payloads, each way; 0 if they take no time. A number
             of the toy model has 4 bytes.
         link_timeout_s: ``MembershipSettings.link_timeout_s``: longer between hosts.
         queue_s: Extra delay of other messages while payloads move, at most: links share their
             cables.
         copies_per_s: Bytes of payloads that a node copies in a second, one payload after the other;
-            0: copying takes no time.
+            0 if copying takes no time.
         joins_s: Start times of newcomers. Their ids follow those of ``peers``, and each finds the
             others through the folder of addresses.
         told: Whether launchers report peers that have ended for good, and expected ones.
@@ -67,10 +67,10 @@ class Schedule:
             momentum applies the aggregate.
         fragments: Of the toy model, each as large as an update: a round is on one of them.
         further_every: Steps of a toy model's optimizer before each step of another one, in a round
-            that is no step of the run; 0: there is one optimizer.
+            that is no step of the run; 0 if there is one optimizer.
         overlap: 1: trainers compute the next update beside the round of the last one.
-        stages: Number of peers in each stage of a pipeline, in order of their ids. Empty: each peer
-            has the whole model.
+        stages: Number of peers in each stage of a pipeline, in order of their ids. Empty if each
+            peer has the whole model.
         micro_batches: Of a step of the pipeline.
         audit: ``PipelineSettings.audit``.
     """

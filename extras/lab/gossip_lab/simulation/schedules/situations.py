@@ -211,8 +211,8 @@ def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
     """Reject a server's results while so many others are dead, or their trainers hang, that the
-    remaining peers are no majority without it. Rounds are short, or the dead peers would have left
-    the roster before the attacker's next turn."""
+    remaining peers are not a majority without it. Rounds are short, or the dead peers would have
+    left the roster before the attacker's next turn."""
     attacker, *others = lots.peers()
     n, lots.active_s, at_s = drawn.peers, BRIEF_S[0], lots.ms(1.0, 4.0)
     rule, lie = lots.random.choice(RULES_UNDER_ATTACK), lots.random.choice(REFUSED)

@@ -30,7 +30,7 @@ from .lots import FaultSampler, Scenario, draw_scenario
 from .schedule import Schedule
 
 SHARE, LENT_SHARE = 0.3, 0.08
-"""Share of strains among the random schedules that are no situation and begin with all peers, and
+"""Share of strains among the random schedules that are not situations and begin with all peers, and
 share of lent memory among those that are left."""
 STARVED_SHARE, FIRST_S = 0.04, 0.06
 """Share of all schedules, and the time by which all processes have just begun."""

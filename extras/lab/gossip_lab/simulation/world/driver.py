@@ -127,7 +127,7 @@ class Swarm(Timeline, Generic[C]):
             ``too_many`` is raised.
         handling, handler, asked: The last event, the peer that handles it, and the effects that its
             core has returned.
-        outgoing: Changes the messages of Byzantine peers; None: all are honest.
+        outgoing: Changes the messages of Byzantine peers; None if all are honest.
     """
 
     # A test or a campaign varies one of the world's options, by name.
@@ -158,7 +158,7 @@ class Swarm(Timeline, Generic[C]):
         self.hooks = Hooks()
         self.outgoing: Outgoing | None = None
         self._dice: dict[PeerId, random.Random] = {}  # of a peer in all its lives
-        # bytes of payloads that a node copies in a second; 0.0: copying takes no time
+        # bytes of payloads that a node copies in a second; 0.0 if copying takes no time
         self.copies_per_s = 0.0
         self.travel_s = 0.0  # time of the payloads of a round on links and in nodes
         self.deliveries = 0

@@ -116,7 +116,7 @@ class SimProcess(Generic[C]):
     commits: list[tuple[float, events.Committed]] = field(default_factory=list)
     halt: events.Halt | None = None
     admit: Callable[[PeerId, Message], Admission] | None = None
-    """Check that the transport makes before it accepts a payload; None: the core accepts any."""
+    """Check that the transport makes before it accepts a payload; None if the core accepts any."""
     inspection: Inspection | None = None
     """View of a whole peer for the checkers; None for other cores."""
     membership: MembershipInspection | None = None

@@ -21,7 +21,7 @@ class Machine:
 
     Attributes:
         slowness: Factor on the time of all work of the trainer.
-        handling_ns: Time of the node for one event, in which other events wait. 0: events take no
+        handling_ns: Time of the node for one event, in which other events wait. 0 if events take no
             time.
         late_ns: Delay of every timer.
         free_at_ns: When the node has handled its present event.

@@ -106,7 +106,7 @@ def usurper(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 
 def _measures(letter: Letter) -> tuple[PartialStatistics | None, np.ndarray]:
-    """Return the statistics of a shard in the letter, and their numbers; None: it has none."""
+    """Return the statistics of a shard in the letter, and their numbers; None if it has none."""
     message = letter.message
     if not isinstance(message, PartialStatistics) or not message.statistics:
         return None, np.empty(0)

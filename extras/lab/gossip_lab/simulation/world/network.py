@@ -35,7 +35,7 @@ class LinkModel:
     corrupt_payload: float = 0.0  # one bit of the payload flips, which the transport detects
     # the connection breaks, loses its messages, and is opened again; both ends get an event
     reset: float = 0.0
-    # of the bulk lane; None: payloads take no longer than other messages
+    # of the bulk lane; None if payloads take no longer than other messages
     bytes_per_s: float | None = None
     # extra delay of other messages while payloads move, at most: queues, and segments sent again
     queue_s: float = 0.0

@@ -67,7 +67,7 @@ class ToyAttack:
         if self.is_per_receiver:
             return update
         self.told += 1
-        # None: an attack of the library, which has its own default
+        # None means an attack of the library, which has its own default
         strength = 1.0 if self.attacker.strength is None else self.attacker.strength
         if self.attacker.attack in PLAIN:
             return PLAIN[self.attacker.attack](update, np.float32(strength))

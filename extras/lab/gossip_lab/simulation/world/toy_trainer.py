@@ -176,7 +176,7 @@ class OptimizerTurns:
     """Turns of two optimizers of a script.
 
     Attributes:
-        every: Steps before each step of the second one; 0: there is none.
+        every: Steps before each step of the second one; 0 if there is none.
         steps: Since the last one of the second optimizer.
         awaits: Whether a step of the kind that the script has begun is pending.
     """

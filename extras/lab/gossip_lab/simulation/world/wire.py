@@ -116,7 +116,7 @@ class Wire:
         return flipped_bit(said, _chance(sending.lot, 8))
 
     def _leaves_ns(self, sending: _Sending) -> int | None:
-        """Return when the sender's end of the link has sent it; None: its queue is full."""
+        """Return when the sender's end of the link has sent it; None if its queue is full."""
         swarm, model, lane, payload = self.swarm, sending.model, sending.lane, sending.payload
         leaves_ns, network = swarm.now_ns, swarm.network
         assert payload is not None
@@ -279,7 +279,7 @@ class Wire:
             self.swarm.deliver(host, event, said)
 
     def _read(self, data: bytes) -> Envelope | None:
-        """Return the decoded message; None: it is malformed."""
+        """Return the decoded message; None if it is malformed."""
         try:
             envelope = decode(data)
         except Malformed:

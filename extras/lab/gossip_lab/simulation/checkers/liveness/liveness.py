@@ -91,7 +91,8 @@ class Liveness(Checker):
 
     @abstractmethod
     def lacks(self) -> Shortcoming:
-        """Return the peer at which something is lacking, and what; None: the checker is content."""
+        """Return the peer at which something is lacking, and what; None if the checker is
+        content."""
 
 
 class Converges(Liveness):

@@ -448,7 +448,7 @@ class CheckedBeforeUse(Checker):
             roster, known = set(commit.roster), self.core.settings.everybody
             if list(commit.roster) != sorted(roster) or not roster or not roster.issubset(known):
                 raise self.violated(
-                    f"round {commit.round_id} names {commit.roster}, which is no roster"
+                    f"round {commit.round_id} names {commit.roster}, which is not a roster"
                 )
 
     def _judge_payload(self, payload: Payload, nbytes: int, what: str) -> None:

@@ -12,7 +12,7 @@ from gossip_lab.simulation.world import ToyTrainer
 class TakesTurns(Checker):
     """S27: fragments of a model take turns by the number of steps in the history of their peer. An
     aggregate moves the fragment in turn, and an update is requested of no other. A collective
-    operation is no step."""
+    operation is not a step."""
 
     invariant = "S27"
     needs = "rolling"

@@ -97,7 +97,7 @@ def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, f
 
 class SpeaksInMeasure(Checker):
     """S15: in no second does a peer send more than twice what the protocol needs, of each kind of
-    message that is no reply."""
+    message that is not a reply."""
 
     invariant = "S15"
     needs = ""

@@ -31,7 +31,7 @@ TIMES = 2.0
 
 def _right_piece(core: Inspection, event: Received, offer: StateOffer) -> bytes | None:
     """Return the digest of the received piece, if the peer has requested it; b"" if it is another
-    one; None: it was not requested, or nothing was received."""
+    one; None if it was not requested, or nothing was received."""
     recovery, pieces = core.recovery, core.recovery.pieces
     if event.payload is None or not offer.digest or pieces is None:
         return None

@@ -36,7 +36,7 @@ class HistoryChecker(Checker):
 
     @abstractmethod
     def follow(self, before: Any, commits: Sequence[Commit], decisions: Sequence[Decision]) -> Any:
-        """Return the record after one more round; None: its history is not known."""
+        """Return the record after one more round; None if its history is not known."""
 
     @on_report("ready")
     def begin_history(self, report: Report) -> None:
@@ -53,7 +53,7 @@ class HistoryChecker(Checker):
         if not done or not self.core.settings.f or done[0].chain in self.records:
             return
         commits = [committed.commit for committed in done]
-        # None: it has restored a state with an unknown history
+        # None if it has restored a state with an unknown history
         before = self.records.get(commits[0].parent)
         record = None if before is None else self.follow(before, commits, decisions)
         if record is None:

@@ -22,9 +22,9 @@ class Record:
             results of one turn count as several.
         twice: Turns in which it made two results, as more than f peers state of each, since its
             last release.
-        locked_for: Rounds since the one with which its quarantine began; -1: it is in none.
+        locked_for: Rounds since the one with which its quarantine began; -1 if it is in none.
         released_for: Rounds since the one with which its last quarantine ended, from which its
-            parole runs; -1: it has been in none.
+            parole runs; -1 if it has been in none.
         ordinary: Updates in its present quarantine that did not clearly stand out.
         ordinary_in_a_row: Latest updates in a row, in its present quarantine, that cannot have
             stood out.

@@ -266,7 +266,7 @@ class AccusesByExperience(Checker):
     """S14, of rolling rounds: a commit accuses peers only of results of their own making. They have
     themselves sent these to the server of the commit, which has rejected them or waited for them in
     vain; or the commit states what they have sent to it. Claims of others about their results are
-    no evidence."""
+    not evidence."""
 
     invariant = "S14"
     # peer and round -> hashes of its results
