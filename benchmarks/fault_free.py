@@ -180,7 +180,7 @@ def cell(
 
 def judge(folder: Path, peers: int, rounds: int) -> dict[str, Any]:
     """Return the counts and times that a run has logged. Events from the round after the last do
-    not count: the first peer that finishes turns that round over, which is no fault."""
+    not count: the first peer that finishes turns that round over, which is not a fault."""
     events = [row for row in rows(folder / "events.jsonl") if row.get("round", 0) < rounds]
     commits = rows(folder / "commits.jsonl")
     counts = Counter(row["event"] for row in events)
