@@ -237,7 +237,7 @@ async def test_elsewhere_than_on_loopback_nobody_joins_without_a_key() -> None:
 async def test_what_is_no_address_is_told_from_a_name_that_nobody_has() -> None:
     with pytest.raises(ConfigError, match="stands in brackets"):
         await arrive("fe80::1:7421")
-    with pytest.raises(ConfigError, match=r"'10.0.0.5:0' is no HOST:PORT"):
+    with pytest.raises(ConfigError, match=r"'10.0.0.5:0' is not a HOST:PORT"):
         await arrive("10.0.0.5:0")
 
 

@@ -166,10 +166,10 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
         ({"drill": "kill", "peers": [0, 3]}, "peer 3 is not there"),
         ({"drill": "leave", "peers": [3]}, "peer 3 is not there"),
         ({"drill": "kill"}, "a drill names a peer"),
-        ({"drill": "kill", "peers": [1], "restart_s": "soon"}, "restart_s = 'soon' is no duration"),
+        ({"drill": "kill", "peers": [1], "restart_s": "soon"}, "restart_s = 'soon' is not a duration"),
         ({"drill": "stop", "peers": [1], "for_s": -1}, "no duration"),
         ({"drill": "stop", "peers": [1], "for_s": 0}, "no duration"),
-        ({"drill": "slow", "peers": [1], "factor": 2}, "for_s = 0.0 is no duration"),
+        ({"drill": "slow", "peers": [1], "factor": 2}, "for_s = 0.0 is not a duration"),
         ({"drill": "partition", "sides": [[0, 1]]}, "two sides at least"),
         ({"drill": "partition", "sides": [0, 1], "for_s": 1}, "and each a peer"),
         ({"drill": "partition", "sides": [[0, 1], [1]], "for_s": 1}, "peer 1 is on two sides"),
@@ -184,7 +184,7 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
         ),
         (
             {"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": "much"},
-            "strength = 'much' is no number: factor of the negated update",
+            "strength = 'much' is not a number: factor of the negated update",
         ),
         (
             {"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": float("inf")},

@@ -692,7 +692,7 @@ def of_updates(change: Callable[[Send], list[Effect]]) -> Change:
             with_first_row(payload=lambda row: payload_of(row.payload.data.repeat(2))),
             "has 64 bytes, not 32",
         ),
-        ("S13", recommitted(roster=(3, 1)), "which is no roster"),
+        ("S13", recommitted(roster=(3, 1)), "which is not a roster"),
         ("S14", each(Send, lambda send: [send] * 2000), "sends more than"),
         ("S17", lambda event, effects: [*effects, events.CancelTimer(1)], "which is not pending"),
         ("S17", lambda event, effects: [*effects, events.SetTimer(1, 9.0)], "it has used before"),

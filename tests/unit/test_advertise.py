@@ -47,7 +47,7 @@ def test_an_interface_a_network_and_a_number_are_understood() -> None:
         ("192.168.0.0/16", "192.168.0.0/16 is several addresses: 192.168.1.7, 192.168.1.8"),
         ("172.16.0.0/12", "this machine has no address 172.16.0.0/12"),
         ("10.0.0.9", "this machine has no address 10.0.0.9"),
-        ("wlan0", "'wlan0' is no interface, address or network"),
+        ("wlan0", "'wlan0' is not an interface, address or network"),
     ],
 )
 def test_what_this_machine_has_not_or_has_twice_is_refused(wanted: str, why: str) -> None:

@@ -42,14 +42,14 @@ def test_what_is_given_is_a_file_where_there_is_one(
 @pytest.mark.parametrize(
     ("text", "says", "hint"),
     [
-        ("a slots=0", "hosts.txt:1: a: 0 is no number of peers", None),
-        ("a slots=two", "hosts.txt:1: a: two is no number of peers", None),
+        ("a slots=0", "hosts.txt:1: a: 0 is not a number of peers", None),
+        ("a slots=two", "hosts.txt:1: a: two is not a number of peers", None),
         (
             "a\nb slot=2",
             "hosts.txt:2: unknown option 'slot'. Did you mean 'slots'?",
             "known: slots, peers, python, workdir, address",
         ),
-        ("a 2", "hosts.txt:1: '2' is no option", "after the name stand options: a slots=2"),
+        ("a 2", "hosts.txt:1: '2' is not an option", "after the name stand options: a slots=2"),
         ("a slots=1 slots=2", "hosts.txt:1: slots is given twice", None),
         ("a python=", "hosts.txt:1: python is given no value", None),
         ("a workdir='/b", "hosts.txt:1: No closing quotation", None),

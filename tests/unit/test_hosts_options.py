@@ -169,7 +169,7 @@ def test_an_address_may_be_wanted_by_number_network_or_interface() -> None:
         ConfigError, match=r"no address here is in 203\.0\.113\.0/24: .*lo 127\.0\.0\.1"
     ):
         hostfacts.addresses("203.0.113.0/24")
-    with pytest.raises(ConfigError, match="'eht0' is no address, network or interface here"):
+    with pytest.raises(ConfigError, match="'eht0' is not an address, network or interface here"):
         hostfacts.addresses("eht0")
 
 

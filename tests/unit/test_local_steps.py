@@ -377,7 +377,7 @@ def test_a_state_of_local_steps_fits_the_outer_optimizer_and_no_other() -> None:
 def test_a_loop_that_would_end_within_a_round_is_refused_before_it_begins() -> None:
     with FakeNodeSwarm(echo, local_steps=30) as swarm:
         swarm.prepare()
-        with pytest.raises(ConfigError, match=r"steps\(100\) is no multiple.*30") as raised:
+        with pytest.raises(ConfigError, match=r"steps\(100\) is not a multiple.*30") as raised:
             swarm.session.steps(100)
         assert raised.value.hint == "take 90 or 120"
 

@@ -63,9 +63,9 @@ def file_of(header: bytes, data: bytes = b"") -> bytes:
 @pytest.mark.parametrize(
     ("data", "said"),
     [
-        (b"short", "is no safetensors file"),
+        (b"short", "is not a safetensors file"),
         (struct.pack("<Q", 2**60), "its header has 1152921504606846976 bytes"),
-        (file_of(b"[1]"), "is no safetensors file"),
+        (file_of(b"[1]"), "is not a safetensors file"),
         (file_of(b'{"a": 3}'), "its tensor a has no valid place in the file"),
         (
             file_of(b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}', b"123"),

@@ -175,7 +175,7 @@ def test_a_line_that_predicts_badly_is_doubted() -> None:
         (("profile", "my_layers.py", "--name", "a"), "names no function"),
         (("profile", "my_layers.py:layers", "--name", "a/b"), "cannot be 'a/b'"),
         (("profile", "my_layers.py:layers", "--name", "a", "--batches", "4,2"), "two numbers"),
-        (("profile", "my_layers.py:layers", "--name", "a", "--memory", "much"), "is no size"),
+        (("profile", "my_layers.py:layers", "--name", "a", "--memory", "much"), "is not a size"),
         (("link", "lab1.toml", "lab2"), "there is no file lab1.toml"),
     ],
 )

@@ -95,8 +95,8 @@ def test_hosts_that_do_not_fit_the_plan_are_refused_with_both_named(
     ("hosts", "said"),
     [
         ("lab1=a:2", "one name, and 2 peers"),
-        ("-x=a", "'-x' is no name of a peer"),
-        ("=a", "'' is no name of a peer"),
+        ("-x=a", "'-x' is not a name of a peer"),
+        ("=a", "'' is not a name of a peer"),
         ("lab1=", "is neither a host nor a file"),
         ("lab1=a,a", "a is there twice"),
     ],
@@ -232,5 +232,5 @@ def test_what_a_host_says_of_its_parts_is_not_taken_on_trust() -> None:
 def test_a_host_file_may_name_peers(tmp_path: Path) -> None:
     path = tmp_path / "hosts.txt"
     path.write_text("a peers=lab1,la%b\n")
-    with pytest.raises(ConfigError, match=r"hosts.txt:1: 'la%b' is no name of a peer"):
+    with pytest.raises(ConfigError, match=r"hosts.txt:1: 'la%b' is not a name of a peer"):
         load(str(path))

@@ -80,5 +80,5 @@ def test_the_address_is_in_the_folder_and_a_port_that_is_taken_is_passed_over(
     with pytest.raises(ConfigError, match=f"cannot serve metrics on port {taken}"):
         open_tracker(tmp_path)
     monkeypatch.setenv(to_prometheus.PORT_VARIABLE, "many")
-    with pytest.raises(ConfigError, match="is no port"):
+    with pytest.raises(ConfigError, match="is not a port"):
         open_tracker(tmp_path)
