@@ -382,7 +382,7 @@ class RunConfig(BaseModel):
             )
         if info.data.get("keys") is False and not info.data.get("insecure"):
             raise ValueError(
-                "without keys, any process that reaches it could take part: leave out --no-keys, "
+                "without keys, any process that reaches it could join: leave out --no-keys, "
                 "or add --insecure"
             )
         return value
@@ -391,7 +391,7 @@ class RunConfig(BaseModel):
     @classmethod
     def _one_of_both(cls, value: bool | None, info: ValidationInfo) -> bool | None:
         if value and info.data.get("insecure"):
-            raise ValueError("insecure means without keys: leave out one of both")
+            raise ValueError("insecure means without keys: leave one of them out")
         return value
 
     @field_validator("sender", "encoding", "outer", "server_weights")
@@ -442,7 +442,7 @@ class RunConfig(BaseModel):
 
     @property
     def effective_slices(self) -> Slices:
-        """``slices``, or "equal" if speed must not count or is not known. The duration of local
+        """``slices``, or "equal" if the speed must not count or is unknown. The duration of local
         steps is unknown if they run beside a round."""
         beside = self.overlap > 0 and self.has_local_steps
         return "equal" if self.deterministic or beside else self.slices
@@ -489,8 +489,8 @@ class RunConfig(BaseModel):
         return max(self.peers, self.room)
 
     def peers_alike(self, peer: int) -> int:
-        """Return how many peers begin with the same parameters as this one: those of its stage, or
-        all."""
+        """Return the number of peers that begin with the same parameters as this one: those of its
+        stage, or all peers."""
         if self.pipeline is None:
             return self.peers
         return len(self.pipeline.stages[self.pipeline.stage_of(peer)].peers)
@@ -513,7 +513,7 @@ class RunConfig(BaseModel):
         """Return the settings of the core. The config must be resolved."""
         assert self.run, "a config has its run id once it is resolved"
         assert self.f is not None, "a config has its f once it is resolved"
-        patient = {"grace_floor_s": self.round_timeout_s}  # no live peer is left out for being late
+        patient = {"grace_floor_s": self.round_timeout_s}  # late peers count
         rounds = patient if self.deterministic else {}
         trust = {} if self.trust else {"quarantine_below": NEVER}
         plan = self.pipeline
@@ -621,8 +621,8 @@ def resolve(
     file: Path | str | None = None,
     defaults: Mapping[str, Any] | None = None,
 ) -> Resolved:
-    """Resolve the settings: flag over ``GOSSIP_*`` variable over file over default. Checks that
-    need torch or the machine are made elsewhere.
+    """Resolve the settings: flag over ``GOSSIP_*`` variable over file over default. Other modules
+    make the checks that need torch or the machine.
 
     Args:
         flags: Option -> value; None if not given.
@@ -645,8 +645,8 @@ def resolve(
 
 
 def _implied(resolved: Resolved) -> Resolved:
-    """Return the settings with those that follow from others. Raises: ConfigError: An option that
-    was given contradicts them."""
+    """Return the settings with those that follow from others. Raises: ConfigError: An explicitly
+    set option contradicts them."""
     resolved = _with_judge(resolved)
     if resolved.sources["aggregator"] == "default":
         resolved = _with_rule(resolved)
@@ -654,10 +654,10 @@ def _implied(resolved: Resolved) -> Resolved:
         return resolved
     if (source := resolved.sources["slices"]) != "default":
         raise ConfigError(
-            f"slices = {resolved.config.slices} ({source}): batches that depend on how fast peers "
-            "are make no two runs alike, and deterministic is set "
+            f"slices = {resolved.config.slices} ({source}): batches then depend on the speed of "
+            "peers, so no two runs are equal, and deterministic is set "
             f"({resolved.sources['deterministic']})",
-            "leave out one of both",
+            "leave one of them out",
         )
     return resolved.with_values("deterministic", slices="equal")
 
@@ -681,8 +681,8 @@ def _with_judge(resolved: Resolved) -> Resolved:
     """Return the settings with the rule that judges by a reference, if one was requested and no
     rule was named.
 
-    Only options decide, because they are the same for all peers. Each peer would detect a judge in
-    its script by itself, and rules must not differ.
+    Only options decide, because they are the same for all peers. A judge in the script could differ
+    between peers, but the rule must not.
     """
     config, sources = resolved.config, resolved.sources
     asked = sources["reference_samples"] != "default" and sources["aggregator"] == "default"
@@ -705,7 +705,7 @@ def _outside(file: Path | str | None) -> tuple[dict[str, Any], dict[str, Any]]:
 
     class Environment(EnvSettingsSource):
         def decode_complex_value(self, field_name: str, field: Any, value: Any) -> Any:
-            return value  # a list is words, not JSON
+            return value  # a list is written as words, not as JSON
 
     from_file: dict[str, Any] = {}
     if file is not None:
@@ -782,4 +782,4 @@ def _toml(value: Any) -> str:
         case Iterable():
             return "[" + ", ".join(map(_toml, value)) + "]"
         case _:
-            raise AssertionError(f"no option is a {type(value).__name__}")
+            raise AssertionError(f"no option has the type {type(value).__name__}")
