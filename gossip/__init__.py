@@ -40,5 +40,5 @@ __all__ = [
 
 
 def __dir__() -> list[str]:
-    """The public API and nothing else: what is listed here stays."""
+    """The public API. The names listed here are stable."""
     return __all__

@@ -32,8 +32,8 @@ from collections.abc import Collection, Iterable
 
 
 class GossipError(Exception):
-    """Base of all errors of gossip. ``hint`` has what to do, ``exit_code`` the exit code of a
-    command."""
+    """Base of all errors of gossip. ``hint`` is advice for the user, ``exit_code`` the exit code of
+    a command."""
 
     exit_code = 1
 
@@ -43,7 +43,8 @@ class GossipError(Exception):
 
 
 class ConfigError(GossipError, ValueError):
-    """An error in the user's input. The message names it, the value and what is allowed."""
+    """An error in the user's input. The message names the option, its value and the allowed
+    values."""
 
     exit_code = 2
 
@@ -67,7 +68,7 @@ def suggest_name(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
 
 
 def list_nearest(given: str, known: Collection[str], most: int = 5) -> str:
-    """List the names that are most similar to the one that was given; all, if there are few."""
+    """List the names that are most similar to the given one; all names if there are few."""
     most = len(known) if len(known) <= 2 * most else most
     near = difflib.get_close_matches(given, known, n=max(1, most), cutoff=0.0)
     more = f" and {len(known) - len(near)} more" if len(known) > len(near) else ""
@@ -89,7 +90,7 @@ class BadFault(ConfigError):
 
 
 class AggregationError(ConfigError):
-    """A rule cannot do what was requested."""
+    """A rule cannot aggregate as requested."""
 
 
 class TooFewUpdates(AggregationError):
@@ -264,7 +265,7 @@ class NeverStarted(SwarmError):
 
 class StateLost(SwarmError):
     """The run has had rounds, and no peer that had their state is left. This peer could only begin
-    anew."""
+    again."""
 
     exit_code = 7
 

@@ -48,7 +48,7 @@ def spawn_context() -> Iterator[SpawnContext]:
 def importing_users_modules() -> Iterator[None]:
     """Find modules of the working directory, too, in the block.
 
-    They come last, so they hide no module of Python and no installed one.
+    They come last, so they hide neither modules of Python nor installed ones.
     """
     folder = os.getcwd()
     sys.path.append(folder)

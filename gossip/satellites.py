@@ -25,7 +25,7 @@ def find_function(name: str, feature: str) -> Any:
     """Return the function or class that one of our packages registers under ``name``.
 
     Args:
-        feature: What the user has asked for, as the error names it.
+        feature: The name of the request, for the error.
     Raises: ConfigError: The package is not installed, or broken.
     """
     package = PACKAGES[name]

@@ -1,6 +1,6 @@
 """Digest of short data that the core makes itself: the first 16 bytes of its SHA-256.
 
-Payloads come with digests of their own (``gossip.vectors``).
+Payloads have their own digests (``gossip.vectors``).
 """
 
 from __future__ import annotations

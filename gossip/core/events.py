@@ -13,7 +13,7 @@ from .messages import Collected, Message, PeerId
 
 @dataclass(frozen=True, slots=True)
 class EpochReport:
-    """How many samples the rounds of a completed epoch used, and how many are left over."""
+    """Numbers of samples that the rounds of a completed epoch used and left unused."""
 
     epoch: int
     once: int
@@ -27,7 +27,7 @@ class EpochReport:
 
 
 Token: TypeAlias = int
-"""Names one timer. Never used twice in the life of a core (docs/design_notes.md N7)."""
+"""Names one timer. Unique within a core (docs/design_notes.md N7)."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,9 +61,9 @@ class ResultSimilarity:
     """Comparison of a server's result with the local update of the round: Euclidean lengths and the
     inner product.
 
-    ``own`` is 0.0 without a local update. ``even`` is the length that the result would have if all
-    parts of the local update had numbers of the same size; 0.0 with one part, and if the product is
-    not negative.
+    ``own`` is 0.0 without a local update. ``even`` is the length of the result if the numbers in
+    all parts of the local update had the same size; 0.0 with one part, and if the product is not
+    negative.
     """
 
     length: float
@@ -129,7 +129,7 @@ class TimerFired:
 
 @record
 class ClockJumped:
-    """The loop of the driver stood still for ``late_s`` seconds. No peer may be suspected for its
+    """The loop of the driver was blocked for ``late_s`` seconds. No peer may be suspected for its
     silence in that time."""
 
     late_s: float
@@ -231,7 +231,7 @@ class Aggregated:
 @record
 class SendsDone:
     """The answer to ``AfterSends``. The driver delivers it with the ``now`` of the event before. No
-    other event comes between."""
+    other event comes between them."""
 
 
 @record
@@ -323,7 +323,7 @@ class ForwardDone:
 class BackwardDone:
     """The answer to ``RunBackward``: the gradients of the parameters are in the sum. ``payload``:
     gradient of the input of the stage with its digest; None in the first stage, and if the trainer
-    could not compute it. Then nothing is in the sum."""
+    could not compute it. Then the sum is empty."""
 
     round_id: int
     micro_batch: int
@@ -360,7 +360,7 @@ class StateRebuilt:
 class Stop:
     """Leave: announce it, help peers that are behind, halt.
 
-    ``completed``: the script has come to its end. The training ends here, and this peer has the
+    ``completed``: the script has finished. The training ends here, and this peer has the
     final state for others.
     """
 
@@ -432,7 +432,7 @@ class Send:
 class AfterSends:
     """Deliver ``SendsDone`` as the next event, once all effects of this event are carried out.
 
-    Messages that others wait for leave before the core goes on with its own work.
+    Messages that others wait for leave before the core continues its own work.
     """
 
 
@@ -466,7 +466,7 @@ NO_ROWS = "no peer sent an update that can be used"
 
 @record
 class Row:
-    """One update on its way into a rule."""
+    """One update for a rule."""
 
     peer: PeerId
     payload: Payload
@@ -495,8 +495,8 @@ class Aggregate:
 
     If the shards of a round decide together, the rule runs in steps: ``measure`` the rows;
     ``decide`` the weights of ``peers`` from the ``parts`` of all shards, which are in order, and
-    combine the rows; ``combine`` the rows by a ``decision``: weights of all rows, then of the
-    rule's points.
+    combine the rows; ``combine`` the rows by a ``decision``: the weights of all rows, followed by
+    those of the rule's points.
 
     ``outside`` are rows of peers in quarantine, which do not enter the aggregate. Steps ``whole``
     and ``decide`` return their outlyingness. In steps, ``rows`` has them, too.
@@ -562,8 +562,8 @@ class Apply:
 
 @record
 class StartRound:
-    """Let the trainer compute round ``round_id``. ``main``: the peer that does what only one peer
-    must do, the same on all peers. ``roster``: the members of the round, ascending. ``left``: peers
+    """Let the trainer compute round ``round_id``. ``main``: the peer for work that only one peer
+    may do, the same on all peers. ``roster``: the members of the round, ascending. ``left``: peers
     that have announced their end to the rounds, maybe before the membership records it."""
 
     round_id: int
@@ -584,7 +584,7 @@ class StartRound:
 class RunForward:
     """Compute one micro-batch forward, and store what its backward pass needs. ``payload``: input
     of the stage; None in the first stage, which reads the micro-batch. Random states follow from
-    ``round_id`` and ``micro_batch``, so that all peers get the same. Answer: ``ForwardDone``.
+    ``round_id`` and ``micro_batch``, so that they are equal on all peers. Answer: ``ForwardDone``.
 
     ``audit``: recompute a micro-batch of another member. Its stored part is separate, and stays
     until the next audit.
@@ -616,7 +616,7 @@ class RunBackward:
 
 @record
 class DropForward:
-    """Drop what the forward pass of a micro-batch has stored, if anything."""
+    """Drop everything that the forward pass of a micro-batch has stored."""
 
     round_id: int
     micro_batch: int
@@ -645,7 +645,7 @@ PipelineTask: TypeAlias = RunForward | RunBackward | DropForward | ResetSum | Co
 
 @record
 class TakeSnapshot:
-    """Request the packed state of the trainer, after all rounds handed to it so far."""
+    """Request the packed state of the trainer, after all rounds that it has received so far."""
 
 
 @record
@@ -653,7 +653,7 @@ class Restore:
     """Hand a packed state before round ``round_id`` to the trainer.
 
     Without ``settings`` the trainer keeps its own learning rates, and other values that its script
-    sets: too few peers vouch for those of the donor.
+    sets, because too few peers attest those of the donor.
     """
 
     round_id: int
@@ -679,8 +679,8 @@ class RebuildState:
 class StateConfirmed:
     """The answer to ``ConfirmState``; it follows a ``Restore`` if the trainer held another state.
 
-    ``agreed``: enough other peers hold the same state before ``round_id``. Otherwise nothing better
-    is known.
+    ``agreed``: enough other peers hold the same state before ``round_id``. Otherwise there is no
+        better state.
     """
 
     round_id: int

@@ -180,7 +180,7 @@ class Rejection:
 
 @record
 class Collected:
-    """A contribution of a peer to a collective operation, as it came in ``Update.collective``."""
+    """A contribution of a peer to a collective operation, from ``Update.collective``."""
 
     peer: PeerId
     data: bytes
@@ -358,7 +358,7 @@ class Push:
 @record
 class GatherValue:
     """Value of a peer for a collective operation in gossip rounds, where no commit collects it. It
-    is sent to all other peers. ``number`` counts the values of this life."""
+    is sent to all other peers. ``number`` counts the values of this incarnation."""
 
     lineage: bytes
     number: int
@@ -420,8 +420,8 @@ class ActivationRefused:
 
 @record
 class Counted:
-    """All micro-batches of a round in the sender's sum, for its own stage. Of two of these messages
-    in a round, the one with the higher ``number`` counts."""
+    """All micro-batches of a round in the sender's sum, for its own stage. If two of these messages
+    arrive in a round, the one with the higher ``number`` counts."""
 
     lineage: bytes
     round_id: int

@@ -47,8 +47,8 @@ class PauseDetector:
             return []
         late_s = self.timers.overdue_s(now, self._found_at)
         if late_s > tolerance_s or (gap_s > tolerance_s and late_s > tolerance_s / 2):
-            # Each pause counts once: its late timers fire one by one, and events that the node
-            # delivers at once come before them.
+            # Each pause counts once, although its late timers fire one by one, after the events
+            # that the node delivers at once.
             self._found_at = now
             effects = self.membership.on_pause()
             return effects + self.rounds.on_pause(max(gap_s, late_s), now)

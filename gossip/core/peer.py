@@ -1,14 +1,14 @@
 """The sans-IO core of one peer: membership, rounds and recovery behind
 ``handle(event, now) -> effects``.
 
-Phases of a peer, and the usual ways between them:
+Phases of a peer, and the usual transitions between them:
 
     unprepared --Prepared--> gathering --all peers here-> running --Stop--> draining --> halted
                                |   ^                        ^   |
                                |   +--no state anywhere---+ |   |
                                +--the swarm is ahead----> recovering
 
-A running peer that has lost track enters ``recovering``, too. ``lifecycle/phases.py`` lists all
+A running peer that has lost track also enters ``recovering``. ``lifecycle/phases.py`` lists all
 transitions.
 """
 
@@ -154,7 +154,7 @@ class Peer:
 
     Args:
         local: Its id, one of ``settings.everybody``.
-        incarnation: Higher than in any earlier life of this id.
+        incarnation: Higher than any earlier incarnation of this id.
         topology: Rolling or gossip; must be the same on every peer.
         control, bulk: Addresses that others reach this peer's lanes at.
         seeds: Addresses of others, as far as they are known at the start.
@@ -612,7 +612,7 @@ class Peer:
             case Halt():
                 return self._end(decision)
             case decisions.RebuildStage():
-                raise AssertionError("a run without stages never lacks one")
+                raise AssertionError("a run without stages cannot lack a stage")
             case _:
                 assert_never(decision)
 
@@ -630,7 +630,7 @@ class Peer:
     ) -> list[Effect]:
         """Start the rounds with the state of the local trainer."""
         self._transition(trigger)
-        self.membership.view.note_state(self.local, now)  # none is sent to us
+        self.membership.view.note_state(self.local, now)  # no peer sends us one
         self.hello_exchange.begin()
         self.rounds.begin_branch(self.hello_exchange.state)
         self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
@@ -662,8 +662,8 @@ class Peer:
             or self.peer_progress.may_be_on_other_branch(sender, hello)
             or (self.phase == "draining" and hello.stage == "ready")
         ):
-            # The sender has just started, comes from another branch or goes on without this peer:
-            # reply with the local round.
+            # The sender has just started, comes from another branch, or continues without this
+            # peer: reply with the local round.
             effects += self.hello_exchange.answer(sender, incarnation, now)
         return effects
 
@@ -695,7 +695,7 @@ class Peer:
     def _handle_lost_track(self, request: LostTrack, now: float) -> list[Effect]:
         """Recover with the state of another peer. A peer that has just recovered and could not keep
         up waits first, longer each time. Otherwise its link, and those of its donors, would carry
-        nothing but states."""
+        only states."""
         rolling = self._rolling
         assert rolling is not None
         effects: list[Effect] = []
@@ -839,7 +839,8 @@ class Peer:
             and self.shutdown.left_behind(STASH_ROUNDS)
             and self.peer_progress.donors()
         ):
-            # No peer is left to exchange with: training alone is worth less than their result.
+            # No peer is left to exchange with: training alone gives a worse model than their
+            # result.
             return self._recover(None, "the others have completed the training", now)
         return self.rounds.on_applied(event, now)
 
@@ -868,7 +869,7 @@ class Peer:
             and self._rolling.participant.has_answered()
         )
         if self._leaving.breaks_obligation(must_stay) or (was_running and cut_off):
-            # A peer out of reach may have this peer's update of the round. The hello sent when
+            # An unreachable peer may have this peer's update of the round. The hello sent when
             # draining announces that no server has an update of this peer, which would be false.
             # So leave without draining.
             return self._leave(now)

@@ -40,7 +40,7 @@ class FollowRounds:
 
 @record
 class LeaveRun:
-    """Leave, as ``event`` requests, once no other peer counts on this one."""
+    """Leave, as ``event`` requests, when no other peer counts on this one."""
 
     event: Stop
 

@@ -27,7 +27,7 @@ RESEND_S = 2 * CHECK_INTERVAL_S
 micro-batches. Both cost more than a check."""
 ANSWER_INTERVAL_S = 0.1
 """Shortest interval between two replies to the hellos, or to the tables, of one peer. Otherwise two
-idle peers would reply to each other for ever."""
+idle peers would reply to each other forever."""
 RETURN_INTERVAL_S = 0.02
 """Interval of the requests for commits of a peer that returns: it must be faster than the
 rounds."""
@@ -50,17 +50,17 @@ heartbeats (``link_timeout_s``)."""
 REPLY_S = 1.0
 """Time for a reply of a peer whose round trip is unknown, and least timeout of a server (RFC 6298,
 2.1 and 2.4). After it a request for a state is repeated, a receiver without further requests has
-all pieces, and a reply that could change no result any more is not waited for."""
+all pieces, and the wait for a reply that could no longer change the result ends."""
 PROBE_TIMEOUT_MAX_S = 4.0
 """Largest timeout of a probe that measured round trips can cause."""
 LOADED_VERDICT_S = 1.5
 """Least time from the last ping to a verdict while large payloads move. A lost segment is sent
-again after 0.2 s, and once more after 0.4 s; queues on the way add to it."""
+again after 0.2 s and after another 0.4 s; queues on the path add to it."""
 LAST_WORDS_S = 2.0
-"""Time for which messages of a peer may still arrive after the news that its life is over. A peer
-that sends later is alive, and the news was false."""
+"""Time for which messages of a peer may still arrive after the news that its incarnation has ended.
+A peer that sends later is alive, and the news was false."""
 BUSY_S = 2.0
-"""Time for which payloads count as moving, and a peer as busy, after a report. Payloads come one
+"""Time for which payloads count as moving, and a peer as busy, after a report. Payloads arrive one
 after the other, with pauses in between. A payload that takes no longer never counts as
 trickling."""
 SPEED_KNOWN_S = 2 * BUSY_S
@@ -94,9 +94,9 @@ delay, the second has the unit, and later delays roughly double."""
 # --- timeouts as multiples of a measured or configured time ---------------------------------------
 
 USUAL_FACTOR = 3.0
-"""Whatever usually takes t is waited for 3 t: a server (t: the median round), the first byte of a
-payload or all payloads of a link, the next chunk, the last result and a state on slow links, a
-gradient. Noise of a busy machine stays below it."""
+"""The wait for an event that usually takes t ends after 3 t: a server (t: the median round), the
+first byte of a payload or all payloads of a link, the next chunk, the last result and a state on
+slow links, a gradient. Noise of a busy machine stays below it."""
 TRANSFER_FACTOR = 6.0
 """Longest wait while payloads still arrive, as a multiple of the wait without. It is longer for
 links that are known to need more."""
@@ -106,15 +106,15 @@ DONOR_FACTOR = 2 * TRANSFER_FACTOR
 """Deadline of a donor, in round timeouts: half for a transfer, half for a trainer that is busy when
 the request arrives."""
 FAIR_FACTOR = 8.0
-"""A payload that takes so many times as long as those of its sender usually do trickles."""
+"""A payload counts as trickling if it takes this many times the usual time of its sender."""
 COMPUTE_FACTOR = 2.0
 """Longest time that another peer may need for its update, as a multiple of the local time."""
 STALL_TIMEOUTS = 2.0
 """Number of round timeouts without progress after which a trainer counts as stalled."""
 CLOSE_SHARE, TURN_SHARE, OVERDUE_SHARE = 0.7, 0.75, 0.85
-"""Fractions of a server's timeout, in order: the server closes with the updates that it has; it has
-had its turn, so a peer may name the next one; statistics for it are overdue. At 1 its participants
-give up."""
+"""Fractions of a server's timeout, in order: the server closes with the updates that it has; its
+turn is over, so a peer may name the next server; statistics for it are overdue. At 1 its
+participants abandon it."""
 NACK_SHARE = 0.8
 """Fraction of the probe timeout beyond the round trip after which a helper sends its Nack, so that
 the Nack arrives before the verdict."""
@@ -130,25 +130,26 @@ CLAIM_DOUBLINGS_MAX = 16
 # --- credit: limits on what a peer can cause by claims that no other peer can check ---------------
 
 CREDIT_REGAINED = 0.01
-"""Share of the elapsed time by which a spent credit recovers. A Byzantine peer costs its credit
-once, and then a hundredth of the time."""
+"""Share of the elapsed time by which a spent credit recovers. A Byzantine peer can delay by its
+credit once, and then by a hundredth of the time."""
 CREDIT_TURNS = 3.0
 """Number of attempts that a peer's unexplained claims may delay, over all rounds."""
 REFUND_TURNS = 1.0
 """Turns that a peer regains with each result that it makes: an honest peer may have followed a
-Byzantine one. A Byzantine peer gains about as much as it would by keeping its results back."""
+Byzantine one. A Byzantine peer gains about as much as by withholding its results."""
 PARDONS_MAX = 3
 """Most new incarnations in which the run waits again for a peer that sent no weights. A Byzantine
 peer can start any number of incarnations."""
 MISSED_ROUNDS, AMENDS_ROUNDS, RETRY_ROUNDS = 2, 8, 32
-"""Rounds without a peer after which servers do not wait long for it; rounds in time beyond those it
-missed, after which they do again; rounds without it after which they try once. A peer that is in
-time only now and then must not delay every round. Only a wait shows that its link is slow."""
+"""Numbers of rounds: missed by a peer until servers stop waiting long for it; in time, beyond the
+missed ones, until they wait again; missed until they try once. A peer that is rarely in time must
+not delay every round. Only a wait shows that its link is slow."""
 GIVEN_TIMES_MAX = 4
 """Maximum number of times that one peer receives the same piece of a state, and renews its deadline
 as a donor without a new piece. The peer may restart, or messages may be lost."""
 REFUSALS_MAX = 3
-"""Number of consecutive states that a trainer may refuse to load before none fits this peer."""
+"""Number of consecutive states that a trainer may refuse to load after which no state counts as
+fitting this peer."""
 RETURNS_MAX = 2
 """Comparisons in which a replica differs, with no missed round between them, before it stops."""
 SURE_TURNS = 2
@@ -160,17 +161,17 @@ return to its own state."""
 NAMED_AHEAD = 2
 """Distance of the first round that a poll names; each further one is four times as far."""
 STALLED_BEHIND = 2
-"""Rounds by which a stalled trainer is behind; any peer may be one round behind."""
+"""Number of rounds by which a stalled trainer is behind; any peer may be one round behind."""
 STRAY_EVERY = 5
-"""One in so many probes and tables goes to a peer that is dead or was never met."""
+"""One of this many probes and tables goes to a peer that is dead or was never met."""
 
 # --- estimates ------------------------------------------------------------------------------------
 
 ESTIMATE_MIN = 8
 """Number of observed times that a timeout needs. With fewer, the cap is used."""
 PEER_TIMES, PEER_TIMES_MIN = 8, 4
-"""Number of times kept of each peer, and the number that is enough to judge it. For each payload
-that is missing, one may take as long again."""
+"""Number of times kept of each peer, and the number that is enough to judge it. For each missing
+payload, one may take twice as long."""
 SLOWER_PAYLOADS = 3
 """Number of trickling payloads in a row, from most peers, that show a slower network. Their times
 are the typical ones then."""
@@ -212,8 +213,8 @@ SPREAD_EVERY = 10
 UNEQUAL = 6.0
 """Threshold of that statistic, in standard deviations above its mean by chance."""
 UNEQUAL_OFTEN, UNEQUAL_SHARE = 3, 8
-"""Data of peers count as different from this number of unequal measurements on, or if more than one
-in this many is unequal. Chance alone reaches it less often."""
+"""Data of peers count as different if at least this number of measurements is unequal, or more than
+one in this many. Chance alone reaches it less often."""
 FORK_ROUNDS = 8
 """Number of latest rounds of which the contributors count for a side of a fork."""
 COMPARED_STEPS = 3
@@ -239,7 +240,7 @@ ACCUSED_TURNS, ACCUSED_TURNS_BY_PEER = 4, 8
 """Disputed turns of one server, and of all servers together, stored of one accuser. No peer can
 displace the accusations of others."""
 PROVEN_TURNS = 16
-"""Proven turns with two results, whose proofs are not counted again."""
+"""Proven turns with two results, whose proofs count only once."""
 TURNS_KEPT = 64
 """Turns of one server with a stored result, and results from one sender."""
 FORKS_KEPT = 16
@@ -253,7 +254,7 @@ PEERS_MAX = 2**16
 TIME_US_MAX = 2**40
 """Largest reported time, in microseconds: 12 days."""
 FAR_MAX = 3.5e38
-"""Largest outlyingness: above every float32, as rules return no more."""
+"""Largest outlyingness: above every float32, because rules return at most these."""
 RATES_MAX = 1024
 """Optimizer settings in an update."""
 UNPACKED_BYTES_MAX = 320 * 1024
@@ -275,7 +276,7 @@ PREDICTED_ROUNDS = 32
 SNAPSHOTS_KEPT = 8
 """Rounds by which a trainer that packs its state may be behind."""
 ROUNDS_KEPT_ALWAYS = 2
-"""Rounds in the log of commits, whatever their size."""
+"""Rounds in the log of commits, independent of their size."""
 KINDS_KEPT = 4
 """Kinds of steps with a stored last result."""
 LENGTH_KINDS, LENGTH_ROUNDS = 16, 256
@@ -299,29 +300,28 @@ FORWARDED_MAX = 64
 SERVED_KEPT = 64
 """Attempts with the time of their first update."""
 SMALL_BYTES = 2**20
-"""Result that is sent once more to peers that may lack it, in bytes."""
+"""Size of a result that is sent again to peers that may lack it, in bytes."""
 PLANS_KEPT, CONTRIBUTIONS_KEPT = 64, 32
 """Plans of a topology, and rounds with the time of the local contribution, in gossip rounds."""
 SKETCH_NUMBERS_MAX = 4096
 """Numbers in a random projection of the parameters."""
 VALUES_KEPT = 32
 """Latest values of each peer in direct collective operations. A trainer keeps the answers of as
-many."""
+many operations."""
 MEASURED_POINTS = 4
 """Points that a rule measures besides the updates."""
 STATISTICS_REPLIES = 2
 """Answers to repeated requests for statistics, in one attempt of shard 0."""
 COVER_TRIES = 1000
 """Combinations of sums that are tried. Honest sets rarely overlap, so the first one is usually
-right. The sets of a Byzantine peer must not cost more."""
+right. The sets of a Byzantine peer must not need more time."""
 REASON_CHARACTERS = 200
 """Reason of a round without a result."""
 PIECE_BYTES = 2**23
 """Piece of a state, except for the last piece, and for states of more than ``PIECES_MAX`` of
 them."""
 PIECES_ASKED = 2
-"""Outstanding requests to one donor: one piece in transfer, and one that follows without a
-pause."""
+"""Outstanding requests to one donor: one piece in transfer, and one that follows immediately."""
 TAKERS_MAX = 4
 """Peers that receive the state from one donor at a time. Others are refused."""
 COPIES_MAX = 2
@@ -332,7 +332,7 @@ REQUESTED_AHEAD = 64
 """Rounds by which a request may be ahead of the donor."""
 STATE_TIMES, STATE_SLACK = 7, PIECE_BYTES + 2**20
 """Packed state of a donor, as a multiple of the local state at the start, plus bytes: a small state
-may be one whole piece. The state of an optimizer arises in its first step. Adam with AMSGrad has
+may be a full piece. The state of an optimizer arises in its first step. Adam with AMSGrad has
 three times the parameters, and twice that for parameters of 16 bits."""
 FETCHED_TIMES = 1024
 """The same for a state that comes in pieces. Its memory grows only with correct pieces. A
@@ -373,7 +373,7 @@ class MembershipSettings:
     gossip_to_dead_s: float = 30.0
     awareness_max: int = 8  # local health multiplies local timeouts by up to this
     rumors_per_message: int = 12
-    # A link without messages for so long is closed. In real runs the node sets the timeout of the
+    # A link without messages for this time is closed. In real runs the node sets the timeout of the
     # transport (gossip/transport/base.py).
     link_timeout_s: float = 0.3
     incarnation_jump_max: int = 2**16
@@ -405,9 +405,9 @@ class RoundSettings:
     # the minimum, so that delays of a busy machine exclude no peer
     grace_floor_s: float = 0.05
     query_after_s: float = 0.003  # Until the server of a later attempt requests missing updates.
-    behind_after_s: float = 0.02  # Until the commit of a round that others have left is requested.
+    behind_after_s: float = 0.02  # Delay of the request for the commit of a round that others left.
     drain_timeout_s: float = 5.0  # Maximum time that a leaving peer helps peers that are behind.
-    # Time from its loss for which peers with a completed training wait for the return of a peer.
+    # Time after the loss of a peer in which peers with a completed training wait for its return.
     linger_s: float = 30.0
     commit_log: int = 64  # commits kept for peers that are behind
     commit_log_bytes: int = 64 * 2**20
@@ -429,7 +429,7 @@ class TrustSettings:
 
     # trust <- memory * trust + (1 - memory) * (1 if the update was ordinary else 0)
     memory: float = 0.9
-    # An update is evidence if it, and the recent ones of its peer, are so many times farther out
+    # An update is evidence if it, and the recent ones of its peer, are this many times farther out
     # than the median.
     outlying: float = 3.0
     # Factor by which a peer must be farther out than one in quarantine to replace it.
@@ -442,12 +442,12 @@ class TrustSettings:
     twice_memory: float = 0.3
     # Part of the lost trust that returns with each accepted result.
     served_recovery: float = 0.04
-    # Factor of the delivery score of a server after more than f peers have waited in vain.
+    # Factor of the delivery score of a server after more than f peers have waited without a result.
     heard_memory: float = 0.5
     suspect_below: float = 0.5
     quarantine_below: float = 0.2
     quarantine_rounds: int = 100
-    # In one of so many rounds the updates of peers in quarantine are measured, by a second run of
+    # In one of this many rounds the updates of peers in quarantine are measured, by a second run of
     # the rule.
     measured_every: int = 2
     parole_rounds: int = 50  # aggregated again, but not serving
@@ -529,8 +529,9 @@ class PipelineSettings:
         return next((at for at, members in enumerate(self.stages) if peer in members), None)
 
     def forwards_max(self, stage: int, members: int) -> int:
-        """Return the maximum number of micro-batches without a backward pass on one of so many
-        members of a stage. Plans count memory by it (``gossip_pipelines.planning``)."""
+        """Return the maximum number of micro-batches without a backward pass on one member of a
+        stage, for this number of members. Plans count memory by it
+        (``gossip_pipelines.planning``)."""
         if self.in_flight:
             return self.in_flight
         behind = sum(len(peers) for peers in self.stages[stage:])
@@ -547,10 +548,10 @@ class PipelineSettings:
             )
         if not 1 <= self.micro_batches <= MICRO_BATCHES_MAX:
             raise ConfigError(
-                f"{self.micro_batches} micro-batches: 1 to {MICRO_BATCHES_MAX} make a step"
+                f"{self.micro_batches} micro-batches: 1 to {MICRO_BATCHES_MAX} must make a step"
             )
         if not all(took_us > 0 for _, took_us in self.pass_us):
-            raise ConfigError(f"times of peers {dict(self.pass_us)}: each is above 0")
+            raise ConfigError(f"times of peers {dict(self.pass_us)}: each must be above 0")
         if not 0.0 <= self.audit <= 1.0:
             raise ConfigError(f"audit = {self.audit}: a probability, 0 to 1")
 
@@ -625,13 +626,13 @@ class CoreSettings:
         return self.updates_for[max(0, min(f, len(self.updates_for) - 1))]
 
     def callers_too_few(self, roster: int) -> int:
-        """Return the maximum number of callers that do not make a round a collective operation: all
-        of them may be Byzantine, unless they are all peers of the roster."""
+        """Return the maximum number of callers for which a round is not yet a collective operation:
+        all of them may be Byzantine, unless they are the whole roster."""
         return min(self.f, max(0, roster - 1))
 
     def tolerable(self, f: int, updates: int) -> int:
-        """Return how many of ``f`` Byzantine peers the rule tolerates with so many updates; 0 if
-        none."""
+        """Return how many of ``f`` Byzantine peers the rule tolerates with this number of updates;
+        0 if none."""
         return next(
             (fewer for fewer in range(f, 0, -1) if self.updates_needed(fewer) <= updates), 0
         )

@@ -1,4 +1,4 @@
-"""View of the rounds on the membership: the peers to wait for."""
+"""The membership as the rounds see it: the peers to wait for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class View(Protocol):
         """Return the reason not to wait for a peer now; "" if it is usable."""
 
     def reachable(self, peers: Collection[PeerId]) -> Collection[PeerId]:
-        """Return those of ``peers`` without a reason to skip them, and the local peer."""
+        """Return the peers among ``peers`` without a reason to skip them, and the local peer."""
 
     @property
     def ended(self) -> set[PeerId]:

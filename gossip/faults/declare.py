@@ -58,7 +58,7 @@ _Made = TypeVar("_Made", bound=type[Fault])
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault, with its name in words and tables.
+    """A kind of fault, with its name in typed words and in tables.
 
     Attributes:
         word: Text after the name and a colon: each ``{field}`` with the mark before it; the parts
@@ -66,7 +66,7 @@ class Kind:
         example: An example of that text.
         real: Whether real processes carry it out. Otherwise it cannot be typed.
         fixed: Fields that follow from the name.
-        otherwise: Values of omitted fields, where the class has none.
+        otherwise: Values of omitted fields without a default in the class.
         note: Text after the usage.
         check: Refuses faults with valid fields that make no sense together. Takes the fault, its
             origin, and its usage. Raises: BadFault.

@@ -1,7 +1,7 @@
 """Faults that a drill injects into a live run. A file has those that last, with their beginning and
 end; nodes and trainers read it.
 
-Only the launcher writes the file, completely or not at all. It has the active faults and not the
+Only the launcher writes the file, completely or not at all. The file has the active faults, not the
 changes, so a process that is restarted during a drill finds them. Times are those of the host's
 monotonic clock.
 """

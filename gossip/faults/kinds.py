@@ -56,8 +56,8 @@ class Hang(Fault):
 
 @dataclass(frozen=True, slots=True)
 class Slow(Fault):
-    """Each step of the peer takes that many times as long, for the whole run. ``slow:2*4@20s+30s``:
-    from that time on, and for so long."""
+    """Each step of the peer takes longer by this factor, for the whole run. ``slow:2*4@20s+30s``:
+    from this time, for this duration."""
 
     peer: int = of(Peer())
     factor: float = of(Number("FACTOR", "a factor", least=1.0, beyond="would be faster"))
@@ -92,7 +92,7 @@ add(
 
 @dataclass(frozen=True, slots=True)
 class ByzantineFault(Fault):
-    """The peers send something other than their update, all through the run. What ``strength``
+    """The peers send other vectors than their updates, for the whole run. What ``strength``
     means depends on the attack; None means the default of the attack."""
 
     attack: str = of(Function())

@@ -12,8 +12,8 @@ Link: TypeAlias = tuple[int, int]
 
 
 def severed(fault: Break) -> Iterator[Link]:
-    """Yield the links that carry nothing while the fault is active (a flapping link: while it is
-    broken)."""
+    """Yield the links that carry no messages while the fault is active (while it is broken, if the
+    link flaps)."""
     match fault:
         case Partition():
             yield from _across(fault)
@@ -44,8 +44,8 @@ def _beyond(fault: Ring) -> Iterator[Link]:
 
 
 def near(fault: Weather, peers: Iterable[int]) -> list[Link]:
-    """Return the links that a fault of the network affects: those of its peers, or all. Faults of
-    payloads that peers send affect the links from them."""
+    """Return the links that a fault of the network affects: the links of its peers, or all links.
+    Faults of payloads that peers send affect the links from them."""
     everybody = tuple(peers)
     links = [(a, b) for a in everybody for b in everybody if a != b]
     if isinstance(fault, Trickle | Unreadable):

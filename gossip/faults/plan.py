@@ -66,7 +66,8 @@ class FaultPlan:
         )
 
     def lies_of(self, peer: int) -> tuple[str, ...]:
-        """Return the peer's attacks beside those on its updates. They belong to its node, not to
+        """Return the peer's attacks other than those on its updates. They belong to its node, not
+        to
         its core: names in ``LIES`` of ``gossip.inject``."""
         attacks = self.of_kind(NodeAttack)
         return tuple(dict.fromkeys([fault.lie for fault in attacks if peer in fault.peers]))
@@ -97,8 +98,8 @@ class FaultPlan:
                 continue
             if not isinstance(fault, RealFault | LinkFault | ActivationFault):
                 raise BadFault(
-                    f"fault {number} ({fault}): only the simulator can do {fault.kind!r}",
-                    "gossip simulate --faults PLAN.toml; real processes can do: "
+                    f"fault {number} ({fault}): only the simulator supports {fault.kind!r}",
+                    "gossip simulate --faults PLAN.toml; real processes support: "
                     f"{', '.join(typed_kinds())}",
                 )
             known = fault.built_in if isinstance(fault, ByzantineFault) else None
@@ -134,7 +135,7 @@ class FaultPlan:
                 and not (rolling or idle)
             ):
                 raise BadFault(
-                    f"fault {fault}: it is an attack of servers, and {topology} rounds have no "
+                    f"fault {fault}: it is an attack by servers, and {topology} rounds have no "
                     "server",
                     "--topology rolling, or an attack on updates: sign_flip, scale, nan",
                 )
@@ -150,16 +151,16 @@ class FaultPlan:
         """
         lies = self.of_kind(ActivationFault)
         if lies and not stages:
-            raise BadFault(f"fault {lies[0]}: it is for members of a stage of a pipeline", hint)
+            raise BadFault(f"fault {lies[0]}: it needs a member of a stage of a pipeline", hint)
         return self
 
     def disturbs(self, peer: int) -> bool:
-        """Whether any fault is to be carried out at this peer."""
+        """Whether any fault must be carried out at this peer."""
         return bool(self.for_peer(peer)) or any(isinstance(f, LinkFault) for f in self.faults)
 
     def for_peer(self, peer: int) -> tuple[Fault, ...]:
-        """Return the faults that concern this peer. They include ``crash:server@...``, as the peer
-        may be the server."""
+        """Return the faults that concern this peer. They include ``crash:server@...``, because the
+        peer may be the server."""
         return tuple(
             fault for fault in self.faults if peer in fault.victims or fault.victims == ("server",)
         )
@@ -213,8 +214,8 @@ def _check_victim(
     if isinstance(fault, ByzantineFault):
         if peer in lies:
             raise BadFault(
-                f"fault {fault}: peer {peer} has an attack already: {lies[peer]}",
-                "a peer has one kind of attack",
+                f"fault {fault}: peer {peer} already has an attack: {lies[peer]}",
+                "a peer can have one kind of attack",
             )
         lies[peer] = fault
     if isinstance(fault, Crash):
@@ -247,7 +248,7 @@ def check_attack(
 
 
 def check_effect(fault: ByzantineFault, honest: int) -> None:
-    """Check that an attack without a strength has an effect among so many honest peers. Raises:
+    """Check that an attack without a strength has an effect among this many honest peers. Raises:
     BadFault."""
     f = len(fault.peers)
     known = fault.built_in
@@ -263,7 +264,7 @@ def parse(specs: str | Iterable[str]) -> FaultPlan:
 
     Args:
         specs: One fault or several.
-    Raises: BadFault: A word is invalid; the message has the position and what was expected there.
+    Raises: BadFault: A word is invalid; the message has the position and the expected text.
     """
     words = [specs] if isinstance(specs, str) else list(specs)
     return FaultPlan(tuple(fault for word in words for fault in read_word(word)))
@@ -304,7 +305,7 @@ def from_toml(text: str, origin: str = "fault plan") -> FaultPlan:
         if key not in ("fault", "simulate"):
             raise BadFault(
                 f"{origin}: unknown key {key!r}",
-                "a plan holds [[fault]] tables, and one [simulate] table at most",
+                "a plan has [[fault]] tables and at most one [simulate] table",
             )
     tables, world = document.get("fault", []), document.get("simulate", {})
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gossip.errors import BadFault
 
-PEERS_NAMED_MAX = 4096  # more than any run has; a word must not use up the memory
+PEERS_NAMED_MAX = 4096  # more than any run has; a word must not exhaust the memory
 # A factor and a divisor: 59 / 1000 is 0.059, 59 * 0.001 is not.
 _UNITS = {"ms": (1.0, 1000.0), "s": (1.0, 1.0), "m": (60.0, 1.0)}
 
@@ -42,7 +42,7 @@ class Reader:
         return match.group()
 
     def skip(self, text: str) -> bool:
-        """Skip the text if it comes next, and return whether it did."""
+        """Skip the text if it comes next, and return whether it came."""
         found = self.word.startswith(text, self.at)
         self.at += len(text) if found else 0
         return found

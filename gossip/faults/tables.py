@@ -32,11 +32,11 @@ def toml_of(value: object) -> str:
 
 
 def from_table(table: Mapping[str, Any], where: str) -> Fault:
-    """Return the fault in a table. Raises: BadFault: The message has the place and what was
-    expected."""
+    """Return the fault in a table. Raises: BadFault: The message has the position and the expected
+    value."""
     kind = table.get("kind")
     if not isinstance(kind, str):
-        raise BadFault(f"{where}: it has no kind", "kinds: " + ", ".join(KINDS))
+        raise BadFault(f"{where}: the kind is missing", "kinds: " + ", ".join(KINDS))
     kind = kind.replace("-", "_")
     if kind not in KINDS:
         raise unknown_kind(kind, where, tuple(KINDS))

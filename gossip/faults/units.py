@@ -87,7 +87,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Number(Unit):
-    """A number. ``expected``: name of what is to be typed; ``beyond``: why other values are
+    """A number. ``expected``: name of the expected text; ``beyond``: why other values are
     invalid."""
 
     least: float = 0.0
@@ -142,7 +142,7 @@ class Seconds(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Round(Unit):
-    """A round. In a word, a number with a unit of time is ``at_s`` in its place."""
+    """A round. In a word, a number with a unit of time is ``at_s`` instead."""
 
     usage: str = "ROUND"
     named: str = "a round"
@@ -240,8 +240,9 @@ class Peer(Unit):
 
 @dataclass(frozen=True, slots=True)
 class Peers(Unit):
-    """Several peers. ``everybody``: ``all`` may be typed, or the key left out. ``wrong``: why a
-    group of so many is invalid, or "". ``idle``: why it is invalid only as a typed word."""
+    """Several peers. ``everybody``: ``all`` may be typed, or the key left out. ``wrong``: reason
+    why a group of this size is invalid, or "". ``idle``: reason why it is invalid only as a typed
+    word."""
 
     usage: str = "PEERS"
     everybody: bool = False

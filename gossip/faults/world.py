@@ -127,8 +127,8 @@ class Reorder(Fault):
 @declared("{peers}*{share}*{spike_s}@{at_s}+{for_s}", "all*0.2*50ms@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Spike(Fault):
-    """A share of the messages takes up to ``spike_s`` longer, and so do the messages in the queue
-    after them."""
+    """A share of the messages takes up to ``spike_s`` longer, as do the messages after them in the
+    queue."""
 
     share: float = of(SHARE)
     spike_s: float = of(Seconds())
@@ -179,7 +179,7 @@ class Trickle(Fault):
 @declared("{peers}@{at_s}+{for_s}", "5@20s+10s")
 @dataclass(frozen=True, slots=True)
 class Unreadable(Fault):
-    """Loss of the shared memory of the peers: it is gone, or too short. None of their payloads
+    """Loss of the shared memory of the peers: it is missing, or too short. None of their payloads
     arrives, but all their other messages do."""
 
     peers: tuple[int, ...] = of(Peers())
@@ -248,7 +248,7 @@ class Starve(Fault):
 @declared("{peer}@{at_s}*{effect}+{after_s}", "5@20s*3+2s")
 @dataclass(frozen=True, slots=True)
 class CrashMidway(Fault):
-    """The peer dies between two effects of an event, the ``effect``-th from ``at_s`` on. It
+    """The peer dies between two effects of an event, the ``effect``-th after ``at_s``. It
     restarts ``after_s`` later."""
 
     peer: int = of(Peer())
@@ -290,7 +290,8 @@ class HangTrainer(Fault):
 @declared("{peer}@{at_s}+{after_s}", "5@20s+2s")
 @dataclass(frozen=True, slots=True)
 class KillTrainer(Fault):
-    """The trainer dies; its node lives and announces it. The peer restarts ``after_s`` later."""
+    """The trainer dies; its node continues and announces the death. The peer restarts ``after_s``
+    later."""
 
     peer: int = of(Peer())
     at_s: float = of(AT)
@@ -300,7 +301,7 @@ class KillTrainer(Fault):
 @declared("{peer}@{at_s}", "5@20s")
 @dataclass(frozen=True, slots=True)
 class Leave(Fault):
-    """The peer receives SIGTERM and may leave in order."""
+    """The peer receives SIGTERM and may leave properly."""
 
     peer: int = of(Peer())
     at_s: float = of(AT)
@@ -325,7 +326,7 @@ RESULT_ATTACKS = (
 
 FINAL_ROUND_ATTACKS = ("last_results",)
 """Attacks on the result of the last round of a run with a fixed number of rounds. (Every schedule
-of the simulator ends with such a round.)"""
+of the simulator ends with a round of this kind.)"""
 
 SHARD_ATTACKS = ("wrong_measures", "broken_measures", "kept_measures", "wrong_decisions")
 """Attacks on messages between the servers of shards that decide together."""

@@ -51,8 +51,8 @@ class ByzantinePeer:
     Args:
         peers: All peers of the run.
         core: Returns its honest core at the moment.
-        rng: Randomness of attacks that happen now and then.
-        lies: Names of its attacks; each changes the output of the one before.
+        rng: Randomness of attacks that happen occasionally.
+        lies: Names of its attacks; each changes the output of the previous one.
         rounds: Number of rounds of the run; None means unlimited.
     """
 
@@ -111,7 +111,7 @@ class ByzantinePeer:
 
     def once(self, key: tuple[str, bytes], make: Callable[[], Payload]) -> Payload:
         """Return a forgery that several peers receive. It is made once, because forging megabytes
-        takes a while."""
+        takes long."""
         if self._made is None or self._made[0] != key:
             self._made = (key, make())
         return self._made[1]

@@ -52,8 +52,8 @@ class ClaimFiles:
 
     def beginning(self) -> float:
         """Return when the first round of the run began, on the monotonic clock, which the peers of
-        a host share. The first peer to begin records it for the others, and for later lives. If
-        the record cannot be written, each peer uses its own beginning."""
+        a host share. The first peer to begin records it for the others, and for later incarnations.
+        If the record cannot be written, each peer uses its own beginning."""
         now = time.monotonic()
         if self.folder is None:
             return now

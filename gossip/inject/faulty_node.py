@@ -1,5 +1,5 @@
 """Injection of the faults of one node, by its run's plan and drills: around its transport and its
-core, which are unaware of them. Created only for peers with faults."""
+core, whose code does not change. Created only for peers with faults."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class FaultyNode:
         self.injector.reached(round_id, timed=self.links.planned or bool(self._slow.planned))
 
     def tick(self, now: float) -> None:
-        """Carry out what is due; to be called often."""
+        """Carry out all due faults; to be called often."""
         self.injector.tick(now)
         if self._slow.planned and self.injector.began is not None:
             # The trainer slows itself down: this only records it.
@@ -206,7 +206,7 @@ class FaultyCore:
                 self._node.round_id = effect.fields.get("round", self._node.round_id)
 
     def _tampered(self, event: events.Contributed) -> events.Contributed:
-        """Return the event with false payloads; the core gets the true ones as its own."""
+        """Return the event with false payloads; the core receives the true ones as its own."""
         attack = self._node.update_attack
         if event.payloads:
             truth = np.concatenate([payload.data for payload in event.payloads])

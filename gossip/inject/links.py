@@ -48,7 +48,7 @@ class LinkFaults:
     def tick(
         self, now: float, began: float | None, round_id: int, drilled: Iterable[Any] = ()
     ) -> None:
-        """Apply what is due; to be called often. ``began``: start of the run; None if this peer
+        """Apply all due faults; to be called often. ``began``: start of the run; None if this peer
         does not know it."""
         if now < self._look_at:
             return

@@ -1,7 +1,7 @@
 """Messages that this node sends: those of its core or, if the fault plan makes it Byzantine, others
 instead.
 
-False updates that are the same for all peers are made before the core receives the update
+False updates that are the same for all peers are computed before the core receives the update
 (``faulty_node.FaultyCore``).
 """
 

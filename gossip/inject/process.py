@@ -23,8 +23,8 @@ class FaultInjector:
     Each fault strikes once in a run: the first peer to carry it out creates a file for it. So a
     restarted peer is not killed again, and of two servers of a round only the first dies, unless
     the plan has two faults. If the file cannot be created, a peer carries out its own faults in its
-    first life only, as a later life cannot see whether they have struck. Faults of "the server" are
-    then dropped, because otherwise they would strike every server.
+    first incarnation only, because a later one cannot see whether they have struck. Faults of "the
+    server" are then dropped, because otherwise they would strike every server.
     """
 
     def __init__(
@@ -118,6 +118,6 @@ def _refuse_unless_alone(fault: Blow) -> None:
     if in_thread or leader != os.getsid(0) or leader not in (os.getpid(), os.getppid()):
         raise BadFault(
             f"fault {fault} cannot be carried out: this peer shares its process group with "
-            "others, which would be hit too",
-            "start the peers with `gossip run`, which gives each a session of its own",
+            "others, which it would hit, too",
+            "start the peers with `gossip run`, which starts each in its own session",
         )

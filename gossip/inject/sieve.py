@@ -3,7 +3,7 @@ on sending or on arrival.
 
 It injects faults into real runs. A cut link is silent, like an unplugged cable: no peer is
 notified, and messages are lost. ZeroMQ would then miss heartbeats, so the link is reported down
-after a while, and up again a little after the cut ends. Messages in flight are lost, though TCP
+after a while, and up again a little after the cut ends. Messages in flight are lost, although TCP
 might have delivered them after a short cut.
 """
 
@@ -97,7 +97,7 @@ class FaultyTransport:
         self._trickles: dict[PeerId, _Trickle] = {}
 
     def fail(self, faults: Mapping[PeerId, LinkCondition]) -> None:
-        """Make these links fail from now on, and no others."""
+        """Make these links fail from now on, and only these."""
         now = self._clock()
         for peer in {*faults, *self._faults}:
             if (

@@ -69,7 +69,7 @@ def wrong_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def broken_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Attest the true state, and send one that does not fit its digest."""
+    """Attest the true state, and send a state that does not match its digest."""
     if letter.payload is None or not isinstance(letter.message, StateOffer):
         return None
     return [letter._replace(payload=_forged_state(letter.payload, letter.message.parts))]

@@ -22,7 +22,7 @@ class UpdateAttack:
     """Changes the updates and parameters that this peer sends. Attacks on data happen in the
     trainer, before there is an update.
 
-    Attackers of one kind have each other from the plan. Of the other peers they have what every
+    Attackers of one kind have each other from the plan. They are computed from data that every
     replica has: the results of the rounds (``saw``), and in gossip rounds the pushes of neighbours
     (``record_push``).
 
@@ -108,7 +108,7 @@ class UpdateAttack:
             lie = self._attack(stream)(torch.from_numpy(truth.copy()), round_id)
         if lie.shape != truth.shape:
             raise ConfigError(
-                f"the attack {self._lie} made {tuple(lie.shape)} of an update of {truth.shape}"
+                f"the attack {self._lie} produced {tuple(lie.shape)} of an update of {truth.shape}"
             )
         return _as_array(lie, truth)
 

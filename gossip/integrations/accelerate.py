@@ -46,7 +46,7 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
     ``accelerator.is_main_process`` is then True on one living peer. A scheduler in ``objects`` was
     planned for the batches of one process, before they were divided. As in Accelerate, it makes one
     step per peer with each step of the optimizer. A scheduler that depends on the length of the
-    returned loader must be created after this call, and given to ``peer.keep``.
+    returned loader must be created after this call, and passed to ``peer.keep``.
 
     Args:
         peer: Result of ``gossip.init()``.
@@ -60,14 +60,14 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
     if accelerator.num_processes > 1:
         raise ConfigError(
             f"the accelerator has {accelerator.num_processes} processes of torch.distributed",
-            "start the script with gossip run, and not with accelerate launch",
+            "start the script with gossip run,  not with accelerate launch",
         )
     models = [each for each in objects if isinstance(each, torch.nn.Module)]
     optimizers = [each for each in objects if isinstance(each, torch.optim.Optimizer)]
     if len(models) != 1 or not optimizers:
         raise ConfigError(
-            f"prepare was given {len(models)} models and {len(optimizers)} optimizers",
-            "give it one model with its optimizers; nn.ModuleList for several models",
+            f"prepare received {len(models)} models and {len(optimizers)} optimizers",
+            "pass one model with its optimizers; nn.ModuleList combines several models",
         )
     objects = tuple(_with_processes(peer, accelerator, each) for each in objects)
     train = next((each for each in objects if isinstance(each, DataLoader)), None)
@@ -84,8 +84,8 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
 
 
 def _with_processes(peer: gossip.Session, accelerator: Accelerator, given: Any) -> Any:
-    """Return a scheduler as Accelerate steps it with as many processes as there are peers. One that
-    follows a metric, and whatever is not a scheduler, is returned as it is."""
+    """Return a scheduler as Accelerate steps it with as many processes as there are peers.
+    Schedulers that follow a metric, and objects that are not schedulers, are returned unchanged."""
     steps_with_optimizer = accelerator.step_scheduler_with_optimizer
     if not counts_steps(given) or accelerator.split_batches or not steps_with_optimizer:
         return given

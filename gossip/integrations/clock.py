@@ -17,7 +17,7 @@ class RunClock:
 
     Attributes:
         step: Number of completed steps, ``total`` at most.
-        over: Whether there is no step left.
+        over: Whether no step is left.
     """
 
     def __init__(self, peer: gossip.Session) -> None:

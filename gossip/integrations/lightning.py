@@ -62,11 +62,11 @@ class GossipStrategy(SingleDeviceStrategy):
     def setup_optimizers(self, trainer: Any) -> None:
         """Connect the optimizers to the swarm.
 
-        Raises: ConfigError: Training is to resume from a checkpoint of the Trainer.
+        Raises: ConfigError: The Trainer was asked to resume from its own checkpoint.
         """
         if trainer.ckpt_path is not None:
             raise ConfigError(
-                "ckpt_path: the state of a peer is that of the run",
+                "ckpt_path: a peer's state is part of the run's checkpoints",
                 "GossipStrategy(save='ckpt') and gossip run --resume auto",
             )
         super().setup_optimizers(trainer)
@@ -76,7 +76,7 @@ class GossipStrategy(SingleDeviceStrategy):
         self.peer.keep(**{f"scheduler{at}": each for at, each in enumerate(schedulers)})
 
     def process_dataloader(self, dataloader: object) -> object:
-        """Return this peer's share of training data; other data is returned whole."""
+        """Return this peer's share of training data; other data is returned unchanged."""
         trainer = self.lightning_module.trainer
         fits = trainer.state.fn == TrainerFn.FITTING and trainer.training
         if not fits or trainer.sanity_checking or trainer.train_dataloader is not None:
@@ -89,8 +89,8 @@ class GossipStrategy(SingleDeviceStrategy):
         return self._train_loader
 
     def on_train_start(self) -> None:
-        """Begin at the step of the run, which may be ahead: this peer came late, or resumes from a
-        checkpoint."""
+        """Begin at the step of the run, which may be ahead: this peer joined late, or resumes from
+        a checkpoint."""
         trainer = self.lightning_module.trainer
         total = trainer.estimated_stepping_batches
         steps = int(total) if 0 <= total < FOREVER else FOREVER

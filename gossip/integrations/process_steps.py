@@ -12,7 +12,7 @@ class ProcessSteps(LRScheduler):
     """A scheduler that advances with each step by as many steps as there are processes.
 
     A script creates it for the batches of one process, and each process then makes a part of them.
-    It is stepped once for each step of the run, as a late peer catches up by that count.
+    It is stepped once for each step of the run, because a late peer catches up by that count.
 
     Attributes:
         optimizer: That of the scheduler.

@@ -21,8 +21,8 @@ class GossipCallback(TrainerCallback):
         self._trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:
-        """Begin at the step of the run, which may be ahead: this peer came late, or resumes from a
-        checkpoint."""
+        """Begin at the step of the run, which may be ahead: this peer joined late, or resumes from
+        a checkpoint."""
         every = int(args.save_steps) if args.save_strategy == "steps" else None
         self._trainer.clock.begin(
             state.max_steps, self._trainer.gossip_save, every, args.save_total_limit or 3
@@ -112,11 +112,11 @@ class GossipMixin(_Trained):
     def train(self, resume_from_checkpoint: Any = None, **others: Any) -> Any:
         """Train as ``Trainer.train`` does.
 
-        Raises: ConfigError: It is to resume from a checkpoint of its own.
+        Raises: ConfigError: The Trainer was asked to resume from its own checkpoint.
         """
         if resume_from_checkpoint:
             raise ConfigError(
-                "resume_from_checkpoint: the state of a peer is that of the run",
+                "resume_from_checkpoint: a peer's state is part of the run's checkpoints",
                 "GossipTrainer(..., gossip_save='ckpt') and gossip run --resume auto",
             )
         return super().train(**others)

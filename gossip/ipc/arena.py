@@ -23,8 +23,8 @@ from .messages import RESULT_SLOTS, UPDATE_SLOTS
 HEADER_BYTES = 4096
 ALIGNMENT = 64
 LENT_ELEMENTS = 2**18
-"""Smallest size in elements of a result that is lent to the script rather than copied. A copy of a
-shorter result takes less time than the views."""
+"""Smallest size in elements of a result that the script receives as a view instead of a copy. For a
+shorter result a copy takes less time than the views."""
 PAGED_ELEMENTS = 2**18
 """Smallest size in elements of a slot with its own pages, which can be pinned for a GPU."""
 POPULATED_BYTES = 2**20
@@ -57,7 +57,7 @@ def map_memory(fd: int, nbytes: int) -> mmap.mmap:
     have = os.fstat(fd).st_size
     if have < nbytes:
         raise LocalError(
-            f"shared memory of {nbytes} bytes was announced, the descriptor holds {have}"
+            f"shared memory of {nbytes} bytes was announced, the descriptor has {have}"
         )
     return mmap.mmap(fd, nbytes)
 
@@ -151,7 +151,7 @@ class Arena:
         return self.elements >= LENT_ELEMENTS
 
     def lent_result(self, slot: int) -> Vector:
-        """Return ``results[slot]`` for a caller that may write to it. Writes change nothing but
+        """Return ``results[slot]`` for a caller that may write to it. Writes change only
         these views, until this slot is lent again. The call is free until the memory is read."""
         if self._private is None:
             # a written page becomes private to this mapping
@@ -162,7 +162,7 @@ class Arena:
         return np.frombuffer(self._private, np.float32, self.elements, end - 4 * self.elements)
 
     def renew_lent_memory(self) -> None:
-        """Leave the lent memory to the script: ``lent_result`` lends other memory from now on."""
+        """Leave the lent memory to the script: From now on ``lent_result`` lends other memory."""
         self._private = None
 
     def _pages_of(self, slot: int) -> tuple[int, int]:

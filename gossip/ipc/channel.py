@@ -59,12 +59,12 @@ def clip(text: str, most: int = TEXT_MAX) -> str:
 
 
 class ChannelClosed(LocalError):
-    """The other side has closed the channel, or its process is gone."""
+    """The other side has closed the channel, or its process has ended."""
 
 
 class Channel:
     """Sends and receives the messages of ``gossip.ipc.messages``. Each ``send`` is one packet, and
-    each ``receive`` takes one.
+    each ``receive`` returns one.
 
     ``send`` may be called from any thread; ``receive`` from one. The channel owns its end of
     ``Channel.pair()``.
@@ -94,7 +94,8 @@ class Channel:
         has stopped reading.
 
         Raises:
-            ChannelClosed: The other side is gone. LocalError: The other side does not read.
+            ChannelClosed: The other side has closed the channel. LocalError: The other side does
+                not read.
             ValueError: The packet is larger than ``PACKET_BYTES_MAX``, which is a bug.
         """
         packet = _CODEC.encode_many(messages)
@@ -121,9 +122,9 @@ class Channel:
 
         Args:
             timeout_s: Seconds to wait for a packet; 0 does not wait, None waits forever.
-        Returns: two empty lists if no packet came in time.
+        Returns: two empty lists if no packet arrived in time.
         Raises:
-            ChannelClosed: The other side is gone and all its packets have been read.
+            ChannelClosed: The other side has closed the channel and all its packets have been read.
         """
         try:
             if timeout_s not in (0, self._patience_s):
@@ -145,7 +146,7 @@ class Channel:
             for fd in fds:
                 os.close(fd)
             raise LocalError(
-                f"a packet came that is larger than {PACKET_BYTES_MAX} bytes or {DESCRIPTORS_MAX} "
+                f"received a packet larger than {PACKET_BYTES_MAX} bytes or {DESCRIPTORS_MAX} "
                 "descriptors"
             )
         try:
@@ -162,7 +163,7 @@ class Channel:
         return self._socket.recvmsg_into([self._buffer], _ANCILLARY_BYTES, how)
 
     def _wait_for(self, timeout_s: float | None) -> None:
-        """Set the kernel's timeout of a read. A poll before the read would take a second
+        """Set the kernel's timeout of a read. A poll before the read would need a second
         wake-up."""
         # 0 waits forever
         microseconds = 0 if timeout_s is None else max(1, round(timeout_s * 1e6))

@@ -2,10 +2,10 @@
 by ``transport.codec``. Events and effects of the core that have no payload travel as they are.
 
 The socket is a Unix SOCK_SEQPACKET pair, which keeps message boundaries. Memory is sent as a file
-descriptor beside a message (SCM_RIGHTS). Either side sees the other's death at once, as end of
+descriptor beside a message (SCM_RIGHTS). Either side detects the other's death at once, as end of
 file. Several messages may share one packet.
 
-A life, seen from the trainer:
+One incarnation, as seen by the trainer:
 
     Prepare  ->           the model is known; the arena's memory comes along
              <- Restore?  the swarm's state, when it is ahead or began with other weights
@@ -41,7 +41,7 @@ In a pipeline, a round has in place of one Contribute:
              <- Collect(r)  the update of the micro-batches so far into update slot ``slot``
     Contribute(r) ->      Collect may come again
 
-``Go`` is ``StartRoundCommand``, ``Judged`` is ``JudgeReply``. Other names leave out ``Command`` and
+``Go`` is ``StartRoundCommand``, ``Judged`` is ``JudgeReply``. The other names omit ``Command`` and
 ``Reply``.
 """
 
@@ -63,7 +63,7 @@ EXIT_SIGTERM = 143  # of a peer that has left after a stop signal
 
 @record
 class Prepare:
-    """Description of the trainer's model. The descriptor of the arena comes with it."""
+    """Description of the trainer's model. The descriptor of the arena is sent with it."""
 
     elements: int  # float32 elements of the flat vector
     layout: bytes
@@ -104,8 +104,8 @@ class Contribute:
 @record
 class PassReply:
     """Reply to ``PassCommand``, with the memory for the next stage: the output of a forward pass,
-    or the gradient of the input. There is none from the last stage forward, from the first stage
-    backward, and for a round that is over."""
+    or the gradient of the input. There is no output from the last stage forward, from the first
+    stage backward, and for a finished round."""
 
     round_id: int
     micro_batch: int
@@ -126,8 +126,9 @@ class AppliedReply:
 
 @record
 class JudgeReply:
-    """Reply to ``JudgeCommand``. The aggregate is in the judging memory's last row; ``reason``: why
-    there is none. ``outlyingness`` is of all rows; rows outside come after the others."""
+    """Reply to ``JudgeCommand``. The aggregate is in the judging memory's last row; ``reason``:
+    reason why there is none. ``outlyingness`` is of all rows; rows outside come after the
+    others."""
 
     ticket: int
     weights: tuple[float, ...]
@@ -137,8 +138,8 @@ class JudgeReply:
 
 @record
 class Snapshot:
-    """The packed state before ``round_id``; its memory comes with it. ``error``: why there is
-    none."""
+    """The packed state before ``round_id``; its memory is sent with it. ``error``: reason why there
+    is none."""
 
     round_id: int
     nbytes: int
@@ -156,10 +157,10 @@ class Log:
 
 @record
 class ScriptPlan:
-    """Plan of the script, as far as it has announced it, for monitoring."""
+    """Plan of the script, as announced so far, for monitoring."""
 
     steps: int | None  # of the whole run; None: unknown
-    folder: str = ""  # of its checkpoints; "": it saves none
+    folder: str = ""  # of its checkpoints; "" if it saves none
     every: int | None = None  # steps between two of them; None means only at the end
 
 
@@ -226,7 +227,8 @@ class StartRoundCommand:
 
 @record
 class PassCommand:
-    """Compute a pass of a micro-batch through this stage. The memory from another stage comes with
+    """Compute a pass of a micro-batch through this stage. The memory from another stage is sent
+    with
     it: the input, or backward the gradient of the output."""
 
     round_id: int
@@ -272,7 +274,8 @@ class JudgeCommand:
     write the aggregate into row ``rows``.
 
     If ``capacity`` is not zero, the descriptor of that memory, float32 ``(capacity, elements)``,
-    comes with it and replaces the one before. ``own`` is the row of this peer; -1 if there is none.
+    is sent with it and replaces the previous one. ``own`` is the row of this peer; -1 if there is
+    none.
     With ``mix`` the rows are parameters: the trainer runs the rule over their differences to row
     ``own``, and the aggregate is a difference too. Without rows there is no rule to run: row 0 gets
     the gradient of the judge's loss. The last ``outside`` of the rows are not in the aggregate;
@@ -291,7 +294,7 @@ class JudgeCommand:
 
 @record
 class RestoreCommand:
-    """A packed state to restore; its memory comes with it. Without ``settings`` the trainer keeps
+    """A packed state to restore; its memory is sent with it. Without ``settings`` the trainer keeps
     the settings of its script."""
 
     round_id: int
@@ -302,7 +305,7 @@ class RestoreCommand:
 @record
 class BesideCommand:
     """The packed state of another stage of a pipeline, for the ``RebuildCommand`` that follows; its
-    memory comes with it."""
+    memory is sent with it."""
 
     stage: int
     nbytes: int

@@ -1,4 +1,4 @@
-"""Aggregations of a node: who computes them, and what the journal records about them."""
+"""Aggregations of a node: their execution, and the journal's records of them."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class TimerHeap:
 
     def due(self, now: float) -> Iterator[Token]:
         """Remove and yield the due timers, in order of time. A timer that is set during the
-        iteration waits for the next call, even if it is due already.
+        iteration waits for the next call, even if it is already due.
 
         A timer that is cancelled during the iteration is not yielded.
         """
@@ -64,7 +64,7 @@ class StallDetector:
     """Detects stalls of the loop: the process was stopped, the machine was busy, or a turn took too
     long.
 
-    After a stall a peer would suspect the others for its own silence, so the core must get the
+    After a stall a peer would suspect the others for its own silence, so the core must receive the
     stall before any timer fires (docs/design_notes.md N6).
     """
 
@@ -85,8 +85,8 @@ class StallDetector:
 def piled_up(
     poll: Callable[[float], list[Arrival]], late_s: float, clock: Callable[[], float]
 ) -> Iterator[list[Arrival]]:
-    """Yield the arrivals that piled up while the loop stood still for ``late_s``. The transport's
-    own threads stood still, too, and need time to read them."""
+    """Yield the arrivals that accumulated while the loop was blocked for ``late_s``. The
+    transport's own threads were also blocked, and need time to read them."""
     until = clock() + min(late_s / 2, READ_ON_MAX_S)
     while clock() < until and (arrivals := poll(PILED_UP_S)):
         yield arrivals

@@ -23,8 +23,8 @@ class ResultComparator:
         self._worker, self._done = worker, done
 
     def of(self, arrival: Received, admit: Admit) -> Received | None:
-        """Return the arrival with the comparison that the core requires; None if ``done`` gets it
-        later."""
+        """Return the arrival with the comparison that the core requires; None if ``done`` receives
+        it later."""
         payload = arrival.payload
         if (
             payload is None

@@ -1,8 +1,8 @@
 """Memory that a node has freed stays with its process, for the next round.
 
 glibc maps each large allocation and unmaps it when it is freed. The kernel then clears every page
-again when it is first touched. A vector of 25 million numbers took as long to touch as to add, and
-each round decodes several.
+again when it is first touched. A vector of 25 million numbers took as long to touch for the first
+time as to add, and each round decodes several.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ LARGEST_INT = 2**31 - 1
 
 def keep_freed_memory() -> bool:
     """Keep freed memory from now on, in all threads that are started later. Return False, with
-    nothing changed, if this is not glibc, or an older one that refuses a threshold so high."""
+    nothing changed, if this is not glibc, or an older one that refuses such a high threshold."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    # First: after the other alone, glibc would also map smaller blocks each time.
+    # This call must be first: after the other one alone, glibc would also map smaller blocks each
+    # time.
     if mallopt is None or not mallopt(MMAP_THRESHOLD, LARGEST_INT):
         return False
     mallopt(TRIM_THRESHOLD, KEPT_BYTES)

@@ -39,7 +39,7 @@ class GpuMeter:
     def measure(self) -> list[dict[str, float]]:
         """Return the answer to the last query, and start the next. It has an entry for each GPU
         that is visible to this process: index, busy share of the last second, used and total bytes,
-        degrees Celsius. Unknown figures are left out. ``[]``: there is no answer."""
+        degrees Celsius. Unknown figures are omitted. ``[]``: there is no answer."""
         found: list[dict[str, float]] = []
         if self._asked is not None:
             if self._asked.poll() is None:
@@ -81,7 +81,7 @@ def _read_output(asked: subprocess.Popen[bytes]) -> str:
         try:
             return os.read(pipe.fileno(), ANSWER_BYTES).decode("utf-8", "replace")
         except BlockingIOError:
-            return ""  # another process holds the pipe, and has written nothing
+            return ""  # another process has the pipe open, and has written nothing
 
 
 def uses_gpu(pid: int) -> bool:

@@ -1,5 +1,5 @@
-"""Detection of peers that compute the same gradient because they draw the same batches: n of them
-are worth one."""
+"""Detection of peers that compute the same gradient because they draw the same batches: n of these
+count as one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOOKED_AT = 64
 
 
 class IdenticalUpdates:
-    """Checks the rule's inputs until it has found identical ones. A sample of zeros is ignored:
+    """Checks the rule's inputs until it finds identical ones. A sample of zeros is ignored:
     most rows of an embedding's gradient are zero."""
 
     def __init__(self) -> None:

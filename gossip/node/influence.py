@@ -9,8 +9,8 @@ from gossip.core import Commit, PeerId
 
 ROUNDS, LOW, LEFT_OUT_MOST = 20, 0.5, 0.25
 """Three limits: updates of a peer to average its weight over; multiple of an equal weight below
-which the peer is reported; largest share of a round's updates below that. If a rule leaves out
-more, its choice is chance."""
+which the peer is reported; largest share of a round's updates below that. If a rule excludes more,
+its choice is random."""
 
 
 class InfluenceWatch:

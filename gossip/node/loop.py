@@ -149,7 +149,7 @@ class Node:
         return code
 
     def _claim_life(self) -> SeedFolder | None:
-        """Take an incarnation, and keys, that no earlier life of this peer has had. Return the
+        """Choose an incarnation and keys that this peer has not used before. Return the
         folder with the addresses of other peers."""
         config, folder = self.spec.config, None
         if self.spec.run_dir is not None and config.peers_max > 1:
@@ -256,7 +256,7 @@ class Node:
     def _leave(self, halt: events.Halt) -> int:
         """End as the core has requested, and return the exit code."""
         if self._stopped_alone and not (self.trainer.closed or halt.exit_code):
-            # the script has not come to its end
+            # the script has not finished
             halt = dataclasses.replace(halt, exit_code=control.EXIT_SIGTERM)
         self.transport.close(LINGER_S)
         self._report_usage()
@@ -357,7 +357,7 @@ class Node:
         now = clock()
         for token in self._alarms.due(now):
             self._handle(events.TimerFired(token), now)
-        self._settle(now)  # messages for the trainer go before chores
+        self._settle(now)  # messages for the trainer have priority over other work
         self._chores(now)
         self._settle(now)
 
@@ -429,7 +429,7 @@ class Node:
 
     def _handle(self, event: Event, now: float) -> None:
         if self._halt is not None:
-            return  # nothing leaves the core after its halt
+            return  # the core returns no effects after its halt
         for effect in self.core.handle(event, now):
             self._carry_out(effect)
         if self._owes_sends_done:

@@ -37,7 +37,7 @@ class QueuedMessage:
 
 
 class TrainerOutbox:
-    """Messages to the trainer in order, and the backlog of rounds among them.
+    """Messages to the trainer in order, including the backlog of rounds.
 
     Args:
         place: Returns a message with its slot; None while there is no slot for it.
@@ -64,7 +64,7 @@ class TrainerOutbox:
             self._backlog_rounds > 1 and self._backlog_bytes + nbytes > BACKLOG_BYTES
         ):
             raise LocalError(
-                f"the trainer has not taken {self._backlog_rounds} committed rounds "
+                f"the trainer has not read {self._backlog_rounds} committed rounds "
                 f"({self._backlog_bytes >> 20} MiB): no more are kept for it, it must fetch the "
                 "state when it is back"
             )
@@ -113,13 +113,13 @@ class TrainerOutbox:
             self._queue.popleft()
             packet.append((outgoing, message))
             if outgoing.fd is not None or _is_long(message):
-                break  # one descriptor per packet needs no count
+                break  # one descriptor for each packet needs no count
         return packet
 
     def _yield_turn(self, outgoing: QueuedMessage) -> bool:
-        """Move the begin of a round without a slot behind the other messages: a trainer that has
-        left its loop may hold all slots. Drop it if the round is over. Return whether other
-        messages are queued."""
+        """Move the start of a round without a slot behind the other messages, because a trainer
+        that has left its loop may hold all slots. Drop it if the round is over. Return whether
+        other messages are queued."""
         if len(self._queue) == 1:
             return False
         self._queue.popleft()

@@ -48,11 +48,11 @@ INLINE_ELEMENTS = 2**20
 """Largest input (n * d numbers) that is aggregated in the loop: a few milliseconds."""
 
 PREPARE_S = 30.0
-"""Timeout of the compilation of kernels, in seconds; afterwards the node does without them. It is
+"""Timeout of the compilation of kernels, in seconds; afterwards the node works without them. It is
 half of the default time for peers to join."""
 
 BLOCK_BYTES = 2**19
-"""Bytes of a large result to process at once: they stay in the processor's cache until they are
+"""Bytes of a large result to process at once: this much stays in the processor's cache until it is
 hashed."""
 
 QUICK_ELEMENTS = 2**22
@@ -89,8 +89,8 @@ def as_payload(vector: np.ndarray) -> Payload:
 
 
 def as_encoded(wire: WireFormat, work: Aggregate, vector: np.ndarray) -> Payload:
-    """Return the payload of an encoded finite result. This peer applies the decoded numbers, as the
-    others do."""
+    """Return the payload of an encoded finite result. Like the others, this peer applies the
+    decoded numbers."""
     content = wire.encode(vector, "result", work.round_id, work.shard)
     decoded = wire.decode(content, "result", work.round_id, work.shard)
     return Payload(decoded, len(content), True, payload_digest(content), encoded=content)
@@ -101,7 +101,7 @@ class ResultMaker:
     """Makes the payload of a rule's result.
 
     Attributes:
-        room: Memory for the result, which avoids further copies; None means anywhere.
+        room: Memory for the result, which avoids further copies; None allows any memory.
         encode: Encodes the result, if the run has an encoding; None if it is sent as it is.
     """
 
@@ -236,7 +236,7 @@ class Reducer:
         """Load the kernels for n rows of d numbers, in the worker, so that no round waits for a
         compiler.
 
-        ``then`` is called with the outcome, or with {} if nothing was to do: now or from
+        ``then`` is called with the outcome, or with {} if there was no work: now or from
         ``Worker.finish``.
         """
         if self._from_rows is not None or kernels.is_prepared(n, d):
@@ -304,7 +304,7 @@ class Reducer:
         given: Updates
         if self._rule.by_pointer and not work.mix and not _is_small(work):
             given = [row.payload.data for row in work.rows]
-        else:  # Small rows, too: one copy costs less than the many short ones of the kernels.
+        else:  # One copy of small rows takes less time than many short ones.
             given = rows.stack(work, own if work.mix else None)
         try:
             # no input requires a gradient, so autograd records none

@@ -1,5 +1,6 @@
-"""Place of the result of a round in the arena. The result is received or made there, so that it is
-not copied for the trainer, and other peers of the host can read it; or it is copied there."""
+"""Place of the result of a round in the arena. The result is received or computed there, so that it
+is not copied for the trainer, and other peers on the host can read it; otherwise it is copied
+there."""
 
 from __future__ import annotations
 
@@ -82,7 +83,7 @@ class ResultSlots:
         return buffer.lend(nbytes)
 
     def _next(self, round_id: int) -> _Landing | None:
-        """Return the least recently used slot if it is free, or else an unused one."""
+        """Return the least recently used slot if it is free,  else an unused one."""
         if self._landings and not self._is_used(self._landings[0]):
             landing = self._landings.popleft()
         elif self._unused:

@@ -105,7 +105,7 @@ def _measure_outside(rule: ShardedRule, ask: Aggregate) -> tuple[float, ...]:
     try:
         decision = _decision_on(rule, ask, peers)
     except Exception:  # noqa: BLE001
-        return ()  # the decision on the others stands
+        return ()  # the decision on the others remains valid
     assert decision.outlyingness is not None
     return scores(decision.outlyingness[len(ask.peers) :].tolist())
 

@@ -55,7 +55,7 @@ class NodeSpec:
 
 
 def spec_from(given: Mapping[str, str]) -> NodeSpec:
-    """Return the description that the ``GOSSIP_*`` variables of a node process give."""
+    """Return the description in the ``GOSSIP_*`` variables of a node process."""
     run_dir, status_fd = given.get("GOSSIP_RUN_DIR"), given.get("GOSSIP_STATUS_FD")
     return NodeSpec(
         RunConfig.load(given["GOSSIP_CONFIG"]),
@@ -89,7 +89,7 @@ def wire_of(config: RunConfig, peer: PeerId) -> Callable[[int, int, tuple[Shape,
 
 
 def shards_decide_together(config: RunConfig, rule: BoundRule, *, rolling: bool) -> bool:
-    """Whether a vector is cut in shards though the rule needs all of it."""
+    """Whether a vector is cut in shards although the rule needs the whole vector."""
     together = rule.cross_shard and rolling and config.peers_max <= CROSS_SHARD_PEERS_MAX
     return together and config.pipeline is None
 

@@ -75,7 +75,7 @@ class RosterPlace:
         peer: Number of this peer.
         peers, rank: Size of the roster, and place of this peer in it.
         alive: Number of peers that are alive.
-        left: Peers that have left and not returned.
+        left: Peers that have left and have not returned.
     """
 
     peer: int
@@ -136,7 +136,7 @@ class TrainerLink:
         self._in_stage = False
         self.closed = False  # whether the trainer has sent ``Close``
         self.ended_with: dict[str, int | str | None] = {}  # the fields of ``Close``
-        self.round_id = -1  # last round that the trainer got to compute
+        self.round_id = -1  # last round that the trainer received to compute
         # time of the update that it waits for; 0.0 if the trainer is busy
         self.waits_since = 0.0
 
@@ -257,7 +257,7 @@ class TrainerLink:
             return control.CollectCommand(effect.round_id, slot, effect.micro_batches)
         self.round_id = effect.round_id
         samples, roster, own = effect.samples or _NO_SAMPLES, effect.roster, self.roster_place
-        if own.peer in roster and not self._mixes:  # else peers do not agree on the roster
+        if own.peer in roster and not self._mixes:  # otherwise peers do not agree on the roster
             own.peers, own.rank = len(roster), roster.index(own.peer)
         last = samples.last
         return control.StartRoundCommand(

@@ -21,7 +21,7 @@ class UpdateSlots:
 
     def __init__(self, count: int, in_flight: Callable[[object], bool]) -> None:
         self._in_flight = in_flight
-        self._order = list(range(count))  # last used first: it is in the cache
+        self._order = list(range(count))  # the last used one first, because it is in the cache
         self._rounds: dict[int, int] = {}  # slot -> round that the trainer computes in it
         self._inspected: set[int] = set()
         self._offered: dict[int, Sequence[NDArray[np.generic]]] = {}
@@ -41,7 +41,7 @@ class UpdateSlots:
         return None
 
     def release(self, slot: int) -> None:
-        """Record that the trainer does not write in the slot any more."""
+        """Record that the trainer no longer writes to the slot."""
         self._rounds.pop(slot, None)
 
     def release_until(self, round_id: int) -> None:

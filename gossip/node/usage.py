@@ -1,5 +1,5 @@
-"""Machine usage of a peer's two processes, and what the machine has left. It is reported every
-``EVERY_S`` seconds, for monitoring a run."""
+"""Machine usage of a peer's two processes, and the free resources of the machine. It is reported
+every ``EVERY_S`` seconds, for monitoring a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .gpus import GpuMeter
 
 EVERY_S = 5.0
 FIRST_S = 1.0
-"""Time of the first report after the start, in seconds: a short run has figures, too."""
+"""Time of the first report after the start, in seconds: so that a short run also has figures."""
 
 
 class UsageMeter:
@@ -46,7 +46,7 @@ class UsageMeter:
     def measure(self) -> dict[str, Any]:
         """Return the fields of an event ``usage``. For the living processes: processor time in
         seconds, memory in bytes. For the machine: load, available bytes, free bytes of the disk,
-        state of the trainer's GPUs. Unknown figures are left out."""
+        state of the trainer's GPUs. Unknown figures are omitted."""
         cpu_s, memory = used_by(self._pids)
         found: dict[str, Any] = {"cpu_s": round(cpu_s, 2), "memory": memory}
         found["load"] = round(os.getloadavg()[0], 2)
@@ -74,7 +74,7 @@ class RuleClock:
         self._asked[shard] = time.monotonic()
 
     def rule_time_s(self, round_id: int, shard: int) -> float | None:
-        """Return the seconds since the begin; None if there was none."""
+        """Return the seconds since the begin; None if there was no report."""
         asked_at = self._asked.get(shard) if round_id == self._round else None
         return None if asked_at is None else time.monotonic() - asked_at
 

@@ -103,7 +103,7 @@ class CommitRow(Declared):
 
 
 def read_commits(rows: Iterable[Row]) -> Iterator[CommitRow]:
-    """Yield the commits in checked rows. A row without a round or a server is left out."""
+    """Yield the commits in checked rows. A row without a round or a server is skipped."""
     return (commit for row in rows if (commit := _read(row)) is not None)
 
 

@@ -110,7 +110,7 @@ class CannotWrite(Event):
 
 
 class Cleared(Judgement):
-    """A peer on parole has kept its trust and counts as any other."""
+    """A peer on parole has kept its trust and counts like any other."""
 
 
 class Continued(PeerEvent):
@@ -162,7 +162,7 @@ class Drill(Event):
 
 class Epoch(PeerEvent):
     """An epoch is complete: samples that its rounds used, that scripts skipped, and that were
-    given up or left for the next."""
+    discarded or left for the next epoch."""
 
     epoch: RoundId
     once: Count
@@ -232,7 +232,7 @@ class FoundByAudit(SubjectEvent):
 
 
 class Halted(PeerEvent):
-    """The node has ended in order; bytes that it has sent and received."""
+    """The node has ended properly; bytes that it has sent and received."""
 
     reason: Text
     exit_code: Count
@@ -292,13 +292,13 @@ class LauncherEnded(Event):
 
 
 class LauncherLost(Event):
-    """A host's agent receives nothing from its launcher any more."""
+    """A host's agent no longer receives messages from its launcher."""
 
     silent_s: Real
 
 
 class Left(SubjectEvent):
-    """A member has left in order."""
+    """A member has left after announcing it."""
 
     reason: Text
     by: Peer
@@ -374,7 +374,7 @@ class OtherStage(SubjectEvent):
 
 
 class Over(PeerEvent):
-    """This peer's training is over, and it leaves in order."""
+    """This peer's training is over, and it leaves properly."""
 
     message: Text
 
@@ -474,7 +474,7 @@ class Restarting(PeerEvent):
 
 
 class RestartsUsedUp(PeerEvent):
-    """A peer died by itself again, and its launcher does not restart it any more."""
+    """A peer died by itself again, and its launcher no longer restarts it."""
 
     of: Count
     why: Text
@@ -531,7 +531,7 @@ class ServesAgain(SubjectEvent):
 
 
 class Share(SubjectEvent):
-    """A peer gets another share of a round's samples, because of its speed."""
+    """A peer's share of the samples of a round changes, because of its speed."""
 
     was: Real
     share: Real
@@ -594,7 +594,7 @@ class Started(PeerEvent):
 
 
 class Stopping(Event):
-    """The launcher asks all its peers to leave."""
+    """The launcher requests all its peers to leave."""
 
     reason: Text
 

@@ -2,9 +2,9 @@
 digest of each.
 
 A checkpoint is written completely or not at all, and a complete one is durable: each file is
-synced, then the folder with their names. Then that folder gets its own name, which is synced, too.
-Only after that an older checkpoint may be removed. Digests detect bits that flip later: the
-manifest has those of the data and its own.
+synced, then the folder with their names. Then the folder is renamed to its final name, and the
+rename is synced. Only after that an older checkpoint may be removed. Digests detect bits that flip
+later: the manifest has the digests of the data and of itself.
 
 A process that may write into the folder may put anything there, so ``untrusted`` reads it.
 """
@@ -34,7 +34,7 @@ FORMAT = 2
 """Of a state: of the manifest, and of each part on disk or between peers."""
 MANIFEST = "manifest.json"
 BASE_FILE, MODEL_FILE = "base.safetensors", "model.safetensors"
-"""Parameters that no round changes, if there are any; and the rest of the model."""
+"""The parameters that no round changes, if any, and the rest of the model."""
 LATEST = "latest"
 NOTE = "checkpoints.json"
 HOSTS = "hosts.json"  # in the folder of a run on several hosts: the hosts
@@ -167,11 +167,11 @@ class Checkpoint:
 
 
 def store(out: Path, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
-    """Write a file, completely and durably or not at all. Raises OSError, and what ``pieces``
-    does."""
+    """Write a file, completely and durably or not at all. Raises OSError, and the exceptions of
+    ``pieces``."""
     scratch = out.with_name(f".{out.name}.{_own()}.incomplete")
     try:
-        # In a container a process often has the id of the one that was killed while it wrote.
+        # In a container a process often has the id of a process that was killed while it wrote.
         _remove(scratch)
         store_new(scratch, pieces)
         os.rename(scratch, out)
@@ -196,8 +196,8 @@ def write(
     Args:
         files: Name -> contents, which must not change during the call, or a checkpoint that has the
             same file.
-        about: Entries of the manifest beside the files: JSON, all numbers finite. Two checkpoints
-            of one step are the same if they have the same ``history``.
+        about: Entries of the manifest in addition to the files: JSON, all numbers finite. Two
+            checkpoints of one step are equal if they have the same ``history``.
         keep: Number of checkpoints up to this step to keep; this one is always kept.
     Raises: OSError: The checkpoint could not be written. Existing ones are unchanged.
     """
@@ -286,7 +286,7 @@ class OutgoingCheckpoint:
         return self.place
 
     def drop(self) -> None:
-        """Remove what is not durable. Then another checkpoint may be written."""
+        """Remove files that are not durable. Then another checkpoint may be written."""
         if not self._is_writer:
             return
         try:
@@ -443,7 +443,7 @@ def _tidy(folder: Path, step: int, keep: int) -> None:
 
 def _is_left(name: str) -> bool:
     """Whether a partial file is abandoned; only files of this host can be checked. A file with the
-    id of this process was left by an earlier process of that id, or is to be removed."""
+    id of this process was left by an earlier process of that id, or must be removed."""
     found = _SCRATCH.fullmatch(name)
     if found is None or found["host"] != _host():
         return False
@@ -520,8 +520,8 @@ def verify(checkpoint: Checkpoint) -> list[str]:
 
 
 def listed(folder: Path) -> list[tuple[int, Path]]:
-    """Return steps and folders of all checkpoints, also of damaged ones, ascending. Empty if there
-    is no such folder. Raises: ConfigError: It cannot be listed."""
+    """Return the steps and folders of all checkpoints, including damaged ones, in ascending order.
+    Empty if there is no such folder. Raises: ConfigError: It cannot be listed."""
     try:
         return _listed(folder.absolute())
     except (FileNotFoundError, NotADirectoryError):
@@ -543,7 +543,7 @@ def newest_good(
     Returns: The checkpoint, or None; and a line for each newer one that is damaged.
     Raises:
         DamagedCheckpoint: The one of ``step`` is damaged; the hint names the last good one.
-        ConfigError: There is none of ``step``; the message lists the existing ones.
+        ConfigError: There is no checkpoint of ``step``; the message lists the existing ones.
     """
     there = listed(folder)
     if step is not None:
@@ -632,7 +632,7 @@ def _manifest_text(manifest: Mapping[str, Any]) -> bytes:
 
 
 def _manifest_digest(manifest: Mapping[str, Any]) -> str:
-    """Return the digest of all entries of a manifest but the digest itself."""
+    """Return the digest of all entries of a manifest except the digest itself."""
     rest = {key: value for key, value in manifest.items() if key != "digest"}
     text = json.dumps(rest, separators=(",", ":"), sort_keys=True, allow_nan=False)
     return blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()
@@ -657,11 +657,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{shown(where)} has format {_short(manifest.get('format'))}, this gossip reads "
             f"{FORMAT}",
-            "use the version of gossip that has written it",
+            "use the version of gossip that wrote it",
         )
     # A flipped bit can keep the meaning of a JSON text: 1e-05 and 1E-05.
     if text != data:
-        raise DamagedCheckpoint(where, "the very bytes that were written", "others")
+        raise DamagedCheckpoint(where, "exactly the bytes that were written", "others")
     if whole(manifest.get("step")) is None or not _are_files(manifest.get("files")):
         raise DamagedCheckpoint(where, "a step and files", "something else")
     return manifest
@@ -716,7 +716,7 @@ def stage_folder(folder: Path, stage: int) -> Path:
 
 
 def stage_folders(folder: Path) -> dict[int, Path]:
-    """Return the folders of stages in ``folder`` by number, ascending. A host need not have all of
+    """Return the folders of stages in ``folder`` by number, ascending. A host may lack some of
     them. Raises: ConfigError: They cannot be listed."""
     try:
         names = [path.name for path in folder.iterdir() if path.is_dir()]
@@ -791,14 +791,14 @@ def _folder_at(place: Path) -> Path:
         if not saves_to.is_dir():
             raise ConfigError(
                 f"the run in {shown(place)} saved to {shown(saves_to)}, which is not there",
-                "give the folder that its checkpoints are in now",
+                "name the folder that has its checkpoints now",
             )
         return saves_to
     if listed(place) or stage_folders(place):
         return place
     if os.path.lexists(place / HOSTS):
         raise ConfigError(
-            f"the run in {shown(place)} has saved on its hosts, if anywhere",
+            f"the run in {shown(place)} can only have saved on its hosts",
             "copy the folder that the script saves to from each host, as with rsync -a",
         )
     if os.path.lexists(place / "config.json"):

@@ -19,11 +19,11 @@ TAIL_BYTES = 16 * 1024  # of a peer's events; the last event is among them
 
 
 def over(folder: Path, but: Container[int]) -> tuple[int, ...]:
-    """Return the peers that have completed the training of the run in ``folder``, if none of the
-    peers that have not ended answers; otherwise none.
+    """Return the peers that have completed the training of the run in ``folder``, if no peer that
+    has not ended replies; otherwise none.
 
     Args:
-        but: Peers of the caller, which are left out.
+        but: Peers of the caller, which are excluded.
     """
     finished = [peer for peer in _peers(folder) if peer not in but and _has_finished(folder, peer)]
     if not finished:
@@ -82,8 +82,8 @@ def had_round(folder: Path) -> int:
 
 
 def nobody_left(seeds: Path, but: Container[int]) -> bool:
-    """Whether the launchers of all peers with a file report that these have ended for good.
-    ``but``: peers of the caller, which are left out."""
+    """Whether the launchers of all peers with a file report that these have ended permanently.
+    ``but``: peers of the caller, which are excluded."""
     others = [read_seed(seeds, peer) for peer in peers_in(seeds) if peer not in but]
     return bool(others) and all(seed is not None and seed.ended for seed in others)
 

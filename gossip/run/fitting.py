@@ -42,7 +42,7 @@ PEERS_FOR_ONE_MAX = 64
 def check_names(topology: str, aggregator: str) -> None:
     """Check the names of a topology and a rule, without importing torch.
 
-    Raises: UnknownName or ConfigError: There is none of that name.
+    Raises: UnknownName or ConfigError: There is no rule of that name.
     """
     topologies.load(topology)
     registry.check(aggregator)
@@ -54,7 +54,7 @@ def check(config: RunConfig) -> None:
     name = config.name
     if name and (Path(name).name != name or name.startswith((".", "-")) or not name.isprintable()):
         raise ConfigError(
-            f"name = {name!r}: it should be a plain word, as the run's folder has it",
+            f"name = {name!r}: it must be a plain word, because it names the run's folder",
             "--run-dir sets the folder of the run",
         )
     if 0 < config.room < config.peers:
@@ -97,7 +97,7 @@ def _check_alike(config: RunConfig, rolling: bool) -> None:
         raise ConfigError(
             f"deterministic: with min_peers = {config.min_peers} of {config.peers} the first "
             "peers to begin depend on the clock",
-            "leave out one of both",
+            "leave one of them out",
         )
 
 
@@ -105,7 +105,7 @@ def _check_overlap(config: RunConfig, rolling: bool) -> None:
     """Check that a round can overlap with the next. Raises ConfigError."""
     if config.overlap and not rolling:
         raise ConfigError(
-            f"overlap = 1: in {config.topology} rounds no peer waits for a result of all, and the "
+            f"overlap = 1: in {config.topology} rounds no peer waits for a common result, and the "
             "parameters of peers, which differ anyway, would diverge further",
             "leave it out, or --topology rolling",
         )
@@ -120,8 +120,8 @@ def _check_fragments(config: RunConfig, rolling: bool) -> None:
     if steps % fragments:
         above = steps + fragments - steps % fragments
         raise ConfigError(
-            f"{what} and local_steps = {steps}: a round comes every local_steps / fragments steps, "
-            "which is not a whole number",
+            f"{what} and local_steps = {steps}: there is a round every local_steps / fragments "
+            "steps, which is not a whole number",
             f"--local-steps {above}",
         )
     if not rolling:
@@ -132,7 +132,7 @@ def _check_fragments(config: RunConfig, rolling: bool) -> None:
     if load_encoding(config.encoding).shaped:
         raise ConfigError(
             f"{what}, and the encoding {config.encoding} is made for the tensors of a whole model",
-            "take int8, int4 or topk:0.05, or leave out the fragments",
+            "use int8, int4 or topk:0.05, or leave the fragments out",
         )
 
 
@@ -194,13 +194,13 @@ def check_rule(resolved: Resolved) -> Resolved:
     """Return the config with its ``f`` and ``peers_for_one`` set.
 
     Raises:
-        TooFewUpdates: The rule cannot tolerate f among so many peers.
+        TooFewUpdates: The rule cannot tolerate f among this number of peers.
         ConfigError: The rule cannot be loaded, or a fault of the plan does not fit the rule or the
             topology.
     """
     config = resolved.config
     # With room for more peers, f may need more peers than those that start. Until they join, the
-    # run waits for them, or tolerates fewer (quorum available).
+    # run waits for them, or tolerates fewer (quorum ``available``).
     most = config.peers if config.f is None else config.peers_max
     if config.pipeline is not None:
         most = config.pipeline.smallest  # each stage has rounds of its own
@@ -222,7 +222,7 @@ def check_rule(resolved: Resolved) -> Resolved:
         raise ConfigError(
             f"overlap = 1: the rule {answer['name']} requests the loss in every round, "
             "so no trainer can compute beside it",
-            "leave out one of both",
+            "leave one of them out",
         )
     if config.fragments > 1 and (answer["asks_loss"] or answer["remembers"]):
         why = (
@@ -232,7 +232,7 @@ def check_rule(resolved: Resolved) -> Resolved:
         )
         raise ConfigError(
             f"fragments = {config.fragments}: the rule {answer['name']} {why}",
-            "leave out one of both",
+            "leave one of them out",
         )
     if config.has_local_steps and "no_differences" in answer:
         raise ConfigError(*answer["no_differences"])
@@ -290,7 +290,7 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
     if config.quorum == "available":
         return
     quorum = 1 if peers < 3 else peers // 2 + 1
-    needs = min(needs, peers)  # later peers join, and the run waits for them then
+    needs = min(needs, peers)  # later peers join, and the run then waits for them
     need = max(quorum, needs)
     if least < need:
         why = f"for {rule} to tolerate f={f}" if needs > quorum else f"the majority of {peers}"
@@ -302,7 +302,8 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
 
 
 def _describe_rule(config: RunConfig, peers: int) -> dict[str, Any]:
-    """Return what ``describe_or_refuse`` does. A separate process runs it, unless torch is imported
+    """Return the result of ``describe_or_refuse``. A separate process runs it, unless torch is
+    imported
     already: the import takes seconds."""
     own = [str(f) for f in config.plan if isinstance(f, ByzantineFault) and not f.built_in]
     asked = own, config.aggregator, config.topology, peers, config.f, config.encoding
@@ -343,14 +344,14 @@ def describe(
     """Return a description of the rule: its name, its needs and its f. Without ``f``, f is the
     largest that the rule tolerates, up to a quarter of the peers.
 
-    Raises: TooFewUpdates or ConfigError: The rule cannot tolerate ``f`` among so many peers, or not
-        any f; or it does not fit the encoding.
+    Raises: TooFewUpdates or ConfigError: The rule cannot tolerate ``f`` among this number of peers,
+        or no f at all; or it does not fit the encoding.
     """
     rule, who = registry.load(aggregator), topologies.load(topology)
     check_encoding(encoding, rule)
     if rule.needs_center and who.rolling:
         raise ConfigError(
-            f"rule {rule.name} starts from the own update, and {topology} has none",
+            f"rule {rule.name} needs the peer's own update, and {topology} has none",
             registry.CENTER_HINT,
         )
     rows = _rows(who, peers)
@@ -379,7 +380,7 @@ def check_attacks(words: Sequence[str], rule: dict[str, Any]) -> None:
     """Check faults with an attack that is a function of the user, and load its file.
 
     Args:
-        words: The faults, as they are typed.
+        words: The faults, as typed words.
         rule: As ``describe`` returns it.
 
     Raises: ConfigError, BadFault: A function cannot be loaded, or its attack cannot be carried out
@@ -415,7 +416,8 @@ def _peers_for_one(rule: registry.BoundRule, who: topologies.Topology) -> int:
 
 
 def _most(rule: registry.BoundRule, highest: int, rows: int, *, centered: bool) -> int:
-    """Return the largest f up to ``highest`` that the rule tolerates among so many rows, or 0."""
+    """Return the largest f up to ``highest`` that the rule tolerates with this number of rows, or
+    0."""
     for f in range(highest, 0, -1):
         with contextlib.suppress(ConfigError):
             rule.check(f, rows, centered=centered)

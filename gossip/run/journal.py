@@ -39,7 +39,7 @@ _Dated: TypeAlias = "tuple[float, float, Committed, float | None]"
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """Fields of a round's report, beside progress.
+    """Fields of a round's report, in addition to progress.
 
     Attributes:
         steps: Steps done with this round; None if rounds of this topology do not count steps.
@@ -189,7 +189,8 @@ class Journal:
 
     def commit(self, committed: Committed, rule_s: float | None = None) -> None:
         """Record a commit that this peer has applied. The server of the commit writes it, at the
-        next flush. Other peers write it only if the server is away, as it may have been killed.
+        next flush. Other peers write it only if the server is absent, because it may have been
+        killed.
 
         Args:
             rule_s: Duration of the rule in seconds; None if another peer made the commit.

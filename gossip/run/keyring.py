@@ -58,8 +58,8 @@ class Keyring:
         return self._folder.version + self._changes
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """Return why a key may not take part, and a hint; None if the key is on the allow-list, or
-        there is no list."""
+        """Return the reason why a key may not take part, and a hint; None if the key is on the
+        allow-list, or there is no list."""
         if self._may_be(key):
             return None
         assert self._allowed is not None, "without a list all keys are allowed"
@@ -119,8 +119,8 @@ def own_pair(file: str, peer: PeerId) -> KeyPair:
 def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
     """Return the pair of ``own_pair``, which must be on the allow-list of the other peers.
 
-    Raises: ConfigError: Its key is not on the list. All others would refuse the peer, and it would
-        wait for them, or train alone.
+    Raises: ConfigError: Its key is not on the list. All others would refuse the peer, which would
+        wait for them or train alone.
     """
     pair = own_pair(file, peer)
     if allowed is None or allowed.name_of(pair.public) is not None:
@@ -132,7 +132,7 @@ def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
             "set GOSSIP_KEY to the file of a listed key: GOSSIP_KEY='keys/{peer}.key'",
         )
     raise ConfigError(
-        f"the own key of peer {peer} is not on the allow-list {allowed.path}: public "
+        f"the  key of peer {peer} is not on the allow-list {allowed.path}: public "
         f"{pair.public}, fingerprint {fingerprint(pair.public)}; the others would refuse it",
         f"add the line: {pair.public} peer-{peer}; or name in GOSSIP_KEY the file of the key that "
         "is on the list",

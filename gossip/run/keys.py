@@ -54,7 +54,7 @@ def write_pair(path: Path | str, pair: KeyPair) -> None:
                 raise ConfigError(
                     f"others could read {path}: its file system keeps no permissions (mode "
                     f"{mode:04o})",
-                    "choose a folder on a file system that does",
+                    "choose a folder on a file system that keeps them",
                 )
             file.write(text)
             file.flush()
@@ -64,7 +64,7 @@ def write_pair(path: Path | str, pair: KeyPair) -> None:
     except FileExistsError:
         raise ConfigError(
             f"there is a file {path} already",
-            "a key is never overwritten: move it away, or name another",
+            "a key is never overwritten: move the file away, or name another",
         ) from None
     except OSError as error:
         raise ConfigError(
@@ -75,8 +75,8 @@ def write_pair(path: Path | str, pair: KeyPair) -> None:
 
 
 def read_pair(path: Path | str) -> KeyPair:
-    """Read a pair from a file. Raises: ConfigError: It cannot be read, others can read it, too, it
-    is another user's, or it has no pair of keys."""
+    """Read a pair from a file. Raises: ConfigError: The file cannot be read, others can also read
+    it, it belongs to another user, or it has no pair of keys."""
     return parse_pair(_read(path), str(path))
 
 
@@ -103,7 +103,8 @@ def _read(path: Path | str) -> bytes:
 
 
 def parse_pair(data: bytes, source: str) -> KeyPair:
-    """Return the pair in the content of a key file, for keys that come by a descriptor or on stdin.
+    """Return the pair in the content of a key file, for keys that arrive by a descriptor or on
+    stdin.
 
     Args:
         source: Origin of ``data``, for the error. Messages never show ``data``, which may be
@@ -175,7 +176,7 @@ class AllowList:
         if self.wrong or not self.path.is_file():
             what = self.wrong[0] if self.wrong else f"there is no file {self.path}"
             raise ConfigError(
-                what, "each line holds a public key (gossip keygen --show FILE), and perhaps a name"
+                what, "each line has a public key (gossip keygen --show FILE), and perhaps a name"
             )
 
     def keys(self) -> dict[str, str]:
@@ -214,7 +215,7 @@ def parse_list(text: str, source: str) -> tuple[dict[str, str], list[str]]:
         if words and is_key(words[0]):
             names[words[0]] = " ".join(words[1:]) or fingerprint(words[0])
         elif words and not words[0].startswith("#"):
-            # no key starts with "#": 85^4 times 84 is more than 32 bits hold
+            # no key starts with "#": 85^4 times 84 is more than fits in 32 bits
             wrong.append(
                 f"{source}:{number}: {words[0][:12]!r}... is not a public key of {KEY_CHARS} "
                 "characters"

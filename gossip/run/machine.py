@@ -1,7 +1,7 @@
 """Identity of the process behind a recorded pid. A pid is valid on one machine, since its last
 boot, and is reused.
 
-A node records in ``peer-N/peer.json`` which process it is, and how it has ended. This shows whether
+A node records in ``peer-N/peer.json`` its process, and how it ended. This shows whether
 a run without a launcher of gossip (torchrun) is still running.
 """
 
@@ -66,7 +66,7 @@ class NodeLife:
         self._write()
 
     def ends(self, exit_code: int) -> None:
-        """Record that the node has ended in order."""
+        """Record that the node has ended properly."""
         self._fields |= {"ended": time.time(), "exit_code": exit_code}
         self._write()
 
@@ -78,7 +78,7 @@ class NodeLife:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """Record of a node about itself. ``exit_code``: None if the node has not ended in order."""
+    """Record of a node about itself. ``exit_code``: None if the node has not ended properly."""
 
     pid: int
     started: int

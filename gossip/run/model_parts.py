@@ -1,5 +1,5 @@
 """Joins files with parts of a model into one, tensor by tensor. The memory needed is that of one
-chunk, however large the model is."""
+chunk, for a model of any size."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _piece(name: str, entry: Any, file: BinaryIO, data: tuple[int, int]) -> _Pie
         if first <= end <= size and isinstance(dtype, str):
             shape = _counts(entry["shape"])
             return _Piece(name, file, begin + first, end - first, dtype, shape)
-    raise ValueError(f"its tensor {name} has no valid place in the file")
+    raise ValueError(f"its tensor {name} has no valid position in the file")
 
 
 def _counts(values: Any) -> tuple[int, ...]:

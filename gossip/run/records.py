@@ -43,8 +43,8 @@ class WriteFailures:
         self._tell = tell
         self._reported: set[str] = set()
         self.lacking: dict[str, int] = {}
-        """Incomplete files -> number of lines that each has lost for good; 0 if the file could not
-        be written at some time."""
+        """Incomplete files -> number of lines that each has lost permanently; 0 if the file could
+        not be written at some time."""
 
     def failed(self, path: Path, error: OSError) -> None:
         """Record that a file cannot be written, and report the first of each reason."""
@@ -83,7 +83,7 @@ class Appender:
 
     Args:
         header: Beginning of a new file.
-        gather: Write lines when ``flush`` is called; otherwise each at once.
+        gather: Write lines when ``flush`` is called; otherwise each line at once.
         rotate_bytes: Size from which the file is rotated (``rotation``); 0 means never.
     """
 
@@ -156,7 +156,7 @@ class Appender:
 
     def _check_file(self) -> None:
         """Check once a second, and at the end, whether the file was deleted or rotated. The lines
-        of a deleted file are lost, and later ones would be, too."""
+        of a deleted file are lost, and later ones would also be lost."""
         if self._fd < 0 or (now := time.monotonic()) < self._next_check:
             return
         self._next_check = now + AGAIN_S
@@ -195,7 +195,7 @@ class Appender:
 
     def _rotate(self) -> None:
         """Rotate a file that is large enough, between two lines. If another process has already
-        rotated it, continue in the new file, too."""
+        rotated it, also continue in the new file."""
         if not self._rotate_bytes or self._size < self._rotate_bytes or self._begun:
             return
         if self._is_in_place():

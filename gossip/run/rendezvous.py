@@ -22,8 +22,8 @@ WATCH_S = 2.0  # when all are connected: a restarted peer has another address
 AGAIN_S = 1.0  # after the own address could not be written
 FILE_BYTES_MAX = 4096
 NEWCOMER, OWN = "newcomer", "own"
-"""Claimants of a peer's life: a newcomer that was given the id of another peer, or that peer
-itself, started again by a scheduler."""
+"""Claimants of an incarnation: a newcomer with the id of another peer, or that peer itself,
+restarted by a scheduler."""
 # A live peer accepts a connection at once, or after a moment if its host is far away.
 ANSWER_S = 1.0
 
@@ -36,14 +36,14 @@ class Seed:
     control: str
     bulk: str
     incarnation: int
-    ended: bool = False  # the peer has ended for good
+    ended: bool = False  # the peer has ended permanently
     key: str = ""  # its public key, if peers have keys
-    coming: bool = False  # a launcher has claimed this life of the peer, and starts it
+    coming: bool = False  # a launcher has claimed this incarnation of the peer, and starts it
 
 
 class SeedFolder:
-    """``<run>/seeds`` with one file ``<id>.addr`` for each peer: its address, or that it has ended
-    for good.
+    """``<run>/seeds`` with one file ``<id>.addr`` for each peer: its address, or a mark that it has
+    ended permanently.
 
     Args:
         ids: Number of ids; files of higher peers are ignored.
@@ -67,7 +67,7 @@ class SeedFolder:
         return given if former is None else max(given, former.incarnation + 1)
 
     def announce(self, control: str, bulk: str, incarnation: int, key: str = "") -> None:
-        """Write the own address, and the public key that others must admit."""
+        """Write the local peer's address, and the public key that others must admit."""
         self._folder.mkdir(parents=True, exist_ok=True)
         fields: dict[str, Any] = {
             "control": control,
@@ -78,7 +78,7 @@ class SeedFolder:
         _write(self._folder, self._local, {**fields, "key": key} if key else fields)
 
     def later_life(self, incarnation: int) -> int | None:
-        """Return the later incarnation under which the own peer has announced itself since; None if
+        """Return the later incarnation that the local peer has announced since; None if
         there is none."""
         stamp = self._stamp(self._local)
         if stamp is None:
@@ -115,8 +115,8 @@ class SeedFolder:
         self._untold += self._claimed()
 
     def _claimed(self) -> list[Seed]:
-        """Return the peers that are about to start: the next life of each is claimed, and has no
-        other record yet."""
+        """Return the peers that are about to start: the next incarnation of each is claimed, and
+        has no other record yet."""
         new = claims_in(self._folder) - self._claims
         self._claims |= new
         lives = {seed.peer: seed.incarnation for seed in seeds_in(self._folder)}
@@ -156,8 +156,8 @@ class SeedFolder:
 
 
 class Announcement:
-    """Writes the own address, and retries until that succeeds. Before that, no other peer can
-    connect.
+    """Writes the local peer's address, and retries until the write succeeds. Before that, no other
+    peer can connect.
 
     Args:
         write: Writes the address.
@@ -202,9 +202,9 @@ class Announcement:
 
 
 def announce_end(folder: Path, peer: int, incarnation: int = 0) -> None:
-    """Record in ``folder``, for launchers, that a peer has ended for good.
+    """Record in ``folder``, for launchers, that a peer has ended permanently.
 
-    ``incarnation``: of its last life, which may have ended before its node wrote a file.
+    ``incarnation``: its last one, which may have ended before its node wrote a file.
     """
     if folder.is_dir():
         former = read_seed(folder, peer)
@@ -259,11 +259,11 @@ def seeds_in(folder: Path, but: Container[int] = ()) -> list[Seed]:
 
 
 def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
-    """Claim an id for a newcomer: one of ``first`` .. ``ids`` - 1 that no peer has had, otherwise
+    """Claim an id for a newcomer: one of ``first`` .. ``ids`` - 1 that no peer has used, otherwise
     the id of a peer that has ended.
 
-    Returns: the id and the first incarnation of its life; None if all ids are in use. The process
-    that creates the file of a claim owns it, so two newcomers never get the same id.
+    Returns: the id and its first incarnation; None if all ids are in use. The process
+    that creates the file of a claim owns it, so that two newcomers never get the same id.
     """
     folder.mkdir(parents=True, exist_ok=True)
     # also peers elsewhere: their claims may be files of other folders
@@ -279,7 +279,7 @@ def claim(folder: Path, first: int, ids: int) -> tuple[int, int] | None:
 
 
 def claim_life(folder: Path, peer: int) -> int | None:
-    """Claim the next life of a peer with a given id, and return its first incarnation, which is
+    """Claim the next incarnations of a peer with a given id, and return the first one, which is
     unique.
 
     None if the peer had ended, and a newcomer has its id.
@@ -311,15 +311,15 @@ def answers(seed: Seed) -> bool:
 
 
 def is_answered(folder: Path, but: int) -> bool:
-    """Whether one of the peers in ``folder`` other than ``but`` answers. Also True if none has an
+    """Whether one of the peers in ``folder`` other than ``but`` replies. Also True if none has an
     entry yet: they may still start."""
     seeds = seeds_in(folder, (but,))
     return not seeds or any(answers(seed) for seed in seeds if not seed.ended)
 
 
 def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER) -> bool:
-    """Whether this is the first claim to that life of a peer. Two processes that have seen the same
-    end create the same file."""
+    """Whether this is the first claim to that incarnation of a peer. Two processes that have seen
+    the same end create the same file."""
     try:
         with (folder / f"{peer}.{incarnation}.claim").open("x", encoding="ascii") as file:
             file.write(who)
@@ -329,8 +329,8 @@ def create_claim(folder: Path, peer: int, incarnation: int, who: str = NEWCOMER)
 
 
 def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
-    """Return the claimant of a life of a peer. Raises: ConfigError: The claim cannot be read. Two
-    lives of one peer could run at once, so nothing is assumed."""
+    """Return the claimant of an incarnation of a peer. Raises: ConfigError: The claim cannot be
+    read. Two incarnations of one peer could run at once, so nothing is assumed."""
     name = f"{peer}.{incarnation}.claim"
     try:
         with open_in(folder, name) as file:
@@ -341,7 +341,8 @@ def _claimed_by(folder: Path, peer: int, incarnation: int) -> str:
 
 
 def claims_in(folder: Path) -> set[tuple[int, int]]:
-    """Return the lives that have been claimed in ``folder``, as pairs of peer and incarnation."""
+    """Return the incarnations that have been claimed in ``folder``, as pairs of peer and
+    incarnation."""
     names = [name.split(".") for name in _names_in(folder) if name.endswith(".claim")]
     return {
         (int(words[0]), int(words[1]))
@@ -351,7 +352,7 @@ def claims_in(folder: Path) -> set[tuple[int, int]]:
 
 
 def _write(folder: Path, peer: int, fields: dict[str, Any]) -> None:
-    """Replace the file of a peer: a reader gets the old file or the new one."""
+    """Replace the file of a peer atomically: a reader gets the old file or the new one."""
     write_json(folder / f"{peer}.addr", fields)
 
 

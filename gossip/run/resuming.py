@@ -36,7 +36,7 @@ def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
         parts = newest_whole(folder, step)
         if not parts:
             raise ConfigError(
-                f"resume = {given!r}: no step in {shown(folder)} is whole in every stage",
+                f"resume = {given!r}: no step in {shown(folder)} is complete in every stage",
                 f"gossip checkpoints {shown(folder / 'stage-0')} --verify lists the damaged files",
             )
         check_model(parts, plan.model, shown(folder))
@@ -46,7 +46,7 @@ def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:
         tell(line)
     if checkpoint is None:
         raise ConfigError(
-            f"resume = {given!r}: no checkpoint in {shown(folder)} is whole",
+            f"resume = {given!r}: no checkpoint in {shown(folder)} is complete",
             "gossip checkpoints --verify lists the damaged files",
         )
     later = [str(each) for each, _ in listed(folder) if each > checkpoint.step]

@@ -29,7 +29,7 @@ def segments(path: Path) -> list[Path]:
         return []
     for name in names:
         if name.startswith(path.name) and (end := _NUMBER.fullmatch(name[len(path.name) :])):
-            found.setdefault(int(end[1]), path.with_name(name))  # the plain one, if both exist
+            found.setdefault(int(end[1]), path.with_name(name))  # uncompressed, if both exist
     return [found[number] for number in sorted(found)]
 
 

@@ -43,10 +43,10 @@ class Task:
     Attributes:
         run: Name of the run. All its tasks have this name in common, and no other run has it.
         one_host: All tasks of the run are on this machine.
-        towards: Address or name of a machine of the job. Traffic to that machine leaves from the
-            address at which the other tasks reach this one.
-        comes_back: The scheduler may restart this task beside the others, as another life of the
-            same peer.
+        towards: Address or name of a machine of the job. The other tasks reach this machine at the
+            address from which its traffic to that machine leaves.
+        comes_back: The scheduler may restart this task while the others run, as another incarnation
+            of the same peer.
         another: How to start a run under another name.
     """
 
@@ -82,7 +82,7 @@ def torchrun_task(given: Mapping[str, str]) -> Task | None:
     rank, size = number(given, "RANK"), number(given, "WORLD_SIZE")
     if not 0 <= rank < size:
         raise ConfigError(
-            f"RANK={rank} and WORLD_SIZE={size} do not go together", "unset both to run alone"
+            f"RANK={rank} and WORLD_SIZE={size} contradict each other", "unset both to run alone"
         )
     name = given.get("TORCHELASTIC_RUN_ID", "none")
     if name == "none":  # the default of torchrun
@@ -146,7 +146,7 @@ def meet(
         argv: The typed command line.
         code: Folder in git; the creator of the run records its version.
     Raises: ConfigError: The settings are wrong or differ from the run's, the run is over, or its
-        folder has something else.
+        folder has other content.
     """
     asked = resolved.config
     if resolved.sources.get("peers", "default") != "default" and asked.peers != task.peers:
@@ -207,8 +207,8 @@ def own_address(task: Task, config: RunConfig) -> str:
             else f"{task.towards or 'no host'} is not reached"
         )
         raise ConfigError(
-            f"which address of this machine do the others reach? {seen}",
-            "give it as GOSSIP_LISTEN=ADDRESS in the environment of each task",
+            f"the address at which the others reach this machine is unknown {seen}",
+            "set GOSSIP_LISTEN=ADDRESS in the environment of each task",
         )
     if not config.insecure and config.keys is False:
         raise ConfigError(
@@ -255,15 +255,15 @@ def make(folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | Non
 def write_settings(
     folder: Path, resolved: Resolved, argv: Sequence[str], code: Path | None
 ) -> None:
-    """Write the settings that a run starts with: ``config.json`` for its peers, the rest for
-    users."""
+    """Write the settings that a run starts with: ``config.json`` is for its peers, the other files
+    for users."""
     resolved.config.dump(folder / "config.json")
     (folder / "config.toml").write_text(resolved.to_toml(), "utf-8")
     write_json(folder / "environment.json", {**environment(argv, code), "run": resolved.config.run})
 
 
 def _agreed(folder: Path, resolved: Resolved, task: Task) -> RunConfig:
-    """Return the run's settings. Raises: ConfigError: This task was given others."""
+    """Return the run's settings. Raises: ConfigError: This task has other settings."""
     until = time.monotonic() + SEEN_S
     while not (folder / "config.json").is_file():
         if time.monotonic() > until:
@@ -276,6 +276,6 @@ def _agreed(folder: Path, resolved: Resolved, task: Task) -> RunConfig:
             raise ConfigError(
                 f"peer {task.peer} was started with {key} = {mine} ({source}), the run in "
                 f"{folder} has {theirs}",
-                f"start all its tasks alike; if that run is an older one, {task.another}",
+                f"use the same options for all tasks; if that run is an older one, {task.another}",
             )
     return config

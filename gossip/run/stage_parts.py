@@ -55,7 +55,7 @@ class SavedStage:
         return self.cut[self.stage]
 
     def has_of(self, layers: tuple[int, int]) -> bool:
-        """Whether it has any of these layers."""
+        """Whether the checkpoint has any of these layers."""
         return self.layers[0] <= layers[1] and layers[0] <= self.layers[1]
 
     def to_json(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def about(cut: Cut, model: str) -> dict[str, Any]:
 
 
 def is_part(checkpoint: Checkpoint) -> bool:
-    """Whether a checkpoint has one stage of a pipeline, and not a whole model."""
+    """Whether a checkpoint has one stage of a pipeline, instead of a whole model."""
     return _cut(checkpoint.manifest) is not None
 
 
@@ -116,7 +116,7 @@ def parts_in(folder: Path) -> list[SavedStage]:
             if cut is None or stage >= len(cut):
                 raise ConfigError(
                     f"{shown(path)} has no record of its layers",
-                    "use the version of gossip that has written it",
+                    "use the version of gossip that wrote it",
                 )
             found.append(SavedStage(step, stage, cut, str(manifest.get("model")), str(place)))
     return found
@@ -137,7 +137,7 @@ def whole_steps(parts: Iterable[SavedStage]) -> dict[int, list[SavedStage]]:
 
 def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
     """Return the parts of the newest step that is complete and undamaged in every stage, or of
-    ``step``; []: there is none.
+    ``step``; [] if there is none.
 
     Raises: ConfigError: ``step`` is not complete, or a part of it is damaged; the parts of other
         stages are elsewhere; a folder cannot be listed; each step has a damaged part; there are
@@ -150,7 +150,7 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
     if step is not None:
         if step not in steps:
             raise ConfigError(
-                f"no stages in {shown(folder)} have the whole model of step {step}",
+                f"no set of stages in {shown(folder)} has the whole model of step {step}",
                 f"whole are: {', '.join(map(str, steps)) or 'none'}",
             )
         for part in steps[step]:
@@ -163,7 +163,7 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
         raise ConfigError(
             f"each step in {shown(folder)} has a damaged part: {', '.join(map(str, steps))}",
             "gossip checkpoints --verify lists the damaged files of a stage's folder; without "
-            "--resume the run begins anew",
+            "--resume the run starts from the beginning",
         )
     _check_version(folder)
     return []
@@ -182,7 +182,7 @@ def _check_version(folder: Path) -> None:
 
 def _check_all_here(folder: Path, cut: Cut) -> None:
     """Raise ConfigError if a stage has no folder in ``folder``. Stages that share a folder create
-    their own in it at the start."""
+    their own subfolder in it at the start."""
     here = stage_folders(folder)
     if missing := [str(stage) for stage in range(len(cut)) if stage not in here]:
         raise ConfigError(
@@ -213,7 +213,7 @@ def of_layers(folder: Path, step: int, layers: tuple[int, int], model: str) -> l
 
 
 def covering(parts: Sequence[SavedStage], layers: tuple[int, int]) -> list[SavedStage]:
-    """Return the parts, of one step and cut, that have these layers, in order; []: some are
+    """Return the parts, of one step and cut, that have these layers, in order; [] if some are
     missing."""
     wanted = sorted([part for part in parts if part.has_of(layers)], key=lambda part: part.stage)
     have = {at for part in wanted for at in range(part.layers[0], part.layers[1] + 1)}

@@ -2,7 +2,8 @@
 
 A file of JSON lines begins with its schema, ``{"schema": "gossip.events/2"}``. Only
 ``metrics.jsonl`` has none: its lines are all rows of a table. Every line is flushed when it is
-written, so that a killed process leaves complete lines. A reader drops an incomplete last line.
+written, so that a killed process leaves only complete lines. A reader drops an incomplete last
+line.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ PACKAGES = (
 
 
 def print_write_failure(path: str, why: str) -> None:
-    """Report on stderr a file that cannot be written, where nothing else would report it."""
+    """Report on stderr a file that cannot be written, that no other part would report."""
     message, hint = in_words(path, why)
     print(f"! {message}\n  {hint}", file=sys.stderr, flush=True)
 
@@ -139,7 +140,7 @@ def read_lines(path: Path | str) -> Iterator[dict[str, Any]]:
 
 def _opened(path: Path) -> Iterator[tuple[str, BinaryIO]]:
     """Open a file and its segments, each once, segments first. The file is opened first, so that
-    lines which another process rotates out of it from then on are not missed or repeated."""
+    no line is missed or repeated if another process rotates the file afterwards."""
     try:
         last = open_file(path)
     except FileNotFoundError:
@@ -190,19 +191,19 @@ def write_error(path: Path, error: BaseException, **fields: Any) -> None:
 
 def read_json(path: Path | str) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if there is no file. Raises: ConfigError: It is
-    something else, or no plain file."""
+    a link or another type of file."""
     path = Path(path)
     return read_object(path.parent, path.name)
 
 
 def environment(command: Sequence[str], code: Path | str | None = None) -> dict[str, Any]:
-    """Return what the result of the run may depend on, for ``environment.json``.
+    """Return the facts on which the result of the run may depend, for ``environment.json``.
 
     Args:
         command: The command that was typed.
         code: A folder; its git version is recorded, if it has one.
     """
-    import psutil  # a local import: ``gossip --help`` need not wait 50 ms for it
+    import psutil  # a local import: so that ``gossip --help`` does not need 50 ms for the import
 
     return {
         "schema": "gossip.environment/1",

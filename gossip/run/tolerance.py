@@ -1,8 +1,8 @@
 """Lines that a run prints before its first round about the broken or Byzantine peers that it
 tolerates.
 
-They have the number of those peers, the reason for it, and how many peers would tolerate one. They
-also show whether updates are judged by the reference that was requested.
+They have the number of those peers, the reason for it, and the number of peers that would tolerate
+one. They also show whether the requested reference judges updates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ COSTS = (
     "--reference SAMPLES it does not (docs/protection.md)"
 )
 FOUND = "what "
-"""Beginning of the source of an f that was not given."""
+"""Beginning of the source of a default f."""
 
 
 def describe(config: RunConfig, source: str = "") -> str:
@@ -54,13 +54,13 @@ def describe(config: RunConfig, source: str = "") -> str:
 
 
 def judges(config: RunConfig, sources: Mapping[str, str]) -> str:
-    """Return one line about the reference if one was requested: how updates are judged, or that
-    they are not. "" if none was requested. ``sources``: as in ``Resolved``."""
+    """Return one line about the reference if one was requested: how it judges updates, or that it
+    does not. "" if none was requested. ``sources``: as in ``Resolved``."""
     if sources["aggregator"] == WITH_REFERENCE:
         samples = f"{config.reference_samples} sample{'s' if config.reference_samples != 1 else ''}"
         return f"{config.aggregator}: updates are judged by {samples} ({WITH_REFERENCE})"
     source = sources["reference_samples"]
-    # The config file that a run writes has every option, also those that were not given.
+    # The config file that a run writes has every option, including defaults.
     if source != "flag" and not source.startswith("GOSSIP_"):
         return ""
     from gossip.aggregators import load

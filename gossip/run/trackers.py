@@ -62,8 +62,8 @@ def start_tracker(name: str, folder: Path, others: bool = False) -> subprocess.P
     """Start the process in a session of its own, so that Ctrl-C does not reach it.
 
     Args:
-        others: Other processes of the run may write for a moment after this one has ended; forward
-            their rows, too.
+        others: Other processes of the run may still write shortly after this one has ended; their
+            rows are also forwarded.
     Raises: OSError: It cannot be started, or its log cannot be written.
     """
     words = [name, str(folder), *([OTHERS] if others else [])]

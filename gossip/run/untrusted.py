@@ -1,5 +1,5 @@
-"""Safe reading of input that other users may control: files of a run's folder, and text on its way
-to a terminal.
+"""Safe reading of input that other users may control: files of a run's folder, and text for a
+terminal.
 
 A process that may write into a folder can put a link, an endless pipe, a device or a gigabyte of
 brackets in place of a file. The functions follow no link inside a folder, wait for no writer, and
@@ -40,7 +40,8 @@ def open_in(folder: Path, name: str, owners: set[int] | None = None) -> BinaryIO
         owners: Receives the user ids of the owners of the folder, the folders in it, and the file.
     Raises:
         FileNotFoundError: There is none.
-        ConfigError: It is a link, or no plain file, or may not be read; the message has the reason.
+        ConfigError: It is a link or not a plain file, or cannot be read; the message has the
+            reason.
     """
     *folders, last = name.split("/")
     at = -1
@@ -81,7 +82,7 @@ def _plain_file(fd: int, path: Path, folders_owner: int) -> BinaryIO:
     # Any user with write access to this folder may have linked another user's file into it.
     if found.st_nlink > 1 and found.st_uid != folders_owner:
         os.close(fd)
-        raise ConfigError(f"{shown(path)} is another user's file by a second name: it is not read")
+        raise ConfigError(f"{shown(path)} is a hard link to another user's file: it is not read")
     return os.fdopen(fd, "rb")
 
 
@@ -97,7 +98,8 @@ def _refused(path: Path, error: OSError) -> ConfigError:
 
 
 def owner_of(fd: int) -> int:
-    """Return the user id of the owner of an open file, also if its name now has another file."""
+    """Return the user id of the owner of an open file, even if its name now refers to another
+    file."""
     return os.fstat(fd).st_uid
 
 
@@ -148,7 +150,7 @@ def object_in(data: bytes, path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ConfigError(f"{shown(path)} is not JSON: {shown(error)}") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"{shown(path)} holds no JSON object")
+        raise ConfigError(f"{shown(path)} is not a JSON object")
     return found
 
 
@@ -166,7 +168,7 @@ def last_events(file: BinaryIO, tail_bytes: int) -> list[Event]:
 
 
 def whole(value: object) -> int | None:
-    """Return the value if it is a count; None if it is none."""
+    """Return the value if it is a count; None if it is not a count."""
     return (
         value
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < WHOLE_MAX
@@ -182,7 +184,7 @@ def real(value: object) -> float | None:
 
 
 def text_of(value: object) -> str | None:
-    """Return the beginning of a text, as it may be shown; None if it is not text."""
+    """Return the beginning of a text in a form that is safe to show; None if it is not text."""
     return shown(value[:TEXT_MAX]) if isinstance(value, str) else None
 
 

@@ -50,7 +50,7 @@ ROUNDING = 1e-6  # relative error of a rule in float64 against its oracle
 
 @dataclass(frozen=True, slots=True)
 class ConformanceReport:
-    """Measurements of a rule that meets its requirements. None where the rule has none.
+    """Measurements of a rule that meets its requirements. None if the rule has none.
 
     Attributes:
         rule: Name of the rule.
@@ -60,7 +60,7 @@ class ConformanceReport:
             ``robust="bounded"``.
         kappa_bound: The largest ``kappa`` that is allowed.
         found_by: Cloud, attack and strength that ``kappa`` was found with.
-        breaks_at: The least number of Byzantine peers that carry the rule away when it is called
+        breaks_at: The smallest number of Byzantine peers that carry the rule away when it is called
             with f; None if not even n - 1.
         held_to: The bound that was checked instead if no kappa was searched for; empty without a
             bound.
@@ -109,7 +109,7 @@ def check_aggregator(
     - Calling and ``explain`` give the same aggregate. If it is a mean of the updates, its weights
       are those of the verdict.
     - The order of updates and of coordinates does not matter, nor the number of chunks or shards.
-    - Equal updates give that update. Finite updates give a finite aggregate.
+    - Equal updates give this update as the result. Finite updates give a finite aggregate.
     - Shifted or scaled updates shift or scale the aggregate, where the rule declares that.
     - All of this holds for other n and f, and in later rounds.
     - f Byzantine updates of any size, at any place, neither move the aggregate without bound nor
@@ -117,10 +117,11 @@ def check_aggregator(
       declared ``robust=False`` or ``discerning=False`` are exempt.
 
     For a rule declared "bounded", kappa is in units of the honest spread or of the length of the
-    honest mean, whichever is more. In the search, a rule that needs trusted data beside the updates
+    honest mean, whichever is more. In the search, a rule that needs trusted data in addition to the
+    updates
     gets it: the honest mean as the judge's gradient, a quadratic loss around it, an honest update
-    as its own. No kappa is searched for if an option is fixed in units of the updates, because it
-    would measure only the spread of the honest updates.
+    as its own. There is no search for kappa if an option is fixed in units of the updates, because
+    it would measure only the spread of the honest updates.
 
     Args:
         candidate: A rule, with options or without, a plain function ``(updates, *, f)``, or a spec
@@ -150,7 +151,7 @@ def check_aggregator(
         )
     generator = torch.Generator().manual_seed(seed)
     case = crowd(n, d, f, generator)
-    check_untouched(bound, case)  # first: a rule that fails it would change the case for the others
+    check_untouched(bound, case)  # before checks that share the case
     check_verdict(bound, case)
     check_repeatable(bound, case)
     check_called(bound, case)
@@ -176,7 +177,7 @@ def check_aggregator(
 
 
 def check_rounds(bound: BoundRule, case: SyntheticUpdates, generator: torch.Generator) -> None:
-    """Check that the requirements are met in later rounds, too, which have a last aggregate and
+    """Check the requirements also in later rounds, with a last aggregate and
     other n and f."""
     d, verdict = case.updates.shape[1], case.judge(bound)
     for round_id, (n, f) in enumerate(_other_counts(bound, len(case.updates), case.f), 1):
@@ -222,7 +223,7 @@ def check_oracle(
     attackers."""
     for name, honest in clouds(n, f, d, generator):
         if name == "two points":
-            continue  # all ties: a rule may take any of equal rows first
+            continue  # with ties, a rule may use any of the equal rows
         far = 100 * torch.randn(f, d, generator=generator, dtype=torch.float64)
         for lies in (far, honest[:f]):
             given, _ = shuffled(lies, honest, generator)

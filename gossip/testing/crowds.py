@@ -1,4 +1,4 @@
-"""Test cases for rules: honest updates, and Byzantine ones beside them."""
+"""Test cases for rules: honest and Byzantine updates."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def bound_rule(
     candidate: Rule | BoundRule | PreAggregation | Callable[..., Any] | str,
 ) -> BoundRule:
     """Return the argument of ``check_aggregator`` as the rule that a node would run; a
-    pre-aggregation with a rule after it."""
+    pre-aggregation is followed by a rule."""
     if isinstance(candidate, str):
         try:
             return load(candidate)
@@ -94,8 +94,8 @@ def in_units(bound: BoundRule) -> bool:
 
 
 def needs_help(bound: BoundRule) -> bool:
-    """Whether a rule needs trusted data beside the updates, and so need not follow a Byzantine
-    majority."""
+    """Whether a rule needs trusted data in addition to the updates, and so need not follow a
+    Byzantine majority."""
     return bound.needs_trainer or bound.needs_center
 
 
@@ -119,8 +119,8 @@ def attackers(case: SyntheticUpdates, generator: torch.Generator) -> Iterator[tu
     for size in (1e3, 1e12, 1e30):
         yield f"apart at {size:g}", size * direction
         yield f"together at {size:g}", size * direction[:1].repeat(f, 1)
-    # One far away, the others at the mean that it causes: this breaks rules that start from the
-    # mean.
+    # One attacker far away, the others at the mean that it causes: this breaks rules that start
+    # from the mean.
     far = 1e6 * direction[:1]
     mean = (honest[f:].sum(dim=0, keepdim=True) + far) / (len(honest) - f + 1)
     yield "sacrificial anchor", torch.cat([far, mean.repeat(f - 1, 1)])

@@ -1,4 +1,5 @@
-"""Requirements of every rule on honest updates: the form of its verdict, and what it may depend on.
+"""Requirements of every rule on honest updates: the form of its verdict, and the inputs on which it
+may depend.
 
 Violations are raised, not asserted, because ``python -O`` drops assert statements.
 """
@@ -144,8 +145,8 @@ def check_weights(bound: BoundRule, case: SyntheticUpdates) -> None:
         or abs(float(shares.sum()) - 1) > 1e-6
         or float(shares.min()) < -1e-6
     ):
-        # Rescaled, beside a point, or by the ranks of each coordinate: then the weights determine
-        # nothing.
+        # If rows are rescaled, or a point is added, or coordinates are weighted by rank, the
+        # weights do not determine the aggregate.
         return
     if not torch.allclose(shares, verdict.weights, atol=1e-5):
         raise AssertionError(

@@ -1,11 +1,11 @@
 """Search for the worst effect of f attackers on a rule, and its comparison with theory.
 
-A rule F is (f, kappa)-robust when for any n - f honest updates, with mean m, and whatever the f
-others are, |F - m|^2 <= kappa * mean of |x_i - m|^2 over the honest (Allouah et al. 2023,
+A rule F is (f, kappa)-robust when for any n - f honest updates, with mean m, and any f other
+updates, |F - m|^2 <= kappa * mean of |x_i - m|^2 over the honest (Allouah et al. 2023,
 arXiv:2302.01772). Here the honest updates are clouds of several shapes, and the others families of
 attacks, each with a line search for its strength. The result is a lower bound of kappa: if it is
-above the declared bound, it refutes that. No rule can have kappa below f / (n - 2f), as
-``two points`` shows.
+above the declared bound, it refutes that. No rule can have kappa below f / (n - 2f), as ``two
+points`` shows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Aggregate: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 Lies: TypeAlias = Callable[[float], Tensor]
 AWAY = 1e3  # Distance from zero of one of the clouds, in coordinates' spreads.
 FAR = 1e6  # Distance of attackers that try to break a rule, in spreads of the honest.
-# In the same unit: a rule that ends farther from the honest than this was carried away.
+# In the same unit: the distance from the honest updates beyond which a rule counts as carried away.
 CARRIED = 1e3
 WEAKEST, STRONGEST = 0.1, 1e4  # range of strengths to try, in spreads of the honest; and FAR
 
@@ -38,8 +38,8 @@ class Resilience:
     Attributes:
         kappa: The largest ratio found.
         found_by: Cloud, attack and strength that it was found with.
-        breaks_at: The least number of Byzantine updates that carried the rule away, when called
-            with f; None if even n - 1 did not.
+        breaks_at: The smallest number of Byzantine updates that carried the rule away when it was
+            called with f; None if even n - 1 did not.
     """
 
     n: int
@@ -112,7 +112,7 @@ def clouds(n: int, f: int, d: int, generator: torch.Generator) -> Iterator[tuple
     widths = torch.ones(d, dtype=torch.float64)
     widths[0] = 30.0
     yield "anisotropic", direction + widths * noise(count, d)
-    # Far from zero: lengths hardly differ between these, so attackers may hide from a rule that
+    # Far from zero: their lengths hardly differ, so attackers may hide from a rule that
     # compares lengths.
     yield (
         "heavy tails, far from zero",
@@ -176,8 +176,8 @@ def _copies(row: Tensor, f: int) -> Lies:
 
 
 def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
-    """Return the least number of attackers, all at one place far away, that carry away a rule which
-    is called with a smaller f; None if none do."""
+    """Return the smallest number of attackers, all at one place far away, that carry away a rule
+    called with a smaller f; None if there is none."""
     generator = torch.Generator().manual_seed(seed)
     rows = torch.randn(n, d, generator=generator, dtype=torch.float64)
     direction = torch.randn(d, generator=generator, dtype=torch.float64)
@@ -195,7 +195,7 @@ def breaks_at(aggregate: Aggregate, n: int, d: int, seed: int) -> int | None:
 
 
 class _Ratio:
-    """|F - m|^2 over the mean of |x_i - m|^2, or over |m|^2 where that is more, under given
+    """|F - m|^2 over the mean of |x_i - m|^2, or over |m|^2 if this is larger, under given
     attacks, each time in another order."""
 
     def __init__(

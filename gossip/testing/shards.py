@@ -1,4 +1,4 @@
-"""Checks that a rule makes the same of a vector that is long, in pieces, or cut into shards."""
+"""Checks that a rule returns the same for a vector as a whole, in pieces, and cut into shards."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def check_shards(bound: BoundRule, case: SyntheticUpdates) -> None:
             ]
             aggregate = torch.cat(parts)
         else:
-            return  # it declares that it needs whole vectors
+            return  # the rule declares that it needs whole vectors
         if not near(aggregate, whole.aggregate, SAME):
             raise AssertionError(
                 f"{bound.name} on {count} shards is {apart(aggregate, whole.aggregate)} away "
@@ -111,6 +111,6 @@ def _decided(
 
 
 def _wanted(rule: GramRule, point: str) -> bool:
-    """Whether the rule gets a point. An optional center is left out, as in
+    """Whether the rule gets a point. An optional center is omitted, as in
     ``SyntheticUpdates.judge``."""
     return point != "center" or point not in rule.optional

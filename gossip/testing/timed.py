@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class TimedLayer(nn.Module):
-    """Returns its input after a given time, and so emulates a layer on a device of some speed. Many
+    """Returns its input after a given time, to emulate a layer on a device of some speed. Many
     slow devices can be tested on few processors, because the layers only sleep.
 
     Args:

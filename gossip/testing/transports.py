@@ -361,7 +361,7 @@ def _queues_are_bounded(world: World) -> None:
     world.neglect(receiver)
     data = payload_of(floats(MIB))
     taken = {"control": 0, "bulk": 0}
-    # Kernel buffers take some thousands of small messages, but never so many.
+    # Kernel buffers take some thousands of small messages, but never this many.
     while sender.send(1, ping(taken["control"])) and taken["control"] < 200_000:
         taken["control"] += 1
     while sender.send(1, update(taken["bulk"]), data) and taken["bulk"] < 2_000:
@@ -440,7 +440,7 @@ def _poll_wakes_on_a_descriptor(world: World) -> None:
         assert time.monotonic() - began < PATIENCE_S, (
             "poll slept on while a descriptor was readable"
         )
-        # The descriptor is not passed any more, so it must not wake ``poll``.
+        # The descriptor is no longer passed, so it must not wake ``poll``.
         began = time.monotonic()
         assert transport.poll(0.05) == []
         assert time.monotonic() - began >= 0.04, "poll returned early, with nothing"

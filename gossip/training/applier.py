@@ -31,7 +31,7 @@ class Applier:
         on_collected: Called with the data of peers in a collective operation, once per round.
         round_id: The next round to run on the present parameters.
         collectives: Number of earlier rounds that were not steps.
-        lost: Rounds that were to step the optimizer and did not.
+        lost: Rounds that should have stepped the optimizer but did not.
         restores: Number of times that a state of other peers replaced this peer's.
         restored_at: Round of the last restored state; -1 means none.
         answered: Last round that answered a step of the kind under way.
@@ -126,7 +126,7 @@ class Applier:
         self._link.queue(control.AppliedReply(message.round_id, message.slot))
 
     def _note_step(self, message: control.ApplyCommand) -> None:
-        # A lost round counts, too: otherwise two kinds of steps, each with too few peers, would
+        # A lost round also counts: otherwise two kinds of steps, each with too few peers, would
         # block each other forever. A round of kind 0 counts for every kind.
         kind = self._kind
         same = message.kind == 0 or message.kind >> 1 == kind >> 1  # first or further

@@ -1,4 +1,5 @@
-"""Tracking of a round's batches: those handed to the user's loop, and whether a step may follow.
+"""Tracking of a round's batches: the batches that the user's loop received, and whether a step may
+follow.
 
 One step follows one batch or several.
 """
@@ -68,15 +69,16 @@ class BatchTracker:
     Attributes:
         expected: Number of batches before each step; 0 if there is no loader.
         least: Minimum number of samples in a batch. BatchNorm cannot train on one sample.
-        reading: Round of the batches in hand, or its prediction.
-        is_outdated: Whether the batches in hand do not belong to the next round.
+        reading: Round of the current batches, or its prediction.
+        is_outdated: Whether the current batches do not belong to the next round.
     """
 
     def __init__(self) -> None:
         self.expected, self.least = 0, 1
         self.reading: StartRoundCommand | None = None
         self.is_outdated = False
-        # samples up to each batch of the round, that one included; None if no batch is in hand
+        # samples up to each batch of the round, that one included; None if there is no current
+        # batch
         self._upto: list[int] | None = None
         self._accumulating = self._kept = False
         self._looked_at = False
@@ -122,7 +124,7 @@ class BatchTracker:
             )
 
     def belong_to(self, go: StartRoundCommand) -> bool:
-        """Whether the batches in hand are samples of this round."""
+        """Whether the current batches have samples of this round."""
         reading = self.reading
         return reading is None or (go.epoch, go.ranges) == (reading.epoch, reading.ranges)
 
@@ -150,7 +152,7 @@ class BatchTracker:
             del self._upto[self.expected * steps :]
 
     def check_batches(self, steps: int) -> None:
-        """Raise ConfigError if step number ``steps`` of a round, from 1, comes too early."""
+        """Raise ConfigError if step number ``steps`` of a round, counted from 1, is too early."""
         if not self.expected:
             return
         self._has_stepped, self._steps_training = True, self._order.is_training
@@ -162,8 +164,8 @@ class BatchTracker:
             )
         if len(self._upto) < self.expected * steps:
             raise ConfigError(
-                f"optimizer.step() came after {len(self._upto)} of {self.expected * steps} batches "
-                "of its round",
+                f"optimizer.step() was called after {len(self._upto)} of "
+                f"{self.expected * steps} batches of its round",
                 f"peer.shard(loader, accumulate={self.expected}) makes every {self.expected} "
                 "batches one step",
             )
@@ -174,13 +176,13 @@ class BatchTracker:
 
     @property
     def next_batch(self) -> int | None:
-        """Number of the next batch of the round; None if no batch is in hand, because a step has
-        followed."""
+        """Number of the next batch of the round; None if there is no current batch, because a step
+        has followed."""
         return None if self._upto is None else len(self._upto)
 
     @property
     def unused(self) -> bool:
-        """Whether a batch was handed out without a step after it."""
+        """Whether the loop received a batch without a step after it."""
         return self._upto is not None
 
     def resume_pass(self, number: int) -> int:
@@ -191,7 +193,7 @@ class BatchTracker:
         """
         if number != self._pass:
             if self.unused and self._handed_out == 1:
-                # it gets that batch again, once
+                # the loop gets that batch again, once
                 if not self._looked_at and self._gradient() == self._before:
                     self.drop()
                     self._looked_at = True
@@ -261,9 +263,9 @@ class BatchTracker:
 
 
 class FetchOrder:
-    """Whether the loop fetches a batch before it steps on the one before.
+    """Whether the loop fetches a batch before the step on the previous one.
 
-    A loop may skip a batch without a step (``continue``). A loop that fetches ahead looks the same,
+    A loop may skip a batch without a step (``continue``). A loop that prefetches looks the same,
     and each of its gradients would be attributed to the samples of the next batch. So the first
     step after a skipped batch needs evidence that the model received the current batch. Once a step
     has directly followed its own batch, the loop fetches in order.
@@ -302,8 +304,8 @@ class FetchOrder:
             self._refuse()
 
     def note_step(self, exact: bool) -> None:
-        """Record a following step; ``exact``: it covers all batches that were handed out, and no
-        other."""
+        """Record a following step; ``exact``: it covers exactly the batches that the loop
+        received."""
         if exact:
             self._in_order, self._content = True, None
 
@@ -320,10 +322,10 @@ class FetchOrder:
     def _refuse(self) -> NoReturn:
         raise ConfigError(
             "the loop requested a batch from the sharded loader before optimizer.step() of the "
-            "batch before (prefetching): each gradient would be counted for the samples of the "
+            "previous batch (prefetching): each gradient would count for the samples of the "
             "next batch",
             "fetch the next batch after optimizer.step(); num_workers and prefetch_factor of the "
-            "DataLoader load batches ahead. A loop that leaves out damaged samples with continue: "
+            "DataLoader load batches ahead. A loop that skips damaged samples with continue must "
             "leave them out in the data set or collate_fn",
         )
 

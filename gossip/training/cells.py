@@ -35,7 +35,7 @@ def script_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
     """
     if not isinstance(function, types.FunctionType):
         raise ConfigError(
-            f"spawn was given a {type(function).__name__}, not a function",
+            f"spawn received a {type(function).__name__}, not a function",
             "gossip.spawn(train, peers=4), where train is defined by def",
         )
     given = [_literal(value) for value in arguments]
@@ -44,7 +44,7 @@ def script_of(function: Callable[..., Any], arguments: Sequence[Any]) -> str:
         raise ConfigError(*_cannot_be_written(f"argument {given.index(None) + 1}", value))
     if function.__name__ == "<lambda>":
         raise ConfigError(
-            "spawn was given a lambda, and the source of a lambda cannot be found",
+            "spawn received a lambda, whose source cannot be found",
             "def train(): ...",
         )
     lines = _Lines()
@@ -84,7 +84,7 @@ class _Lines:
         if name in self._names:
             if self._names[name] is not value:
                 raise ConfigError(
-                    f"{name} means two things in what is to be spawned", "give one another name"
+                    f"{name} has two meanings in the spawned code", "rename one of them"
                 )
             return
         self._names[name] = value

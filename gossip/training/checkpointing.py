@@ -91,7 +91,7 @@ class RunCheckpoints:
         """Make the present state durable, by this peer or another.
 
         Args:
-            leaves_early: The other peers go on, and save.
+            leaves_early: The other peers continue, and save.
         """
         saver, step, began = self.saver, self._run.step, time.monotonic()
         if saver is None or step == 0 or (leaves_early and not saver.is_writer()):
@@ -115,9 +115,9 @@ class RunCheckpoints:
                 self._run.notify(f"the last checkpoint is not there: {self.missing}")
 
     def _save(self, saver: CheckpointSaver, whole: bool, may_be_left_out: bool = False) -> None:
-        """Save the present state: this peer's own, once a step, and the ``whole`` checkpoint. If
-        the disk is slow, both may be left out, unless peers have state of their own: all peers save
-        the same steps of that."""
+        """Save the present state: this peer's own once a step, and the ``whole`` checkpoint. If
+        the disk is slow, both may be skipped, unless peers have their own state, which all peers
+        save at the same steps."""
         step, model = self._run.step, self._run.model
         own = model.plan_own() if self._own_step != step else None
         if may_be_left_out and own is None and not saver.is_in_time(step):

@@ -1,4 +1,4 @@
-"""Checks for unsupported models, made in ``prepare`` rather than in the middle of a round."""
+"""Checks for unsupported models, made in ``prepare`` so that no round fails on them."""
 
 from __future__ import annotations
 
@@ -32,28 +32,29 @@ def check_process_group() -> None:
     if (size := distributed.get_world_size()) > 1:
         raise ConfigError(
             f"torch.distributed was initialised with {size} processes before gossip.init()",
-            "remove init_process_group and what is divided by its world size (docs/from_ddp.md), "
+            "remove init_process_group and all divisions by its world size (docs/from_ddp.md), "
             "or start the script with gossip run, which sets no RANK",
         )
 
 
 def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """Raise UnsupportedModel if the model exchanges gradients by itself, or makes sparse ones."""
+    """Raise UnsupportedModel if the model exchanges gradients by itself, or computes sparse
+    ones."""
     if not isinstance(model, torch.nn.Module):
         raise ConfigError(
             f"prepare takes a torch.nn.Module, got {type(model).__name__}",
-            "nn.ModuleList makes one of several models",
+            "combine several models in one nn.ModuleList",
         )
     if isinstance(model, _WRAPPERS):
         raise UnsupportedModel(
-            f"the model is wrapped in {type(model).__name__}, which exchanges gradients by itself",
+            f"the model is wrapped in {type(model).__name__}, which exchanges gradients  itself",
             "prepare the model in it (.module) and train that one: gossip takes the wrapper's "
             "place",
         )
     for optimizer in optimizers:
         if isinstance(optimizer, torch.optim.SparseAdam):
             raise UnsupportedModel(
-                "SparseAdam takes sparse gradients only, and dense ones are exchanged",
+                "SparseAdam needs sparse gradients, but only dense ones are exchanged",
                 "use Adam, and make the embedding with sparse=False",
             )
     trained = {
@@ -65,10 +66,8 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.SyncBatchNorm):
             raise UnsupportedModel(
-                f"{name or 'the model'} is a SyncBatchNorm, which needs torch.distributed to talk "
-                "to other processes",
-                "use BatchNorm: each peer normalises by its own batch, GroupNorm does without "
-                "batches",
+                f"{name or 'the model'} is a SyncBatchNorm, which needs torch.distributed",
+                "use BatchNorm: each peer normalises by its own batch, GroupNorm needs no batches",
             )
         if (
             isinstance(module, _SPARSE)
@@ -91,12 +90,12 @@ def check_clip_norm(clip_norm: object, config: RunConfig) -> None:
         or not 0 < clip_norm < math.inf
     ):
         raise ConfigError(
-            f"prepare was given clip_norm={clip_norm!r}",
-            "give it a positive number, as torch.nn.utils.clip_grad_norm_",
+            f"prepare received clip_norm={clip_norm!r}",
+            "pass a positive number, as to torch.nn.utils.clip_grad_norm_",
         )
     if config.has_local_steps:
         raise ConfigError(
-            "clip_norm with local_steps: rounds aggregate model differences, and no gradients",
+            "clip_norm with local_steps: rounds aggregate model differences, not gradients",
             "call torch.nn.utils.clip_grad_norm_(model.parameters(), ...) before each "
             "optimizer.step()",
         )
@@ -106,9 +105,9 @@ def check_shapes(wire: WireFormat) -> None:
     """Raise UnsupportedModel if the encoding needs more tensor shapes than a node receives."""
     if len(wire.packed_shapes) > SHAPES_BYTES_MAX:
         raise UnsupportedModel(
-            f"{len(wire.shapes)} parameters: this encoding takes models of at most "
+            f"{len(wire.shapes)} parameters: this encoding supports models of at most "
             f"{SHAPES_BYTES_MAX * len(wire.shapes) // len(wire.packed_shapes)}",
-            "take --encoding int4, which needs no shapes",
+            "use --encoding int4, which needs no shapes",
         )
 
 
@@ -119,12 +118,12 @@ def check_rule(rule: BoundRule, config: RunConfig, has_judge: bool) -> None:
             f"the rule {rule.name} needs the loss of the model on samples that it can trust",
             "write peer.prepare(model, optimizer, "
             "judge=lambda batch: loss_fn(model(batch[0]), batch[1])), "
-            "or take a rule without a judge: --aggregator suspicion",
+            "or use a rule without a judge: --aggregator suspicion",
         )
     if rule.needs_trainer and config.overlap:
         raise ConfigError(
             f"overlap = 1, and the rule {rule.name} needs the trainer in every round",
-            "leave out one of them",
+            "leave one of them out",
         )
     if config.has_local_steps:
         rule.check_model_differences()

@@ -52,13 +52,13 @@ class CollectiveCalls(PeerStatus):
 
         Args:
             value: As for ``gather``, at most 12 KiB.
-        Returns: that value, or None if all gave None.
+        Returns: that value, or None if all passed None.
         Raises: ConfigError: As ``gather``.
         """
         return self._collective("broadcast").broadcast(value)
 
     def any(self, flag: bool) -> bool:
-        """Whether more than ``f`` living peers have given True, the same for all: so ``f``
+        """Whether more than ``f`` living peers have passed True, the same for all: so ``f``
         Byzantine peers cannot stop a training. All peers call it.
 
         Raises: ConfigError: The run is not rolling.
@@ -75,8 +75,8 @@ class CollectiveCalls(PeerStatus):
         return self.answered
 
     def save(self, path: str | Path, content: bytes | str | dict[str, Tensor]) -> bool:
-        """Write a file once, whole and durable, on one living peer; on another if that one dies.
-        All peers call it.
+        """Write a file once, completely and durably, on one live peer; on another one if that peer
+        dies. All peers call it.
 
         Args:
             path: Path of the file, on the host of the writing peer.
@@ -103,7 +103,7 @@ class CollectiveCalls(PeerStatus):
         self._steps.check_prepared(operation)
         if not self._run.config.is_rolling:
             raise ConfigError(
-                f"{operation} needs rolling rounds: gossip rounds have no commit that decides",
+                f"{operation} needs rolling rounds: gossip rounds have no commit ",
                 "gossip run --topology rolling",
             )
         return self._collectives
@@ -124,6 +124,6 @@ def _content_of(content: object) -> Callable[[], bytes]:
                 {name: tensor.detach().clone().contiguous() for name, tensor in content.items()}
             )
     raise ConfigError(
-        f"save was given a {type(content).__name__}",
-        "give it bytes, a text, or a dict of tensors such as model.state_dict()",
+        f"save received a {type(content).__name__}",
+        "pass bytes, a text, or a dict of tensors such as model.state_dict()",
     )

@@ -3,7 +3,7 @@ compute the result from the same commit.
 
 Each call has a place: the position of the script, and the number of earlier calls at that position.
 Data of peers under one place belong together. A late peer finds the answer that the other peers
-got, because it stores the answers of the last commits.
+received, because it stores the answers of the last commits.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gossip.errors import ConfigError
 from gossip.run import checkpoints, shown
 from gossip.transport import PARSER_ERRORS
 
-ANSWERS = "gossip.collectives"  # name in the state beside the model
+ANSWERS = "gossip.collectives"  # its name in the state beside the model
 ANSWERS_KEPT = 32
 BEGINNING = -1
 """Position of a script before its first step. A returning peer makes the calls at that position
 late."""
 FIRST_KEPT = 8
-"""Number of calls at ``BEGINNING`` with answers that are kept longer than others."""
+"""Number of calls at ``BEGINNING`` whose answers are kept longer than others."""
 PASSED_MAX = 3
 """Rounds in which the others train while this peer waits in a call, until it stops waiting for
 them."""
@@ -143,11 +143,11 @@ def read_answers(state: Any) -> OrderedDict[Place, dict[int, bytes]]:
             for at, calls, operation, given in state
         )
     except (TypeError, ValueError) as error:
-        raise ValueError(f"no answers of collective operations: {error}") from error
+        raise ValueError(f"not a valid answer of a collective operation: {error}") from error
 
 
 def before_epoch(epoch: int) -> int:
-    """Return the position of a script before an epoch, whatever its step is.
+    """Return the position of a script before an epoch, independent of its step.
 
     The calls of a late peer at that position belong to the calls that the others made before that
     epoch.
@@ -156,7 +156,7 @@ def before_epoch(epoch: int) -> int:
 
 
 def after_epoch(epoch: int) -> int:
-    """Return the position of a script after an epoch, whatever its step is."""
+    """Return the position of a script after an epoch, independent of its step."""
     return BEGINNING - 2 - 2 * epoch
 
 
@@ -166,15 +166,15 @@ def packed(place: Place, data: bytes, most: int) -> bytes:
     if len(data) > most:
         raise ConfigError(
             f"{place[2]} was given {len(data):,} bytes, and one peer can give {most:,}",
-            "save what is larger with peer.save(path, object), and read the file",
+            "save larger values with peer.save(path, object), and read the file",
         )
     whole: bytes = msgpack.packb([*place, data])
     return whole
 
 
 def bytes_max(peers: int) -> int:
-    """Return the most bytes that each of ``peers`` peers can give, so that one commit holds them
-    all."""
+    """Return the maximum number of bytes of each of ``peers`` peers, so that one commit holds the
+    values of all."""
     return COLLECTED_BYTES_MAX // max(1, peers) - OVERHEAD_BYTES
 
 
@@ -308,7 +308,7 @@ def _tried(work: Callable[[], None]) -> str:
 
 
 def write_whole(path: Path, content: bytes | memoryview) -> None:
-    """Write a file, whole and durable or not at all. Raises OSError."""
+    """Write a file completely and durably, or not at all. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     checkpoints.store(path, iter((memoryview(content),)))
 
@@ -325,7 +325,7 @@ def pack_object(value: object) -> bytes:
         whole: bytes = msgpack.packb(_plain(value, 0), use_bin_type=True)
     except (TypeError, ValueError, OverflowError) as error:
         raise ConfigError(
-            f"peers can give each other plain data only: {error}",
+            f"peers can exchange only plain data: {error}",
             "None, bool, int, float, str, bytes, and lists and dicts of them",
         ) from error
     return whole
@@ -347,8 +347,8 @@ def numbers_of(numbers: Mapping[str, Any]) -> dict[str, float]:
         value = _scalar(value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(
-                f"mean({name}=...) was given a {type(value).__name__}",
-                "give it numbers, or tensors with one element",
+                f"mean({name}=...) received a {type(value).__name__}",
+                "pass numbers, or tensors with one element",
             )
         found[name] = float(value)
     return found
@@ -376,14 +376,14 @@ def _plain(value: Any, depth: int) -> Any:
         if not all(isinstance(key, str | int) for key in value):
             raise TypeError("a dict has keys that are neither str nor int")
         return {key: _plain(each, depth + 1) for key, each in value.items()}
-    raise TypeError(f"it has a {type(value).__name__}")
+    raise TypeError(f"it contains a {type(value).__name__}")
 
 
 # --- results --------------------------------------------------------------------------------------
 
 
 def means_of(given: Mapping[int, bytes], names: Iterable[str], f: int) -> Means:
-    """Return the mean of each name over the peers that have given exactly ``names``.
+    """Return the mean of each name over the peers that have passed exactly ``names``.
 
     With f > 0 it is the trimmed mean, without the f largest and the f smallest numbers; with too
     few numbers it is the median (Yin et al., 2018). So f Byzantine peers cannot move it beyond the

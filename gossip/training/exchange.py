@@ -94,7 +94,7 @@ class Exchange:
     def late_s(self, since: float) -> float:
         """Return how late, at ``since``, this peer began to compute for the round, because it was
         still in an earlier round or had restored a state. Work of the script between two rounds is
-        not lateness: it takes all peers the same time."""
+        not lateness: it takes the same time on all peers."""
         go = self._node.go
         if go is None or not 0.0 < go.began_at < self._applied.offered_at:
             return 0.0
@@ -182,7 +182,7 @@ class Exchange:
         return self._applied.restores == restores and self._applied.step == pending.step + 1
 
     def abandon(self) -> None:
-        """Drop the update in flight without a wait for its round."""
+        """Drop the update in flight without waiting for its round."""
         self._in_flight = None
 
     def run_collective(self, data: bytes, commits: bool) -> None:

@@ -23,7 +23,7 @@ LOST = "gossip.lost_rounds"
 class ExtraState:
     """State beside model and optimizer.
 
-    A state of other peers may come within a step. Schedulers of the script load theirs after the
+    A state of other peers may arrive within a step. Schedulers of the script load theirs after the
     script's work following that step.
 
     Attributes:
@@ -36,13 +36,13 @@ class ExtraState:
 
     def __init__(self, run: PeerRun) -> None:
         self._run, self._node = run, run.node
-        # The script is ahead of the parameters, and so are settings of its optimizer, such as the
+        # The script is ahead of the parameters, as are settings of its optimizer, such as the
         # learning rate.
         self._is_ahead = run.config.has_local_steps or run.config.overlap > 0
         self.kept: dict[str, Any] = {}
         self.in_flight: dict[str, Any] = {}
         self._unclaimed: dict[str, Any] = {}  # States for which ``keep`` may be called yet.
-        self._due: dict[str, Any] = {}  # States of kept objects that came within a step.
+        self._due: dict[str, Any] = {}  # States of kept objects that arrived within a step.
         self._loaded: set[str] = set()  # Kept objects that have loaded a state of another step.
         self._settings: list[dict[str, Any]] = []  # Of parameter groups, as they came with a state.
         self._settings_step = -1  # The step of these settings, if a state has it.
@@ -65,8 +65,8 @@ class ExtraState:
         if name in self._unclaimed:
             thing.load_state_dict(self._unclaimed.pop(name))
             self._loaded.add(name)
-            # Making a scheduler sets the rates of its first epoch; those that came with its
-            # state are the right ones.
+            # The constructor of a scheduler sets the rates of its first epoch; the right ones are
+            # those of its state.
             self._apply_settings()
 
     # --- the state --------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class ExtraState:
         }
 
     def check(self, states: dict[str, Any]) -> None:
-        """Check a state before anything of it is loaded.
+        """Check a state before any part of it is loaded.
 
         Raises: StateMismatch: ``states`` does not fit.
         """
@@ -141,12 +141,12 @@ class ExtraState:
     # --- between two steps ------------------------------------------------------------------------
 
     def load_objects(self) -> None:
-        """Load states that came within this step, except those of schedulers: the script steps a
+        """Load states that arrived within this step, except those of schedulers: the script steps a
         scheduler for the step that it had begun."""
         self._load_due({name for name in self._due if not counts_steps(self.kept[name])})
 
     def load_all(self) -> None:
-        """Load states that came within the last step."""
+        """Load states that arrived within the last step."""
         self._load_due(self._due)
         self._note_loaded()
 
@@ -179,7 +179,7 @@ class ExtraState:
         self._pace.undone(self.kept)
 
     def restore_settings(self) -> None:
-        """Restore the settings of the last state, where the script is ahead of it."""
+        """Restore the settings of the last state if the script is ahead of it."""
         if self._is_ahead:
             self._apply_settings()
 

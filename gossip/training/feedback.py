@@ -2,10 +2,10 @@
 
 The update that is sent is d = D(E(g + e)) for the gradient g and the residual e, and e becomes g +
 e - d, if the update is taken (Seide et al. 2014; Karimireddy et al. 2019, arXiv:1901.09847). An
-update is taken, shard by shard, when its peer is among the contributors of the commit. If an update
+update is used, shard by shard, when its peer is among the contributors of the commit. If an update
 is not taken (late, not finite, of a lost round), its g is dropped, as it is without an encoding:
 its samples are returned and read again. The residual stays as it was, since d was not applied. So
-nothing counts twice and nothing is lost twice. If the round becomes a collective operation, the
+no gradient counts twice, and none is lost twice. If the round becomes a collective operation, the
 update is encoded again for the next round, because an encoding's random numbers belong to a round.
 
 A residual belongs to its peer and is not part of the swarm's state. A peer that joins, or that
@@ -58,7 +58,7 @@ class UpdateEncoder:
         """Encode the update, and replace it by what the receivers will decode.
 
         Args:
-            update: ``(elements,)``; one that is not finite stays as it is and leaves no residual.
+            update: ``(elements,)``; a non-finite one is not changed and leaves no residual.
             encoded: Memory for its bytes, shard by shard.
             fragment: The fragment of the update.
         """
@@ -105,8 +105,8 @@ class UpdateEncoder:
         return self.residual[start : start + self._wire.trained]
 
     def settle(self, round_id: int, taken: tuple[bool, ...]) -> None:
-        """Record that a round was applied, with this peer's update in the shards that are
-        ``taken``; (): in none."""
+        """Record that a round was applied, with this peer's update in the shards ``taken``; () if
+        in none."""
         if self._pending is None or round_id < self._pending[0]:
             return
         (pending_round, fragment, left), self._pending = self._pending, None
@@ -124,7 +124,7 @@ class UpdateEncoder:
         self.residual = self._pending = None
 
     def load(self, residual: Tensor | None) -> None:
-        """Load what ``saved`` returned. Raises: StateMismatch: It belongs to another model."""
+        """Load the result of ``saved``. Raises: StateMismatch: It belongs to another model."""
         if residual is not None and (
             residual.shape != (self._size,) or residual.dtype != torch.float32
         ):

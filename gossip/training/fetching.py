@@ -83,7 +83,7 @@ class Fetcher:
         """
         if self._cuts:
             # The result of collating the single samples, without taking the tensors apart first.
-            # The indices stay a tensor: as a list they cost several times what the copy does.
+            # The indices stay a tensor: as a list they take several times as long as the copy.
             indices = self._indices(key)
             tensors: tuple[Tensor, ...] = self._given.dataset.tensors  # type: ignore[attr-defined]
             return [tensor[indices] for tensor in tensors]
@@ -96,7 +96,7 @@ class Fetcher:
             assert self._batches is not None
             batch = next(self._batches)
         except BaseException:
-            self.close()  # fetches under way are of no further use
+            self.close()  # running fetches are no longer needed
             raise
         self._asked.popleft()
         return batch
@@ -208,7 +208,7 @@ _workers: dict[int, WeakSet[BaseProcess]] = {}
 def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
     """Iterate over a ``loader`` with a ``worker_start`` as its ``worker_init_fn``.
 
-    SIGTERM may come while a worker still imports, so the worker starts with the signal blocked.
+    SIGTERM may arrive while a worker still imports, so the worker starts with the signal blocked.
     Processes of a fork server would inherit the mask and never unblock the signal.
     """
     if not loader.num_workers:

@@ -74,13 +74,14 @@ class LossJudge:
         self, rule: BoundRule, question: JudgeCommand, rows: Vector, learning_rate: float
     ) -> Verdict:
         """Run ``rule`` over the first ``question.rows`` of ``rows``, except the
-        ``question.outside`` last of them. The verdict has the outlyingness of these, too, after
+        ``question.outside`` last of them. The verdict also has the outlyingness of these, after
         that of the others.
 
         With ``question.mix`` the rows are parameters, and their differences d to the own row are
         rated, as steps to x + d.
 
-        Raises: ConfigError: The rule cannot do it, or the user's ``judge`` returned no loss.
+        Raises: ConfigError: The rule cannot aggregate these rows, or the user's ``judge`` returned
+            no loss.
         """
         self._asked += 1
         updates = torch.from_numpy(rows[: question.rows])
@@ -90,7 +91,7 @@ class LossJudge:
         if question.mix:
             if own is None:
                 raise ConfigError(
-                    f"{rule.name} cannot mix parameters without the own ones among them"
+                    f"{rule.name} cannot mix parameters unless they include the own parameters"
                 )
             updates, sign, learning_rate = updates - own, -1.0, 1.0
             own = torch.zeros_like(own)

@@ -52,8 +52,8 @@ class Layout:
 
     Attributes:
         parameters: In the order of ``model.named_parameters()``.
-        trained: Number of elements before the first mark: those of all parameters. In a fragment
-            (``cut``) zeros may follow them.
+        trained: Number of elements before the first mark: the elements of all parameters. In a
+            fragment (``cut``) zeros may follow them.
         elements: Length of the flat vector.
         marks: Number of marks in it, one per parameter.
         shapes: Of the parameters.
@@ -73,12 +73,12 @@ class Layout:
         if strangers:
             raise UnsupportedModel(
                 f"the optimizer holds {strangers} parameter(s) that the model does not have",
-                "put all that is trained into one module and prepare that one",
+                "put everything that is trained into one module, and prepare that module",
             )
         if not named:
             raise UnsupportedModel(
                 "the optimizer trains none of the model's parameters",
-                "make the optimizer from model.parameters()",
+                "build the optimizer from model.parameters()",
             )
         for name, parameter in named:
             _check(name, parameter)
@@ -86,7 +86,7 @@ class Layout:
         if len(devices) > 1:
             raise UnsupportedModel(
                 f"the parameters are on several devices: {', '.join(sorted(devices))}",
-                "gossip trains one device a peer",
+                "a peer trains on one device",
             )
         self._left_out = [
             (name, p)
@@ -124,7 +124,7 @@ class Layout:
 
         All vectors have the length of the longest fragment, so that a receiver knows the size in
         every round. Zeros follow the numbers of a shorter one. After a step of one fragment,
-        ``.grad`` is None for the parameters of all others.
+        ``.grad`` is None for the parameters of all other fragments.
 
         Raises: UnsupportedModel: There are fewer layers than fragments.
         """
@@ -159,8 +159,7 @@ class Layout:
                 raise UnsupportedModel(
                     f"{name} has a gradient, but was frozen when the model was prepared: it is "
                     "not exchanged",
-                    "let it require gradients when you call peer.prepare, and freeze it after "
-                    "that for as long as you like",
+                    "set requires_grad when you call peer.prepare, and freeze it afterwards",
                 )
         found: list[Tensor] = []
         for parameter in self.parameters:
@@ -253,7 +252,7 @@ class Layout:
 
     def reclaim_gradients(self) -> bool:
         """End the loan: the memory of the lent gradients is about to change. Return whether the
-        script still holds some of that memory; its values then stay in place."""
+        script still references this memory; its values then stay in place."""
         if not self._lent:
             return False
         flat = self._lent.pop()
@@ -263,7 +262,7 @@ class Layout:
         return True
 
     def release_gradients(self) -> bool:
-        """Drop the parameters' gradients unless the script holds one of them, or memory of one.
+        """Drop the parameters' gradients unless the script references one of them, or its memory.
         Return whether they were dropped.
 
         A tensor that a script holds must receive the aggregate; any other may be replaced.
@@ -455,7 +454,7 @@ def _copy_all(
 def _check(name: str, parameter: Tensor) -> None:
     if torch.nn.parameter.is_lazy(parameter):
         raise UnsupportedModel(
-            f"parameter {name} has no shape yet", "run the model on one batch before you prepare it"
+            f"parameter {name} has no shape yet", "run the model on one batch before peer.prepare"
         )
     if parameter.is_meta:
         raise UnsupportedModel(

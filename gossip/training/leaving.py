@@ -18,7 +18,7 @@ from .peer_run import PeerRun
 from .watch import HURRIED_S, ExceptHook, user_frames, watch_launcher
 
 CLOSE_S = 45.0
-"""Timeout of ``close``. It exceeds ``linger_s`` and ``drain_timeout_s``, which a node waits for
+"""Timeout of ``close``. It exceeds ``linger_s`` and ``drain_timeout_s``, for which a node waits for
 peers that were lost shortly before the end."""
 
 
@@ -75,7 +75,7 @@ class Leaving:
             run.node.close(reason, HURRIED_S)  # a second goodbye requests an immediate end
             raise
         finally:
-            if not run.termination.interrupted:  # else the hook must suppress the traceback
+            if not run.termination.interrupted:  # otherwise the hook must suppress the traceback
                 self._hook.uninstall()
             run.termination.uninstall()
             atexit.unregister(self.close)

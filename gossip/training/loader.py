@@ -31,8 +31,8 @@ from .orders import arrange, labels_for
 from .reference import ReferenceData
 
 ORDERS_KEPT = 3
-"""Permutations to keep: of this epoch, of the one to be fetched next, and of one with samples left
-over."""
+"""Permutations to keep: of this epoch, of the one to be fetched next, and of an epoch with unread
+samples."""
 
 
 class ShardedLoader:
@@ -153,9 +153,9 @@ class ShardedLoader:
         if now != self.samples_total or indices is not self._given:
             raise ConfigError(
                 f"the {now} samples of the loader of peer.shard are not the {self.samples_total} "
-                "that were shared out among the peers",
-                "keep the samples that a data set has, and their number: where some are not to be "
-                "used yet, let __getitem__ give others for them (samples[at % wanted])",
+                "that were divided among the peers",
+                "keep the samples of a data set, and their number: for samples that are not used "
+                "yet, return others from __getitem__ (samples[at % wanted])",
             )
 
     def _keys(self, go: StartRoundCommand) -> list[Key]:
@@ -184,7 +184,7 @@ class ShardedLoader:
 
     @property
     def given_up(self) -> list[int]:
-        """Indices of the samples of the last completed epoch that were given up (the first of
+        """Indices of the samples of the last completed epoch that were discarded (the first of
         them): their gradients were twice not finite, or they were left over at the end of an
         extended epoch (``peer.epochs(n, remainder="extend")``)."""
         ranges = () if self.report is None else self.report.given_up_ranges
@@ -241,16 +241,17 @@ class ShardedLoader:
 
 
 def loader_of(data: Any, batch_size: int | None, options: dict[str, Any]) -> DataLoader[Any]:
-    """Return the loader that ``shard`` was given, or one over the given data set.
+    """Return the loader passed to ``shard``, or one over the data set passed to it.
 
-    Raises: ConfigError: It is neither, or there are options beside a loader.
+    Raises: ConfigError: It is neither a loader nor a data set, or there are options in addition to
+        a loader.
     """
     if isinstance(data, DataLoader):
         given = {**({} if batch_size is None else {"batch_size": batch_size}), **options}
         if given:
             raise ConfigError(
-                f"shard was given a DataLoader and {', '.join(given)} beside it",
-                "give these options to the DataLoader",
+                f"shard received a DataLoader and {', '.join(given)} beside it",
+                "pass these options to the DataLoader",
             )
         return data
     if not isinstance(data, Dataset) and not (
@@ -258,7 +259,7 @@ def loader_of(data: Any, batch_size: int | None, options: dict[str, Any]) -> Dat
     ):
         raise ConfigError(
             f"shard takes a torch DataLoader or a data set, got {type(data).__name__}",
-            "write peer.shard(DataLoader(...)), or give it something with __getitem__ and __len__",
+            "write peer.shard(DataLoader(...)), or pass an object with __getitem__ and __len__",
         )
     if batch_size is None:
         raise ConfigError(
@@ -270,21 +271,21 @@ def loader_of(data: Any, batch_size: int | None, options: dict[str, Any]) -> Dat
     try:
         return DataLoader(data, batch_size=batch_size, **options)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"shard cannot make a DataLoader of that: {error}") from error
+        raise ConfigError(f"shard cannot build a DataLoader from that: {error}") from error
 
 
 def _check(loader: DataLoader[Any]) -> None:
     dataset: Any = loader.dataset
     if not hasattr(dataset, "__len__"):
         raise ConfigError(
-            f"a {type(dataset).__name__} does not know its length, so it cannot be split by index",
+            f"a {type(dataset).__name__} has no length, so it cannot be split by index",
             "give it a __len__, or make it an IterableDataset: then each peer reads a part of the "
             "stream",
         )
     if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":
         raise ConfigError(
-            "a loader that makes its own batches cannot be split",
-            "give it a batch_size and no batch_sampler; drop_last is ignored",
+            "a loader with its own batch sampler cannot be split",
+            "use a batch_size and no batch_sampler; drop_last is ignored",
         )
     sampler = loader.sampler
     if (
@@ -295,8 +296,8 @@ def _check(loader: DataLoader[Any]) -> None:
         return
     if type(sampler) not in (SequentialSampler, SubsetRandomSampler):
         raise ConfigError(
-            f"{type(sampler).__name__} chooses samples in a way that cannot be split",
-            "leave it out: the swarm draws the order; torch.utils.data.Subset takes a part of a "
+            f"{type(sampler).__name__} is a sampler that cannot be split",
+            "leave it out: the swarm draws the order; torch.utils.data.Subset selects a part of a "
             "data set",
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._dynamo.callback import callback_handler  # imported with the first optimizer anyway
+from torch._dynamo.callback import callback_handler  # the first optimizer imports it anyway
 from torch.autograd.grad_mode import _unsafe_preserve_version_counter as keep_versions
 
 from gossip.aggregators import Memory, Sender
@@ -37,7 +37,7 @@ class TrainedModel:
 
     Attributes:
         inner_step: The optimizer's own step, without the exchange.
-        layout: Of the whole model.
+        layout: Layout of the whole model.
         wire: Format of its updates.
         parts: Layouts of its fragments (``Layout.cut``), or that of the whole model alone.
         clip: Largest norm of an aggregate, under ``clip_norm``. It is agreed like the settings of a
@@ -70,7 +70,7 @@ class CompileWatch:
 
     def close(self) -> None:
         """Stop watching."""
-        if self._begins in callback_handler.start_callbacks:  # else they were cleared
+        if self._begins in callback_handler.start_callbacks:  # otherwise they were cleared
             callback_handler.remove_start_callback(self._begins)
             callback_handler.remove_end_callback(self._ends)
 

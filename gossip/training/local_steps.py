@@ -1,14 +1,15 @@
 """Several steps of a peer's own between two rounds (local SGD, DiLoCo).
 
 A round begins at the *anchor*: the parameters that all peers share. Each peer takes its own steps
-from there. Its update is the model difference, anchor - parameters. It returns to the anchor, where
-the outer optimizer applies the results of rounds. All other code treats the model difference like a
+from the anchor. Its update is the model difference, anchor - parameters. It returns to the anchor,
+where the outer optimizer applies the results of rounds. All other code treats the model difference
+like a
 gradient: the shared parameters are the same on all peers, and so is the memory of the outer
 optimizer.
 
 With overlap a peer takes its next steps while the round runs. It predicts the outer step with its
-own difference, and begins there. When the round is applied, at the end of these steps, the
-aggregate replaces the prediction (Kale et al. 2025, arXiv:2502.12996).
+own difference, and begins at this prediction. When the round is applied, at the end of these steps,
+the aggregate replaces the prediction (Kale et al. 2025, arXiv:2502.12996).
 
 With fragments a round exchanges one fragment of the model (Streaming DiLoCo, Douillard et al. 2025,
 arXiv:2501.18512). The exchanged parameters continue from the result of the round, all others from
@@ -47,14 +48,14 @@ STATE = "gossip.local_steps"
 optimizers."""
 IN_TIME = 0.9
 """Share of the deadline in which a peer ends its steps, if it cannot take all of them in time or
-began late. The deadline is a little above what most peers need. The lost step costs little compared
+began late. The deadline is a little above what most peers need. The lost step is small compared
 with the steps of all other peers in that time."""
 
 
 class StepClock:
     """Duration of this peer's local steps.
 
-    The longest step of a round is left out: the script may have evaluated in it, or waited for
+    The longest step of a round is excluded: the script may have evaluated in it, or waited for
     another reason that does not affect later steps. If this peer began a round late, its whole time
     counts.
     """
@@ -121,14 +122,16 @@ class LocalSteps(EveryStep):
         self.outer = self._outer_step.optimizer(layout.parameters)
         self._anchor: list[Tensor] = []
         # The steps since the last round began here: at the anchor, at a predicted outer step, or at
-        # the own parameters.
+        # the local parameters.
         self._start_point: list[Tensor] = []
         self._is_predicted = False  # They began at a predicted outer step.
         self._fragments, self._mixing = config.fragments > 1, config.own_share or 0.0
-        self._exchanged: set[int] = set()  # Parameters of rounds since the own ones were restored.
-        self._is_apart = False  # Between two rounds the model holds own parameters, not the anchor.
-        self._own_parameters: list[Tensor] = []  # The own ones, while the model holds the anchor.
-        self._abandoned: list[Tensor] = []  # The last own ones that shared ones have replaced.
+        self._exchanged: set[int] = set()  # exchanged since the last restore
+        self._is_apart = False  # The model has the local parameters.
+        self._own_parameters: list[Tensor] = []  # while the model has the anchor
+        self._abandoned: list[
+            Tensor
+        ] = []  # The last local parameters that shared ones have replaced.
         self._anchor_extra: dict[str, Any] = {}
         # The model holds the anchor within ``at_anchor``.
         self._at_anchor = False
@@ -143,7 +146,7 @@ class LocalSteps(EveryStep):
         if self.taken == 0:
             self._clock.begin_round(since, self._run.exchange.late_s(since))
             self._begin(extra)
-        self.taken += 1  # Count first: ``undo_steps`` undoes an interrupted step, too.
+        self.taken += 1  # Count first: ``undo_steps`` also undoes an interrupted step.
         if not skipped:
             self._inner_step()
             self.good += 1
@@ -174,8 +177,8 @@ class LocalSteps(EveryStep):
         """Return to the anchor, with the model difference as the gradients. The update must not
         count if no step since the last round ran the optimizer.
 
-        A parameter without a gradient that no step has moved still has none. With fragments the
-        difference contains the steps since the last round of each fragment.
+        A parameter without a gradient that no step has moved still has no gradient. With fragments
+        the difference contains the steps since the last round of each fragment.
         """
         for parameter, value, start in self._triples(self._difference_origin):
             gradient = parameter.grad
@@ -201,7 +204,7 @@ class LocalSteps(EveryStep):
             self._exchanged.update(map(id, exchanged))
 
     def resume_after_round(self) -> None:
-        """Restore the own parameters after a round, except for the exchanged ones."""
+        """Restore the local parameters after a round, except for the exchanged ones."""
         if not self._own_parameters:
             self._exchanged.clear()
             return  # The round was on all parameters, or another peer's state was loaded.
@@ -233,7 +236,7 @@ class LocalSteps(EveryStep):
             self._own_parameters = [start.clone() for start in self._start_point]
 
     def _leave_anchor(self) -> None:
-        """Load the own parameters; the model holds the anchor before."""
+        """Load the local parameters; before that, the model has the anchor."""
         self._note_anchor()
         self._layout.set_parameters(self._own_parameters)
         self._own_parameters, self._is_apart = [], True
@@ -241,7 +244,7 @@ class LocalSteps(EveryStep):
 
     @property
     def own_parameters(self) -> list[Tensor]:
-        """Copy of the own parameters between two rounds, for a checkpoint. After
+        """Copy of the local parameters between two rounds, for a checkpoint. After
         ``return_to_anchor``: those that it replaced. Empty if they are the shared ones."""
         return self._layout.copy_parameters() if self._is_apart else self._abandoned
 
@@ -252,13 +255,14 @@ class LocalSteps(EveryStep):
         """
         here = [(value.shape, value.dtype) for value in self._layout.parameters]
         if own and [(value.shape, value.dtype) for value in own] != here:
-            raise StateMismatch("its own parameters are of another model")
+            raise StateMismatch("its own parameters belong to another model")
         self._note_anchor()
         self._own_parameters = [value.to(self._layout.device, copy=True) for value in own]
 
     def continue_before_result(self) -> None:
-        """Apply the outer step with the own difference, which was just offered. The momentum of the
-        outer optimizer does not change. With fragments, restore the own parameters instead."""
+        """Apply the outer step with the local difference, which was just offered. The momentum of
+        the outer optimizer does not change. With fragments, restore the local parameters
+        instead."""
         if self._fragments:
             self.resume_after_round()
             return
@@ -299,7 +303,8 @@ class LocalSteps(EveryStep):
     @contextmanager
     def at_anchor(self) -> Iterator[None]:
         """Return a context in which the model holds the anchor. Its parameters may be replaced.
-        No round may be in flight at the end: then the own steps are applied to them again."""
+        No round may be in flight at the end: then the local steps are applied to the parameters
+        again."""
         if self._at_anchor or not (self.taken or self._is_predicted or self._is_apart):
             yield
             if not (self._at_anchor or self._own_parameters):

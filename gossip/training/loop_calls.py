@@ -64,7 +64,7 @@ class LoopCalls(PeerStatus):
         every: int | None = None,
         keep: int = 3,
     ) -> Iterator[int]:
-        """Yield the numbers of the steps that remain, from 0 to ``total`` - 1: those of the run,
+        """Yield the numbers of the remaining steps of the run, up to ``total`` - 1,
         the same on every peer.
 
         A peer that joined late, returned, or resumed from a checkpoint begins at the present step
@@ -84,7 +84,7 @@ class LoopCalls(PeerStatus):
             raise ConfigError(
                 f"steps({total}) is not a multiple of {of_round}, the steps of a round "
                 "(local_steps / fragments): the last round would be incomplete",
-                f"take {below or of_round} or {below + of_round}",
+                f"use {below or of_round} or {below + of_round}",
             )
         self._save_in_loop(save, every, keep)
         return self._loop.run_steps(total)
@@ -111,7 +111,7 @@ class LoopCalls(PeerStatus):
         every: int | None = None,
         keep: int = 3,
     ) -> Iterator[int]:
-        """Yield the numbers of the epochs that remain, from 0 to ``total`` - 1: those of the run,
+        """Yield the numbers of the remaining epochs of the run, up to ``total`` - 1,
         the same on every peer.
 
         An epoch has ``len(loader)`` batches of the sharded loader, even if peers fail. A peer that
@@ -124,7 +124,7 @@ class LoopCalls(PeerStatus):
             total: Epochs of the whole run.
             remainder: Treatment of samples that failures have left unread at the end of the last
                 epoch. ``leave``: the summary of the run has their number. ``extend``: the last
-                epoch has further steps that read them. Samples that no step can use are given up
+                epoch has further steps that read them. Samples that no step can use are discarded
                 after a bounded number of rounds (``loader.given_up``).
             save, every, keep: As for ``save_every``; ``every`` counts steps. Without ``save``
                 nothing is saved.
@@ -149,8 +149,8 @@ class LoopCalls(PeerStatus):
         if not isinstance(sharded, ShardedLoader) or not self._run.config.is_rolling:
             raise ConfigError(
                 "remainder='extend' needs rolling rounds, and a data set with an index that "
-                "peer.shard was given before",
-                "for streams, and in gossip rounds, the unread samples are unknown",
+                "was passed to peer.shard before",
+                "the unread samples of streams, and in gossip rounds, are unknown",
             )
         if epochs:
             self._run.node.shard(*sharded.plan, extended=epochs)

@@ -22,8 +22,8 @@ class TrainingLoop:
     The loop ends after the same step on all peers.
 
     Attributes:
-        rounds: Holds the batches that were handed out.
-        steps: Makes the steps, and takes part in rounds without one.
+        rounds: Tracks the batches that the script received.
+        steps: Makes the steps, and takes part in rounds without a step.
         is_left: Whether the script has begun a loop that has not ended.
     """
 
@@ -134,7 +134,7 @@ class TrainingLoop:
 
         Args:
             steps: Steps of an epoch.
-            given_up_now: Returns the samples of the last epoch that were given up.
+            given_up_now: Returns the samples of the last epoch that were discarded.
         """
         run = self.run
         self.report_plan(total * steps * self.run.config.steps_per_round)

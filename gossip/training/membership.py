@@ -15,7 +15,7 @@ class MembershipChange:
     Attributes:
         round_id: Next round of this peer, its first step with the new roster.
         joined: Peers that have joined or returned.
-        died: Peers that are gone and have not announced it.
+        died: Peers that have died without an announcement.
         left: Peers that have announced their leave, such as after SIGTERM. If the announcement is
             lost, the peer is in ``died``.
     """

@@ -23,7 +23,7 @@ def line_of(round_id: int, metrics: Mapping[str, Any]) -> tuple[str, float | Non
     if not isinstance(line["round"], int) or line["round"] < 0:
         raise ConfigError(
             f"cannot log round: it is {line['round']!r}",
-            "that is the number of the run's round; take another name",
+            "that is the number of the run's round; use another name",
         )
     # JSON has no NaN; a string keeps the information.
     text = json.dumps(

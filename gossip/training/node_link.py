@@ -146,12 +146,12 @@ class NodeLink:
         return self._node.ended(within_s)
 
     def drop_after_fork(self) -> None:
-        """Close the channel in a forked child. Otherwise the node would not see the end of the
-        trainer before that of its children."""
+        """Close the channel in a forked child. Otherwise the node would detect the end of the
+        trainer only after that of its children."""
         self._channel.close()
 
     def _drop_queued(self) -> None:
-        """Keep log lines only: all other messages were for a node that is gone."""
+        """Keep log lines only: all other messages were for a node that has ended."""
         self._messages = [message for message in self._messages if isinstance(message, control.Log)]
         for fd in self._fds:
             os.close(fd)

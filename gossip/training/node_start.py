@@ -33,8 +33,8 @@ class PeerPlace:
 
     Attributes:
         run_dir: The run's folder; None if the run leaves nothing behind.
-        status_fd: Socket to the launcher. Its end of file shows that the launcher is gone. None if
-            there is no launcher.
+        status_fd: Socket to the launcher. Its end of file shows that the launcher has ended. None
+            if there is no launcher.
         config_path: File that a node process reads its settings from; None if the node must be a
             thread.
     """
@@ -59,7 +59,7 @@ class NodeHandle(Protocol):
         ...
 
     def last_words(self) -> str:
-        """Return what is known about the end of the node."""
+        """Return a description of the end of the node."""
         ...
 
 
@@ -129,7 +129,8 @@ class NodeProcess:
         return f"exit status {self._code}"
 
     def _written_error(self) -> str:
-        """Return the error that the node wrote to its folder in this life; "" if there is none."""
+        """Return the error that the node wrote to its folder in this incarnation; "" if there is
+        none."""
         if self._place.run_dir is None:
             return ""
         path = self._place.run_dir / f"peer-{self._place.peer}" / "node_error.json"
@@ -139,7 +140,7 @@ class NodeProcess:
             error = json.loads(path.read_text("utf-8"))
             return f"{error['type']}: {error['message']}"
         except (OSError, ValueError, KeyError, TypeError):
-            return ""  # There is none, or it is incomplete: the exit status must do.
+            return ""  # missing or incomplete: the exit status is used
 
 
 def _start_process(place: PeerPlace, incarnation: int, end: socket.socket) -> NodeProcess:
@@ -190,8 +191,8 @@ def fork_ahead() -> Callable[[], None] | None:
     if pid := os.fork():
         theirs.close()
         _ahead = _PreforkedNode(pid, ours)
-        # A child of the script that was forked before the node's start must not keep the node
-        # waiting after the end of the script.
+        # A child of the script that was forked before the node's start must not make the node wait
+        # after the end of the script.
         os.register_at_fork(after_in_child=ours.close)
         return None
     ours.close()
@@ -290,7 +291,7 @@ def from_environment() -> PeerPlace | None:
     )
     if place.peer >= place.config.peers_max:
         raise ConfigError(
-            f"GOSSIP_PEER is {place.peer}, the run has peers 0 to {place.config.peers_max - 1}"
+            f"GOSSIP_PEER is {place.peer}, but the run has peers 0 to {place.config.peers_max - 1}"
         )
     return place
 

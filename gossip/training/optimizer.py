@@ -1,4 +1,4 @@
-"""Exchange of gradients in ``optimizer.step()``; otherwise the optimizer stays as it is."""
+"""Exchange of gradients in ``optimizer.step()``; otherwise the optimizer is unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNCHANGED: AbstractContextManager[None] = nullcontext()
 _READERS = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
 
 Exchange = Callable[[float | None, bool, frozenset[int]], None]
-"""Function that is called in place of a step, with the loss if it is known, whether the gradients
+"""Function that is called instead of a step, with the loss if it is known, whether the gradients
 overflowed and are left out, and the numbers of the optimizers that step."""
 
 
@@ -32,7 +32,7 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
     gradient and update."""
     optimizers: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
     if not optimizers:
-        raise ConfigError("prepare was given no optimizer", "write peer.prepare(model, optimizer)")
+        raise ConfigError("prepare received no optimizer", "write peer.prepare(model, optimizer)")
     for optimizer in optimizers:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise ConfigError(
@@ -47,13 +47,13 @@ def check_optimizers(given: object) -> list[torch.optim.Optimizer]:
                 "use SGD, Adam or another first-order optimizer",
             )
     if len({id(optimizer) for optimizer in optimizers}) < len(optimizers):
-        raise ConfigError("prepare was given the same optimizer twice")
+        raise ConfigError("prepare received the same optimizer twice")
     owned = [id(p) for optimizer in optimizers for p in parameters_of(optimizer)]
     if twice := len(owned) - len(set(owned)):
         raise UnsupportedModel(
             f"{twice} parameter{'s are' if twice > 1 else ' is'} in two optimizers, which "
             "exchange their gradients separately",
-            "give each parameter to one optimizer",
+            "put each parameter into one optimizer",
         )
     return [find_stepped(optimizer) for optimizer in optimizers]
 
@@ -85,7 +85,7 @@ def find_stepped(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether a step leaves the gradients as they are, and draws no random numbers. Optimizers that
+    """Whether a step does not change the gradients and draws no random numbers. Optimizers that
     step all tensors at once (``foreach``) add to gradients in place. A hook, or a step that the
     script has replaced, can do anything."""
     hooks = (*_global_optimizer_pre_hooks.values(), *_global_optimizer_post_hooks.values())
@@ -121,7 +121,7 @@ class StepCoordinator:
         together: bool = False,
         given: object = (),
     ) -> None:
-        """``given``: the script's argument of ``prepare``: one optimizer, or a sequence."""
+        """``given``: the script's argument to ``prepare``, an optimizer or a sequence of them."""
         self._optimizers, self._exchange = list(optimizers), exchange
         self._given = given if isinstance(given, Sequence) else [given]
         self._together = together and len(optimizers) > 1
@@ -158,7 +158,7 @@ class StepCoordinator:
             for at, each in enumerate(known):
                 if each is optimizer:
                     return at
-        raise ConfigError("each_step after an optimizer that peer.prepare was not given")
+        raise ConfigError("each_step after an optimizer that was not passed to peer.prepare")
 
     def kind_of(self, which: frozenset[int]) -> int:
         """Return the kind of a first step of these optimizers (``gossip.core.is_further``)."""
@@ -172,8 +172,8 @@ class StepCoordinator:
         if self._gathered and self._together:
             missing = [at for at in range(len(self._optimizers)) if at not in self._gathered]
             raise UnsupportedModel(
-                f"together=True, and optimizer {missing[0]} was not asked to step with the others",
-                "leave out together=True: then each optimizer steps when it is asked to",
+                f"together=True, and optimizer {missing[0]} did not step with the others",
+                "leave out together=True: then each optimizer steps on its own",
             )
 
     def request_step(self, at: int, loss: float | None) -> None:
@@ -189,7 +189,7 @@ class StepCoordinator:
         if at in self._gathered:
             self.check_gathered()
             raise UnsupportedModel(
-                f"optimizer {at} was asked to step twice within one backward pass",
+                f"optimizer {at} was stepped twice within one backward pass",
                 "step it once, after loss.backward() or in one hook",
             )
         self._loss = loss if loss is not None else self._loss
@@ -220,9 +220,10 @@ class StepCoordinator:
         self._drop_gathered()
         if not all(torch.equal(parameter.detach(), before) for parameter, before in values):
             raise ConfigError(
-                "weights were changed after optimizer.step(), which is yet to come: gossip makes "
-                "the steps of one backward pass, or of optimizers that step together, at the end",
-                "change them in a function that is given to peer.each_step",
+                "weights were changed after optimizer.step() but before the step was made: gossip "
+                "makes the steps of one backward pass, or of optimizers that step together, at the "
+                "end",
+                "change them in a function passed to peer.each_step",
             )
         left = [(p, p.grad) for at in gathered for p in parameters_of(self._optimizers[at])]
         for at, gradients in gathered.items():
@@ -345,7 +346,7 @@ def _replace(
 
         Args:
             closure: Evaluates the loss and its gradients; called once.
-        Returns: what ``closure`` returned.
+        Returns: the result of ``closure``.
         """
         loss = None
         if closure is not None:
@@ -360,8 +361,8 @@ def _replace(
 
     def add_param_group(self: torch.optim.Optimizer, group: dict[str, Any]) -> None:
         raise UnsupportedModel(
-            "the parameters are fixed once they are exchanged: add_param_group came after prepare",
-            "add all groups first, and freeze what is not to be trained yet after prepare",
+            "the parameters are fixed by prepare: add_param_group was called after it",
+            "add all groups first; after prepare freeze those that are not trained yet",
         )
 
     # A scheduler wraps step to record each call, and sets this mark; an earlier scheduler has done
@@ -387,7 +388,7 @@ def _unscale(optimizer: Any) -> bool:
     found, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
     if found is None:
         return False
-    # Fused optimizers read these, too, and would unscale the aggregate again. The scaler deletes
+    # Fused optimizers also read these, and would unscale the aggregate again. The scaler deletes
     # them afterwards.
     optimizer.found_inf = optimizer.grad_scale = None
     if float(found):

@@ -27,7 +27,7 @@ def stratify(labels: Tensor) -> Tensor:
     by_label = np.argsort(at, kind="stable")
     ranks = np.empty(len(at))
     ranks[by_label] = np.arange(len(at)) - (counts.cumsum() - counts)[at[by_label]]
-    # the r-th sample of a label belongs at (r + 1/2) / count of the way
+    # the r-th sample of a label belongs at the fraction (r + 1/2) / count of the order
     return torch.from_numpy(np.argsort((ranks + 0.5) / counts[at], kind="stable"))
 
 
@@ -62,9 +62,9 @@ def labels_for(kind: str, dataset: Any) -> Tensor:
     labels = _labels(dataset)
     if labels is None or labels.is_floating_point() or labels.shape != (len(dataset),):
         raise ConfigError(
-            f"order {kind}: the {type(dataset).__name__} has no whole number as the label of each "
-            "sample",
-            "give it an attribute targets, with the class of each sample",
+            f"order {kind}: the {type(dataset).__name__} does not have a whole number as the "
+            "label of each sample",
+            "add an attribute targets, with the class of each sample",
         )
     return labels.long()
 

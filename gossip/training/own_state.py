@@ -1,7 +1,7 @@
 """State of one peer alone, saved beside the checkpoints of its run.
 
 It has the buffers, such as the running statistics of a BatchNorm, and the memory of the sender. In
-gossip rounds, where replicas differ, it is the peer's whole state.
+gossip rounds, where replicas differ, it is the complete state of the peer.
 
 Each peer writes its own: ``FOLDER/own/peer-2.step-000000500.DIGEST.safetensors``. The name has the
 digest, so that a damaged file is not loaded.
@@ -190,7 +190,7 @@ def _documents(folder: Path, peer: int, step: int) -> Iterator[tuple[dict[str, A
 
 
 def _load_document(document: dict[str, Any], into: Loaded) -> OwnState:
-    """Load a document. Raises StateMismatch, and then nothing was changed."""
+    """Load a document. Raises StateMismatch; then nothing has changed."""
     sender, extra = document.get("sender"), document.get("extra")
     residual, parameters = document.get("residual"), document.get("parameters", [])
     if (
@@ -200,7 +200,7 @@ def _load_document(document: dict[str, Any], into: Loaded) -> OwnState:
         or not isinstance(extra, dict | None)
         or not isinstance(residual, Tensor | None)
     ):
-        raise StateMismatch("it holds no state of a peer")
+        raise StateMismatch("it contains no state of a peer")
     if into.local is not None:
         _load_local(document.get("local"), into.local)
     if "model" in document:
@@ -215,13 +215,13 @@ def _load_local(saved: Any, optimizer: torch.optim.Optimizer) -> None:
     try:
         state = read_optimizer({**saved, "optimizer": saved["state"]})
     except (KeyError, TypeError, ValueError) as error:
-        raise StateMismatch("it holds no optimizer of local steps") from error
+        raise StateMismatch("it contains no optimizer of local steps") from error
     load_optimizer(state, optimizer)
 
 
 def _load_buffers(buffers: Any, model: torch.nn.Module) -> None:
     if not isinstance(buffers, dict):
-        raise StateMismatch("it holds no buffers")
+        raise StateMismatch("it contains no buffers")
     parameters, own = model_document(model)
     compare_model({**parameters, **own, **buffers}, model)
     load_model(buffers, model)

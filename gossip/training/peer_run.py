@@ -135,7 +135,7 @@ class PeerRun:
     @property
     def view(self) -> StartRoundCommand:
         """Other peers, once this peer is in a round. After ``prepare`` a returning peer is not yet
-        in a round: it has the state of others, and must apply the rounds since then."""
+        in a round: it has the state of another peer, and must apply the rounds since then."""
         node = self.node
         if node.is_prepared and not node.has_begun:
             try:
@@ -159,15 +159,15 @@ class PeerRun:
         if not self.is_active:
             raise ConfigError(
                 "this is a forked child of the peer",
-                "only the process that called gossip.init() takes part",
+                "only the process that called gossip.init() is a peer",
             )
 
     def check_no_pipeline(self, operation: str) -> None:
         """Raise ConfigError if this run has a pipeline."""
         if self.config.pipeline is not None:
             raise ConfigError(
-                f"{operation}: a pipeline cannot do that",
-                "each step of peer.steps(N) is one pipe.step(x, y); docs/plan.md has what is there",
+                f"{operation}: a pipeline does not support that",
+                "each step of peer.steps(N) is one pipe.step(x, y); docs/plan.md lists what works",
             )
 
     def check_joined(self) -> None:
@@ -176,7 +176,7 @@ class PeerRun:
         if self.is_prepared and not self.node.is_prepared:
             raise ConfigError(
                 "--resume auto, and the script names no folder of checkpoints",
-                "call peer.save_every('checkpoints') after prepare, or use nothing of the swarm "
+                "call peer.save_every('checkpoints') after prepare, or use no values of the swarm "
                 "before peer.steps(N, save='checkpoints')",
             )
 

@@ -96,7 +96,7 @@ class PeerStatus:
         """Whether enough other peers confirmed that they hold the same final parameters.
 
         False if too few confirmed, so a Byzantine server of the last round may have forged them.
-        None if training is not over, or ``f`` is 0, or replicas differ anyway as in gossip rounds.
+        None if training is not over, or ``f`` is 0, or replicas differ anyway, as in gossip rounds.
         A script that counts its rounds itself gets the answer after ``close()``.
         """
         return self._run.node.confirmed

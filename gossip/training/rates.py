@@ -52,7 +52,7 @@ def learning_rate_of(groups: Sequence[Mapping[str, Any]]) -> float:
     rate = float(groups[0].get("lr") or 0.0)
     if not math.isfinite(rate):
         raise ConfigError(
-            f"the learning rate is {rate}", "look at the scheduler: it must stay a number"
+            f"the learning rate is {rate}", "check the scheduler: the rate must stay a number"
         )
     return rate
 
@@ -102,7 +102,7 @@ def _put(group: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _choose(own: float, agreed: float) -> float:
-    """Return the number to step with: no honest peer sends a learning rate below zero, with which a
+    """Return the number to step with: no honest peer sends a negative learning rate, with which a
     step would ascend."""
     return own if agreed < 0.0 <= own else agreed
 

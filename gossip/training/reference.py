@@ -1,4 +1,5 @@
-"""Samples by which a peer judges updates when it serves a round: other ones in each round."""
+"""Samples by which a peer judges updates when it serves a round: different samples in each
+round."""
 
 from __future__ import annotations
 
@@ -43,18 +44,18 @@ class ReferenceData:
         Args:
             dataset: With ``__getitem__`` and ``__len__``.
             collate: Makes a batch of a list of samples.
-            size: Samples of a batch. A smaller data set is read whole.
+            size: Samples of a batch. A smaller data set is read completely.
             words: Seeds of the draws, beside the round.
             chosen: Samples to draw from; None means all.
         """
         self._dataset, self._collate, self._size = dataset, collate, size
         self._words, self._chosen = tuple(words), chosen
         if not self._count:
-            raise ConfigError("the reference has no samples", "give it at least one")
+            raise ConfigError("the reference has no samples", "pass at least one")
 
     def set_apart(self, samples: int) -> tuple[Any, Callable[[int, int], Any]]:
         """Return ``samples`` held-out samples as one batch, and a function ``(order, step)`` that
-        draws batches from the others. The same words give the same samples.
+        draws batches from the others. Equal words give equal samples.
 
         Raises: ConfigError: ``samples`` is below 1, or more than half of all.
         """
@@ -116,12 +117,12 @@ class JudgeReference:
         """Return the function that draws the batch of a round for the script's ``judge``; None if
         it takes no batch.
 
-        Raises: ConfigError: There is a reference, and the judge takes no batch of it.
+        Raises: ConfigError: There is a reference, but the judge has no argument for a batch of it.
         """
         takes_batch = judge is not None and needs_batch(judge)
         if judge is not None and self.given is not None and not takes_batch:
             raise ConfigError(
-                "there is a reference, and judge takes no batch of it",
+                "there is a reference, but judge has no argument for a batch of it",
                 "judge=lambda batch: loss_fn(model(batch[0]), batch[1])",
             )
         self.is_needed = takes_batch and rule.needs_trainer
@@ -146,8 +147,8 @@ class JudgeReference:
         if self.given is None:
             if self.shared is None:
                 raise ConfigError(
-                    f"the rule {self._config.aggregator} judges updates by samples, and there are "
-                    "none to draw from",
+                    f"the rule {self._config.aggregator} judges updates by samples, but there "
+                    "are none",
                     "write gossip.init(reference=dataset), or peer.shard(loader) of a data set "
                     "with an index",
                 )
@@ -156,7 +157,7 @@ class JudgeReference:
 
 
 def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData:
-    """Return the reference data of what the user gave ``gossip.init``: a data set, a DataLoader or
+    """Return the reference data from the argument of ``gossip.init``: a data set, a DataLoader or
     an iterable of samples.
 
     Raises: ConfigError: ``data`` is none of these, is empty, or is a stream that is too long to
@@ -178,13 +179,13 @@ def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData
     if len(samples) > STREAM_MAX:
         raise ConfigError(
             f"the reference has more than {STREAM_MAX} samples and no index",
-            f"give the first ones: gossip.init(reference=itertools.islice(data, {STREAM_MAX}))",
+            f"pass the first ones: gossip.init(reference=itertools.islice(data, {STREAM_MAX}))",
         )
     return ReferenceData(samples, collate, size, words)
 
 
 def needs_batch(judge: Callable[..., Any]) -> bool:
-    """Whether the user's ``judge`` takes a batch of the reference rather than draw its own.
+    """Whether the user's ``judge`` takes a batch of the reference instead of drawing its own.
 
     Raises: ConfigError: It requires more than a batch.
     """
@@ -195,7 +196,7 @@ def needs_batch(judge: Callable[..., Any]) -> bool:
     required = [each for each in parameters if each.default is each.empty and each.kind <= 1]
     if len(required) > 1:
         raise ConfigError(
-            f"judge takes {len(required)} arguments",
+            f"judge has {len(required)} arguments",
             "judge=lambda batch: loss_fn(model(batch[0]), batch[1]), or one without an argument "
             "that draws its own batch",
         )

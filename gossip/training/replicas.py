@@ -1,8 +1,8 @@
 """Digests of this peer's replica, and the likely cause if it differs from that of most peers.
 
 A replica is the state that is equal on all peers: the model's parameters, the optimizer's state of
-them, and the parameters of modules given to ``Session.keep``. Buffers, such as the statistics of a
-BatchNorm, belong to each peer, and the state of other kept objects may, too.
+them, and the parameters of modules passed to ``Session.keep``. Buffers, such as the statistics of a
+BatchNorm, belong to each peer, as may the state of other kept objects.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHORT_BYTES = 2
 TENSORS_NAMED_MAX = 8
 """Largest number of differing tensors that a report names."""
 SHARE = 0.005
-"""Share of the training time for regular comparisons; other comparisons may take the same share."""
+"""Share of the training time for regular comparisons; other comparisons may use the same share."""
 PERIOD_MAX = 4096
 LOOK_STEPS = 16
 """Largest number of steps between two computations of the period."""
@@ -85,8 +85,8 @@ class ReplicaCheck:
         self._noted: tuple[int, tuple[str, ...], bytes] = -1, (), b""  # after a step
         self._missed = self._missed_before = False
         self.period = 1
-        """Steps between two regular comparisons: a power of two, so that the steps of peers that
-        measure other times coincide. 1 as long as nothing is measured."""
+        """Steps between two regular comparisons: a power of two, so that the steps coincide on
+        peers that measure different times; 1 before the first measurement."""
         self.outside: tuple[str, ...] = ()
         """Tensors that the script has changed between two steps, in the steps that were checked."""
 
@@ -130,7 +130,7 @@ class ReplicaCheck:
         compared.
 
         Args:
-            wanted: Whether the other peers compare theirs, too.
+            wanted: Whether the other peers also compare theirs.
         """
         if self._first_step < 0:
             self._first_step, self._began_at = step, time.monotonic()

@@ -79,7 +79,7 @@ def _load(run: PeerRun, folder: Path, step: int | None) -> None:
     if found is None and damaged:
         raise ConfigError(
             f"no checkpoint in {folder} can be used: {'; '.join(damaged)}",
-            "mend or remove them; without --resume the run begins anew",
+            "repair or remove them; without --resume the run starts from the beginning",
         )
     for line in damaged if run.peer == 0 else ():
         run.notify(f"passed over: {line}")
@@ -92,7 +92,7 @@ def _load(run: PeerRun, folder: Path, step: int | None) -> None:
     except StateMismatch as error:
         raise ConfigError(
             f"{found.path} does not fit this script: {error}",
-            "build the same model and optimizer, or begin anew without --resume",
+            "build the same model and optimizer, or start from the beginning without --resume",
         ) from error
     extra.pop(ANSWERS, None)  # all scripts restart, so their calls have no answers yet
     run.model.extra.load(extra)
@@ -164,7 +164,7 @@ def _plan_of(
     ledger: bytes, checkpoint: checkpoints.Checkpoint, of_round: int
 ) -> tuple[int, int | None]:
     """Return the round after a checkpoint, and the number of peers that epochs are planned for, if
-    they are. Raises ConfigError: The ledger lacks them."""
+    they are. Raises ConfigError: The ledger lacks the stages."""
     found = json.loads(ledger)
     round_id = found.get("round") if isinstance(found, dict) else None
     try:
@@ -175,5 +175,5 @@ def _plan_of(
         why = str(error)
     raise ConfigError(
         f"{checkpoint.path} was written by another version of gossip: {why}",
-        "use the version of gossip that has written it",
+        "use the version of gossip that wrote it",
     )

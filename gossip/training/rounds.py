@@ -29,7 +29,7 @@ class ScriptRounds:
         loss: The loss that the script has logged since its last update.
         computing_since: When the script began to compute its next update.
         dropped: State beside the model before a dropped step: {} if the state of other peers has
-            replaced it since. None if no step was dropped.
+            replaced it since then. None if no step was dropped.
     """
 
     def __init__(self, run: PeerRun, checkpoints: RunCheckpoints) -> None:
@@ -117,7 +117,7 @@ class ScriptRounds:
 
     def _is_of_use(self) -> bool:
         """Wait for the round in flight, and apply it. Return whether the update that was computed
-        beside it can be offered to the next round. Then its parameters lack one round at most, and
+        beside it can be offered to the next round. Then its parameters lack at most one round, and
         its samples are those of this peer in the next round."""
         exchange = self._exchange
         before, restores = self._extra.before_round(), self._run.applied.restores
@@ -150,7 +150,7 @@ class ScriptRounds:
     @property
     def _drain_is_due(self) -> bool:
         """Whether the next step needs parameters with all rounds: after the last step, and if the
-        state is saved or this peer is to stop."""
+        state is saved or this peer must stop."""
         if not self._exchange.in_flight:
             return False
         rounds, run = self._config.rounds, self._run
@@ -215,7 +215,7 @@ class ScriptRounds:
 
     def confirm(self, expired: Callable[[], object] | None = None) -> None:
         """Request confirmation of the final state from other peers, because no later round would
-        detect a forged result."""
+        reveal a forged result."""
         if self._config.f and self._config.is_rolling:
             with self._run.stepper.at_anchor():
                 self._node.confirm(expired)

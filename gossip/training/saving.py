@@ -31,8 +31,8 @@ HANDED_OVER_S = 10.0
 it: the holder may hang, and equal files do no harm."""
 HOLDER_BYTES_MAX = 1024
 TOLD_S, LOOK_AT_DISK_S = 5.0, 0.5
-"""Seconds of waiting for the disk before a peer reports it, and between two checks whether to give
-up."""
+"""Seconds that a peer waits for the disk before it reports this, and between two checks whether to
+stop waiting."""
 SLOW_DISK_S = 2.0
 """Seconds that training waits once for the previous checkpoint. Then there is no new checkpoint
 until that one is written."""
@@ -40,7 +40,7 @@ ROOM_BYTES = 2**16
 """Spare bytes at the end of the memory that a file is copied into."""
 OTHERS_S, LOOK_EVERY_S = 10.0, 0.1
 """Seconds that the writer waits for the models of other peers in gossip rounds, and between two
-checks. All peers save the same step, but not at the same time."""
+checks of them. All peers save the same step, but not at the same time."""
 
 logger = logging.getLogger(__name__)
 
@@ -51,8 +51,8 @@ class SavePlan(NamedTuple):
     ``every``: steps between two checkpoints; None means only at the end. ``keep``: number of
     checkpoints to keep. ``peers``: peers with models of their own, which are averaged.
     ``of_round``: steps of a round; a state can be saved after each round. ``streams``: whether
-    training waits while the state is written in blocks, rather than copy the whole state and write
-    it in the background."""
+    training waits while the state is written in blocks, instead of a copy of the whole state that
+    is written in the background."""
 
     folder: Path
     every: int | None
@@ -87,7 +87,7 @@ class JobThread:
         self._jobs.put(job)
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Wait until no job runs. Return whether none runs."""
+        """Wait until no job runs. Return whether no job runs."""
         return self._idle.wait(timeout_s)
 
     def close(self) -> None:
@@ -133,7 +133,7 @@ class CheckpointSaver:
         """
         Args:
             peer: The local one.
-            about: Entries of the manifest beside the step and the files.
+            about: Entries of the manifest in addition to the step and the files.
             notify: Called once when checkpoints cannot be written, and once when they can be again.
         """
         self.folder, self.every, self._keep, peers, self._of_round, self._streams = plan
@@ -170,7 +170,7 @@ class CheckpointSaver:
             os.close(fd)  # another peer has it, or the file system has no locks
             return False
         self._lock_fd = fd
-        with suppress(OSError):  # a disk may be full; only a message shows the name
+        with suppress(OSError):  # a disk may be full; the name is only in the message
             os.ftruncate(fd, 0)
             os.pwrite(fd, str(self._about.get("run", "")).encode()[:HOLDER_BYTES_MAX], 0)
         return True
@@ -194,11 +194,11 @@ class CheckpointSaver:
         for other, step in others.items():
             raise ConfigError(
                 f"{self.folder} has checkpoints of the run {shown(other)}, up to step {step}",
-                "go on from them with --resume auto, or save to another folder",
+                "continue from them with --resume auto, or save to another folder",
             )
 
     def _holder(self) -> str:
-        """Return the run of the process that has the lock, as it has written there."""
+        """Return the run of the process that has the lock, as recorded in the lock file."""
         try:
             with open(self.folder / LOCK, "rb") as file:
                 return file.read(HOLDER_BYTES_MAX).decode("utf-8", "replace")
@@ -206,7 +206,7 @@ class CheckpointSaver:
             return ""
 
     def has(self, step: int) -> bool:
-        """Whether there is a whole checkpoint of ``step``."""
+        """Whether there is a complete checkpoint of ``step``."""
         try:
             checkpoints.open_at(self.folder / checkpoints.name_of(step))
         except (OSError, ConfigError):
@@ -317,7 +317,7 @@ class CheckpointSaver:
         Args:
             expired: Polled twice a second; once it is true, the wait ends.
             serve: Called for the wait; works as long as its argument returns true.
-        Returns: Whether nothing is being written any more.
+        Returns: Whether all writes have ended.
         """
         began, tells_at = time.monotonic(), TOLD_S
 

@@ -36,7 +36,7 @@ class SchedulerPace:
     """Steps the schedulers of ``keep`` for the steps that the script did not see.
 
     It steps only schedulers that the script steps once per step, or once per epoch. A scheduler
-    that another one steps is left to that.
+    that another one steps is not stepped here.
     """
 
     def __init__(self) -> None:
@@ -83,8 +83,8 @@ class SchedulerPace:
         """Step the schedulers for steps that the script did not see. Call it after the script's
         work following a step.
 
-        Without a step of the script it does nothing: one of the rounds during its wait may be that
-        of the step that it is about to make.
+        Without a step of the script it does nothing: one of the rounds during its wait may belong
+        to the step that it is about to make.
 
         Args:
             kept: Objects of ``keep``.
@@ -119,7 +119,7 @@ def counts_steps(thing: object) -> TypeGuard[LRScheduler]:
 
 def steps_of(scheduler: LRScheduler) -> int:
     """Return the number of steps of a scheduler that ``counts_steps``. A ``ChainedScheduler`` does
-    not count them; its parts do."""
+    not count steps; its parts do."""
     while not hasattr(scheduler, "last_epoch"):
         scheduler = _parts(scheduler)[0]
     return scheduler.last_epoch

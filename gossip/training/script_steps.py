@@ -160,10 +160,10 @@ class ScriptSteps:
         for what, here in unable.items():
             if here:
                 raise UnsupportedModel(
-                    f"several optimizers step on one batch, each in a round of its own, and {what} "
+                    f"several optimizers step on one batch, each in its own round, and {what} "
                     "cannot be used with that",
-                    "peer.prepare(..., together=True) if they step one after the other and "
-                    "nothing between their steps needs the new weights",
+                    "peer.prepare(..., together=True) if they step in sequence and no "
+                    "code between their steps needs the new weights",
                 )
         self._step_directly(overflow)
         self._rounds.run(loss, StepsTaken(kind=kind, is_useless=overflow))
@@ -235,8 +235,8 @@ class ScriptSteps:
         node = self._run.node
         node.applied.note_progress()
         if self._run.exchange.is_asked_for_state():
-            # Otherwise a returning peer would get the state at the end of the round, and miss the
-            # next round, too.
+            # Otherwise a returning peer would get the state at the end of the round, and also miss
+            # the next round.
             with self._run.stepper.at_anchor():
                 node.send_snapshot()
         self._run.answers.reached(2 * self._run.step - 1)
@@ -245,7 +245,7 @@ class ScriptSteps:
         self.seed()
 
     def follow_step(self) -> None:
-        """Do what is due before the next step.
+        """Do the work that is due before the next step.
 
         The script has finished its work after the last step, such as to step a scheduler. So the
         state is complete, and a due checkpoint is saved now.
@@ -261,7 +261,7 @@ class ScriptSteps:
             checkpoints.save_due()
 
     def stop_if_asked(self) -> None:
-        """End the script after a signal, with the round in flight if it comes in time."""
+        """End the script after a signal, with the round in flight if it ends in time."""
         if self._run.is_asked_to_stop:
             self._rounds.undo_local_steps()
             self._rounds.drain()
@@ -275,7 +275,7 @@ class ScriptSteps:
     def seed(self) -> None:
         """Seed the generators for the next step, with a seed of each peer. Draws in the step do not
         depend on earlier draws, so a resumed run draws the same numbers. A script that was started
-        alone draws as it would without gossip."""
+        alone draws the same numbers as without gossip."""
         run = self._run
         if run.config.name == ALONE:
             return
@@ -292,7 +292,7 @@ class ScriptSteps:
         """Run a function from the next step on (``Session.each_step``)."""
         if self._run.config.has_local_steps:
             raise ConfigError(
-                "each_step with local_steps: between two rounds each peer takes steps of its own",
+                "each_step with local_steps: between two rounds each peer makes its own steps",
                 "leave out --local-steps, or do it after the run",
             )
         missed = self._run.model.steps
@@ -311,7 +311,7 @@ class ScriptSteps:
         """Run the functions after a round that counts as a step, even if it was lost and changed
         nothing."""
         stepped = self.coordinator.stepped if applied.slot >= 0 else ()
-        # A state of other peers that came within this step belongs to the parameters, so the
+        # A state of other peers that arrived within this step belongs to the parameters, so the
         # functions need it. Schedulers load theirs after the script's work.
         self._run.model.extra.load_objects()
         seed = draw("each_step", self._run.config.seed, self._run.step, applied.kind)

@@ -1,4 +1,4 @@
-"""Access to the session for ``peer.search_start``, which comes with gossip-pipelines."""
+"""Access to the session for ``peer.search_start``, which gossip-pipelines provides."""
 
 from __future__ import annotations
 

@@ -92,7 +92,7 @@ class NodeService:
         """Describe the attached model to the node, and wait until the swarm has begun.
 
         Rounds that other peers have run without this one are applied by the next call that waits.
-        Until then the script can define what belongs to a step.
+        Until then the script can define the work of a step.
 
         Args:
             judging: Answers the node's requests for the loss.
@@ -216,8 +216,8 @@ class NodeService:
         self.serve(lambda: self.may_go or self.halted is not None, brief)
 
     def serve_while(self, busy: Callable[[], bool]) -> None:
-        """Serve the node while it lives and ``busy``, polled at least about twice a second, is
-        true. Every round that is applied shows in ``applied.round_id``."""
+        """Serve the node while it runs and ``busy``, polled at least about twice a second, is
+        true. ``applied.round_id`` counts every applied round."""
         while busy() and self.halted is None:
             self.send_snapshot()
             try:
@@ -235,8 +235,8 @@ class NodeService:
             self.applied.queue_snapshots()
 
     def _error_of(self, halted: events.Halt) -> BaseException:
-        """Return the error of a run that has ended, and leave the state on disk: this peer may be
-        the last that holds it."""
+        """Return the error of a run that has ended, and write the state to disk, because this peer
+        may be the last that has it."""
         if halted.exit_code == QUORUM_LOST and (left := self.leave_state(halted.reason)):
             return control.error_of(replace(halted, reason=f"{halted.reason}; {left}"))
         return control.error_of(halted)

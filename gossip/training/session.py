@@ -122,7 +122,7 @@ class Session(LoopCalls, CollectiveCalls):
             UnsupportedModel: Something in the model or the optimizer cannot be exchanged.
             ConfigError: It was called twice, the rule needs a ``judge``, ``clip_norm`` is not
                 positive, or the run has local steps, which exchange no gradients to clip.
-            SwarmError: The swarm did not come together.
+            SwarmError: Too few peers met before the start timeout.
         """
         self._run.check_open()
         if self._run.is_prepared:
@@ -134,14 +134,14 @@ class Session(LoopCalls, CollectiveCalls):
         if self._config.pipeline is not None and self._node.stage is None:
             raise ConfigError(
                 "the run has a plan, and the script calls peer.prepare",
-                "call peer.pipeline(layers, samples, loss=..., optimizer=...) in its place, or run "
+                "call peer.pipeline(layers, samples, loss=..., optimizer=...) instead, or run "
                 "it without --plan",
             )
         given = Preparation(model, optimizer, judge, together, clip_norm)
         given.attach(self._run, self._rounds, self._steps, self._reference)
         self._run.is_prepared = True
         compare_replicas(self._run, self._checkpoints.is_due)
-        # A peer that returns takes the swarm's state.
+        # A returning peer receives the swarm's state.
         resume = self._config.resume if self._place.incarnation < 2 else ""
         if resume and resume != AUTO:
             load_named(self._run, resume)
@@ -188,7 +188,7 @@ class Session(LoopCalls, CollectiveCalls):
         if self._loader is not None:
             raise ConfigError(
                 "shard was called twice",
-                "shard one data set, with all that is trained on (ConcatDataset, or one that draws "
+                "shard one data set with all training samples (ConcatDataset, or one that draws "
                 "by epoch); other loaders, as for evaluation, need no shard",
             )
         loader = loader_of(data, batch_size, dict(options))
@@ -201,7 +201,7 @@ class Session(LoopCalls, CollectiveCalls):
             if order:
                 raise ConfigError(
                     f"order {order}: an IterableDataset is read in its own order",
-                    "give shard a data set with __getitem__ and __len__, or no order",
+                    "pass shard a data set with __getitem__ and __len__, or no order",
                 )
             self._loader = ShardedStream(loader, *how)
             return self._loader
@@ -235,18 +235,19 @@ class Session(LoopCalls, CollectiveCalls):
 
         Args:
             layers: All layers of the model, in their order, alike on every peer: those that
-                ``gossip plan profile`` has timed. Each is a module, or a function that takes
-                nothing and returns one.
+                ``gossip plan profile`` has timed. Each is a module, or a function without arguments
+                that returns one.
             samples: Some inputs, ``(n, ...)``; only their shape and type matter.
             loss: Of outputs and targets, the mean over the samples.
             optimizer: Makes the optimizer of this peer's parameters: ``lambda parameters:
                 torch.optim.Adam(parameters, lr=1e-3)``.
         Returns: The ``Pipeline``. Its ``step(x, y)`` replaces the body of the usual loop.
         Raises:
-            UnsupportedModel: A layer keeps statistics of batches, or something cannot be exchanged.
+            UnsupportedModel: A layer keeps statistics of batches, or has values that cannot be
+                exchanged.
             ConfigError: gossip-pipelines is not installed; the run has no plan, or one for other
                 layers; a layer cannot be made; it was called twice.
-            SwarmError: The swarm did not come together.
+            SwarmError: Too few peers met before the start timeout.
         """
         self._run.check_open()
         plan = self._config.pipeline
@@ -293,8 +294,8 @@ class Session(LoopCalls, CollectiveCalls):
                 of trials.
         Returns: The ``FoundStart``, the same on all peers. None if the run has made steps, for
             example if this peer has returned or resumed, and the model has the run's state.
-        Raises: ConfigError: gossip-pipelines is not installed, a call is missing before, this one
-            differs from that of most peers, or no trial came to a finite loss.
+        Raises: ConfigError: gossip-pipelines is not installed, an earlier call is missing, this
+            call differs from that of most peers, or no trial reached a finite loss.
         """
         self._run.check_no_pipeline("search_start")
         self._steps.check_prepared("search_start")
@@ -362,12 +363,12 @@ class Session(LoopCalls, CollectiveCalls):
         body of the loop for them; ``function`` runs for those steps, too. It runs without autograd,
         and its random numbers from torch are the same on all peers. It must not call methods of
         this peer that exchange data. In it ``step`` is the number of steps that the parameters
-        have. Give objects with a state, such as an average, also to ``keep``: then a returning peer
-        receives them.
+        have. Pass objects with a state, such as an average, also to ``keep``, so that a returning
+        peer receives them.
 
         Args:
-            function: Takes nothing, and is registered right after ``prepare``.
-            after: One of several optimizers: ``function`` is called after each of its steps, and
+            function: Has no arguments, and is registered right after ``prepare``.
+            after: One of several optimizers: ``function`` is called after each of its steps,
                 not after those of the run, which the first optimizer on a batch makes.
         Returns: ``function``, so this can be a decorator.
         Raises: ConfigError: The run has local steps, which are each peer's own, or rounds that this
@@ -394,7 +395,7 @@ class Session(LoopCalls, CollectiveCalls):
 
         Args:
             function: Takes a ``MembershipChange``. It must not call methods of this peer that
-                exchange data. Its exceptions are those of the script.
+                exchange data. Its exceptions are raised in the script.
         Returns: ``function``, so this can be a decorator.
         """
         self._run.check_open()
@@ -432,4 +433,4 @@ class Session(LoopCalls, CollectiveCalls):
 
     def _close_loader(self) -> None:
         if self._loader is not None:
-            self._loader.close()  # last: workers may take seconds to end
+            self._loader.close()  # last, because workers may take seconds to end

@@ -56,8 +56,8 @@ class _CombinedOptimizer:
             each.state = state
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the states and groups of all. A state key that is not a parameter gets the number
-        of its optimizer as a prefix.
+        """Return the states and groups of all optimizers. A state key that is not a parameter gets
+        the number of its optimizer as a prefix.
 
         Raises: UnsupportedModel: An optimizer saves more than state and groups.
         """
@@ -69,7 +69,7 @@ class _CombinedOptimizer:
             if more := part.keys() - {"state", "param_groups"}:
                 raise UnsupportedModel(
                     f"{type(each).__name__} saves {', '.join(sorted(more))} beside its state",
-                    "of several optimizers only state and param_groups can be saved",
+                    "with several optimizers, only state and param_groups can be saved",
                 )
             count = _count(part["param_groups"])
             state |= {

@@ -30,13 +30,15 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
     every peer finish its round and leave; a second one ends them at once. If this process dies, the
     peers end within ten seconds.
 
-    The function may be defined in a notebook's cell. Definitions of other cells that it uses go
+    The function may be defined in a notebook's cell. Definitions of other cells that it uses are
+    copied
     with it: imports, functions, classes, and plain values such as numbers and text. It is not
     pickled: a script is written from the sources, and stays in the run's folder.
 
     Args:
         function: What each peer runs.
-        arguments: Of the function: numbers, text, None, and lists, tuples, sets and dicts of them.
+        arguments: Arguments of the function: numbers, text, None, and lists, tuples, sets and dicts
+            of them.
         peers: Number of peers.
         options: Of the run, as in ``gossip run --help``: ``aggregator="krum", f=1``.
     Returns: The run's folder, with its checkpoints, ``summary.json`` and ``spawned.py``.

@@ -17,8 +17,8 @@ NORMS = "gossip.gradient_norms"  # key in the state beside the model
 
 
 class GradientNorms:
-    """Euclidean norms of the gradients of the last round, by the number of the layer, before
-    anything clips them.
+    """Euclidean norms of the gradients of the last round before clipping, by the number of the
+    layer.
 
     Args:
         model: The layers of a stage, under their numbers.
@@ -88,7 +88,7 @@ class Pipeline(ABC):
             y: Their targets, ``(n, ...)``. Only the last stage reads them.
         Returns: The mean loss of the samples for which this peer computed the last stage; None if
             there are none.
-        Raises: ConfigError: The number of samples is not that of the plan's micro-batches together.
+        Raises: ConfigError: The number of samples is not the sum of the plan's micro-batches.
         """
 
 

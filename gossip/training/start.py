@@ -34,7 +34,7 @@ def init(
 
     Under a launcher (``gossip run``) the settings come from the environment. Under torchrun each
     rank is a peer, and the peers meet in a folder named after torchrun's run id
-    (``docs/schedulers.md``). Without either, the swarm has one peer: the script trains as it would
+    (``docs/schedulers.md``). Otherwise the swarm has one peer: the script trains as
     without gossip, and writes no files unless ``run_dir`` is given.
 
     The call seeds the generators of torch, numpy and Python with the run's seed, so that models
@@ -50,7 +50,7 @@ def init(
             ``GOSSIP_TRACK`` names others.
         overrides: Options of the run (``gossip run --help``), if there is no launcher.
     Returns: The ``Session``, which is closed at exit at the latest.
-    Raises: ConfigError: An option is wrong or given under a launcher, or the reference cannot be
+    Raises: ConfigError: An option is wrong or set under a launcher, or the reference cannot be
         read. There is a session already, the process is a child of a peer, or torch.distributed is
         initialised.
     """
@@ -77,8 +77,8 @@ def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, An
     if place is not None and (overrides or track):
         given = ", ".join(sorted([*overrides, *(["track"] if track else [])]))
         raise ConfigError(
-            f"gossip.init({given}=...) under a launcher, which has settled that",
-            "remove it from the script, and give the launcher an option: gossip run --help",
+            f"gossip.init({given}=...) under a launcher, which sets that",
+            "remove it from the script, and pass the launcher an option: gossip run --help",
         )
     if place is None:
         names = trackers_wanted(track, os.environ)
@@ -97,20 +97,20 @@ def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, An
 
 
 def _check_process(launched: bool, has_rank: bool) -> None:
-    """Raise ConfigError if another process is the peer, or torch.distributed exchanges gradients,
-    too."""
+    """Raise ConfigError if another process is the peer, or torch.distributed also exchanges
+    gradients."""
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise ConfigError(
             "gossip.init() was called by a worker process, which imports the script",
-            'put all that trains below `if __name__ == "__main__":`, as multiprocessing requires',
+            'put the training code below `if __name__ == "__main__":`, as multiprocessing requires',
         )
     trainer = os.environ.get(_TRAINER) or str(os.getpid())
     is_worker = launched and multiprocessing.parent_process() is not None
     if (launched or has_rank) and (is_worker or trainer != str(os.getpid())):
         raise ConfigError(
             "gossip.init() was called in a child process of a peer",
-            "call it once, in the process that the launcher starts. To run another script beside "
-            "it, remove GOSSIP_CONFIG and RANK from that script's environment",
+            "call it once, in the process that the launcher starts. To run another script from "
+            "a peer, remove GOSSIP_CONFIG and RANK from that script's environment",
         )
     if launched or has_rank:
         os.environ[_TRAINER] = trainer

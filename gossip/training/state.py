@@ -1,8 +1,8 @@
-"""A peer's whole training state as bytes: parameters, buffers, optimizer, and what else is to be
-kept. Never pickle.
+"""A peer's whole training state as bytes: parameters, buffers, optimizer, and other objects to
+keep. Never pickle.
 
 A state is a ``StateBundle`` of parts, each a file in the safetensors format. A checkpoint and the
-state for a peer that joins have other parts of the same content; the own state of a peer
+state for a joining peer divide the same content into different parts; a peer's own state
 (``own_state``) is one part.
 
 A peer that joins receives four. ``base`` has parameters that no round moves. ``state`` is equal on
@@ -13,9 +13,10 @@ the metadata key ``gossip``, with the place of each tensor. Equal states give eq
 are compared by digests. The base is a part because it rarely changes: the same base is neither
 saved nor sent again.
 
-Parameters and persistent buffers are read from the modules and not from ``model.state_dict()``,
-which scripts override: a replica is exact in all that is trained, whatever a script saves of it.
-An overridden ``state_dict`` still counts for what it adds, such as the extra state of a module.
+Parameters and persistent buffers are read from the modules, not from ``model.state_dict()``,
+which scripts override: a replica is exact in everything that is trained, even if a script saves
+only a part of it. An overridden ``state_dict`` still counts for the entries that it adds, such as
+the extra state of a module.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _ALIGNMENT = 8
 _DAMAGED = (KeyError, TypeError, IndexError, ValueError, RecursionError)
 """Exceptions from reading a document that gossip has not packed, or that was damaged since."""
 _OF_PARAMETER = re.compile(r"^(?:optimizer|local\.state)\.([0-9]+)\.(\S+)")
-"""Begins an error about what an optimizer keeps of a parameter."""
+"""Beginning of an error about the state that an optimizer keeps for a parameter."""
 _DTYPES = {
     torch.float64: "F64",
     torch.float32: "F32",
@@ -156,7 +157,7 @@ class StateFile:
 
 
 class StateBundle(dict[str, StateFile]):
-    """Parts of a state, by name: all but the numbers, which are read when a part is written."""
+    """Parts of a state, by name: without the numbers, which are read when a part is written."""
 
     @property
     def nbytes(self) -> int:
@@ -171,7 +172,7 @@ class StateBundle(dict[str, StateFile]):
             at += part.nbytes
 
     def digest(self) -> bytes:
-        """Return the ``state_digest`` of the packed state, without memory for it."""
+        """Return the ``state_digest`` of the packed state, without memory for the state."""
         digest = blake2b(digest_size=DIGEST_BYTES)
         for part in self.values():
             for block in part.blocks():
@@ -240,7 +241,7 @@ def plan_checkpoint(
 
 
 def _select_base(parameters: Tensors, trained: Sequence[Tensor] | None) -> Tensors:
-    """Return the parameters that no round moves. A script may still move them."""
+    """Return the parameters that no round moves. A script may still move the tensors."""
     if trained is None:
         return {}
     moved = {id(each) for each in trained}
@@ -248,8 +249,8 @@ def _select_base(parameters: Tensors, trained: Sequence[Tensor] | None) -> Tenso
 
 
 def optimizer_document(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return ``state`` as ``optimizer``, ``param_groups`` as ``groups``, and as ``more`` what else
-    the optimizer's own ``state_dict`` has.
+    """Return ``state`` as ``optimizer``, ``param_groups`` as ``groups``, and the other entries of
+    the optimizer's own ``state_dict`` as ``more``.
 
     Raises: UnsupportedModel: It lacks one of both.
     """
@@ -259,13 +260,13 @@ def optimizer_document(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     except KeyError as error:
         raise UnsupportedModel(
             f"the state_dict of {type(optimizer).__name__} has no {error.args[0]}",
-            "keep what else there is to save beside state and param_groups",
+            "save all entries beside state and param_groups",
         ) from error
     return {**found, "more": more} if more else found
 
 
 def read_optimizer(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the ``state_dict`` that ``optimizer_document`` was made of. Raises KeyError,
+    """Return the ``state_dict`` from which ``optimizer_document`` was made. Raises KeyError,
     TypeError."""
     more = dict(document.get("more", {}))
     return {**more, "state": document["optimizer"], "param_groups": document["groups"]}
@@ -279,8 +280,8 @@ def names_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> list[s
 
 
 def model_document(model: torch.nn.Module) -> tuple[Tensors, dict[str, Any]]:
-    """Return the parameters, and what peers may have of their own: persistent buffers, and what
-    ``model.state_dict()`` adds to both, by name."""
+    """Return the parameters, and the values that peers may have of their own: persistent buffers,
+    and the entries that ``model.state_dict()`` adds to both, by name."""
     parameters: Tensors = dict(model.named_parameters(remove_duplicate=False))
     buffers: Tensors = {
         name: buffer
@@ -333,7 +334,7 @@ def load_document(
     optimizer: torch.optim.Optimizer,
     check: CheckExtra = _unchecked,
 ) -> dict[str, Any]:
-    """Load ``model``, and what ``optimizer_document`` has. Both objects keep their identity, and
+    """Load ``model`` and the state in ``optimizer_document``. Both objects keep their identity, and
     parameters their storage.
 
     Args:
@@ -390,7 +391,7 @@ def read_some(
     Args:
         file: Must be verified before.
         wanted: Whether to read the tensor of a path. Entries of the document with other tensors are
-            left out.
+            omitted.
         at_most: Keys to keep of dicts in the document, by name.
     Raises: StateMismatch: It is damaged.
     """
@@ -403,7 +404,7 @@ def read_some(
         # Copies: the file may change under a mapped tensor.
         tensors = {name: opened.get_tensor(name).clone() for name in filter(wanted, opened.keys())}
         if document.pop("format", None) != checkpoints.FORMAT:
-            raise StateMismatch("the state is of another version of gossip")
+            raise StateMismatch("the state was written by another version of gossip")
         for name, keys in at_most.items():
             document[name]["dict"] = [pair for pair in document[name]["dict"] if pair[0] in keys]
         known = {"", *tensors}
@@ -440,8 +441,8 @@ def unpack_state(
 
 
 def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:
-    """Load parameters, buffers and what ``model.state_dict()`` adds, as far as ``of_model`` has
-    them. Parameters keep their storage.
+    """Load the parameters, the buffers and the entries that ``model.state_dict()`` adds, as far as
+    ``of_model`` has them. Parameters keep their storage.
 
     Raises: StateMismatch: A module refuses its extra state. Nothing else was changed.
     """
@@ -586,7 +587,7 @@ def split_state(data: bytes) -> list[bytes]:
         files.append(data[at:end])
         at = _aligned(end)
     if at != len(data):
-        raise StateMismatch("the packed state is damaged: there is more than its parts")
+        raise StateMismatch("the packed state is damaged: there are bytes after its parts")
     return files
 
 
@@ -599,7 +600,8 @@ def _read(data: bytes) -> tuple[dict[str, Any], Tensors]:
         tensors: Tensors = safetensors.torch.load(data)
     if not isinstance(document, dict) or document.pop("format", None) != checkpoints.FORMAT:
         raise StateMismatch(
-            "the packed state is of another version of gossip", "run the same version on all peers"
+            "the packed state was written by another version of gossip",
+            "run the same version on all peers",
         )
     return document, tensors
 
@@ -612,12 +614,12 @@ def _check_plain(value: Tensor, where: str) -> None:
         )
     if value.dtype not in _DTYPES:
         raise UnsupportedModel(
-            f"{where} is of type {value.dtype}, which cannot be handed to a peer that joins"
+            f"{where} is of type {value.dtype}, which cannot be sent to a joining peer"
         )
     if type(value).__torch_dispatch__ is not Tensor.__torch_dispatch__:
         raise UnsupportedModel(
             f"{where} is a {type(value).__name__}, which is not a plain tensor",
-            "only plain tensors can be handed to a peer that joins",
+            "only plain tensors can be sent to a joining peer",
         )
 
 
@@ -651,8 +653,8 @@ def _encode(value: Any, where: str, tensors: Tensors) -> Any:
             keys = sorted(value, key=lambda key: (isinstance(key, str), key))
             return {"dict": [[key, _encode(value[key], f"{where}.{key}", tensors)] for key in keys]}
     raise UnsupportedModel(
-        f"{where} is a {type(value).__name__}, which cannot be handed to a peer that joins",
-        "only tensors, numbers, strings, None, lists, tuples and dicts can",
+        f"{where} is a {type(value).__name__}, which cannot be sent to a joining peer",
+        "only tensors, numbers, strings, None, lists, tuples and dicts can be",
     )
 
 
@@ -674,11 +676,11 @@ def _decode(value: Any, tensors: Tensors) -> Any:
 
 def _in_order(tensor: Tensor, order: Any) -> Tensor:
     """Return ``tensor`` with its dimensions in memory in an ``order``, the outermost first; None
-    means as they are. Raises ValueError: It is not an order of them."""
+    means as they are. Raises ValueError: It is not a permutation of the dimensions."""
     if order is None:
         return tensor
     if not isinstance(order, list) or sorted(order) != list(range(tensor.dim())):
-        raise ValueError("the order of a tensor's dimensions is not one")
+        raise ValueError("the order of a tensor's dimensions is not a permutation")
     places = [order.index(dimension) for dimension in range(tensor.dim())]
     return tensor.permute(order).contiguous().permute(places)
 
@@ -693,9 +695,9 @@ def compare_model(state: Mapping[str, Any], model: torch.nn.Module) -> None:
     own = {**parameters, **others}
     for name in [*own, *state]:
         if name not in state:
-            raise StateMismatch(f"the packed state has no {name}, the model has", hint)
+            raise StateMismatch(f"the packed state has no {name}, but the model has", hint)
         if name not in own and name not in places:
-            raise StateMismatch(f"the packed state has {name}, the model has not", hint)
+            raise StateMismatch(f"the packed state has {name}, but the model does not", hint)
         theirs, ours = state[name], own.get(name)
         if name not in parameters and name not in places:
             continue  # A module's own extra state, which only the module understands.
@@ -729,7 +731,7 @@ def _compare_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) 
     groups, own = state.get("param_groups"), optimizer.state_dict()["param_groups"]
     entries = state.get("state")
     if not isinstance(groups, list) or not isinstance(entries, dict):
-        raise StateMismatch("the packed state is damaged: it holds no optimizer")
+        raise StateMismatch("the packed state is damaged: it contains no optimizer")
     if len(groups) != len(own):
         raise StateMismatch(
             f"the packed state has {len(groups)} parameter groups, the optimizer {len(own)}", hint
@@ -737,7 +739,7 @@ def _compare_optimizer(state: dict[str, Any], optimizer: torch.optim.Optimizer) 
     for at, (theirs, ours) in enumerate(zip(groups, own, strict=True)):
         if not isinstance(theirs, dict) or theirs.get("params") != ours["params"]:
             raise StateMismatch(
-                f"group {at} of the packed optimizer holds other parameters than ours", hint
+                f"group {at} of the packed optimizer has other parameters than the local one", hint
             )
         # To load a state adds defaults that no group has.
         missing = (optimizer.defaults.keys() & ours.keys()) - theirs.keys()

@@ -5,7 +5,7 @@ Every peer walks the whole stream, in its workers if there are any. It keeps eac
 counted from its rank, where n is the size of the roster and rank its place in it **when the pass
 begins**. So, in one pass:
 
-* While the roster stays as it is, and the stream gives every peer the same elements in the same
+* While the roster does not change, and the stream gives every peer the same elements in the same
   order, each element is read by one peer.
 * Elements of a lost peer remain unread. A peer that joins divides the stream again, and so do peers
   that begin their pass after the roster has changed. Until all have begun their next pass, an
@@ -76,7 +76,7 @@ class ShardedStream:
     def __iter__(self) -> Iterator[Any]:
         """Yield the batches of one iteration, which ends with the stream or with the run.
 
-        Batches at the end that do not suffice for a step are left out.
+        Batches at the end that do not suffice for a step are dropped.
         """
         number = self._batches.resume_pass(0)
         go = self._loop.next_round()

@@ -79,10 +79,10 @@ class UnpreparedOptimizers:
         the same parameters."""
         if self._intruder:
             raise ConfigError(
-                f"{self._intruder} steps the parameters of peer.prepare, and was not given to it: "
+                f"{self._intruder} steps the parameters of peer.prepare, but was not passed to it: "
                 "nothing is exchanged",
-                "change the settings of the prepared optimizer (optimizer.param_groups) rather "
-                "than make a new one",
+                "change the settings of the prepared optimizer (optimizer.param_groups) instead "
+                "of making a new one",
             )
 
     def over(self) -> None:

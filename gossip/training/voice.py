@@ -1,4 +1,4 @@
-"""Replacement of a launcher if a scheduler starts the script itself: prints events of the swarm,
+"""Substitute for a launcher if a scheduler starts the script itself: prints events of the swarm,
 and lets the peer leave.
 
 A launcher gets reports from its peers by their status sockets, and the peers detect the launcher's

@@ -87,7 +87,7 @@ class TerminationHandler:
 
 
 def watch_launcher(status_fd: int, gone: Callable[[], None]) -> None:
-    """Call ``gone``, in a daemon thread, when the launcher has closed its end of the status socket.
+    """Call ``gone`` in a daemon thread when the launcher has closed its end of the status socket.
     Read nothing from it."""
 
     def wait() -> None:
@@ -133,7 +133,7 @@ class ExceptHook:
     def __init__(
         self, raised: Callable[[BaseException], None], quiet: Callable[[], bool] = lambda: False
     ) -> None:
-        """``quiet``: whether a KeyboardInterrupt has been waited for."""
+        """``quiet``: whether the script has already waited for a KeyboardInterrupt."""
         self._raised, self._quiet = raised, quiet
         self._before = sys.excepthook
         sys.excepthook = self

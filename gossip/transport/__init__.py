@@ -1,4 +1,4 @@
-"""Bytes between peers: the contract, the codec, and what carries it."""
+"""Bytes between peers: the contract, the codec, and the transports."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def is_one_host(host: str) -> bool:
 
 
 def source_towards(host: str) -> str:
-    """Return the local address that packets to ``host`` leave from; "" if there is no route.
+    """Return the local address from which packets to ``host`` leave; "" if there is no route.
     Nothing is sent."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]

@@ -43,7 +43,7 @@ from .chunks import (
 from .codec import HEADER_BYTES_MAX, decode
 from .lending import BufferPool, MappedMemory, watched_view
 
-UNFINISHED_MAX = 2  # of one sender: one that runs, and one that its former connection left behind
+UNFINISHED_MAX = 2  # for one sender: a running one, and one that its former connection left behind
 ANYBODY: PeerId = -1
 """Owner of a connection of an unknown peer. Any sender that its messages name is accepted."""
 STALLED_S = 10.0
@@ -54,9 +54,9 @@ BLOCK_BYTES = 2**19
 """Bytes to copy at once of a payload in shared memory. They stay in the cache until their facts
 are worked out."""
 POOLED_BYTES = 2**17
-"""Payloads of vectors of at least this size come into memory that is used again."""
+"""Payloads of vectors of at least this size arrive in memory that is reused."""
 ORPHANED_S = 1.0
-"""The same time if the sender is gone: bytes that the kernel still has come sooner."""
+"""The same time if the sender has gone: bytes that the kernel still has arrive earlier."""
 
 _BULK = frozenset(BULK_MESSAGES)
 _DIGESTED = (Commit, StateOffer, Activation, ActivationGradient, AuditReply)
@@ -134,7 +134,7 @@ class HeaderFilter:
 
 
 class IncomingPayload:
-    """A payload that is being received. Its facts are worked out chunk by chunk,
+    """A payload that is being received. Its facts are computed chunk by chunk,
     so that no chunk takes long."""
 
     __slots__ = (
@@ -167,7 +167,7 @@ class IncomingPayload:
         self.dropped = False
         self.patience_s = STALLED_S
         self.deadline = now + self.patience_s
-        self.tell_at = now + TOLD_EVERY_S  # what is here sooner needs no word
+        self.tell_at = now + TOLD_EVERY_S  # faster payloads need no report
         self._finite = True
         self._raw: NDArray[np.uint8] = np.empty(nbytes, np.uint8)
         kind = type(envelope.message)
@@ -203,8 +203,8 @@ class IncomingPayload:
         )
 
     def copy_from(self, source: NDArray[np.uint8]) -> bool:
-        """Copy the next chunk of a payload in ``source``, unless it stays there. Its facts are
-        those of the copy, as the source may change at any time. Return whether it was the last
+        """Copy the next chunk of a payload in ``source``, unless it stays in place. Its facts are
+        those of the copy, because the source may change at any time. Return whether it was the last
         chunk."""
         if not self.stays_in(source):
             stop = self.filled + self.chunk_bytes
@@ -294,7 +294,7 @@ class Assembly:
         return found[1]
 
     def done(self, connection: Hashable) -> None:
-        """Drop a payload that is complete, or has got an invalid chunk."""
+        """Drop a payload that is complete, or has received an invalid chunk."""
         self._open.pop(connection, None)
 
     def closed(self, connection: Hashable) -> None:
@@ -303,8 +303,8 @@ class Assembly:
             self._forget(connection, "gap")
 
     def orphan(self, sender: PeerId, now: float) -> None:
-        """Handle the closed link of a sender. What it has sent may still be on its way
-        (docs/design_notes.md N16), so it gets a moment."""
+        """Handle the closed link of a sender. Its last bytes may still be in transit
+        (docs/design_notes.md N16), so it gets a short time."""
         for _, incoming in self._open.values():
             if incoming.envelope.sender == sender:
                 incoming.patience_s = ORPHANED_S
@@ -323,7 +323,7 @@ class Assembly:
 
 
 class Reception:
-    """Receiver of what the inbound bulk lanes read: it checks headers and assembles payloads.
+    """Receiver of the bytes of inbound bulk lanes: it checks headers and assembles payloads.
 
     Args:
         chunk_bytes: Largest chunk of the lane.
@@ -334,7 +334,7 @@ class Reception:
         self.assembly = Assembly(gate.traffic)
         self.room: ResultRoom | None = None
         self.updates_stay = False
-        # connection and transfer of payloads that no array refers to any more
+        # connection and transfer of payloads that no array refers to anymore
         self.let_go: deque[tuple[tuple[int, int], int]] = deque()
         self._pool = BufferPool()
 
@@ -350,8 +350,8 @@ class Reception:
     def chunk(
         self, connection: Hashable, header: bytes | memoryview, now: float, owner: PeerId = ANYBODY
     ) -> IncomingPayload | None:
-        """Return the payload that the chunk after this header belongs to; None, counted, if it
-        belongs to none."""
+        """Return the payload that the chunk after this header belongs to; None, and a count, if it
+        belongs to no payload."""
         mark = header[0] if header else 0
         if mark == FIRST_MARK and FIRST.size < len(header) <= FIRST.size + HEADER_BYTES_MAX:
             _, transfer, nbytes = FIRST.unpack_from(header)
@@ -392,7 +392,7 @@ class Reception:
 
         Args:
             connection: Name of the connection in ``let_go``.
-            mapped: Number and memory of the last mapping that came on this connection.
+            mapped: Number and memory of the last mapping that arrived on this connection.
         """
         _, transfer, region, offset, nbytes = LENT.unpack_from(header)
         envelope = self.gate.bulk(header[LENT.size :], nbytes)

@@ -63,14 +63,14 @@ class Traffic:
     this run writes that), ``bad_record`` (of a payload, not as it was sealed, or not as it may be:
     it ended the connection). By keys, on
     the way out: ``keyless`` (no key of that peer is known yet); on the way in, connections:
-    ``unknown_key``, ``no_key``, ``stale_key`` (it takes another key for ours), ``bad_handshake``
-    (anything else that is none, also without keys), and messages: ``wrong_name`` (of another peer
-    than the key's), ``revoked_key``.
+    ``unknown_key``, ``no_key``, ``stale_key`` (it has an old key for ours), ``bad_handshake`` (all
+    other failures, also without keys), and messages: ``wrong_name`` (of another peer than the
+    key's), ``revoked_key``.
 
     ``sent_payload_bytes`` is the part of payloads in ``sent_bytes``. Payloads that are lent through
     shared memory are in neither.
 
-    ``notices`` has the notices that were not shown yet, each matter once.
+    ``notices`` has the notices that were not shown yet, one for each subject.
     """
 
     sent_messages: int = 0
@@ -115,7 +115,7 @@ class Transport(Protocol):
         when they are connected.
 
         Lanes that are open at these addresses already stay as they are, and no event follows. An
-        invalid address is counted (``bad_address``), as it may come from a peer.
+        invalid address is counted (``bad_address``), because it may come from a peer.
         """
         ...
 
@@ -126,8 +126,8 @@ class Transport(Protocol):
     def send(self, peer: PeerId, message: Message, payload: Payload | None = None) -> bool:
         """Queue a message. Return False if it was dropped: no link, or a full queue.
 
-        The payload's memory is not copied when it is large: the caller keeps it unchanged until
-        ``in_flight`` no longer counts it, which the transport ensures by holding a reference.
+        A large payload is not copied: its memory must stay unchanged until ``in_flight`` no longer
+        counts it. Until then the transport holds a reference.
         """
         ...
 
@@ -141,8 +141,8 @@ class Transport(Protocol):
         Args:
             room: Memory for received results.
             updates_stay: Received updates may stay in the read-only memory of their owner, which
-                may change them at any time. So a reader must verify what it has read. The memory
-                is in use for as long as any array over it lives.
+                may change them at any time. So a reader must verify the bytes that it has read. The
+                memory is in use for as long as any array over it lives.
         """
         ...
 
@@ -154,7 +154,7 @@ class Transport(Protocol):
 
         Return at once, perhaps without arrivals, if one of the file descriptors ``wake`` becomes
         readable. For the first ``awake_s`` the call may poll and yield the processor instead of
-        sleeping, as waking up takes a while.
+        sleeping, because waking up takes time.
         """
         ...
 

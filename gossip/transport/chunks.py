@@ -102,7 +102,7 @@ class Outgoing:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.lent = False
-        # a separate array object, which lives exactly as long as a chunk of it is being sent
+        # a separate array object, which exists exactly as long as a chunk of it is being sent
         self.holder = holder
         self.sent = self.index = self.header_bytes = 0
         if holder is None:

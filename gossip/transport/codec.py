@@ -1,5 +1,5 @@
-"""Codec of messages. Every type and every bound is checked when a message is read. It uses neither
-pickle nor code.
+"""Codec of messages. Every type and every bound is checked when a message is read. It uses no
+pickle and executes no code.
 
 A wire message is one msgpack array, ``[PROTOCOL_VERSION, run, sender, incarnation, tag, [field,
 ...]]``, and its CRC-32. The fields are in the order of the dataclass. Without the CRC, a flipped
@@ -67,10 +67,10 @@ OUTLINE_BYTES_MAX = (PIECES_MAX + 2) * DIGEST_BYTES
 ID_BYTES_MAX = 64  # of a run's name on the wire
 
 Reader: TypeAlias = Callable[[Any], Any]
-Writer: TypeAlias = Callable[[Any], Any] | None  # None if msgpack takes the value as it is
+Writer: TypeAlias = Callable[[Any], Any] | None  # None if msgpack accepts the value unchanged
 M = TypeVar("M")
 
-# The parser's own refusals, and what a hostile size or depth can raise besides
+# The parser's own errors, and those that a hostile size or depth can raise
 # (docs/design_notes.md N17).
 PARSER_ERRORS = (
     ValueError,
@@ -85,7 +85,7 @@ PARSER_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of what is read. ``larger`` names single fields of bytes or str that may be longer, by
+    """Bounds on the input. ``larger`` names single fields of bytes or str that may be longer, by
     ``(class, "field")``."""
 
     message_bytes: int = HEADER_BYTES_MAX
@@ -140,15 +140,15 @@ class Codec(Generic[M]):
         self._pack = msgpack.Packer(use_bin_type=True, autoreset=True).pack
 
     def encode(self, message: M) -> bytes:
-        """Return the bytes of a message. Raise ValueError if it is larger than others would take: a
-        bug of ours, not input."""
+        """Return the bytes of a message. Raise ValueError if it is larger than other peers accept:
+        that is a bug, not bad input."""
         return self.encode_many((message,))
 
     def decode(self, data: bytes | memoryview) -> M:
         """Return the one message in ``data``. Raise Malformed if there is not exactly one."""
         messages = self.decode_many(data)
         if len(messages) != 1:
-            raise Malformed(f"{len(messages)} messages where one was expected")
+            raise Malformed(f"{len(messages)} messages, expected one")
         return messages[0]
 
     def encode_many(self, messages: Iterable[M]) -> bytes:
@@ -211,7 +211,7 @@ class _Shapes:
         self._readers: dict[type, Reader] = {}
         self._writers: dict[type, Callable[[Any], Any]] = {}
 
-    # Reading: from plain values, distrusting each.
+    # Readers from plain values, which check each of them.
 
     def reader_of(self, cls: type) -> Reader:
         """Return the reader from a tuple of plain fields to a ``cls``."""
@@ -248,7 +248,7 @@ class _Shapes:
             return lambda value: None if value is None else inner(value)
         if origin is tuple and args:
             return self._tuple_reader(args, cls, name)
-        raise TypeError(f"{where}: the codec has no form for {hint!r}")
+        raise TypeError(f"{where}: the codec does not support {hint!r}")
 
     def _tuple_reader(self, args: tuple[Any, ...], cls: type, name: str) -> Reader:
         where = f"{cls.__name__}.{name}"
@@ -301,8 +301,8 @@ def _read_dataclass(
     """Return the reader of a dataclass.
 
     Most fields are integers, bytes and strings, at the places ``wholes`` and ``sized``. They are
-    checked inline, as a call for each field would take half of the time. An invalid field goes to
-    its own reader, which raises the error.
+    checked inline, because a call for each field would take half of the time. An invalid field goes
+    to its own reader, which raises the error.
     """
     count, name, least, most = len(readers), cls.__name__, limits.int_min, limits.int_max
     others = [
@@ -343,7 +343,7 @@ def _read_flat(cls: type) -> Reader:
         for part in (hint, *get_args(hint))
     ):
         raise TypeError(
-            f"{cls.__name__} holds another dataclass, which only a codec that looks at its fields "
+            f"{cls.__name__} contains another dataclass, which only a codec with its fields "
             "can read"
         )
 

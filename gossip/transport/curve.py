@@ -46,7 +46,7 @@ class LinkParties:
 
     Attributes:
         incarnation: Returns the present incarnation of this peer.
-        rooms: Buffers in which payloads are sealed, one chunk at a time for each peer that has no
+        rooms: Buffers in which payloads are sealed, one chunk at a time for each peer without
             room.
         pair: Key pair of this peer; None in a run without keys.
         other: Public key of the other side; "" in a run without keys.
@@ -95,7 +95,7 @@ def as_server(socket: zmq.Socket[Any], pair: KeyPair, domain: str = DOMAIN) -> N
     socket.set(zmq.CURVE_SERVER, 1)
     socket.set(zmq.CURVE_SECRETKEY, pair.secret.encode("ascii"))
     socket.set(zmq.ZAP_DOMAIN, domain.encode("ascii"))
-    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else every key is admitted while the handler is dead
+    socket.set(zmq.ZAP_ENFORCE_DOMAIN, 1)  # no keys without a handler
 
 
 def as_client(socket: zmq.Socket[Any], pair: KeyPair, server_key: str) -> None:
@@ -141,7 +141,7 @@ class AuthRequest:
 
     domain: str
     address: str
-    """IP address that the connection comes from, without a port."""
+    """IP address of the other end of the connection, without a port."""
     key: str
 
 

@@ -22,7 +22,7 @@ SENT_KEPT = 8
 class EncodedTransport:
     """Transport around another one, for which a payload is bytes.
 
-    An update or result that cannot be decoded is handed on as one that is not finite, and counted
+    An update or result that cannot be decoded is forwarded as a non-finite one, and counted
     as ``undecodable``. So its sender is treated like one that sends non-finite numbers.
 
     Args:

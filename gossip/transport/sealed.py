@@ -60,8 +60,8 @@ KEYLESS_MAX = 1024
 """Number of connections in a run without keys, where a session shows no peer; but a quarter of the
 open files that this process may have, of which each linked peer takes nine."""
 OFFERS_MAX = 1024
-ACCEPTS = 64  # connections accepted before others get their turn
-BURST_BYTES = 2**20  # bytes before the control lane gets its turn
+ACCEPTS = 64  # connections accepted before other work
+BURST_BYTES = 2**20  # bytes before the control lane is served
 BURST_READS = 256
 
 _HEADER_MAX = FIRST.size + HEADER_BYTES_MAX
@@ -88,7 +88,7 @@ class SealedLane:
         self._socket: socket.socket | None = None
         self._session: OpeningSession | None = None
         self._sealer: RecordSealer | None = None
-        self._opened = False  # it has named its session
+        self._opened = False  # the connection has named its session
         self._welcome = b""
         self._unsent: memoryview | None = None  # of the chunk that is being pushed
         self._failures, self._not_before, self._give_up_at = 0, 0.0, 0.0
@@ -115,7 +115,7 @@ class SealedLane:
         public = "" if parties.pair is None else parties.pair.public
         session = OpeningSession(public, parties.other, parties.incarnation())
         if not self._offer(session.offer.encode()):
-            return  # the control lane does not stand
+            return  # the control lane is not connected
         host, port = host_and_port(self.address)
         try:
             end = socket.socket(
@@ -123,9 +123,9 @@ class SealedLane:
                 socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC,
             )
         except OSError:
-            return  # no descriptor left: one may come free
+            return  # no descriptor left: one may become free
         bulk_options(end)
-        end.connect_ex((host, port))  # what comes of it, ``news`` finds
+        end.connect_ex((host, port))  # ``news`` finds the outcome
         self._socket, self._session = end, session
         self._opened, self._welcome = False, b""
         self._give_up_at = now + HANDSHAKE_S
@@ -163,7 +163,7 @@ class SealedLane:
         return [True]
 
     def _end(self) -> list[bool]:
-        """Close the connection. Its receiver can still read what was sent."""
+        """Close the connection. Its receiver can still read the bytes that were sent."""
         assert self._socket is not None
         self._socket.close()
         news = [False] if self.up else []
@@ -193,7 +193,7 @@ class SealedLane:
         try:
             while unsent:
                 unsent = unsent[end.send(unsent, _SEND) :]
-        except OSError:  # no room, or the peer is gone, which ``news`` will report
+        except OSError:  # no room, or the peer has gone, which ``news`` will report
             self._unsent = unsent
             return False
         self._unsent = None
@@ -243,8 +243,8 @@ class SealedStream:
         return self._view[self._filled : self._need]
 
     def grow(self, nbytes: int, now: float) -> list[Arrival]:
-        """Process ``nbytes`` more bytes in that memory. Raises: Malformed: They are not what was
-        sealed, and the connection is to be closed."""
+        """Process ``nbytes`` more bytes in that memory. Raises: Malformed: The bytes are not
+        authentic, and the connection must be closed."""
         self._filled += nbytes
         if self._filled < self._need:
             return []
@@ -273,7 +273,7 @@ class SealedStream:
         else:
             right = kind in (MESSAGE, HEADER) and 0 < length <= _HEADER_MAX
         if not right:
-            raise Malformed("not a record that may come here")
+            raise Malformed("not a record that is valid here")
         self._need = length + OVERHEAD
         if self._need > _SMALL_BYTES:
             self._view = view_of(self._rooms.allocate(_CHUNK_ROOM))
@@ -308,7 +308,7 @@ class SealedStream:
 
 
 class _Connection:
-    """Accepted connection. It has no owner at first, then a session, then a peer."""
+    """Accepted connection. The connection has no owner at first, then a session, then a peer."""
 
     def __init__(self, end: socket.socket, serial: int, host: str, until: float) -> None:
         self.end, self.serial, self.host, self.until = end, serial, host, until
@@ -326,8 +326,8 @@ class _Connection:
 
 
 def _oldest_of_most(connections: list[_Connection]) -> _Connection:
-    """Return the oldest connection of the host with most of them, among equal hosts of the one with
-    the latest."""
+    """Return the oldest connection of the host with most of them, among equal hosts the oldest of
+    the host with the latest."""
     counts = Counter(one.host for one in connections)
     most = max((one.host for one in reversed(connections)), key=counts.__getitem__)
     return next(one for one in connections if one.host == most)
@@ -384,8 +384,8 @@ class SealedInbox:
                 del self._offers[session]
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """Read arrivals, at most so many that others do not wait too long. The descriptor stays
-        readable for the rest."""
+        """Read arrivals, at most so many that other lanes do not wait too long. The descriptor
+        stays readable for the other ones."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd, _ in self._epoll.poll(0):
             connection = self._connections.get(fd)
@@ -415,8 +415,8 @@ class SealedInbox:
 
     def _make_way(self) -> None:
         """Close a connection if too many have named no offered session. A connection with an
-        offered session does not count: its peer is known. Without keys it is not, and each
-        connection counts."""
+        offered session does not count: its peer is known. Without keys the peer is unknown, and
+        each connection counts."""
         strangers = [one for one in self._unproven.values() if one.opener is None]
         if len(strangers) > UNPROVEN_MAX:
             self._turn_away(_oldest_of_most(strangers))
@@ -429,7 +429,7 @@ class SealedInbox:
         connection.session = session_of(connection.begun)
         if connection.session in self._offers:
             self._welcome(connection)
-        else:  # The offer may be on its way. Nothing is read until it comes.
+        else:  # The offer may be in transit. Nothing is read until it comes.
             self._epoll.modify(connection.end.fileno(), 0)
 
     def _welcome(self, connection: _Connection) -> None:
@@ -506,7 +506,7 @@ class SealedInbox:
         if stream is not None:
             come = stream.grow(got, now)
             arrivals += come
-            # Usually there is no more. Otherwise the descriptor stays readable.
+            # Usually there is no more data. Otherwise the descriptor stays readable.
             return not come
         connection.filled += got
         if connection.filled == len(connection.begun):

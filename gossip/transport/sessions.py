@@ -16,9 +16,9 @@ the session and the random bytes of the receiver; the info has both public keys,
 and the direction. So each connection has new keys, whichever side has restarted. Record 0 is empty.
 It proves that its sender has the key: before that, nothing is stored or allocated.
 
-A record's nonce is its number, which is not sent. So a record that comes again, or at another
-place, does not open, and one cannot be left out; its head is authenticated with it. After
-``RECORDS_A_KEY`` records both sides take the next key of the chain.
+A record's nonce is its number, which is not sent. So a repeated or moved record fails to decrypt,
+and none can be omitted; its head is authenticated with it. After ``RECORDS_A_KEY`` records both
+sides take the next key of the chain.
 
 Sources: NIST SP 800-38D (GCM); RFC 5869 (HKDF); RFC 8446, 5.2, 5.3, 5.5 and 7.2 (records, nonces
 and key updates of TLS 1.3, which these follow).
@@ -115,8 +115,8 @@ class SessionParties:
 def derive_secrets(
     offer: SessionOffer, random: bytes, parties: SessionParties
 ) -> tuple[bytes, bytes]:
-    """Return two secrets of ``SECRET_BYTES``: of what goes from the sender to the receiver, and of
-    what goes back.
+    """Return two secrets of ``SECRET_BYTES``: for the direction from the sender to the receiver,
+    and for the opposite one.
 
     Args:
         random: What the receiver has drawn, of ``SECRET_BYTES``; it need not be secret.
@@ -150,8 +150,8 @@ class _KeyChain:
         self._secret = _expand(self._secret, b"next secret")
 
     def nonce(self) -> bytes:
-        """Return the nonce of the next record, once; ``key`` is the key for it from now on. Numbers
-        go on with the next key, so no nonce comes again."""
+        """Return the nonce of the next record, once; From now on ``key`` is its key. Numbers
+        continue with the next key, so no nonce repeats."""
         number = self.number
         if number and number % RECORDS_A_KEY == 0:
             self._use()
@@ -191,7 +191,7 @@ class RecordSealer:
 
 class RecordOpener:
     """Opener of the records of one direction, in the order of sealing. After the first invalid
-    record it opens none."""
+    record it opens no more."""
 
     def __init__(self, secret: bytes) -> None:
         self._chain = _KeyChain(secret)
@@ -208,7 +208,7 @@ class RecordOpener:
         """
         if self._broken or len(sealed) != len(room) + TAG_BYTES:
             self._broken = True
-            raise Malformed("a record behind one that did not open, or of another size")
+            raise Malformed("a record after one that failed to decrypt, or of another size")
         nonce = self._chain.nonce()
         try:
             self._chain.key.decrypt_into(nonce, sealed, head, room)

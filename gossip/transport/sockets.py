@@ -21,15 +21,15 @@ _ENDPOINT = re.compile(r"tcp://(\[[0-9a-fA-F:]+\]|[0-9.]+):([0-9]{1,5})", re.ASC
 BACKLOG = 256  # connections that wait to be accepted
 SEGMENT_BYTES_MAX = 1200
 """Between hosts, both ways, since a listener's connections inherit it. Every path of IPv6 carries
-packets of 1,280 bytes. Some drop larger ones without a message, though the devices at both ends
-send them (RFC 2923, 2.1)."""
+packets of 1,280 bytes. Some routers drop larger ones without a message, although the devices at
+both ends send them (RFC 2923, 2.1)."""
 HANDSHAKE_S = 5.0
 """Time in seconds for a connection to prove that it belongs to a peer. After that it is closed.
 CURVE takes four round trips: 2 s by satellite."""
 # on an outbound connection: CURVE's longest command has 168 bytes, the text of an error 256
 HANDSHAKE_BYTES_MAX = 512
 _BOTH_WAYS: dict[zmq.SocketOption, int] = {
-    zmq.LINGER: 0,  # the default, for ever, hangs the end of the context
+    zmq.LINGER: 0,  # with the default, forever, the end of the context hangs
     zmq.HANDSHAKE_IVL: round(1000 * HANDSHAKE_S),
     zmq.RECONNECT_IVL: 50,  # ms, doubling up to
     zmq.RECONNECT_IVL_MAX: 1000,
@@ -41,21 +41,21 @@ _BOTH_WAYS: dict[zmq.SocketOption, int] = {
     zmq.TCP_KEEPALIVE_CNT: 4,
     zmq.BACKLOG: BACKLOG,
     zmq.RCVHWM: 0,  # unbounded: see below
-    # The time that a full reader receives nothing counts, too.
+    # The time in which a full reader receives nothing also counts.
     zmq.TCP_MAXRT: 5000,
 }
 # A socket that sends heartbeats can abort its process when a connection ends. This happens if the
 # input of the connection has stopped because its queue is full (libzmq 4.3.5, #4364: the timer
 # writes to it, "Assertion failed: !_io_error"). A peer can cause that: it sends a little more than
-# is read and disconnects, or dies while this process sleeps. Replies to heartbeats that arrived by
-# then can cause it, too. So the queues of the control lane are unbounded: inbound ones store every
-# frame, and in outbound ones no frame may come (``links.ControlLane`` disconnects a peer that sends
-# one).
+# is read and disconnects, or dies while this process sleeps. Replies to heartbeats that arrived
+# before can also cause it. So the queues of the control lane are unbounded: inbound ones store
+# every frame, and outbound ones must not receive a frame (``links.ControlLane`` disconnects a peer
+# that sends one).
 #
 # A stopped process or a cut link shows within 300..400 ms on one host (default: never). Between
 # hosts a heartbeat may be lost behind payloads: TCP sends it again after 0.2 s, then after 0.4 s
-# more, and queues on the way add their delay. There the failure detector is sooner, as it sees
-# whether payloads are moving. The state of the control lane counts for both.
+# more, and queues on the way add their delay. There the failure detector is faster, because it
+# observes whether payloads move. The state of the control lane counts for both.
 _NEAR_MS, _FAR_MS = round(1000 * LINK_TIMEOUT_S), round(1000 * FAR_LINK_TIMEOUT_S)
 _HEARTBEAT = {zmq.HEARTBEAT_IVL: 100, zmq.HEARTBEAT_TIMEOUT: _NEAR_MS, zmq.HEARTBEAT_TTL: _NEAR_MS}
 _HEARTBEAT_FAR = {
@@ -169,8 +169,8 @@ def _allowed(host: str, port: int, anywhere: bool) -> str:
     if not is_loopback(host) and not anywhere:
         raise ConfigError(
             f"refused to listen on {host!r} without keys: any host that reaches the port could "
-            "take part",
-            "start the run with --keys; or --insecure, on a network where every host may take part",
+            "join",
+            "start the run with --keys; or --insecure, on a network where every host may join",
         )
     if not is_one_host(host):
         raise ConfigError(

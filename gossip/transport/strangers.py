@@ -12,8 +12,8 @@ TOLD_MAX = 16
 """Largest number of addresses with a notice: a fraction of all notices, so that there is room for
 others."""
 NOTICE_S = 2.0
-"""Time in seconds before users are notified of an unknown key: that of a newcomer may be on its
-way."""
+"""Time in seconds before users are notified of an unknown key: that of a newcomer may be in
+transit."""
 FORGET_S = 60.0
 
 

@@ -49,7 +49,7 @@ default."""
 BUFFER_BYTES = 212_992
 CONNECTIONS_MAX = 4096
 BACKLOG = 1024
-BURST_BYTES = 2**20  # bytes before the control lane gets its turn
+BURST_BYTES = 2**20  # bytes before the control lane is served
 BURST_PACKETS = 256
 LOAN_BURST_BYTES = 2**22  # bytes copied from shared memory before that: a millisecond
 
@@ -72,7 +72,7 @@ _RETURN_LENGTH = _LENGTH.pack(NEXT.size)
 
 def name_of(address: str) -> str | None:
     """Return the abstract name in an address of this lane; None if it is not such an address. It
-    may be a peer's word."""
+    may come from a peer."""
     match = _ADDRESS.fullmatch(address)
     return None if match is None else match[1]
 
@@ -87,7 +87,7 @@ def _user_at(other_end: socket.socket) -> int:
 class UnixLane:
     """The way out to one peer: a ``links.BulkLane``.
 
-    A connection that breaks has to be made anew, with ``retry``.
+    A connection that breaks has to be opened again, with ``retry``.
     The descriptors of the two epolls stay the same.
     """
 
@@ -112,7 +112,7 @@ class UnixLane:
 
     def declined(self) -> list[Outgoing]:
         """Return the messages to be sent again, by value: the other side cannot map the memory that
-        their payloads lie in. Nothing is lent on this connection any more."""
+        their payloads lie in. No memory is lent on this connection anymore."""
         declined, self._declined = self._declined, []
         return declined
 
@@ -213,14 +213,14 @@ class UnixLane:
             if outgoing.lent:
                 self._show(self._socket)
             self._socket.sendmsg(parts, (), _SEND)
-        except OSError:  # no room, or the peer is gone, which ``news`` will report
+        except OSError:  # no room, or the peer has gone, which ``news`` will report
             return False
         if outgoing.lent and outgoing.holder is not None:
             self._lent[outgoing.transfer] = header[LENT.size :], outgoing.holder
         return True
 
     def close(self, linger_ms: int = 0) -> None:
-        """Close the link. The other side can still read what was sent."""
+        """Close the link. The other side can still read the bytes that were sent."""
         if self._socket is not None:
             self._socket.close()
         self._news.close()
@@ -238,7 +238,7 @@ class UnixInbox:
         self.address = f"unix://@{name}"
         if name_of(self.address) is None:
             raise ConfigError(
-                f"{name!r} is not a name to listen under", "leave it out: one is chosen"
+                f"{name!r} is not a valid name to listen on", "leave it out: one is chosen"
             )
         self._listener = socket.socket(socket.AF_UNIX, _KIND)
         try:
@@ -261,8 +261,8 @@ class UnixInbox:
         self._beyond = bytearray(_HEADER_MAX + 1)
 
     def read(self, arrivals: list[Arrival], now: float) -> bool:
-        """Read arrivals, at most so many that others do not wait too long. The descriptor stays
-        readable for the rest."""
+        """Read arrivals, at most so many that other lanes do not wait too long. The descriptor
+        stays readable for the other ones."""
         stop_at = self._traffic.received_bytes + BURST_BYTES
         for fd in list(self._loans):
             self._copy(fd, arrivals, now)
@@ -303,7 +303,7 @@ class UnixInbox:
             received = self._read_packet(serial, connection, got, now, arrivals)
             if received is not None:
                 arrivals.append(received)
-                return  # usually there is no more, and the descriptor stays readable otherwise
+                return  # usually there is no more data; otherwise the descriptor stays readable
             if fd in self._loans:
                 return  # later packets wait until this payload is copied
             if self._traffic.received_bytes >= stop_at:
@@ -356,7 +356,7 @@ class UnixInbox:
         return received
 
     def _map(self, connection: socket.socket, header: memoryview) -> None:
-        """Read the packet of a descriptor, which replaces the one before it on this connection."""
+        """Read the packet of a descriptor, which replaces the previous one on this connection."""
         right = len(header) == NEXT.size
         region = NEXT.unpack(header)[1] if right else 0
         _, ancillary, flags, _ = connection.recvmsg_into([self._beyond], _ANCILLARY_BYTES, _RECEIVE)
@@ -365,9 +365,9 @@ class UnixInbox:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds.frombytes(data[: len(data) - len(data) % _DESCRIPTOR_BYTES])
         try:
-            # MSG_CTRUNC: more came than one, of which the kernel has kept none for us
+            # MSG_CTRUNC: more than one arrived, and the kernel has kept none for us
             if not right or len(fds) != 1 or flags & socket.MSG_CTRUNC:
-                raise OSError("not one descriptor")
+                raise OSError("expected one descriptor")
             self._mapped[connection.fileno()] = region, MappedMemory(fds[0])
         except (OSError, ValueError, OverflowError):
             self._traffic.drop("malformed")

@@ -10,7 +10,7 @@ YIELDED_S = 0.001
 """Duration of a yield, in seconds, beyond which other threads need the processor."""
 CROWDED_S = 0.1
 """Time in seconds for which waits sleep after that. A sleeping thread runs at once when a message
-comes. A yielding one waits for whole time slices of the others: a short round took twice as
+arrives. A yielding one waits for whole time slices of the others: a short round took twice as
 long."""
 
 
@@ -25,7 +25,7 @@ class Waiter:
         self._awake_from = 0.0  # other threads need the processor: until then waits sleep
 
     def set_wake(self, wanted: frozenset[int]) -> None:
-        """Set the descriptors that are polled beside those of the constructor."""
+        """Set the descriptors that are polled in addition to those of the constructor."""
         for fd in self.wake - wanted:
             self._poller.unregister(fd)
         for fd in wanted - self.wake:

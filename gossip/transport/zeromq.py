@@ -7,10 +7,10 @@ outbound ones never receive. The envelope names the sender, never a ZeroMQ ident
 the identities, so that no peer can use that of another, or abort this process with one
 (docs/design_notes.md N13, N14).
 
-Waits use the file descriptors of the sockets. Those of ZeroMQ are edge-triggered: they signal new
-messages only, not those that are left. So after a signal an inbox is read until it is empty, or
-kept in ``_unread``. A poll over n sockets with ``zmq.Poller`` costs 13 us at 16 peers, this one 1
-us at any number.
+Waits use the file descriptors of the sockets. Those of ZeroMQ are edge-triggered: they signal only
+new messages, not unread ones. So after a signal an inbox is read until it is empty, or kept in
+``_unread``. A poll over n sockets with ``zmq.Poller`` costs 13 us at 16 peers, this one 1 us at any
+number.
 
 No option covers one attack: an endless multipart message grows libzmq's memory before any of it can
 be read (libzmq counts whole messages: docs/design_notes.md N10). So addresses other than loopback
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from .sealed import SealedInbox
 
 SAFETY_POLL_S = 0.1
-"""Interval of the checks of every socket, whatever the descriptors signal, in seconds."""
+"""Interval of the checks of every socket, independent of the descriptors, in seconds."""
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _BULK = frozenset(BULK_MESSAGES)
@@ -89,7 +89,7 @@ class ZeroMQTransport:
                 there are keys. They are sent as the address of the other side requires.
             bulk_name: Abstract name to listen under with ``same_host``; random by default.
             insecure: Allow other addresses than loopback without keys. Any host that reaches them
-                can take part.
+                can join.
             keys: Admit only peers with a known key, each under its own name, and encrypt all
                 messages.
 
@@ -298,7 +298,7 @@ class ZeroMQTransport:
             self._guard.close()
         self._control_in.close()
         try:
-            self._context.term()  # waits for what lingers
+            self._context.term()  # waits for unsent messages
         finally:
             # Peers learn of the end of these sockets at once. That must not overtake the farewell.
             for end in (*lanes, self._bulk_in):

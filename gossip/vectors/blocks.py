@@ -79,9 +79,9 @@ class Blocks(Encoding):
 
         blocks = self._blocks(len(vector))
         written = raw[: SCALE_BYTES * blocks].view(np.uint16)
-        # Also what is negative, infinite or no number has more bits set than the largest scale.
+        # Negative, infinite and NaN values also have more bits set than the largest scale.
         if int(written.max(initial=0)) > self._largest_scale_bits:
-            raise Malformed("a scale is not one that an encoder writes")
+            raise Malformed("a scale is not a value that an encoder writes")
         scales, codes = self._parts(raw, blocks)
         out = tensor_of(vector)
         for start, stop in self._pieces(blocks):
@@ -153,7 +153,7 @@ class Blocks(Encoding):
 
 def _whole_words(block: int) -> None:
     if block % (2 * WORD_BYTES):
-        raise ConfigError(f"encoding: blocks of {block} numbers", "take a multiple of 8")
+        raise ConfigError(f"encoding: blocks of {block} numbers", "use a multiple of 8")
 
 
 @dataclass(frozen=True)

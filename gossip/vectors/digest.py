@@ -27,7 +27,7 @@ def payload_digest(data: Any) -> bytes:
 
 
 class PayloadDigest:
-    """The same of data that comes in blocks."""
+    """Digest of data that arrives in blocks."""
 
     __slots__ = ("_hash",)
 
@@ -42,8 +42,8 @@ class PayloadDigest:
 
 
 class PartsDigest:
-    """Digest of data that comes in blocks, and consists of parts that have ``lengths``. The last
-    part has the rest.
+    """Digest of data that arrives in blocks, and consists of parts of the given ``lengths``. The
+    last part has the remaining bytes.
 
     Without lengths, the data is one part.
     """
@@ -52,7 +52,7 @@ class PartsDigest:
 
     def __init__(self, lengths: Sequence[int] = ()) -> None:
         self._several = bool(lengths)
-        # what the present part lacks, and the lengths of the next ones but the last
+        # missing bytes of the present part, and the lengths of the next ones except the last
         self._to_come = deque(lengths[:-1])
         self._done = [PayloadDigest()]
 
@@ -68,7 +68,7 @@ class PartsDigest:
         self._done[-1].update(view)
 
     def digests(self) -> tuple[bytes, tuple[bytes, ...]]:
-        """Return the digest of the whole and those of the parts. With several parts, the first is
+        """Return the digests of the whole and of the parts. With several parts, the first is
         the core's digest (``digest_of``) of the others. Without lengths, there are no others."""
         parts = tuple([part.digest() for part in self._done])
         return (digest_of(b"".join(parts)), parts) if self._several else (parts[0], ())
@@ -106,4 +106,4 @@ def described(
 
 def _bytes_of(data: Any) -> memoryview:
     view = memoryview(data)
-    return view.cast("B") if view.nbytes else memoryview(b"")  # what is empty cannot be cast
+    return view.cast("B") if view.nbytes else memoryview(b"")  # an empty array cannot be cast

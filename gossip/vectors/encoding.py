@@ -68,8 +68,8 @@ def are_finite(raw: NDArray[np.uint8]) -> bool:
 
 
 class Place(NamedTuple):
-    """Round and shard of a payload, with a seed. All peers know it, so what an encoding draws from
-    it is never sent."""
+    """Round and shard of a payload, with a seed. All peers know it, so the numbers that an encoding
+    draws from it are never sent."""
 
     seed: int
     round_id: int

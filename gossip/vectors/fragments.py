@@ -1,8 +1,8 @@
 """Choice of the part of a model that a round of local steps exchanges, if the model is cut into
 fragments (Streaming DiLoCo, Douillard et al. 2025, arXiv:2501.18512).
 
-Fragments take turns by the number of steps that the parameters have had. Collective operations take
-a round and are not steps, so they cost no fragment its turn. That number is part of the committed
+Fragments take turns by the number of steps of the parameters. Collective operations take
+a round and are not steps, so no fragment loses its turn. That number is part of the committed
 history, so no message has to name the fragment of an update.
 """
 
@@ -25,7 +25,7 @@ def fragment_of(round_id: int, collectives: int, fragments: int) -> int:
 def cut_layers(sizes: Sequence[int], fragments: int) -> tuple[tuple[int, ...], ...]:
     """Distribute layers over fragments of about equal size.
 
-    The largest layer that is left goes to the fragment that has the fewest numbers (Graham 1969:
+    The largest remaining layer goes to the fragment that has the fewest numbers (Graham 1969:
     the largest fragment is at most 4/3 of the smallest possible largest one). Layers of one size go
     to fragments in turn: the strided pattern of the paper.
 
@@ -36,7 +36,8 @@ def cut_layers(sizes: Sequence[int], fragments: int) -> tuple[tuple[int, ...], .
     assert 1 <= fragments <= len(sizes)
     loads, dealt = [0] * fragments, [list[int]() for _ in range(fragments)]
     for layer in sorted(range(len(sizes)), key=lambda at: (-sizes[at], at)):
-        # Of those with equally many numbers the one with the fewest layers: layers may be empty.
+        # Among fragments with equally many numbers, the one with the fewest layers is chosen,
+        # because layers may be empty.
         to = min(range(fragments), key=lambda at: (loads[at], len(dealt[at]), at))
         loads[to] += sizes[layer]
         dealt[to].append(layer)

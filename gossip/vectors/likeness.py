@@ -1,4 +1,4 @@
-"""How a server's result compares with the own update: the arithmetic behind
+"""Comparison of a server's result with the local update: the arithmetic behind
 ``gossip.core.rounds.validation``."""
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Admit: TypeAlias = Callable[[PeerId, Message], Admission]
 
 
 def similarity_of(result: Payload, others: tuple[Payload, ...]) -> ResultSimilarity:
-    """Return the similarity of float32 vectors. ``others`` is the own update, or empty: first its
-    part that is as long as the result, then its other parts."""
+    """Return the similarity of float32 vectors. ``others`` is the local update, or empty: first the
+    part that is as long as the result, then the other parts."""
     vector, own = result.data, others[0].data if others else None
     squares = own_squares = product = 0.0
-    with np.errstate(over="ignore", invalid="ignore"):  # what is too long is infinitely long
+    with np.errstate(over="ignore", invalid="ignore"):  # a length that is too large is infinite
         for start in range(0, len(vector), BLOCK_NUMBERS):
             block = vector[start : start + BLOCK_NUMBERS]
             squares += float(np.dot(block, block))
@@ -39,7 +39,7 @@ def similarity_of(result: Payload, others: tuple[Payload, ...]) -> ResultSimilar
 
 
 def _even(elements: int, squares: float, rest: tuple[Payload, ...]) -> float:
-    """Return how long a part of ``elements`` numbers would be if all parts had numbers of the same
+    """Return the length of a part of ``elements`` numbers if the numbers in all parts had the same
     size. ``squares``: of that part. 0.0 where there is no other, or one is not finite."""
     if not rest:
         return 0.0

@@ -1,18 +1,19 @@
-"""Matrices as the product of two thin ones, the rest of the numbers as they are.
+"""Matrices as the product of two thin ones, and all other numbers unchanged.
 
     for each tensor of the shard, in order:
-        P^T, (rank, rows), then Q, (rank, columns), where that is less than the matrix
+        P^T, (rank, rows), then Q, (rank, columns), where this is less than the matrix
         else its numbers
 
 A gradient of a layer is close to a matrix of low rank. PowerSGD (Vogels, Karimireddy, Jaggi 2019,
 arXiv:1905.13727) uses that with two all-reduces a round: of P, which all peers then make
 orthonormal, and of Q. So all peers have the same P. It is a mean, which a single Byzantine peer can
-set at will before any rule has seen an update. So here each peer factors its own update, a decoder
-multiplies, and the rule sees whole updates. That takes one message, as other encodings do.
+set at will before any rule has seen an update. So in this encoding each peer factors its own
+update, a decoder multiplies, and the rule sees whole updates. This needs one message, like other
+encodings.
 
 Without messages in between, an iteration costs only arithmetic. So a peer makes several, from a
 start drawn anew each round (Halko, Martinsson, Tropp 2011, arXiv:0909.4061). It keeps no factor of
-its last update: the bytes follow from the update alone, also in a run that resumes.
+its last update: the bytes follow only from the update, also in a resumed run.
 
 To decode is ``rank`` products and sums a number. Each is one operation of IEEE 754 by itself, in a
 fixed order, so it is the same on every machine. A matrix product of a library is not.
@@ -61,8 +62,8 @@ class PowerSGD(Encoding):
     its server has no error feedback, as another peer serves the next round.
 
     Attributes:
-        steps: Times that the columns are multiplied with the matrix. More come closer to the best
-            of that rank.
+        steps: Times that the columns are multiplied with the matrix. More iterations come closer to
+            the best approximation of that rank.
     """
 
     low_rank: ClassVar[bool] = True
@@ -130,7 +131,7 @@ class Factored(Encoding):
             _multiply(p, q, part.reshape(rows, columns))
 
     def _written(self, shape: Shape) -> int:
-        """Return how many numbers are sent for a tensor of this shape."""
+        """Return the number of values that are sent for a tensor of this shape."""
         rows, columns = matrix_of(shape)
         return min(self.rank * (rows + columns), rows * columns)
 
@@ -169,7 +170,7 @@ def _checked(factors: Vector, largest: float) -> Vector:
     """Return the same factors. Raises: Malformed: No encoder writes a factor of this size."""
     sizes = np.abs(factors)
     if not bool(((sizes == 0) | ((sizes >= SMALLEST_FACTOR) & (sizes <= largest))).all()):
-        raise Malformed("a factor is not one that an encoder writes")
+        raise Malformed("a factor is not a value that an encoder writes")
     return factors
 
 

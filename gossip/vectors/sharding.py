@@ -12,12 +12,12 @@ from .encoding import Shape, bytes_for
 
 SHARD_BYTES = 2**20
 """Size in bytes from which on a vector has several servers, which work at the same time. A shard
-costs a server and its clients a message each way; a megabyte of four updates takes as long to
-average."""
+needs a message each way between a server and its clients; a megabyte of four updates takes as long
+to average."""
 
 SUMMED_SHARD_BYTES = 4 * 2**20
-"""The same on one host, for a rule that adds up. No link is shared there. A further shard costs
-each peer about as much as adding up four megabytes less saves (``gossip bench exchange``). Two
+"""The same on one host, for a rule that adds up. No link is shared there. A further shard takes
+each peer about as long as adding up four megabytes less saves (``gossip bench exchange``). Two
 peers use ``SHARD_BYTES``: if both serve, neither waits for the other."""
 
 CROSS_SHARD_BYTES = 4 * 2**20

@@ -18,7 +18,7 @@ from .encoding import NUMBER_BYTES, Encoding, Float32, Place, finite, within
 
 INDEX_BYTES = 4
 SAMPLE, SAMPLE_MORE, SAMPLE_LEAST = 2**14, 1.3, 32
-"""Numbers in a sample, how many more of them than a fair share are taken, and at least."""
+"""Size of a sample, and by what factor and minimum its selection exceeds a fair share."""
 
 
 def _count(ratio: float, elements: int) -> int:
@@ -48,7 +48,7 @@ class Listed(Encoding):
         at = INDEX_BYTES * self.count(len(vector))
         where, values = raw[:at].view(np.uint32), finite(raw[at:].view(np.float32))
         if not bool((where[1:] > where[:-1]).all()) or int(where[-1]) >= len(vector):
-            raise Malformed("the places do not ascend, or lie beyond the vector")
+            raise Malformed("the places are not ascending, or are outside the vector")
         vector[:] = 0.0
         vector[where] = values
 
@@ -60,7 +60,7 @@ def _farthest(vector: NDArray[np.float32], count: int) -> NDArray[np.int64]:
     A sample gives a threshold, and only numbers beyond it are compared, about ten times as fast as
     comparing all. If too few are beyond it, all are compared.
     """
-    # without its sign, a float32 is ordered as its bits are, and what is not a number comes last
+    # without its sign, a float32 has the order of its bits, and NaN comes last
     sizes = vector.view(np.uint32) & np.uint32(0x7FFFFFFF)
     among: NDArray[np.int64] | None = None
     sample = sizes[:: len(sizes) // SAMPLE or 1]

@@ -29,7 +29,7 @@ class WireFormat:
 
     Attributes:
         encoding: Encoding of updates.
-        seed: Seed of what encodings draw; the run's.
+        seed: Seed of the random numbers of encodings; the run's.
         sizes: Elements of each shard, with marks.
         trained: Elements of the flat vector before the first mark.
         peers: Most updates in a result.
@@ -104,7 +104,7 @@ class WireFormat:
 
         Args:
             into: Memory for them; None if they get their own.
-        Raises: Malformed: They are not as many as they must be, or no encoder writes them.
+        Raises: Malformed: Their number is wrong, or no encoder writes them.
         """
         if not 0 <= shard < len(self.sizes):
             raise Malformed(f"there is no shard {shard}")

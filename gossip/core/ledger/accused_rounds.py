@@ -1,5 +1,5 @@
-"""Rounds for which peers have accused one other peer. An accusation counts once more than f peers
-have made it for the same round: at least one of them is honest."""
+"""Rounds for which peers have accused one other peer. An accusation counts after more than f peers
+have made it for the same round, because at least one of them is honest."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AccusedRounds: TypeAlias = tuple[tuple[int, tuple[PeerId, ...]], ...]
 
 
 def is_news(accused: AccusedRounds, accuser: PeerId, round_id: int) -> bool:
-    """Whether an accusation is not stored, and may still count."""
+    """Whether an accusation is not stored but may still count."""
     known = dict(accused).get(round_id)
     return known is None or (bool(known) and accuser not in known)
 
@@ -23,7 +23,8 @@ def is_news(accused: AccusedRounds, accuser: PeerId, round_id: int) -> bool:
 def accuse(
     accused: AccusedRounds, accuser: PeerId, round_id: int, oldest: int, f: int
 ) -> tuple[AccusedRounds, bool]:
-    """Return the rounds from ``oldest`` on with a further accusation, and whether it counts now."""
+    """Return the rounds since ``oldest`` that have a further accusation, and whether it counts
+    now."""
     rounds = {at: by for at, by in accused if at >= oldest}
     by = tuple(sorted({*rounds.get(round_id, ()), accuser}))
     enough = len(by) > f

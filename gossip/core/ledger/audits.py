@@ -1,14 +1,14 @@
 """Wrong results for micro-batches: members of a stage compute some micro-batches again, and report
 differences in commits.
 
-No peer can prove to another what it was sent. So an auditor requests from both neighbours of the
-audited member what they sent to it and received from it. The member reports for each counted
+No peer can prove to another which messages it received. So an auditor requests from both neighbours
+of the audited member what they sent to it and received from it. The member reports for each counted
 micro-batch what it received and sent (``Counted.traces``). If its report agrees with its neighbours
-but not with what the layers compute, either the member or its accusers are Byzantine. The votes of
+but not with the output of the layers, either the member or its accusers are Byzantine. The votes of
 more than f members of its stage decide, as at least one of them is honest.
 
 If the report contradicts a neighbour, one of the two is Byzantine, and nothing shows which. A
-Byzantine member contradicts the next stage again and again. An honest member contradicts only the
+Byzantine member contradicts the next stage repeatedly. An honest member contradicts only the
 Byzantine peers of the next stage. So contradictions of the next stage count once they concern more
 members than may be Byzantine there. Contradictions of the previous stage do not count. A Byzantine
 peer there may have sent data in the place of another peer, and the honest peer that now does the
@@ -112,24 +112,24 @@ class AuditTable:
 
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data is something else."""
+        if the data has another form."""
         if not is_row(packed, 2):
-            raise ValueError("audits: not two tables")
+            raise ValueError("audits: expected two tables")
         most = AUDIT_ROWS_MAX
         if not are_rows(packed[0], 6, most=most) or not are_rows(packed[1], 2, most=most):
-            raise ValueError("audits: not a table of votes and one of convicted peers")
+            raise ValueError("audits: expected a table of votes and one of convicted peers")
         votes: dict[PeerId, dict[Answer, Sides]] = {}
         for by, peer, round_id, micro_batch, *sides in packed[0]:
             neighbours = [side for side in sides if side is not None]
             if not are_counts((by, peer, round_id, micro_batch, *neighbours)):
-                raise ValueError("audits: a vote with a field that is not a count")
+                raise ValueError("audits: a field of a vote is not a count")
             known = votes.setdefault(by, {})
             known[peer, round_id, micro_batch] = (sides[0], sides[1])
             if len(known) > AUDIT_VOTES_KEPT:
                 raise ValueError("audits: too many votes by one peer")
         for found in packed[1]:
             if not are_counts(found):
-                raise ValueError("audits: a conviction is a peer and a round")
+                raise ValueError("audits: a conviction must be a peer and a round")
         self._votes, self._found = votes, dict(packed[1])
 
 

@@ -126,7 +126,7 @@ def genesis(run: bytes, lineage: bytes, start: bytes = b"") -> bytes:
 
     Args:
         start: Digest of the initial weights. Peers with different initial weights are thus on
-            different branches from the first round on. Empty if every peer has its own weights, and
+            different branches from the first round. Empty if every peer has its own weights, and
             until this peer has begun.
     """
     return blake2b(

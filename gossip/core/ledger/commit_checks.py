@@ -91,7 +91,7 @@ def _may_have_collected(commit: Commit, roster: frozenset[PeerId], settings: Cor
 
 def _may_accuse(commit: Commit, settings: CoreSettings) -> bool:
     """Whether the accusations are about members of the run and rounds up to this one, each
-    once, ascending, and within the limit."""
+    once, in ascending order, and within the limit."""
     named = [
         (
             accusation.peer,
@@ -113,7 +113,7 @@ def _may_accuse(commit: Commit, settings: CoreSettings) -> bool:
 
 def _may_have_audited(commit: Commit, settings: CoreSettings) -> bool:
     """Whether the votes are about members of the stage, rounds up to this one and possible
-    neighbours, each once, ascending, and within the limit."""
+    neighbours, each once, in ascending order, and within the limit."""
     pipeline = settings.pipeline
     if pipeline is None or not pipeline.audit or commit.shard:
         return False

@@ -3,20 +3,20 @@ their slices.
 
 All epochs form one sequence of positions. Position p is number ``p % samples_total`` of the
 permutation of epoch ``p // samples_total``; the trainer has the permutations. A round assigns to
-each of its peers a slice of this sequence, from the first unused position on. The commit names the
-contributors, and the number of samples that each has used, from the first of its slice on. The rest
-of the slices is returned, and is assigned again first. All of this is a function of the sequence of
-commits, so every peer computes every slice and none is ever sent.
+each of its peers a slice of this sequence, starting at the first unused position. The commit names
+the contributors, and the number of samples that each has used, starting with the first of its
+slice. The rest of the slices is returned, and is assigned again first. All of this is a function of
+the sequence of commits, so every peer computes every slice, and slices are never sent.
 
 A batch that the script skips is not returned, as in a loop without gossip: it would be assigned
 again in every round. Samples with a non-finite gradient are returned once, as the fault may be the
-peer's. If they were returned before, they are given up.
+peer's. If they were returned before, they are discarded.
 
 An epoch has a fixed number of rounds, which suffices if no peer fails. It ends after them, even if
 samples are left. These lie before the samples of the next epoch, and are read first.
 
 An extended epoch has further rounds for the samples that are left. Samples that are still unused
-after a bounded number of rounds, such as those on which every peer hangs, are given up, so the
+after a bounded number of rounds, such as those on which every peer hangs, are discarded, so the
 epoch ends.
 """
 
@@ -60,8 +60,8 @@ class DataCursor:
     Attributes:
         at_least: Number of peers that must get samples in a round for its rule to work.
         epoch: Epoch of the next round.
-        extended: Number of epochs of the run, the last of which has further rounds for unread
-            samples of all of them. No samples follow. 0 if no epoch is longer than planned.
+        extended: Number of epochs of the run. The last one has further rounds for the unread
+            samples of all epochs. No samples follow. 0 if no epoch is longer than planned.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class DataCursor:
         self._used = 0  # in this epoch, as the next two
         self._skipped = 0  # by scripts
         self._given_up = 0
-        self._given_up_ranges: Ranges = ()  # the first of the given up samples
+        self._given_up_ranges: Ranges = ()  # the first of the discarded samples
         self._idle = 0  # latest further rounds without a used sample
         self._last: EpochReport | None = None
         self._pending: list[_Pending] | None = []  # None if there were too many
@@ -110,18 +110,18 @@ class DataCursor:
         return -(-self.samples_total // (self.batch * self.peers)) if self.samples_total else 0
 
     def configure(self, samples_total: int, batch: int, extended: int = 0) -> None:
-        """Set the size of the data. Rounds that were committed before count as if it had been
+        """Set the size of the data. Rounds committed before this call count as if the size had been
         known.
 
         Args:
             extended: See the attribute; 0 does not change it.
 
-        Raises: ConfigError: The size is not positive, differs from the present one, or comes too
+        Raises: ConfigError: The size is not positive, differs from the present one, or is set too
             late.
         """
         if samples_total < 1 or batch < 1 or samples_total > ROUND_MAX or batch > ROUND_MAX:
             raise ConfigError(
-                f"data: {samples_total} samples in batches of {batch} cannot be shared out"
+                f"data: {samples_total} samples in batches of {batch} cannot be divided among peers"
             )
         if self.configured:
             if (samples_total, batch) != (self.samples_total, self.batch):
@@ -183,7 +183,7 @@ class DataCursor:
                 if start + taken < stop:
                     left.append((start + taken, stop))
                 share -= taken
-            if share:  # all the rest is fresh
+            if share:  # all other samples are fresh
                 ranges.append((fresh, fresh + share))
                 fresh += share
             slices[peer] = _merged(ranges) if len(ranges) > 1 else tuple(ranges)
@@ -271,7 +271,7 @@ class DataCursor:
         return back
 
     def _abandon_ranges(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Count samples as given up. No round assigns them again."""
+        """Count samples as discarded. No round assigns them again."""
         if ranges:
             self._given_up += _length(ranges)
             listed = _merged([*self._given_up_ranges, *ranges])
@@ -313,8 +313,8 @@ class DataCursor:
         return size if size >= min(self.at_least, len(sharers)) else min(most, remaining)
 
     def _shares(self, sharers: Sequence[PeerId]) -> list[int]:
-        """Return the number of positions of each peer. Of equal peers, earlier ones get the
-        remainder."""
+        """Return the number of positions of each peer. The remainder goes to the first of equal
+        peers."""
         size, n = self._plan_round_size(sharers), len(sharers)
         if self.pace.even:
             each, extra = divmod(size, n)
@@ -377,7 +377,7 @@ class DataCursor:
 
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data is something else."""
+        if the data has another form."""
         plan, where, unused, last, pending, pace = _fields(packed)
         samples_total, batch, peers, extended = plan
         if self.extended and extended not in (0, self.extended):
@@ -437,7 +437,7 @@ def _apportioned(total: int, weights: list[int]) -> list[int]:
     largest weights.
 
     If ``total`` is less than the number of peers, the first peers get one each: a rule needs
-    updates of enough peers, however few the samples are.
+    updates of enough peers, even if there are few samples.
     """
     n, whole = len(weights), sum(weights)
     if total < n:
@@ -453,7 +453,7 @@ def _apportioned(total: int, weights: list[int]) -> list[int]:
 
 _NAMES = [field.name for field in fields(EpochReport)]
 _AS_TUPLE: Callable[[EpochReport], tuple[Any, ...]] = attrgetter(*_NAMES)
-"""``dataclasses.astuple`` without a copy of each range, as it runs before each round."""
+"""``dataclasses.astuple`` without copying each range, because it runs before each round."""
 
 
 def _wholes(values: Any, count: int | None = None) -> tuple[int, ...]:

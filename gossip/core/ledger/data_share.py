@@ -16,7 +16,7 @@ from .prefetch import bounded
 
 
 def rounds_per_epoch(peers: int, samples_total: int, batch: int) -> int:
-    """Return the number of rounds in an epoch, which is what the largest share needs. It is the
+    """Return the number of rounds in an epoch: those that the largest share needs. It is the
     same for all peers."""
     largest = -(-samples_total // peers)
     return -(-largest // batch)
@@ -34,10 +34,10 @@ class DataShare:
     def slice(self, round_id: int, ahead: int = 0) -> DataSlice:
         """Return the samples of a round: the next part of the share.
 
-        The last two rounds of an epoch halve the rest, so that neither is a step on a handful of
+        The last two rounds of an epoch halve the rest, so that neither is a step on a few
         samples. With batches of one, the last round is empty for peers with a smaller
         share than the largest. The result includes the slices of the next ``ahead`` rounds, at most
-        ``PREDICTED_ROUNDS``. The peer will read them, unless it jumps ahead.
+        ``PREDICTED_ROUNDS``. The peer reads them, unless it skips rounds.
         """
         coming = range(round_id + 1, round_id + 1 + min(ahead, PREDICTED_ROUNDS))
         return DataSlice(*self._part(round_id), bounded([self._part(at) for at in coming]))

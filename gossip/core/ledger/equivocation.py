@@ -1,15 +1,15 @@
 """Equivocation: a server sends different results of one turn to different peers. Accusations in
 commits prove it.
 
-No peer can prove to another what it was sent, and a Byzantine peer may forward a forged result in
-the name of a server. So each peer stores the results that it received from the servers themselves.
-Once it receives another result of the same turn, it states in its next commit which one it received
-(``Accusation`` with a ``turn``). A peer that reads this accusation and received another result does
-the same. So does a peer that sees another history on other peers after a round: the two sides of a
-fork do not receive each other's results. If more than f peers state one content and more than f
-another, at least one peer of each group is honest. This proves that the server has sent both. A
-turn belongs to one incarnation, one shard, one attempt and one history; in it an honest server
-makes one result.
+No peer can prove to another which messages it received, and a Byzantine peer may forward a forged
+result in the name of a server. So each peer stores the results that it received from the servers
+themselves. Once it receives another result of the same turn, it states in its next commit which one
+it received (``Accusation`` with a ``turn``). A peer that reads this accusation and received another
+result does the same. So does a peer that sees another history on other peers after a round: the two
+sides of a fork do not receive each other's results. If more than f peers state one content and more
+than f another, at least one peer of each group is honest. This proves that the server has sent
+both. A turn belongs to one incarnation, one shard, one attempt and one history; in a turn an honest
+server makes one result.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class EquivocationDetector:
 
     def wants(self, by: PeerId, accusation: Accusation) -> bool:
         """Whether an accusation by this peer adds evidence: it is not stored, its turn is not
-        proven, and it is not older than those that are stored."""
+        proven, and it is not older than the stored ones."""
         turn, known = (
             (accusation.round_id, accusation.turn),
             self._stated.get((accusation.peer, by), OrderedDict()),
@@ -71,8 +71,8 @@ class EquivocationDetector:
         return found
 
     def observe_round(self, commits: Sequence[Commit]) -> list[PeerId]:
-        """Record the accusations in the commits of one round. Return the servers for which they
-        prove two results of one turn, once for each turn."""
+        """Record the accusations in the commits of one round. Return the servers that they prove to
+        have sent two results of one turn, once for each turn."""
         proven = []
         for commit in commits:
             oldest = commit.round_id - self.window
@@ -89,7 +89,7 @@ class EquivocationDetector:
                         proven.append(accusation.peer)
             for key, known in list(self._stated.items()):
                 if known and min(known)[0] >= oldest:
-                    continue  # all of it is recent enough
+                    continue  # all entries are recent enough
                 kept = OrderedDict(
                     (turn, content) for turn, content in known.items() if turn[0] >= oldest
                 )
@@ -144,15 +144,15 @@ class EquivocationDetector:
 
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data is something else."""
+        if the data has another form."""
         if not is_row(packed, 2):
-            raise ValueError("receipts: not two tables")
+            raise ValueError("receipts: expected two tables")
         if not are_rows(packed[0], 5) or not are_rows(packed[1], 3, most=PROVEN_TURNS):
-            raise ValueError("receipts: not a table of accusations and one of proven turns")
+            raise ValueError("receipts: expected a table of accusations and one of proven turns")
         stated: dict[tuple[PeerId, PeerId], OrderedDict[Turn, bytes]] = {}
         for row in packed[0]:
             if not are_counts(row[:3]) or not are_digests(row[3:]):
-                raise ValueError("receipts: a row is a server, a peer, a round and two digests")
+                raise ValueError("receipts: a row needs a server, a peer, a round and two digests")
             known = stated.setdefault((row[0], row[1]), OrderedDict())
             known[row[2], bytes.fromhex(row[3])] = bytes.fromhex(row[4])
             if len(known) > ACCUSED_TURNS:
@@ -160,7 +160,7 @@ class EquivocationDetector:
         proven: OrderedDict[tuple[PeerId, Turn], None] = OrderedDict()
         for row in packed[1]:
             if not are_counts(row[:2]) or not are_digests(row[2:]):
-                raise ValueError("receipts: a proven turn is a peer, a round and a digest")
+                raise ValueError("receipts: a proven turn must be a peer, a round and a digest")
             proven[row[0], (row[1], bytes.fromhex(row[2]))] = None
         self._stated, self._proven = stated, proven
 
@@ -181,7 +181,7 @@ class EquivocationWitness:
         self._heard: dict[PeerId, dict[tuple[Place, bytes], int]] = {}
 
     def saw(self, sender: PeerId, incarnation: int, commit: Commit) -> None:
-        """Record a commit from ``sender`` in its life ``incarnation``, accepted or not."""
+        """Record a commit from ``sender`` in its incarnation ``incarnation``, accepted or not."""
         place = commit.server, commit.round_id, commit.shard, commit.made_at, commit.parent
         content = _hash(self.header(commit))
         heard = self._heard.setdefault(sender, {})

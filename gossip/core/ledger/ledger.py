@@ -292,7 +292,7 @@ class Ledger:
         tables, snapshot = self._tables(), self._fitted(snapshot)
         if len(snapshot) != 2 + len(tables) or not isinstance(snapshot[0], list | tuple):
             raise ValueError(
-                "a snapshot has a roster, the trust table, the data cursor, omissions, "
+                "a snapshot must have a roster, the trust table, the data cursor, omissions, "
                 "equivocations, in a pipeline the times of members, with audits the votes, and the "
                 "number of collective operations"
             )
@@ -329,7 +329,7 @@ class Ledgers(Protocol):
         self, ledger: Ledger, key: Hashable, method: Callable[..., T], *arguments: Any
     ) -> tuple[Ledger, T]:
         """Return the changed ledger, and the result of ``method(ledger, *arguments)``, which
-        changes it. ``key`` stands for the method and its arguments."""
+        changes it. ``key`` identifies the method and its arguments."""
 
     def begin(self, ledger: Ledger) -> BegunRound:
         """Return ``ledger.begin()``."""
@@ -348,7 +348,7 @@ class OwnLedgers:
 
 def _samples_used(commits: Sequence[Commit]) -> dict[PeerId, int]:
     """Return the reported samples of each peer that contributed to all shards of a round. If its
-    reports differ, the least one counts."""
+    reports differ, the lowest one counts."""
     first, *others = [{c.peer: c.samples for c in commit.contributors} for commit in commits]
     if not others:
         return first

@@ -2,9 +2,10 @@
 
 A server that withholds its results costs all peers a timeout in each of its turns. An omission does
 not prove an attack, since a slow link or a busy machine looks the same. So it costs no trust: the
-updates of the peer still count, and it is not suspected. A peer that has waited for a result in
-vain states this in its next commit (``Accusation.silent``). Once more than f peers have stated it
-for the same round, at least one of them is honest. Like trust, a pure function of the commits.
+updates of the peer still count, and it is not suspected. A peer that has waited for a result
+without success states this in its next commit (``Accusation.silent``). When more than f peers have
+stated it for the same round, at least one of them is honest. Like trust, a pure function of the
+commits.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class OmissionTracker:
         return server is None or not server.rests
 
     def servers(self, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
-        """Return those of ``peers`` that may serve."""
+        """Return the peers among ``peers`` that may serve."""
         return tuple(filter(self.may_serve, peers)) if self._servers else peers
 
     def lacks(self, accuser: PeerId, peer: PeerId, of_round: int, round_id: int) -> bool:
@@ -125,7 +126,7 @@ class OmissionTracker:
 
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data is something else."""
+        if the data has another form."""
         if not are_rows(packed, 4):
             raise ValueError("silences: a row must have 4 fields")
         servers = {}

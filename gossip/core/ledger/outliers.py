@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 
 def upper_median(values: Iterable[float]) -> float:
-    """Return the median of at least one number: the upper one of an even count."""
+    """Return the median of at least one number: the upper one if the count is even."""
     ordered = sorted(values)
     return ordered[len(ordered) // 2]
 

@@ -19,8 +19,7 @@ from gossip.core.settings import PREDICTED_ROUNDS, RANGES_MAX
 from .data_cursor import DataCursor, Ranges
 
 Coming: TypeAlias = tuple[tuple[int, Ranges], ...]
-"""Epoch and slice of the next rounds, in order. Rounds without samples for the peer are left
-out."""
+"""Epoch and slice of the next rounds, in order. Rounds without samples for the peer are omitted."""
 
 
 class CursorLookahead:
@@ -31,7 +30,7 @@ class CursorLookahead:
         self.ahead = 0  # rounds to look ahead; 0 if no prediction is requested
         self._sharers: tuple[PeerId, ...] = ()
         self._contributing: tuple[PeerId, ...] = ()
-        # the cursor before a round, then epoch and slice of the local peer in it
+        # the cursor before a round, then the epoch and slice of the local peer in that round
         self._steps: deque[tuple[tuple[Any, ...], int, Ranges]] = deque()
         self._shadow = DataCursor()
 

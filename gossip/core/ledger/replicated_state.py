@@ -237,7 +237,7 @@ class ReplicatedState:
         self.ledger.check(snapshot)
 
     def resume(self, whole: bool) -> None:
-        """Resume from a checkpoint. ``whole``: every step before it had updates of all peers."""
+        """Resume from a checkpoint. ``whole``: every earlier step had updates of all peers."""
         self.whole = whole
 
     def resume_count(self, collectives: int) -> None:

@@ -16,14 +16,14 @@ from .unpacking import are_counts
 
 
 def beyond_chance(groups: Sequence[Sequence[float]], f: int) -> float | None:
-    """Return by how many standard deviations the same peers are the outlying ones.
+    """Return by how many standard deviations the outlying peers are the same in all measurements.
 
     With equal data the ranks of the peers in a round are random. With different data the same peers
     have high ranks in most rounds. The statistic is Friedman's: in each round peers are ranked by
     outlyingness, and their sums of ranks are compared. By chance it is about k - 1 for k peers,
     with the variance 2 (k - 1). Ranks bound the influence of a single extreme round. The f peers
-    with the highest medians and the f with the lowest are left out, as Byzantine peers may be among
-    either.
+    with the highest medians and the f with the lowest are left out, because both groups may contain
+    Byzantine peers.
 
     All sums are integers, so every machine gets the same result.
 
@@ -42,7 +42,7 @@ def beyond_chance(groups: Sequence[Sequence[float]], f: int) -> float | None:
     for at in range(rounds):
         row = [group[at] for group in middle]
         ranked = sorted(row)
-        for peer, far in enumerate(row):  # how many are below it, and how many up to it
+        for peer, far in enumerate(row):  # the number of values below it, and up to it
             sums[peer] += bisect_left(ranked, far) + bisect_right(ranked, far) - 1
     apart = sum([(total - rounds * (k - 1)) * (total - rounds * (k - 1)) for total in sums])
     statistic = 3 * apart / (rounds * k * (k + 1))
@@ -64,8 +64,8 @@ class SpreadMonitor:
 
     @property
     def is_unequal(self) -> bool:
-        """Whether the data count as different. They stay different after a model has converged,
-        though the spread no longer shows it."""
+        """Whether the data count as different. Data stay different after a model has converged,
+        although the spread no longer shows the difference."""
         windows, unequal, _ = self.counts
         return unequal >= UNEQUAL_OFTEN or unequal * UNEQUAL_SHARE > windows
 
@@ -88,8 +88,8 @@ class SpreadMonitor:
         self.counts = windows, unequal, 0
 
     def unpack(self, packed: Sequence[Any]) -> None:
-        """Load ``counts`` of another peer. Raises ``ValueError``, and changes nothing, if they are
-        something else."""
+        """Load ``counts`` of another peer. Raises ``ValueError``, and changes nothing, if they have
+        another form."""
         windows, unequal, since = packed
         if not are_counts(packed, most=ROUND_MAX):
             raise ValueError("trust: counts of measurements must be non-negative integers")

@@ -34,7 +34,7 @@ class StageSpeeds:
 
     Args:
         f: Members that may be Byzantine.
-        predicted_us: Times by the plan; empty if it predicts none.
+        predicted_us: Times predicted by the plan; empty if it predicts none.
     """
 
     def __init__(self, f: int, predicted_us: Mapping[PeerId, int]) -> None:
@@ -88,7 +88,7 @@ class StageSpeeds:
 
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data is something else."""
+        if the data has another form."""
         if not are_rows(packed, *range(2, PASS_TIMES + 2)):
             raise ValueError("speeds: expected peers, each with its times")
         reported: dict[PeerId, deque[int]] = {}

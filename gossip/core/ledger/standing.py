@@ -1,4 +1,4 @@
-"""Evidence against one peer, its phase, and the reasons in words."""
+"""Evidence against one peer, its phase, and the reasons as text."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NO_FAR = ("non_finite", "wrong_size")
 Observed: TypeAlias = float | tuple[str, float]
 """Outlyingness of an update, with the name of the evidence against it if there is any."""
 
-# Evidence against an update, in words for "3 of the last 20 updates ...". Rejections for any other
-# reason are not evidence.
+# Evidence against an update, as text that follows "3 of the last 20 updates ...". Rejections for
+# any other reason are not evidence.
 WORDS = {
     "outlying": "were outliers",
     "non_finite": "were not finite",

@@ -3,7 +3,7 @@ or on parole, with reasons.
 
 The table is a pure function of the commits, so peers with the same commits have the same table.
 Crashes and lateness are not evidence: only messages that a peer has sent are. A peer that has
-rejected a result of a server states it in its own commits (``Accusation``). Once more than f peers
+rejected a result of a server states it in its own commits (``Accusation``). When more than f peers
 have accused the same result, at least one of them is honest. The phases of a peer:
 
     normal --score < quarantine_below--> quarantined
@@ -133,7 +133,7 @@ class TrustTable:
         return self._standings.get(peer, _UNKNOWN).phase == "normal"
 
     def servers(self, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
-        """Return those of ``peers`` that may serve."""
+        """Return the peers among ``peers`` that may serve."""
         return tuple(filter(self.may_serve, peers)) if self._locked_ever else peers
 
     def reasons(self, peer: PeerId) -> tuple[str, ...]:
@@ -157,8 +157,8 @@ class TrustTable:
         audited: Sequence[PeerId] = (),
     ) -> list[TrustTransition]:
         """Record the commits of one round, one for each shard. An outlier in one shard is an
-        outlier. ``proven``: peers that this round proves to have sent different results in one
-        turn. ``audited``: peers that audits convict with this round."""
+        outlier. ``proven``: peers that sent different results in one turn, as this round proves.
+        ``audited``: peers that audits convict with this round."""
         assert commits, "a round has at least one shard"
         contributors: dict[PeerId, Contribution] = {}
         rejected: dict[PeerId, Rejection] = {}
@@ -210,8 +210,8 @@ class TrustTable:
         return tuple(changed)
 
     def _record_accusation(self, standing: PeerStanding, commit: Commit, of_round: int) -> None:
-        """Record that the server of ``commit`` has rejected a result. It counts once more than f
-        peers have."""
+        """Record that the server of ``commit`` has rejected a result. It counts when more than f
+        peers have reported it."""
         oldest = commit.round_id - self._window
         standing.accused, enough = accuse(standing.accused, commit.server, of_round, oldest, self.f)
         if enough:
@@ -286,8 +286,8 @@ class TrustTable:
         The more the data of peers differ, the less does distance separate Byzantine from honest
         peers. With labels sorted by peer, two honest peers of ten lay 7.6 typical distances out,
         the others up to 2.5. So the bound grows with the square of the usual spread. If data count
-        as different, it is ``outlying`` times as high: data stay different after a model has
-        converged, though the spread no longer shows it.
+        as different, it is ``outlying`` times as high, because data stay different after a model
+        has converged, although the spread no longer shows it.
         """
         outlying = self.settings.outlying
         if self._judged:
@@ -321,8 +321,8 @@ class TrustTable:
         return changes
 
     def _is_trusted_again(self, standing: PeerStanding) -> bool:
-        """Whether good updates end a quarantine early. They do not if evidence against the peer as
-        a server would quarantine it."""
+        """Whether good updates end a quarantine early. The updates do not help if evidence against
+        the peer as a server would quarantine it."""
         settings = self.settings
         return (
             standing.phase == "quarantined"
@@ -402,8 +402,8 @@ class TrustTable:
         return not standing.is_proven, standing.trust, -standing.typical, peer
 
     def _least_suspicious(self, members: Collection[PeerId]) -> PeerId | None:
-        """Return the next peer to release of those in quarantine without proof. Peers that are
-        there for other reasons than outlyingness come last."""
+        """Return the next peer to release of those in quarantine without proof. Peers in quarantine
+        for other reasons than outlyingness come last."""
         locked = [
             peer
             for peer in self.quarantined() & set(members)
@@ -467,7 +467,7 @@ class TrustTable:
 
     def unpack(self, packed: Any) -> None:
         """Load data from ``pack`` of another peer. Raises ``ValueError``, and changes nothing,
-        if the data is something else."""
+        if the data has another form."""
         if not is_row(packed, 4):
             raise ValueError("trust: expected rows and three counts")
         standings, spread = unpack_standings(packed[0]), SpreadMonitor(self.f)
@@ -478,7 +478,7 @@ class TrustTable:
 
 def _worse(known: Rejection | None, other: Rejection) -> Rejection:
     """Return the worse of two rejections of one peer in two shards of a round: the one with
-    evidence, else the one farther out."""
+    evidence, else the one with the higher outlyingness."""
     if known is None or other.reason in WORDS:
         return other
     is_farther = known.reason == other.reason and other.outlyingness > known.outlyingness

@@ -18,7 +18,7 @@ from .exit_codes import NEVER_STARTED, REFUSED, STATE_LOST
 
 @dataclass(frozen=True, slots=True)
 class WaitForPeers:
-    """Wait: some peers have not come yet."""
+    """Wait: some peers have not arrived yet."""
 
     missing: tuple[PeerId, ...]
 
@@ -47,8 +47,8 @@ class RebuildStage:
 
 
 Decision: TypeAlias = WaitForPeers | BeginFresh | TakeState | RebuildStage | Halt
-"""``Halt``: this peer cannot begin. It trains another model than the swarm, no quorum came in time,
-or the run has had rounds and no peer with their state came."""
+"""``Halt``: this peer cannot begin. It trains another model than the swarm, no quorum arrived in
+time, or the run has had rounds and no peer with their state arrived."""
 
 
 class Bootstrap:
@@ -187,12 +187,13 @@ class Bootstrap:
         begins with the present peers or not at all."""
         expected = self.settings.peers
         others = [peer for peer in expected if peer != self.local]
-        # No peer waits for these. A peer that ended before it had a link has sent no farewell.
+        # No peer waits for these peers. A peer that ended before it had a link has sent no
+        # farewell.
         gone = {peer for peer in others if self.view.is_gone(peer) or self.view.has_ended(peer)}
         self._drop_hellos(gone)
         own = self.hellos.get(self.local)
-        # Newcomers, however many, do not count for the model and the weights that the run begins
-        # with.
+        # Newcomers do not count, whatever their number, for the model and the weights that the run
+        # begins with.
         voters = {
             peer: hello
             for peer, hello in self.hellos.items()
@@ -337,11 +338,11 @@ class Bootstrap:
         )
 
     def _is_patience_over(self, present: tuple[PeerId, ...], now: float) -> bool:
-        """Whether enough peers have been present for ``patience_s``, so that the others are not
-        waited for.
+        """Whether enough peers have been present for ``patience_s``, so that the run begins without
+        the others.
 
-        The time counts from when they were enough, not from the last arrival. So all of them begin
-        at nearly the same time.
+        The time counts from the moment at which they were enough, not from the last arrival. So all
+        of them begin at nearly the same time.
         """
         if len(present) < self.needed:
             self._enough_at = None
@@ -356,7 +357,7 @@ class Bootstrap:
 
     def _is_credible(self, count: int, now: float) -> bool:
         """Whether the model of ``count`` peers is enough for this peer to halt. It always is for a
-        first peer, which counts as a voter itself. For a newcomer it takes more than f peers, or
+        first peer, which counts as a voter itself. A newcomer needs more than f peers, or
         ``WAITING_REPORT_S``."""
         return (
             self.local in self._first
@@ -375,7 +376,7 @@ class Bootstrap:
 
 
 def _most_common(values: dict[PeerId, bytes]) -> bytes:
-    """Return the value that most peers have; of several, that of the lowest peer."""
+    """Return the most common value; if several are, that of the lowest peer."""
     counts = Counter(values.values())
     best = max(counts.values())
     return next(values[peer] for peer in sorted(values) if counts[values[peer]] == best)

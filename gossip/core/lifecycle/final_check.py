@@ -4,8 +4,8 @@ wrong result of an earlier round; the last round has no next one.
 After its trainer has applied the last round, a peer therefore requests the head of every peer's
 hash chain, before the trainer continues with its parameters (``Hello`` with ``asks``; peers in the
 same round reply). If more than f peers hold another head, and more than hold the local one, this
-peer adopts the state of one of them. Of two heads with equally many peers the lower one is right,
-so both sides come to the same result; where minorities may continue, ``fork_choice.py`` decides.
+peer adopts the state of one of them. If two heads have equally many peers, the lower one is right,
+so both sides reach the same result; where minorities may continue, ``fork_choice.py`` decides.
 All waits are limited: for silent peers, for lost peers, and for a state.
 """
 
@@ -54,7 +54,8 @@ class FinalCheck:
         self._last = -1  # the last round that was checked
         self._since = self._again_at = 0.0
         self._taking_since: float | None = None  # start of the wait for another state
-        # the head that was given up, only once: else Byzantine peers could make this peer alternate
+        # the head that was given up, only once, because otherwise Byzantine peers could make this
+        # peer alternate
         self._left: bytes | None = None
         self._changes = False
 
@@ -187,7 +188,7 @@ class FinalCheck:
         ]
 
     def stop(self) -> None:
-        """End the check: the trainer does not wait any more."""
+        """End the check: the trainer no longer waits."""
         self.round_id = None
         self.hello_exchange.ask(False)
 
@@ -214,7 +215,7 @@ class FinalCheck:
     def _decide_at_deadline(
         self, ours: int, others: dict[bytes, int], missing: list[PeerId]
     ) -> list[Effect]:
-        """Decide by the replies so far: the time is over."""
+        """Decide by the replies so far, after the timeout."""
         assert self.lag is not None
         agreed = ours > self.lag.settings.f + sum(others.values())
         fields = {

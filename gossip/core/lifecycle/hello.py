@@ -17,7 +17,7 @@ class HelloExchange:
     ``stage`` is ``ready`` as long as others may count on this peer.
 
     Args:
-        may_begin: Whether the run may begin with the weights of this peer. Unless it may, its hello
+        may_begin: Whether the run may begin with the weights of this peer. Otherwise its hello
             does not name them.
     """
 
@@ -86,7 +86,7 @@ class HelloExchange:
 
     def answer(self, peer: PeerId, incarnation: int, now: float) -> list[Effect]:
         """Reply to a hello, at most once in ``ANSWER_INTERVAL_S`` to one incarnation of a peer.
-        Otherwise two idle peers would reply to each other's replies for ever."""
+        Otherwise two idle peers would reply to each other's replies forever."""
         last, answered_at = self._answered.get(peer, (-1, 0.0))
         if last == incarnation and now - answered_at < ANSWER_INTERVAL_S:
             return []
@@ -101,6 +101,6 @@ class HelloExchange:
 
     def to_all(self) -> list[Send]:
         """Return a hello for every peer within reach, also for those that have sent nothing yet: a
-        peer with a wrong address of this one can only receive."""
+        peer with a wrong address of this peer can only receive."""
         hello = self.hello()
         return [Send(peer, hello) for peer in self.members.within_reach()]

@@ -65,8 +65,8 @@ class PeerProgress:
             self.note_state(peer, inf)
 
     def donors(self) -> tuple[PeerId, ...]:
-        """Return the peers that may have the state: alive and not skipped. First come those on the
-        branch that this peer prefers, then those in the latest rounds."""
+        """Return the peers that may have the state: alive and not skipped. The donors on the
+        preferred branch of this peer come first, then those in the latest rounds."""
         usable = [
             p for p in self.members.alive() if p != self.local and not self.members.skip_reason(p)
         ]
@@ -80,8 +80,8 @@ class PeerProgress:
         self.members.note_state(peer, until)
 
     def next_donor(self) -> PeerId | None:
-        """Return a different donor each time, so that no donor gets all requests; None if there is
-        none. Members of the roster are preferred: newcomers have no commits from before they
+        """Return a different donor in each call, so that no donor gets all requests; None if there
+        is no donor. Members of the roster are preferred: newcomers have no commits from before they
         joined."""
         donors = self.donors()
         donors = tuple([peer for peer in donors if peer in self.local_progress.roster]) or donors

@@ -18,7 +18,7 @@ class QuorumWatch:
     """Check of the quorum, called every ``WATCH_INTERVAL_S``.
 
     Args:
-        reachable: Returns those of some peers that are not skipped, and the local peer.
+        reachable: Returns the unskipped ones of some peers, and the local peer.
         receivers: Returns the peers that are receiving the state of this one.
     """
 
@@ -61,7 +61,7 @@ class QuorumWatch:
         if stateless is not None:
             need = max(need, 2)  # one peer must be a donor
             if not set(here).difference(stateless, (self.local,)):
-                here = [self.local]  # otherwise all would wait for ever for a donor that is gone
+                here = [self.local]  # otherwise all would wait forever for a donor that has gone
         if len(here) >= need:
             was_missing, self._missing_since = self._missing_since is not None, None
             return [Report("resumed", {"alive": list(here)})] if was_missing else [], None

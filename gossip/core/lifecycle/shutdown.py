@@ -1,13 +1,13 @@
 """The end of the training: which peers have completed it, how long a completed peer stays for the
-others, and when a late peer is too late.
+others, and when a late peer can no longer complete it.
 
 A peer that has completed the training announces it in its ``Hello``, with the round at which it
 ended. It then stays for peers that may need the final state: ``drain_timeout_s`` for a reachable
 peer that is behind, and ``linger_s`` after the loss of a peer that was asleep, cut off or killed.
 The launcher may report that a lost peer will not return; then this peer does not wait for it.
 
-If its checkpoint was already the end of the training, a peer stays until the others have come and
-announced the same.
+If its checkpoint was already the end of the training, a peer stays until the others have arrived
+and announced the same.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LingerExpired:
 
 
 class Shutdown:
-    """Decides how long this peer stays after its last round, and whether it came too late.
+    """Decides how long this peer stays after its last round, and whether it arrived too late.
 
     Args:
         differs: Whether a peer has announced another state of the present round.
@@ -96,8 +96,8 @@ class Shutdown:
         self.wanted = round_id
 
     def asked(self, peer: PeerId, message: Message, now: float) -> None:
-        """Restart the time of a peer that requests the state of this one: a large state takes
-        long."""
+        """Restart the time of a peer that requests the state of this one, because a large state
+        takes long."""
         if isinstance(message, StateRequest):
             self._back_at[peer], self._asked_in[peer] = now, self.progress.round_id
 
@@ -126,11 +126,11 @@ class Shutdown:
         return [*reports, self.timers.set(until, LingerExpired())]
 
     def linger_until(self) -> float:
-        """Return until when other peers may need this one; ``-inf`` if none does."""
+        """Return until when other peers may need this one; ``-inf`` if no peer does."""
         rounds = self.settings.rounds
         others = (*self._others(), *self._unmet())
         until = max([self._needed_until(peer) for peer in others], default=-inf)
-        # A peer with an unstable link does not keep this one for ever. After a request to stop,
+        # A peer with an unstable link does not keep this one forever. After a request to stop,
         # this peer does not linger.
         return min(
             until,
@@ -144,8 +144,8 @@ class Shutdown:
         return self._completing and self.progress.round_id == self._loaded
 
     def _unmet(self) -> list[PeerId]:
-        """Return the peers that have not come to a training that is over. They would wait there for
-        a quorum."""
+        """Return the peers that did not arrive before the training was over. They would wait there
+        for a quorum."""
         if not self._had_nothing_to_do():
             return []
         met = {*self.members.met(), self.members.local}

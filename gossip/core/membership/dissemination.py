@@ -32,7 +32,7 @@ class RumorQueue:
 
     def __init__(self, settings: MembershipSettings) -> None:
         self.settings = settings
-        # the first accuser and the confirmations that count
+        # the first accuser, and the confirmations that count
         self.accusers_max = max(1, settings.suspicion_mult - 1)
         self._about: dict[PeerId, dict[PeerId, _QueuedRumor]] = {}
         self._queued: dict[int, _QueuedRumor] = {}  # by order
@@ -46,7 +46,7 @@ class RumorQueue:
 
     def add(self, rumor: Rumor) -> None:
         """Replace the queued rumors about the subject. A further accusation at the same standing is
-        added to them."""
+        added to the earlier ones."""
         entries = self._about.setdefault(rumor.peer, {})
         others = [entry.rumor for entry in entries.values()]
         if any(
@@ -65,25 +65,25 @@ class RumorQueue:
         self._put(entry.order, 0)
 
     def record_sender(self, sender: PeerId, rumor: Rumor) -> None:
-        """``sender`` has sent this rumor, so it need not be sent to it."""
+        """``sender`` has sent this rumor, so the rumor is not sent to it."""
         entries = self._about.get(rumor.peer)
         entry = entries.get(rumor.origin) if entries else None
         if entry is not None and len(entry.known) < SENDERS_MAX and entry.rumor == rumor:
             entry.known.add(sender)
 
     def begins_anew(self, peer: PeerId) -> None:
-        """Clear ``peer`` from the senders of all rumors: its new life has none of them."""
+        """Clear ``peer`` from the senders of all rumors: its new incarnation has none of them."""
         for entry in self._queued.values():
             entry.known.discard(peer)
 
     def pick(self, n: int, limit: int, to: PeerId | None = None) -> tuple[Rumor, ...]:
-        """Return at most ``limit`` rumors for one message and count them as sent. Rumors that were
-        sent least often come first, of these the newest.
+        """Return at most ``limit`` rumors for one message and count them as sent. The rumors that
+        were sent least often come first, the newest of them before the others.
 
         Args:
             n: Number of members, which determines how often a rumor is sent.
-            to: Receiver. It gets no rumor about itself, and none that it has sent. Rumors that it
-                has
+            to: Receiver. The receiver gets no rumor about itself, and none that it has sent. Rumors
+                that it has
                 sent count as sent.
         """
         if not self._queued or limit <= 0:

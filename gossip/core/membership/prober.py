@@ -81,7 +81,7 @@ class ProbeAnswered:
 @record
 class ProbeTimedOut:
     """Neither ``peer`` nor any helper confirmed the peer in time. ``unheard``: number of helpers
-    that sent nothing at all, which may be a local fault."""
+    that sent no reply, which may be a local fault."""
 
     peer: PeerId
     unheard: int
@@ -176,7 +176,7 @@ class Prober:
 
     def restart(self, member: Member, now: float) -> list[Effect]:
         """Restart a probe that sent all its pings before the first message of its peer. The replies
-        may be lost, as the peer's link to the local peer was not open yet."""
+        may be lost, because the peer's link to the local peer was not open yet."""
         nonce = self._nonces.get(member.peer)
         tried_at = self.probes[nonce].pinged_at if nonce is not None else []
         if len(tried_at) < self.settings.probe_tries or tried_at[-1] >= member.spoken_since:
@@ -216,8 +216,8 @@ class Prober:
         return Send(probe.peer, Ping(nonce, probe.peer, self.talk(probe.peer)))
 
     def is_loaded(self, now: float) -> bool:
-        """Whether large payloads move. Replies of all peers may wait behind them, since links share
-        cables."""
+        """Whether large payloads move. The replies of all peers may wait behind these payloads,
+        because links share cables."""
         return now <= self.view.loaded_until
 
     def _verdict_at(self, probe: Probe, now: float) -> float:
@@ -244,7 +244,7 @@ class Prober:
         least_s, trips = self.settings.probe_timeout_s, self._round_trips
         if peer not in trips and self.view.members[peer].linked:
             return max(least_s, REPLY_S)
-        # a peer out of reach: as the slowest possible helper
+        # a peer out of reach counts as the slowest possible helper
         known = [trips[peer]] if peer in trips else trips.values()
         usual_s = [mean_s + max(least_s, 4 * deviation_s) for mean_s, deviation_s in known]
         return max(least_s, min(PROBE_TIMEOUT_MAX_S, max(usual_s, default=0.0)))

@@ -19,8 +19,8 @@ class RumorHandler:
     entry.
 
     ``voices``: incarnations of peers that sent a message before their address was known. While a
-    peer that has sent messages is linked, rumors of a later life of it count only after a message
-    of that life. Otherwise a single Byzantine peer could make all peers drop its messages.
+    peer that has sent messages is linked, rumors of a later incarnation count only after a message
+    of that incarnation. Otherwise a single Byzantine peer could make all peers drop its messages.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class RumorHandler:
         return effects
 
     def _recognize(self, peer: PeerId, now: float) -> None:
-        """Record a message of the present life of a peer that arrived before the news of this
-        life."""
+        """Record a message of the present incarnation of a peer that arrived before the news of
+        this incarnation."""
         member = self.view.members.get(peer)
         if member is not None and self.voices.get(peer) == member.incarnation:
             del self.voices[peer]
@@ -85,7 +85,7 @@ class RumorHandler:
         if member is not None and incarnation_of(rumor.incarnation) != member.incarnation:
             if not self._is_its_life(rumor, member, sender):
                 return self._try_rumored_address(rumor, member, now)
-            if rumor.incarnation < member.standing:  # the later life was false
+            if rumor.incarnation < member.standing:  # the later incarnation was false
                 alive = rumor.status == "alive"
                 return self.transitions.revive(member, rumor, sender, now) if alive else []
         effects: list[Effect] = []
@@ -136,7 +136,7 @@ class RumorHandler:
         elif not member.control:
             effects += self.transitions.set_address(member, rumor.control, rumor.bulk)
         elif member.lane != member.control and not member.lane_up:
-            # the search for another life of the member found nothing
+            # the search for another incarnation of the member found nothing
             effects += self.transitions.set_address(member, member.control, member.bulk)
         self.transitions.meet(member)
         return effects
@@ -161,8 +161,8 @@ class RumorHandler:
         """Refute an accusation of the local peer. Only the accused may raise its standing, so a
         refutation is final."""
         if incarnation_of(rumor.incarnation) != self.me.incarnation:
-            # A rumor of a former or a later life needs no refutation: linked peers accept a later
-            # life only after a message of it.
+            # A rumor of a former or a later incarnation needs no refutation: linked peers accept a
+            # later incarnation only after a message of it.
             return []
         if self.me.gone or not self.plausible(rumor.incarnation, self.me):
             return []
@@ -186,7 +186,7 @@ class RumorHandler:
         return [Send(m.peer, message) for m in self.view.others() if m.linked and not m.gone]
 
     def _is_its_life(self, rumor: Rumor, member: Member, sender: PeerId) -> bool:
-        """Whether to accept that a member is in another life than the known one."""
+        """Whether to accept that a member has another incarnation than the known one."""
         life = incarnation_of(rumor.incarnation)
         if life < member.incarnation:
             return sender == member.peer and not member.spoken
@@ -194,11 +194,12 @@ class RumorHandler:
         return sender == member.peer or not heard or self.voices.get(member.peer) == life
 
     def _try_rumored_address(self, rumor: Rumor, member: Member, now: float) -> list[Effect]:
-        """Connect to the address of an earlier life, if no message of the later life has arrived.
+        """Connect to the address of an earlier incarnation, if no message of the later one has
+        arrived.
 
-        The later life may be false, and the peer may have false news of the local peer as well.
-        Then neither connects to the right address of the other. The ``Hello`` of the peer at the
-        rumored address shows its life.
+        The later incarnation may be false, and the peer may have false news of the local peer as
+        well. Then neither connects to the right address of the other. The ``Hello`` of the peer at
+        the rumored address shows its incarnation.
         """
         is_known_long = now - member.known_since >= LAST_WORDS_S
         if rumor.status != "alive" or member.spoken or member.gone or not is_known_long:
@@ -206,8 +207,8 @@ class RumorHandler:
         return self.transitions.try_address(member, rumor.control, rumor.bulk)
 
     def correct_incarnation(self, sender: PeerId, incarnation: int, now: float) -> list[Effect]:
-        """Correct a false later life of a peer after a message of its true life. New rumors will
-        bring its address."""
+        """Correct a false later incarnation of a peer after a message of its true one. New rumors
+        will bring its address."""
         member = self.view.members.get(sender)
         if member is None or member.spoken or incarnation >= member.incarnation:
             return []

@@ -1,6 +1,6 @@
 """SWIM with the Lifeguard extensions: failure detection and dissemination of the members' status.
 
-*Skip* is local, instant and reversible; *dead* is agreed, slow and refutable. A death takes a
+*Skip* is local, instant and reversible; *dead* is agreed, slow and refutable. A death requires a
 failed local probe or two accusers, the whole suspicion timeout, and no reply within it.
 Source: Das, Gupta, Motivala 2002 (SWIM); Dadgar, Phillips, Currey 2018 (Lifeguard); formulas and
 settings as in memberlist, with more retransmissions in small swarms.
@@ -81,7 +81,7 @@ class Membership:
 
     Args:
         me: The local peer, ``Member.own``. Its incarnation comes from its launcher, and is higher
-            than in all its former lives.
+            than all its former ones.
         timers: Timers of the core. Pass instances of ``TIMERS`` to ``on_timer``.
         allowed: Peers that may be members; None means all peers.
 
@@ -142,7 +142,8 @@ class Membership:
             (self.settings.probe_interval_s, ProbeTick),
             (self.settings.push_pull_interval_s, TableTick),
         )
-        # Random phases, or peers that start together would probe at the same moments.
+        # The phases are random, because otherwise peers that start together would probe at the same
+        # moments.
         ticks = [(now + self.rng.uniform(0.0, interval_s), kind) for interval_s, kind in first]
         return [self.timers.set(at, kind(at)) for at, kind in ticks]
 
@@ -178,15 +179,15 @@ class Membership:
 
     def accept_sender(self, sender: PeerId, incarnation: int, now: float) -> bool:
         """Record the sender of a message. Return False if the message must be dropped: the sender
-        is not allowed, or it is a former life."""
+        is not allowed, or has a former incarnation."""
         member = self.view.members.get(sender)
         if member is self.me or not (
             self.rumor_handler.allows(sender) if self.allowed is None else sender in self.allowed
         ):
             return False
         life = -1 if member is None else member.standing // REFUTATIONS
-        # Messages of a former life may still arrive. If they continue, and none of the later life
-        # has arrived, the rumor of the later life was false.
+        # Messages of a former incarnation may still arrive. If they continue, and none of the later
+        # incarnation has arrived, the rumor of the later incarnation was false.
         is_former = incarnation < life
         if (
             member is not None
@@ -210,7 +211,7 @@ class Membership:
         return True
 
     def is_former(self, sender: PeerId, incarnation: int) -> bool:
-        """Whether a later life of a peer other than the local one is known."""
+        """Whether a later incarnation of a peer other than the local one is known."""
         member = self.view.members.get(sender)
         return (
             member is not None
@@ -302,7 +303,7 @@ class Membership:
     def _on_link_up(self, member: Member, now: float) -> list[Effect]:
         member.lane_up = True
         if member.lane != member.control:
-            return []  # at the address of a former life
+            return []  # at the address of a former incarnation
         member.linked = member.was_linked = True
         self.view.settle(member)
         if member.status == "left":
@@ -310,7 +311,7 @@ class Membership:
         if member.status == "dead":
             # with the news of its death, which it will refute
             return self.prober.ping_once(member.peer)
-        # all pings again, as they can arrive now
+        # send all pings again, because they can arrive now
         effects = self.prober.drop(member.peer) + self.prober.probe(member, now)
         if not self._exchanged:
             self._exchanged = True
@@ -407,7 +408,7 @@ class Membership:
 
     def set_progress(self, step: int, age_s: float, now: float) -> None:
         """Set the progress of the local trainer, which is ``age_s`` old. Every ack carries it, with
-        its age by then."""
+        its age at that time."""
         self._step, self._stepped_at = step, now - age_s
 
     def progress(self, now: float) -> Progress:
@@ -493,7 +494,7 @@ class Membership:
 
     def _talk(self, peer: PeerId) -> tuple[Rumor, ...]:
         """Return the rumors for a message to ``peer``. An accusation or death of the peer itself
-        comes first, so that it can refute at once."""
+        comes first, so that it can refute it at once."""
         member = self.view.members.get(peer)
         if member is None or not member.linked:
             return ()  # the message will be lost, so no rumor counts as sent

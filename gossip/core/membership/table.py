@@ -1,10 +1,11 @@
 """Local table of members, and its changes.
 
-The *incarnation* of a peer counts the lives of its process: its launcher raises it, and every
-envelope carries it. Within a life, a peer can also refute accusations. The *standing* of a peer,
+The *incarnation* of a peer counts the starts of its process: its launcher raises it, and every
+envelope carries it. Within an incarnation, a peer can also refute accusations. The *standing* of a
+peer,
 the number in a ``Rumor``, orders both: incarnation times ``REFUTATIONS`` plus the refutations in
-that life. So a restarted peer outranks all rumors about its former life without having received
-them.
+that incarnation. So a restarted peer outranks all rumors about its former incarnation without
+having received them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from .suspicion import Suspicion
 NEVER = float("-inf")
 
 
-REFUTATIONS = 2**24  # in one life; a standing stays below ROUND_MAX = 2**48
+REFUTATIONS = 2**24  # in one incarnation; a standing stays below ROUND_MAX = 2**48
 
 
 GONE: frozenset[Status] = frozenset({"dead", "left"})
@@ -34,7 +35,7 @@ What: TypeAlias = Literal["joined", "skip", "unskip", "suspect", "dead", "alive_
 
 
 def first_standing(incarnation: int) -> int:
-    """Return the first standing of a life."""
+    """Return the first standing of an incarnation."""
     return incarnation * REFUTATIONS
 
 
@@ -52,7 +53,8 @@ class Member:
     bulk: str = ""
     status: Status = "alive"
     skip: str = "connecting"
-    # a message of it, or a rumor from a member that met it, has arrived; before, it is not accused
+    # a message of it, or a rumor from a member that met it, has arrived; before that, it is not
+    # accused
     met: bool = False
     progress: Progress | None = None
     heard_at: float = NEVER  # its last message
@@ -74,7 +76,7 @@ class Member:
 
     @classmethod
     def own(cls, local: PeerId, incarnation: int, control: str, bulk: str) -> Member:
-        """Return the local entry at the start of life ``incarnation``, with its two addresses."""
+        """Return the local entry at the start of  ``incarnation``, with its two addresses."""
         return cls(
             local,
             first_standing(incarnation),
@@ -98,7 +100,8 @@ class Member:
 
     @property
     def spoken(self) -> bool:
-        """True if a message of this life has arrived. Otherwise all information is from others."""
+        """True if a message of this incarnation has arrived. Otherwise all information is from
+        others."""
         return self.heard_at != NEVER
 
     def speaks_on(self, now: float) -> bool:
@@ -106,7 +109,7 @@ class Member:
         return self.status == "left" and self.linked and now - self.heard_at < LAST_WORDS_S
 
     def appear(self, now: float) -> None:
-        """Record the first news of this life."""
+        """Record the first news of this incarnation."""
         self.known_since = now
 
     def refute(self, standing: int) -> None:
@@ -188,7 +191,7 @@ class MemberTable:
         return "unknown" if member is None else member.skip
 
     def reachable(self, peers: Collection[PeerId]) -> Collection[PeerId]:
-        """Return those of ``peers`` without a reason to skip them, and the local peer."""
+        """Return the peers among ``peers`` without a reason to skip them, and the local peer."""
         usable = self._usable
         if usable.issuperset(peers):
             return peers
@@ -209,7 +212,8 @@ class MemberTable:
         return peer in self.ended
 
     def last_message_at(self, peer: PeerId) -> float:
-        """Return the time of the last message of a peer in its latest life; -inf means none."""
+        """Return the time of the last message of a peer in its latest incarnation; -inf means
+        none."""
         member = self.members.get(peer)
         return NEVER if member is None else member.heard_at
 
@@ -250,7 +254,7 @@ class MemberTable:
     def note_claim(self, peer: PeerId) -> None:
         """Record a report of the launcher that a peer is starting. It has an id, but no address
         yet."""
-        self.ended.discard(peer)  # its id was given to another
+        self.ended.discard(peer)  # another peer has its id
         self.coming.add(peer)
 
     def note_address(self, peer: PeerId) -> None:
@@ -280,7 +284,7 @@ class MemberTable:
 
     def is_behind_state(self, peer: PeerId, now: float) -> bool:
         """Whether messages to or from a peer may wait behind a state. Its first chunk may take
-        longer than a probe, and is reported only on arrival."""
+        longer than a probe, and is only reported when it arrives."""
         taking = self.members[self.local], self.members[peer]
         return any(now <= member.takes_state_until for member in taking)
 

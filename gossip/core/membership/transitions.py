@@ -97,7 +97,7 @@ class StatusTransitions:
         if new_life:
             again = again or member.met
             effects += self._begin_life(member, rumor, now)
-        elif not member.control:  # within a life the address does not change
+        elif not member.control:  # within an incarnation the address does not change
             effects += self.set_address(member, rumor.control, rumor.bulk)
         self.rumors.add(member.rumor())
         if again and member.met:
@@ -218,8 +218,8 @@ class StatusTransitions:
     def mark_dead(
         self, member: Member, by: PeerId, now: float, reason: str, status: Status = "dead"
     ) -> list[Effect]:
-        """Set a member ``dead`` or ``left``. If it was gone before this peer met it, there is no
-        report."""
+        """Set a member ``dead`` or ``left``. If the member was gone before this peer met it, there
+        is no report."""
         effects = self._close(member) + self.prober.drop(member.peer)
         met, again = member.met, member.gone and status == "dead"
         member.origin, member.gone_at = by, now

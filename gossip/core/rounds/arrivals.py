@@ -140,7 +140,7 @@ class TransferTracker:
         # arguments of ``begin_round``
         self._payload_bytes, self._least_s, self._in_a_row = 0, 0.0, 0
         self._usual = TransferTimes()
-        # payload that each peer is sending: one after the other
+        # payload that each peer is sending; a peer sends one after the other
         self._last: dict[PeerId, tuple[Message, Transfer]] = {}
         # time until which the next payload of a peer counts as sent, after a complete one
         self._next_until: dict[PeerId, float] = {}
@@ -233,7 +233,7 @@ class TransferTracker:
 
     @property
     def may_be_slow(self) -> bool:
-        """Whether payloads sent now may take a while. True before the first one has arrived."""
+        """Whether payloads sent now may take long. True before the first one has arrived."""
         return self.takes_time or not self._came
 
     def is_sending(self, peer: PeerId, until: float, now: float) -> bool:
@@ -301,8 +301,8 @@ class TransferTracker:
         return now <= self._busy_until.get(peer, float("-inf"))
 
     def is_at_work(self, peer: PeerId, now: float) -> bool:
-        """Whether ``peer`` is receiving payloads, or was so lately that the update that it computes
-        with them cannot have arrived."""
+        """Whether ``peer`` is receiving payloads, or has received them so recently that the update
+        computed from them cannot have arrived."""
         computes_s = min(COMPUTE_FACTOR * self._computes_s, self._least_s / TRANSFER_FACTOR)
         lead_s = computes_s + self._credible(self._pauses_s.values())
         pause_until = self._pause_until.get(peer, float("-inf"))

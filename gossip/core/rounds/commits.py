@@ -42,8 +42,8 @@ class CommitRecorder:
         self.own_commit: tuple[ShardRound, Commit, Payload | None] | None = None
 
     def on_aggregated(self, event: Aggregated, now: float) -> list[Effect]:
-        """Send the commit of a result to the others first, as they wait for it. It is recorded here
-        after the sends."""
+        """Send the commit of a result to the others first, because they wait for it. It is recorded
+        here after the sends."""
         if self.present.mode != "active":
             return []
         if (measured := self.server.record_measurements(event)) is not None:
@@ -71,7 +71,7 @@ class CommitRecorder:
 
         A commit of a former incarnation of its sender may be the only reachable copy of a result
         that others have recorded. A server without it would make a second result. If it is not
-        valid, it is dropped, as it must not count against the present incarnation.
+        valid, it is dropped, because it must not count against the present incarnation.
         """
         sender, commit, held = event.sender, event.message, shard.commit
         assert isinstance(commit, Commit)

@@ -24,5 +24,5 @@ class CompileTracker:
         return now - self._reported_at.get(peer, float("-inf")) <= BUSY_S
 
     def most_s(self, now: float) -> float:
-        """Return the longest time to wait for a peer in vain, in seconds."""
+        """Return the longest time to wait for a peer that may never send, in seconds."""
         return COMPILING_MAX_S

@@ -1,5 +1,5 @@
 """Choice of the updates of a pipeline stage that make its whole step. Each update names its
-micro-batches, and each micro-batch is to count once."""
+micro-batches, and each micro-batch must count once."""
 
 from __future__ import annotations
 

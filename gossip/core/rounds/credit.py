@@ -1,4 +1,5 @@
-"""Credit of each peer: the limit on what it can delay by claims that no other peer can check."""
+"""Credit of each peer: the limit on the delay that it can cause by claims that no other peer can
+check."""
 
 from __future__ import annotations
 
@@ -9,10 +10,11 @@ from gossip.core.settings import CREDIT_REGAINED
 
 
 class TokenBucket:
-    """Amount that each peer has spent: waits that were in vain.
+    """Amount that each peer has spent on waits without a result.
 
     Without credit, the claims of a peer do not count. ``CREDIT_REGAINED`` of the elapsed time
-    returns. So a Byzantine peer costs its credit once, and then a hundredth of the time. Amounts
+    returns. So a Byzantine peer can delay by its credit once, and then by a hundredth of the time.
+    Amounts
     are in units of ``unit_s``: seconds, or round timeouts, which change.
     """
 
@@ -34,8 +36,8 @@ class TokenBucket:
             self.spend(peer, -amount, now, unit_s)
 
     def spend_wait(self, peer: PeerId, since: float, now: float) -> None:
-        """Charge the seconds waited in vain for a peer since ``since``. A wait in several shards at
-        once is charged once."""
+        """Charge the seconds since ``since`` waited for a peer that did not send. A wait in several
+        shards at once is charged once."""
         self.spend(peer, self._uncharged_s(peer, since, now), now)
 
     def is_left(self, peer: PeerId, since: float, now: float, most_s: float) -> bool:

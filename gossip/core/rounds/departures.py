@@ -2,7 +2,7 @@
 
 A peer that is requested to stop leaves at once if it has sent nothing for its present round. If
 others may count on its update, it leaves when that round is over. So its farewell can name a round
-from which on no server has an update of it. The quorum of this round is a majority of the other
+from which  no server has an update of it. The quorum of this round is a majority of the other
 peers. So they continue even if most of the roster leave at the same moment, and still at most one
 side of a partition can continue.
 """
@@ -36,8 +36,8 @@ class Departures:
         return len(self.done)
 
     def record_departure(self, peer: PeerId, hello: Hello) -> None:
-        """Record that ``peer`` has announced its end: it has completed the training or leaves
-        before that."""
+        """Record that ``peer`` has announced its end: it has completed the training, or leaves
+        earlier."""
         self.done[peer] = hello.round_id
         if hello.stage == "leaving":
             self._left[peer] = hello.round_id
@@ -99,7 +99,7 @@ class LocalLeave:
         """Defer the leave to the end of the round.
 
         Returns: None if the peer leaves now: no other peer counts on it, or this is the third
-            request. A trainer that gets SIGTERM sends two requests, and its end is the third.
+            request. A trainer that gets SIGTERM sends two requests, and its end sends the third.
         """
         if self.breaks_obligation(must_stay) and not self._urged:
             self._urged = True
@@ -123,7 +123,7 @@ class LocalLeave:
         )
 
     def breaks_obligation(self, must_stay: bool) -> bool:
-        """Whether the peer would leave in the middle of a round in which others count on it. Then
+        """Whether the peer would leave during a round in which others count on it. Then
         its farewell must not report that it has sent nothing."""
         return self.asked is not None and must_stay
 

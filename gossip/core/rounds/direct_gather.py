@@ -31,8 +31,8 @@ class GatherOverdue:
 class DirectGather:
     """Values of the local peer and of the others.
 
-    Methods take ``others``: the peers that may take part. Skipped peers are not waited for, unless
-    all are skipped.
+    Methods take ``others``: the peers that may take part. This peer does not wait for skipped
+    peers, unless all are skipped.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class DirectGather:
         return GatherValue(self.settings.lineage, self._given, self._own)
 
     def is_over(self, others: tuple[PeerId, ...]) -> bool:
-        """Whether the local value waits for no peer any more."""
+        """Whether the local value no longer waits for any peer."""
         if not self._waits:
             return False
         within_reach = [peer for peer in others if not self.view.skip_reason(peer)]

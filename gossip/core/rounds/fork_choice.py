@@ -3,8 +3,8 @@
 The weight of a side is the number of peers that have contributed to its recent commits. For its own
 branch, this peer has those commits. For another branch, it uses a peer's claim about the
 contributors of that branch (``Hello.side``), but counts only peers that have themselves shown to be
-on another branch. So the claim of a peer counts for itself alone. Among equal sides, the one with
-the lowest peer is the heavier, so that both sides decide alike.
+on another branch. So the claim of a peer counts only for that peer. Among equal sides, the one with
+the lowest peer is the heavier, so that both sides decide the same.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class ForkChoice:
     """Branches of the other peers, and the choice among them.
 
     Attributes:
-        may_differ: Whether two sides of a partition may both continue. Otherwise the one that is
-            behind is always the lighter.
+        may_differ: Whether two sides of a partition may both continue. Otherwise the peer that is
+            behind is always on the lighter side.
     """
 
     def __init__(self, local: PeerId, settings: CoreSettings, lineage: Lineage) -> None:
@@ -71,7 +71,7 @@ class ForkChoice:
 
     def check_branch(self, peer: PeerId, round_id: int, parent: bytes) -> bool:
         """Whether ``peer`` may be on the local branch. It reports ``parent`` as H of the round
-        before ``round_id``; empty if unknown. For rounds that are not kept, the answer is True."""
+        before ``round_id``; empty if unknown. It is True for rounds that are not kept."""
         stance = self.lineage.stance(round_id, parent)
         if stance != "unknown":
             self._note(peer, stance == "same")
@@ -85,8 +85,8 @@ class ForkChoice:
         ours = (self._contributors() | {self.local}) - self._elsewhere
         best, first = ours, self.local
         for peer in sorted(self._elsewhere):
-            # A peer without a claim was on the local branch until lately, and so were the peers
-            # that left it with this one.
+            # A peer without a claim was on the local branch until recently, as were the peers that
+            # left it together with this one.
             side = {peer} | (self._sides.get(peer, frozenset(self._elsewhere)) & self._elsewhere)
             if (len(side), -min(side)) > (len(best), -min(best)):
                 best, first = frozenset(side), peer

@@ -34,7 +34,7 @@ class FutureBuffer:
     def record_round(self, peer: PeerId, round_id: int, contributes: bool = False) -> bool:
         """Record the reported round of ``peer``.
 
-        Returns: Whether ``peer`` was unreported or absent until now, and is not any more.
+        Returns: Whether ``peer`` was unreported or absent until now, and no longer is.
         """
         self.seen[peer] = max(self.seen.get(peer, 0), round_id)
         silent = peer in self.unheard or peer in self.absent_at_start

@@ -2,8 +2,8 @@
 
 In each round every peer pushes its gradient, and every few rounds its parameters, to the peers that
 the plan of the topology names. It waits for the pushes that the plan gives it, at most for its
-adaptive grace, aggregates them with its own update, and continues. Every peer can compute every
-plan, so a push outside the plan is rejected.
+adaptive grace period, aggregates them with its own update, and continues. Every peer can compute
+every plan, so a push outside the plan is rejected.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ class GossipRounds:
     vectors.
 
     Args:
-        rng: Decides only the order of the local sends. With the same order everywhere, all uplinks
-            would serve the same peer first.
+        rng: Decides only the order of the local sends. With the same order on all peers, all
+            uplinks would serve the same peer first.
     """
 
     def __init__(
@@ -204,7 +204,7 @@ class GossipRounds:
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Raise ValueError unless both are of gossip rounds of this run."""
         if chain != genesis(self.settings.run, self.settings.lineage) or snapshot:
-            raise ValueError("the state is not of gossip rounds of this run")
+            raise ValueError("the state does not come from gossip rounds of this run")
 
     def adopt(self, round_id: int, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         self.check(chain, snapshot)
@@ -217,7 +217,7 @@ class GossipRounds:
         for a round, ``StartRound`` is repeated with samples."""
         if samples_total < 1 or batch < 1:
             raise ConfigError(
-                f"data: {samples_total} samples in batches of {batch} cannot be shared out"
+                f"data: {samples_total} samples in batches of {batch} cannot be divided among peers"
             )
         if self.settings.batch_policy == "fixed_global":
             raise ConfigError(
@@ -528,13 +528,13 @@ class GossipRounds:
 
     def _own_share(self, others: int) -> float:
         """Return the share of the peer's own model difference in the applied one, whatever the rule
-        makes of all.
+        computes.
 
         In a graph like a ring, one half of the peers sends to the other half only. Then peers may
         be apart in a direction in which their mean, and more so their median, has the sign of the
-        neighbours. This would drive them farther apart, and the momentum of the outer step adds
-        that up. With half from the peer itself, no direction is reversed. Steps on gradients are so
-        much smaller than those of parameters to each other that they need no share.
+        neighbours. This would drive replicas farther apart, and the momentum of the outer step
+        accumulates it. With half from the peer itself, no direction is reversed. Steps on gradients
+        are so much smaller than those of parameters to each other that they need no share.
         """
         return 0.5 if self.settings.local_steps and others else 0.0
 
@@ -615,9 +615,9 @@ class GossipRounds:
     def _time(self, push: Push, now: float) -> None:
         """Record the lag of a push for the grace period.
 
-        Pushes after the end of the grace count, too, as otherwise it could only shrink. Stale
-        pushes do not count, as otherwise one slow peer would slow all others. They count if the
-        others are too far behind, so that this peer waits for them.
+        Pushes after the end of the grace period also count, because otherwise it could only shrink.
+        Stale pushes do not count, because otherwise one slow peer would slow all others. They count
+        if the others are too far behind, so that this peer waits for them.
         """
         if push.what != "gradient":
             return

@@ -101,7 +101,7 @@ class LagDetector:
     def restart(self, same_round: bool, roster: Iterable[PeerId]) -> None:
         """Restart with the adopted state of another peer. In the same round the branches of the
         others are kept. Otherwise the first message from the smaller branch would lead this peer
-        back to it, again and again."""
+        back to it repeatedly."""
         if not same_round:
             self._branches.clear()
         self.fork_choice.restart(roster)
@@ -109,8 +109,8 @@ class LagDetector:
         self._open = None
 
     def behind(self, peer: PeerId, round_id: int, now: float) -> list[Effect]:
-        """Handle that ``peer`` is in a later round. Its commits may be on their way; if they do not
-        come in time, they are requested."""
+        """Handle that ``peer`` is in a later round. Its commits may be in transit; if they do not
+        arrive in time, this peer requests them."""
         if not self.settings.may_be(peer) or self.fork_choice.is_on_other_branch(peer):
             return []
         here = self.lineage.next_round
@@ -122,8 +122,8 @@ class LagDetector:
                 return []
             self._not_before, self._open = now + RESEND_S, (peer, here)
             return [self.request(peer, now)]
-        # If two sides may continue, the round that a peer reports may be of a branch that it has
-        # left.
+        # If two sides may continue, the round that a peer reports may belong to a branch that it
+        # has left.
         far = here + self.settings.rounds.commit_log
         if (
             round_id > far
@@ -142,8 +142,8 @@ class LagDetector:
         ]
 
     def _behind_after_s(self) -> float:
-        """Return how long missing commits may come without a request, in seconds. Large ones take a
-        share of the round."""
+        """Return the time in which missing commits may arrive without a request, in seconds. Large
+        ones take a share of the round."""
         share_s = (
             min(UNASKED_SHARE * self.deadline.typical_round_s(), CHECK_INTERVAL_S)
             if self.transfer_tracker.takes_time
@@ -219,11 +219,11 @@ class LagDetector:
 
     def request(self, peer: PeerId, now: float) -> Send:
         """Return the request for the commits from the present round on. ``peer`` may reply that it
-        does not keep them."""
+        no longer has them."""
         self._open = (peer, self.lineage.next_round)
         self._answer_ends = max(self._ahead.get(peer, -1), self.lineage.next_round + 1)
         self._asked_at = now
-        # A peer that has left its round may return to it, and is bound by its attempts then.
+        # A peer that has left its round may return to it, and its earlier attempts then bind it.
         shards = self.present.entered
         attempt = max([shard.attempt for shard in shards], default=0)
         lacking = tuple([shard.index for shard in shards if shard.commit is None])
@@ -288,8 +288,8 @@ class LagDetector:
 
     def awaits_commit(self, now: float) -> bool:
         """Whether other peers have a commit of the present round, which may still come. A server
-        that was paused must not make another one. The wait ends after one round timeout, as the
-        peers ahead may be on another branch."""
+        that was paused must not make another one. The wait ends after one round timeout, because
+        the peers ahead may be on another branch."""
         return (
             self.is_passed(self.lineage.next_round)
             and now - self.present.began_at <= self.deadline.round_timeout_s()
@@ -361,7 +361,7 @@ class LagDetector:
             self.lose_track(*heavier)
 
     def is_back(self, now: float) -> bool:
-        """Whether this peer has lately returned from a change of branch without another state,
+        """Whether this peer has recently returned from a change of branch without another state,
         because the peers of each branch had left for the other one. Then only peers for which the
         other branch is certainly larger leave again. The others stay and send them a state."""
         return (

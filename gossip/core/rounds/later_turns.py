@@ -1,10 +1,11 @@
 """Claims about later attempts: what a peer reports of an attempt that this peer has not reached.
 
-An honest peer hands a shard on when a server has had its time, is skipped or does not serve. A peer
-that names the next attempt then is followed at once. Any other peer may be ahead for reasons that
-are not known here, or be Byzantine. It is followed at once, too, as two results of one round could
-arise otherwise. But this has a limit: the time waited in vain in such attempts spends the peer's
-credit. Without credit, its claim is deferred until this peer hands the shard on by itself.
+An honest peer hands a shard on when the time of its server is over, or the server is skipped or
+does not serve. This peer then follows a peer that names the next attempt at once. Any other peer
+may be ahead for reasons that are not known here, or be Byzantine. This peer also follows it at
+once, because otherwise a round could have two results. This has a limit: the time lost in these
+attempts is charged to the peer's credit. Without credit, its claim is deferred until this peer
+hands the shard on by itself.
 """
 
 from __future__ import annotations
@@ -77,12 +78,12 @@ class LaterTurns:
         return True
 
     def _spent(self, shard: ShardRound, sender: PeerId, now: float) -> float:
-        """Return the turns spent by ``sender``, with the present wait."""
+        """Return the turns charged to ``sender``, including the present wait."""
         spent = self.credit.spent(sender, now, self.patience.deadline.round_timeout_s())
         return spent + (self._waited(shard, now) if shard.claims.led_here == sender else 0.0)
 
     def _waited(self, shard: ShardRound, now: float) -> float:
-        """Return the fraction of its time that the present server has had."""
+        """Return the elapsed fraction of the present server's time."""
         return (now - shard.claims.came_at) / self.turn_s(shard)
 
     def leave(self, shard: ShardRound, now: float) -> None:
@@ -108,7 +109,7 @@ class LaterTurns:
         """Return the attempt of the latest deferred claim that may be followed now, or None.
 
         After a claim of a peer is granted, its next one waits for one pass through the order, and
-        twice as long each further time in the same round.
+        each further one in the same round for twice as long.
 
         Args:
             serves: Whether this peer may serve.

@@ -1,5 +1,5 @@
-"""Strength of mixing: how far a peer moves towards the parameters of the others. It rises when the
-replicas are too far apart."""
+"""Strength of mixing: the fraction by which a peer moves towards the parameters of the others. It
+rises when the replicas are too far apart."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class MixingController:
             self.raised = found.ratio > (CALM_SHARE * bound if self.raised else bound)
 
     def scale(self, others: int) -> float:
-        """Return the factor on the rule's mixed difference, which the parameters of ``others``
-        peers went into.
+        """Return the factor for the rule's mixed difference, which was computed from the parameters
+        of ``others`` peers.
 
         It is at most k/(k+1) with k = ``others``. So at least 1/(k+1) of the local parameters
         stays, even if the rule gave them no weight, as Krum may.

@@ -1,5 +1,5 @@
-"""Participation of a peer in the attempts of the present round: send updates, serve when its turn
-comes, and move on from a failed server. ``commits.py`` handles the commits of the shards."""
+"""Participation of a peer in the attempts of the present round: send updates, serve in its turn,
+and move on from a failed server. ``commits.py`` handles the commits of the shards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Participant:
         self.attempt_locks = AttemptLocks()
 
     def begin(self, now: float) -> list[Effect]:
-        """Begin the present round, or return to it: restore what binds this peer, and begin with
+        """Begin the present round, or return to it: restore the locks of this peer, and begin with
         the first server that is not skipped."""
         present, is_active = self.present, self.present.mode == "active"
         firsts = self.attempt_locks.recall(present.round_id, present.parent, present.shards)
@@ -66,7 +66,7 @@ class Participant:
         return effects
 
     def stop(self) -> list[Effect]:
-        """Leave the present round, and remember what binds this peer if it returns."""
+        """Leave the present round, and store the locks of this peer for its return."""
         present = self.present
         self.attempt_locks.keep(present.round_id, present.parent, present.shards)
         return [
@@ -141,7 +141,7 @@ class Participant:
         return effects
 
     def _open_shards(self) -> list[ShardRound]:
-        """Return the shards that this peer takes part in and has no commit of."""
+        """Return the shards that this peer takes part in and for which it has no commit."""
         return self.present.lacking() if self.present.mode == "active" else []
 
     def on_shard_timer(self, timer: RoundTimer, shard: ShardRound, now: float) -> list[Effect]:
@@ -244,7 +244,7 @@ class Participant:
         if refused:
             shard.declined_attempt = shard.attempt
         # In the first pass through the order, move on at once. Later, wait for the timeout:
-        # otherwise peers would move a shard around as fast as messages travel.
+        # otherwise peers would move a shard from server to server at the speed of messages.
         if refused and shard.attempt < len(shard.order):
             return self.advance(
                 shard,
@@ -275,7 +275,7 @@ class Participant:
         """Move to an attempt that has begun according to ``claimant``; None if the claim is not
         followed.
 
-        If nothing but that claim makes this peer leave its attempt, the server of that attempt is
+        If only that claim makes this peer leave its attempt, the server of that attempt is
         probably alive and would use the update. So this peer has it drop the update, by a
         ``NotServing`` from a participant to a server (``_is_withdrawal``).
         """
@@ -354,7 +354,7 @@ class Participant:
         return effects
 
     def note_load(self, now: float) -> None:
-        """Extend timeouts for a few rounds. Large payloads come again in the next round, all at
+        """Extend timeouts for a few rounds. Large payloads arrive again in the next round, all at
         once, and delay the first answers before any report about them arrives."""
         usual_s = (
             self.patience.deadline.typical_round_s() or self.patience.deadline.round_timeout_s()
@@ -391,7 +391,7 @@ class Participant:
         attempt, shard.postponed_attempt = shard.postponed_attempt, -1
         if attempt < shard.attempt:
             return []
-        if not self.may_serve(now):  # It was paused once more.
+        if not self.may_serve(now):  # The process was paused again.
             return self._postpone_serving(shard, shard.postponed_from, attempt, now)
         effects = self._move_to(shard, attempt, shard.postponed_from, now)
         if effects is None:

@@ -20,7 +20,7 @@ from .timeouts import Deadline
 
 
 class Patience:
-    """Timeouts of the present round, and what extends them."""
+    """Timeouts of the present round, and their extensions."""
 
     def __init__(
         self,
@@ -46,7 +46,8 @@ class Patience:
         one."""
         wait = shard.server_wait
         if wait.attempt != shard.attempt:
-            # The time that claims added for the last server was in vain, unless it is skipped now.
+            # The time that claims added for the last server had no result, unless it is skipped
+            # now.
             if wait.attempt >= 0 and self.skip_reason(shard.server_of(wait.attempt)):
                 wait.transfers.clear()
                 wait.compiles.clear()
@@ -96,11 +97,11 @@ class Patience:
         since: dict[PeerId, float],
         now: float,
     ) -> bool:
-        """Whether ``tracker`` has a report of one of ``peers`` that it is busy, and the report
-        counts.
+        """Whether ``tracker`` has a report that counts, in which one of ``peers`` is busy.
 
         Reports of more than max(f, 1) busy peers, or of this peer, always count. The report of
-        another peer counts only while its credit lasts: the time that may be waited for it in vain.
+        another peer counts only while its credit lasts: the limit on the time that may be lost by
+        waiting for it.
 
         Args:
             since: Start of the wait for each peer with a report that counts; updated.
@@ -122,8 +123,8 @@ class Patience:
         now: float,
         came: Collection[PeerId] = (),
     ) -> None:
-        """Charge the credit of each peer in ``since`` that is not among ``came``: waiting for it
-        was in vain."""
+        """Charge the credit of each peer in ``since`` that is not among ``came``: the wait for it
+        had no result."""
         for peer, at in since.items():
             if peer not in came:
                 tracker.credit.spend_wait(peer, at, now)
@@ -166,9 +167,9 @@ class Patience:
         )
 
     def updates_s(self, shard: ShardRound, expected: int, missing: Sequence[PeerId]) -> float:
-        """Return how long after the first update the last one may come. It is longer while the rule
-        has too few, and longest for a collective operation: the script before it, such as an
-        evaluation, takes each peer a different time."""
+        """Return the time after the first update in which the last one may arrive. It is longer
+        while the rule has too few, and longest for a collective operation: the script before it,
+        such as an evaluation, takes each peer a different time."""
         served = shard.served
         if served.callers > self.settings.callers_too_few(len(self.present.roster)):
             return CLOSE_SHARE * self.deadline.cap_s
@@ -181,7 +182,7 @@ class Patience:
         return min(self.lateness.patience_s(missing), timeout_s) if enough else timeout_s
 
     def end_wait(self, shard: ShardRound, now: float) -> None:
-        """Charge the peers that were waited for in vain: the shard closes."""
+        """Charge the peers that did not send before the shard closes."""
         came = shard.served.answers
         self._spend(self.transfer_tracker, shard.update_transfers, now, came)
         self._spend(self.compile_tracker, shard.update_compiles, now, came)

@@ -28,7 +28,7 @@ class LocalProgress(Protocol):
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
         """Return H of the round before, and the part of the state before ``round_id`` that is not
-        the trainer's; None if it is not kept."""
+        the trainer's; None if the round is not stored."""
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:
         """Raise ValueError or OverflowError unless both can be adopted. Change nothing."""

@@ -1,8 +1,9 @@
-"""Lateness of peers. A server waits longer for a peer that is late once than for one that always
-is.
+"""Lateness of peers. A server waits longer for a peer that is late once than for a peer that is
+always late.
 
 All peers see alike which peers contributed to each commit. Only servers see how late an update is.
-They also record updates that come after the end: otherwise the recorded lags could only shrink.
+They also record updates that arrive after the end, because otherwise the recorded lags could only
+shrink.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class LatenessTracker:
         self._missed: dict[PeerId, int] = {}
         self._absent: dict[PeerId, int] = {}  # rounds in a row without it
         self._lags: dict[PeerId, RecentMedian] = {}
-        # (round, shard, attempt) -> the first update came
+        # (round, shard, attempt) -> arrival of the first update
         self._began: OrderedDict[tuple[int, int, int], float] = OrderedDict()
 
     def committed(
@@ -76,8 +77,8 @@ class LatenessTracker:
     def is_slow(self, peer: PeerId) -> bool:
         """Whether ``peer`` is usually late, or was missed in the last rounds.
 
-        It is usually late if its median lag exceeds the grace of all, and that of another peer does
-        not. So lags alone make neither of two peers slow.
+        It is usually late if its median lag exceeds the grace of all, and the median lag of another
+        peer does not. So lags alone make neither of two peers slow.
         """
         others = (lags for other, lags in self._lags.items() if other != peer)
         late = self._is_late(self._lags.get(peer)) and any(
@@ -93,7 +94,8 @@ class LatenessTracker:
         )
 
     def patience_s(self, missing: Iterable[PeerId]) -> float:
-        """Return how long after the first update those of ``missing`` may come, in seconds."""
+        """Return the time after the first update in which those of ``missing`` may arrive, in
+        seconds."""
         if all(self.is_slow(peer) for peer in missing):
             return self._deadline.grace_s()
         return max(
@@ -109,8 +111,8 @@ class LatenessTracker:
         self._observe(sender, now - first_at)
 
     def record_late_update(self, sender: PeerId, update: Update, now: float) -> None:
-        """Record an update of an attempt that is over. Lags of missed peers are not recorded, as
-        they would make the grace longer for all."""
+        """Record an update of an attempt that is over. Lags of missed peers are not recorded,
+        because they would extend the grace period for all."""
         first_at = self._began.get((update.round_id, update.shard, update.attempt))
         if first_at is not None and not self.is_missed(sender):
             self._observe(sender, min(now - first_at, self._deadline.cap_s))

@@ -1,4 +1,5 @@
-"""The quorum of a round: how many answers close an attempt, and how many the rule needs."""
+"""The quorum of a round: the number of answers that close an attempt, and the number that the rule
+needs."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ def needed_by_rule(settings: CoreSettings, proven: int) -> int:
     """Return the number of peers that the rule needs in a round.
 
     The updates of ``proven`` Byzantine peers are not used, so the rule has as many fewer to
-    tolerate. With the quorum ``available`` it tolerates none, rather than have the run stand still.
+    tolerate. With the quorum ``available`` it tolerates none, so that the run does not stop.
     """
     return (
         settings.updates_needed(0 if settings.rounds.quorum == "available" else settings.f - proven)
@@ -55,12 +56,13 @@ class Quorum:
         return len(present.roster) - left
 
     def required(self) -> int:
-        """Return how many answers a round needs: a majority of the roster without peers that have
-        left; 1 with fewer than three peers, or with ``quorum = "available"`` (``_majority``).
+        """Return the number of answers that a round needs: a majority of the roster without peers
+        that have left; 1 with fewer than three peers, or with ``quorum = "available"``
+        (``_majority``).
 
         If the round changes no membership, it also needs as many as the rule does. Otherwise, with
         too few peers for the rule, empty rounds would follow each other at once and use up the
-        training before a peer is back.
+        training before a peer returns.
         """
         members, roster = self.members(), self.present.roster
         quorum = self._majority(members)
@@ -82,8 +84,8 @@ class Quorum:
         return min(quorum, self._without_ended(quorum))
 
     def _without_ended(self, quorum: int) -> int:
-        """Return the quorum if members have ended for good: one answer from each other member, if
-        all of these can be reached and are enough together with the newcomers; else ``quorum``.
+        """Return the quorum if members have ended permanently: one answer from each other member,
+        if all of these can be reached and are enough together with the newcomers; else ``quorum``.
 
         Two sides of a partition cannot both close an attempt, because all living members must
         answer. So this peer learns each result that a living member has recorded.
@@ -126,7 +128,7 @@ class Quorum:
         if not holders or len(served.answers) + len(holders) < self._majority(self.members()):
             return False
         # A skipped peer that is not known to be dead may still answer, until all servers of the
-        # order have had their turn.
+        # order have had a turn.
         away = [
             peer
             for peer in self.present.roster

@@ -26,7 +26,8 @@ class LocalReplicaCheck:
         """Observe the commit of the first shard of a round that is over. ``own``: the local update;
         ``of``: number of peers that were expected."""
         watch, contributors = self.watch, list(self.replicated.contributors)
-        # After an adopted state a round may come again. Its replicas are not judged twice.
+        # After a peer adopts a state, a round may repeat. The replicas of a round are not compared
+        # twice.
         diverged = commit.diverged if commit.round_id > watch.round_id else ()
         if watch.is_active or commit.replica or contributors != watch.contributors:
             step = self.replicated.lineage.next_round - self.replicated.collectives

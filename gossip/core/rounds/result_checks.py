@@ -65,7 +65,8 @@ class ResultChecks:
         ):
             return Objection("it reports this replica as different, but it is not")
         if own is not None and own.kind != commit.kind and commit.digest and own.samples:
-            # A peer at another place of its loop than most accepts the result from more than f.
+            # A peer at another place of its loop than most accepts the result if more than f peers
+            # send it.
             counts = self._counts(commit)
             return Objection("it makes another kind of step than this peer", is_evidence=counts)
         if commit.rejected and own is not None and not own.skipped and self._skips(commit):
@@ -150,8 +151,8 @@ class ResultChecks:
         # Two honest views may differ in a few peers, and a peer does not see how others view it.
         gross = len(missed) + len(strange) > self.f
         # The server of a collective operation may notice a death a moment before this peer. After
-        # a rejection, the peers that accepted its commit would have another answer than the rest,
-        # for good. A living peer that is left out returns later.
+        # a rejection, the peers that accepted its commit would permanently have another answer than
+        # the others. A live peer that is omitted returns later.
         wronged = missed not in ([], [quorum.local]) and not commit.collected
         if gross or (enough and (strange or wronged)):
             out = f"leaves out {missed}, which are present" if missed else ""

@@ -1,6 +1,6 @@
 """Rolling rounds: collect updates, reach a quorum, aggregate, commit, or move to the next server.
 
-Every peer is a participant of each round, and the server of a shard when its turn comes. A round
+Every peer is a participant of each round, and the server of a shard in its turn. A round
 ends for a peer when it has a commit of every shard; then it applies them all. No peer waits for a
 skipped one, which is dead, unreachable, finished, or silent since its connection broke
 (``skip_reason``).
@@ -10,14 +10,14 @@ alone when its attempt has failed: the server is skipped, makes no progress in t
 itself keeps that limit, too), or replies that it does not serve. With f > 0, an attempt also fails
 if the server's own result is rejected. A server that was paused leaves its attempt. After a failure
 the peer sends its update to the next attempt with a server that is not skipped. A peer also follows
-claims of other peers that a later attempt has begun. It ignores an unexplained claim if waiting on
-claims of that peer has cost too much time before (``later_turns.py``). There is no vote.
+claims of other peers that a later attempt has begun. It ignores an unexplained claim if claims of
+that peer have caused too much waiting before (``later_turns.py``). There is no vote.
 
 **Two results.** A server commits once a quorum has answered. The following holds if the quorum is a
 majority. It is 1 with fewer than three peers or ``quorum = "available"``, and smaller with
 ``on_minority = "continue"`` (``quorum.py``). A peer that has moved on records no commit sent
 under an earlier attempt: it forwards the commit to its present server, which re-issues it and does
-not aggregate again. A peer that has a commit which others lack brings them to it: they request it
+not aggregate again. Peers request a commit that they lack from a peer that has it
 (``CommitRequest``). A peer that returns to a round is bound by its attempts (``AttemptLocks``). So
 two results arise only if a server aggregates updates after their senders have moved on, and before
 it receives a message of the later attempt. A server that notices its own pause leaves its attempts
@@ -25,7 +25,7 @@ it receives a message of the later attempt. A server that notices its own pause 
 f > 0, a peer that follows an unexplained claim withdraws its update, unless the rule has it
 already. The other cases are detected, not prevented: a pause or delay that no peer notices, two
 isolated sides, and a Byzantine server that sends different commits. Then the hash chains differ.
-The branch that more peers have reported wins, and of equal branches the one with the lower hash
+The branch that more peers have reported wins, and among equal branches the one with the lower hash
 (``LagDetector.record_branch``). If minorities may continue, ``fork_choice.py`` decides. The others
 adopt the state of the winning side (docs/limits.md).
 """
@@ -272,8 +272,8 @@ class RollingRounds:
             if self.patience.transfer_tracker.came(event, now):
                 self.attendance.view.forget_load()
             if self.local not in self.replicated.roster:
-                # This peer only follows the rounds. If its link is slower than they are, payloads
-                # always wait on it.
+                # This peer only follows the rounds. If the link of a peer is slower than the
+                # rounds, payloads always wait on it.
                 self.attendance.view.note_state(self.local, now + self.deadline.round_timeout_s())
         if isinstance(message, Compiling):
             self.patience.compile_tracker.record_compiling(sender, now)
@@ -288,8 +288,8 @@ class RollingRounds:
         return self._on_round_message(event, message.round_id, now)
 
     def _on_round_message(self, event: Received, round_id: int, now: float) -> list[Effect]:
-        """Handle a message that has the round of its sender. A commit is judged before its sender
-        counts as present: the next roster that it names may rightly lack a peer that was silent
+        """Handle a message that has the round of its sender. A commit is checked before its sender
+        counts as present, because its next roster may rightly omit a peer that was silent
         before."""
         if isinstance(event.message, Commit):
             effects = self._dispatch_message(event, now)
@@ -302,7 +302,7 @@ class RollingRounds:
         self, peer: PeerId, round_id: int, contributes: bool, now: float
     ) -> list[Effect]:
         """Record the round that ``peer`` has reported. A peer that was silent before may serve now,
-        and may be the only one that can."""
+        and may be the only possible server."""
         returns = self.future_buffer.record_round(peer, round_id, contributes)
         return self.on_view_change(now) if returns else []
 
@@ -352,10 +352,10 @@ class RollingRounds:
         if hello.stage != "ready":
             self.joining.discard(sender)
             self.departures.record_departure(sender, hello)
-            # While a state is on its way, older commits would only delay it on a slow link.
+            # While a state is in transit, older commits would only delay it on a slow link.
             if hello.round_id > self.round_id and self.mode != "off":
                 effects += self.lag_detector.behind(sender, hello.round_id, now)
-            return effects + self.on_view_change(now)  # what it serves is handed on
+            return effects + self.on_view_change(now)  # its shards go to other servers
         stance = self.lag_detector.fork_choice.on_hello(sender, hello)
         if stance == "same" and sender not in self.roster and keeps_up:
             self.departures.record_return(sender)
@@ -369,8 +369,8 @@ class RollingRounds:
         return effects + self.lag_detector.on_hello(sender, hello, stance, now)
 
     def _rounds_behind_max(self) -> int:
-        """Return how many rounds a ready peer may be behind and still counts as one that keeps up.
-        A message takes a while to get here, in which short rounds pass."""
+        """Return the number of rounds that a ready peer may be behind while it counts as keeping
+        up. Short rounds may pass while a message is in transit."""
         usual_s = self.deadline.typical_round_s()
         return max(
             NEWCOMER_ROUNDS,
@@ -425,8 +425,8 @@ class RollingRounds:
             return []
         effects = self._record_round(peer, rounds_applied, False, now)
         if rounds_applied > self.round_id and (peer in self.roster or not self._others()):
-            # A peer outside of the roster has no commits to send. It is asked only if no member is
-            # here.
+            # A peer outside of the roster has no commits to send. The newcomer receives a request
+            # only if no member is reachable.
             effects += self.lag_detector.behind(peer, rounds_applied, now)
         return effects
 
@@ -486,7 +486,7 @@ class RollingRounds:
         return effects + self._replay_stored(now)
 
     def _replay_stored(self, now: float) -> list[Effect]:
-        """Handle the messages that came before this round began. Each of them may end the round,
+        """Handle the messages that arrived before this round began. Each of them may end the round,
         and begin the next."""
         effects: list[Effect] = []
         round_id, buffer = self.present.round_id, self.future_buffer
@@ -532,12 +532,12 @@ class RollingRounds:
     # --- others are elsewhere ---------------------------------------------------------------------
 
     def _on_later_round(self, event: Received, message: RoundMessage, now: float) -> list[Effect]:
-        """Keep a message of a later round. The commits between may be on their way. If not, ask for
+        """Keep a message of a later round. The commits between may be on their way. If not, request
         them."""
         if not self.settings.may_be(event.sender) or message.shard >= len(self.shard_bytes):
             return []
         if self.mode == "off" and message.round_id > 0 and isinstance(message, Update):
-            # It would be outdated when this peer is back.
+            # It would be outdated when this peer returns.
             return [Send(event.sender, self.lag_detector.not_serving(message))]
         first = self._first_round_to_store()
         kept = self.future_buffer.stash(first, message.round_id, event, message.shard)
@@ -550,8 +550,8 @@ class RollingRounds:
         return [] if is_not_ahead else self.lag_detector.behind(event.sender, message.round_id, now)
 
     def _first_round_to_store(self) -> int:
-        """Return the earliest round of stored messages. While this peer takes no part, it is the
-        round of the others."""
+        """Return the earliest round of stored messages. While this peer does not take part, it is
+        the round of the others."""
         if self.mode == "off":
             return self.future_buffer.next_round(self.round_id)
         return self.round_id
@@ -564,16 +564,16 @@ class RollingRounds:
             shard.served.asked.discard(peer)  # The request may be lost with the link.
 
     def payload_bytes(self, message: Update | Commit | Push) -> int:
-        """Return the length that the payload of ``message`` must have by our own layout, in bytes;
-        -1 when there is no such shard."""
+        """Return the length that the payload of ``message`` must have by the local layout, in
+        bytes; -1 when there is no such shard."""
         if isinstance(message, Push):
             return -1
         of_results = isinstance(message, Commit) and self.result_bytes
         return bytes_of(message, of_results or self.shard_bytes)
 
     def compared_with(self, message: Message) -> tuple[Payload, ...] | None:
-        """Return what the payload of a message is compared with before it comes: the own update.
-        None if there is nothing."""
+        """Return the own update, with which the payload of a message is compared on arrival.
+        None if there is no update."""
         return (
             self.participant.result_validator.compared_with(
                 message, self.round_id, self.present.own

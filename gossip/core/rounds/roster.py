@@ -39,7 +39,7 @@ class Attendance:
         return heard.why_not(peer)
 
     def reachable(self, peers: Collection[PeerId]) -> Collection[PeerId]:
-        """Return those of ``peers`` that a message is expected of, and the local peer."""
+        """Return the peers among ``peers`` from which a message is expected, and the local peer."""
         heard = self.future_buffer
         if not (self.departures.done or heard.unheard or heard.absent_at_start):
             return self.view.reachable(peers)
@@ -49,7 +49,7 @@ class Attendance:
         self, roster: Roster, joining: Collection[PeerId], now: float
     ) -> tuple[PeerId, ...]:
         """Return the next roster: the members that are neither gone nor leaving, and the peers that
-        are ready to join. A member that was absent when the run began, and has not come since,
+        are ready to join. A member that was absent when the run began, and has not arrived since,
         joins like a newcomer."""
         view, departures, absent = self.view, self.departures, self.future_buffer.absent_at_start
 

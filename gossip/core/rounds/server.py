@@ -1,5 +1,6 @@
 """The server's side of a rolling round: collect updates, close the attempt once enough have come,
-run the aggregation rule, build the commit. To close is to fix the updates that the rule gets."""
+run the aggregation rule, build the commit. Closing an attempt fixes the updates that the rule
+receives."""
 
 from __future__ import annotations
 
@@ -33,8 +34,9 @@ class Server:
     """Work of a peer for the shards that it serves.
 
     Args:
-        quorum, patience: Whether an attempt may close, and how long it waits for more updates.
-        awaits_commit: Whether a commit of this round is on its way.
+        quorum, patience: Conditions under which an attempt may close, and its wait for more
+        updates.
+        awaits_commit: Whether a commit of this round is in transit.
     """
 
     def __init__(
@@ -52,7 +54,7 @@ class Server:
         self.cross_shard = False  # the shards of this round decide together
         self._tickets: dict[int, tuple[ShardRound, int]] = {}
         self._next_ticket = 1
-        self._short = 0  # by how much the last round tolerated fewer than f
+        self._short = 0  # difference between f and the number that the last round tolerated
 
     def begin(
         self,
@@ -84,7 +86,7 @@ class Server:
 
     def chosen(self, shard: ShardRound) -> Collection[PeerId] | None:
         """Return the peers with updates that make the round. In a pipeline, these are peers that
-        together have each micro-batch once; None while there are none, and the round waits."""
+        together have each micro-batch once; None while there are none, so that the round waits."""
         served = shard.served
         pipeline, few = (
             self.settings.pipeline,
@@ -138,7 +140,7 @@ class Server:
         served = shard.served
         if update.attempt != served.attempt or served.ticket is not None:
             return []
-        if served.withdrawn.get(sender) == update.attempt:  # its withdrawal came first
+        if served.withdrawn.get(sender) == update.attempt:  # its withdrawal arrived first
             return []
         if not served.answers:
             served.first_at = now
@@ -150,7 +152,7 @@ class Server:
         return self.maybe_close(shard, now)
 
     def request_missing(self, shard: ShardRound, attempt: int) -> list[Effect]:
-        """Request updates that have not come in time."""
+        """Request updates that have not arrived in time."""
         served = shard.served
         served.request_timer = None
         return [] if attempt != served.attempt else self._send_requests(shard, attempt)
@@ -186,7 +188,7 @@ class Server:
         return [Send(peer, request) for peer in missing]
 
     def maybe_close(self, shard: ShardRound, now: float) -> list[Effect]:
-        """Run the rule if a quorum has answered and no other peer is waited for."""
+        """Run the rule if a quorum has answered and the server waits for no other peer."""
         served = shard.served
         if served.attempt != shard.attempt or served.ticket is not None or shard.commit is not None:
             return []
@@ -308,8 +310,9 @@ class Server:
         ]
 
     def f_of(self, shard: ShardRound) -> int:
-        """Return how many Byzantine peers the rule has to tolerate: f without the proven ones. A
-        peer with a non-finite update counts as one of f only if the other updates are too few for
+        """Return the number of Byzantine peers that the rule has to tolerate: f without the proven
+        ones. A peer with a non-finite update counts as one of f only if the other updates are too
+        few for
         more: an honest model may overflow."""
         served = shard.served
         f = max(0, self.settings.f - len(self.present.proven.intersection(self.present.roster)))
@@ -321,7 +324,7 @@ class Server:
     def record_measurements(self, event: Aggregated) -> ShardRound | None:
         """Store the measurements that ``event`` brings.
 
-        Returns: Their shard; None if it brings something else, or is late.
+        Returns: Their shard; None if the message has other content, or is late.
         """
         shard, _ = self._tickets.get(event.ticket, (None, 0))
         progress = (
@@ -438,7 +441,7 @@ def _rejected(
         elif payload is None and update.skipped:
             found.append(Rejection(peer, "skipped"))
     if result.payload is not None:
-        # without outlyingness where the rule has none
+        # without outlyingness if the rule has none
         measured = zip(outside, result.outside, strict=False)
         found += [Rejection(row.peer, "quarantined", far) for row, far in measured]
     return tuple(sorted(found, key=lambda rejection: rejection.peer))

@@ -42,7 +42,7 @@ def bytes_of(message: Update | Commit, shard_bytes: Sequence[int]) -> int:
 class RoundTimer:
     """Timer of a shard.
 
-    ``give_up``: give up the server of ``attempt``. ``grace``: check again whether to close.
+    ``give_up``: abandon the server of ``attempt``. ``grace``: check again whether to close.
     ``request``: request missing updates. ``pulse``: find a pause of this process.
     ``measurements_overdue``: measurements of other servers are late. ``serve_postponed``: serve the
     attempt that was rejected after a pause.
@@ -105,8 +105,8 @@ class PresentRound:
 
 @dataclass(slots=True)
 class CrossShardProgress:
-    """Progress of a shard's server if the shards decide together. ``step``: what the rule computes;
-    ``measured`` comes after ``measure``.
+    """Progress of a shard's server if the shards decide together. ``step``: the computation of the
+    rule; ``measured`` follows ``measure``.
 
     ``why``: the reason for the step ``nothing``, in which the rule gets no rows.
     """
@@ -171,7 +171,7 @@ class ServedAttempt:
 
     def close(self, left_out: Collection[PeerId], measured: Collection[PeerId], few: int) -> None:
         """Fix the updates that go into the rule: finite ones with samples, without those of
-        ``left_out``; of these, ``measured`` are measured. With more than ``few`` values of a
+        ``left_out``; ``measured`` of these are measured. With more than ``few`` values of a
         collective operation, no update counts."""
         self.collected = _fitting(
             [
@@ -265,7 +265,7 @@ class ShardRound:
     blamed: int = -1  # latest attempt of shard 0 that reported overdue statistics of this one
 
     doubted: set[PeerId] = field(default_factory=set)  # peers that sent a doubtful result
-    # senders of a result that was rejected here: they hold it as a commit, and send no update
+    # senders of a result that this peer rejected: they store it as a commit, and send no update
     rejected_from: set[PeerId] = field(default_factory=set)
     commit: Commit | None = None
     payload: Payload | None = None
@@ -310,8 +310,8 @@ class ShardRound:
         """Mark ``commit`` as forwarded to the present server.
 
         Returns: False if it was forwarded in this attempt already, or if too many were. Otherwise
-        two peers at different attempts, each with the other as its server, would exchange it for
-        ever.
+        two peers at different attempts, each with the other as its server, would exchange it
+        forever.
         """
         key = commit.server, commit.digest
         if self._forwarded.get(key) == self.attempt or (
@@ -324,8 +324,8 @@ class ShardRound:
     def record_commit(
         self, commit: Commit, payload: Payload | None, made_here: bool
     ) -> list[Token]:
-        """Record the commit of the shard. Return the tokens of its timers, which are not needed any
-        more."""
+        """Record the commit of the shard. Return the tokens of its timers, which are no longer
+        needed."""
         tokens = self.tokens()
         self.commit, self.payload, self.made_here = commit, payload, made_here
         if self.served.attempt >= 0:

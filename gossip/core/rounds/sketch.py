@@ -44,8 +44,8 @@ def read_sketch(packed: bytes) -> Sketch | None:
 def consensus(sketches: Collection[Sketch], f: int) -> ConsensusDistance | None:
     """Return the consensus distance of sketches of equal length; None if fewer than two are left.
 
-    The f sketches farthest from the coordinate-wise median are left out, so that Byzantine peers
-    cannot make a swarm mix more (as long as they are fewer than half).
+    The f sketches farthest from the coordinate-wise median are left out, so that fewer than half
+    Byzantine peers cannot make a swarm mix more.
     """
     if len(sketches) - f < 2:
         return None

@@ -34,8 +34,8 @@ class RecentMedian:
         return len(self._order)
 
     def median(self) -> float:
-        """Return the median of at least one number: the upper one of an even count, because waiting
-        a little too long costs less."""
+        """Return the median of at least one number: the upper one of an even count, because a
+        slightly too long wait costs less."""
         return self._sorted[len(self._sorted) // 2]
 
     def reach(self) -> float:
@@ -85,7 +85,7 @@ class Deadline:
         return self._rounds.median() if len(self._rounds) else 0.0
 
     def observe(self, lag_s: float) -> None:
-        """Record that an answer came ``lag_s`` after the first one, or after the local one, for
+        """Record that an answer arrived ``lag_s`` after the first one, or after the local one, for
         ``grace_s``."""
         self._lags.add(max(0.0, lag_s))
         self._grace_s = None
@@ -102,8 +102,8 @@ class Deadline:
                 self._grace_s = self._cap_s
             else:
                 median, scale = self._lags.median(), self._mads * MAD_SCALE
-                # Usually all answers come so soon that the floor holds. Then the deviation is not
-                # needed.
+                # Usually all answers arrive so early that the floor applies. Then the deviation is
+                # not needed.
                 at_floor = median + scale * self._lags.reach() <= self._floor_s
                 adaptive = self._floor_s if at_floor else median + scale * self._lags.deviation()
                 self._grace_s = min(max(adaptive, self._floor_s), self._cap_s)

@@ -1,7 +1,8 @@
 """Validation of results: a receiver checks a result, since a server may be Byzantine.
 
-A doubtful result is rejected while at most f peers have sent it. If more have, one of them is
-honest and has accepted or made the result. Then it is accepted: this peer's update is the outlier.
+A doubtful result is rejected while at most f peers have sent it. If more have sent it, one of them
+is honest and has accepted or made the result. Then it is accepted: this peer's update is the
+outlier.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class ResultValidator:
         self._present: Sequence[ShardRound] = ()
         # order of the servers of each shard, by round
         self._orders: dict[int, tuple[tuple[PeerId, ...], ...]] = {}
-        # results that did not come in time, by server and round
+        # results that did not arrive in time, by server and round
         self._waited: OrderedDict[tuple[PeerId, int], None] = OrderedDict()
         # votes against recomputed micro-batches
         self._audited: OrderedDict[AuditVote, None] = OrderedDict()
@@ -93,8 +94,8 @@ class ResultValidator:
         )
 
     def note_audit(self, vote: AuditVote) -> None:
-        """Record the vote of this peer against a micro-batch of another: it has recomputed it with
-        another result."""
+        """Record the vote of this peer against a micro-batch of another: it recomputed the
+        micro-batch with another result."""
         self._audited[vote] = None
         while len(self._audited) > REFUSALS_KEPT:
             self._audited.popitem(last=False)
@@ -177,7 +178,7 @@ class ResultValidator:
     def judge(
         self, handed: Received, shard: ShardRound, commit: Commit, own: Contributed | None
     ) -> Objection | None:
-        """Return the objection to a sound commit, which came as ``handed``; None if it is
+        """Return the objection to a sound commit, which arrived as ``handed``; None if it is
         accepted."""
         if not self.f:
             return None  # no Byzantine peer is expected, and nothing was compared
@@ -205,7 +206,7 @@ class ResultValidator:
         self.result_checks.lag_detector.on_refusal()
         effects: list[Effect] = [Report(event, {**provenance(sender, commit), "reason": why})]
         if not self.f:
-            # No Byzantine peer is expected, so the result was damaged on its way and may come
+            # No Byzantine peer is expected, so the result was damaged in transit and may arrive
             # again.
             return effects
         shard.rejected_from.add(sender)
@@ -214,15 +215,16 @@ class ResultValidator:
             _keep(self._refused, (sender, commit.round_id))
         server = shard.server_of(shard.attempt)
         # Peers have moved on to the later attempt, and this server still has their updates. A
-        # result of them would be a second one. An unsound commit does not show a later attempt.
+        # result of these updates would be a second one. An unsound commit does not show a later
+        # attempt.
         later = (
             event == "refused_result" and sender == commit.server and commit.made_at > shard.attempt
         )
         overtaken = server == self.local and later
         if server == self.local and not overtaken:
             return effects + self.server.maybe_close(shard, now)
-        # In the first pass through the order the shard moves at once, later only by timeouts. The
-        # server that a forwarded result names is not at fault: otherwise a Byzantine peer could
+        # In the first pass through the order the shard moves at once, later only after timeouts.
+        # The server that a forwarded result names is not at fault: otherwise a Byzantine peer could
         # make others skip every honest server.
         if (overtaken or server == sender) and shard.attempt < len(shard.order):
             effects += self.advance(shard, f"a result of {commit.server} is refused: {why}", now)
@@ -252,8 +254,8 @@ class ResultValidator:
         if not cosine < opposed:
             return ""
         if similarity.own < self.settings.faint * similarity.even:
-            # The local update is mostly noise. Its direction counts only if the result goes farther
-            # against it than the longest result that is just not opposed.
+            # The local update is mostly noise. Its direction counts only if the result points
+            # farther against it than the longest result that is not yet opposed.
             usual = self._usual(commit, similarity, own)
             if similarity.length * cosine >= opposed * longer * usual:
                 return ""
@@ -285,5 +287,5 @@ def _keep(known: OrderedDict[tuple[PeerId, int], None], one: tuple[PeerId, int])
 
 
 def _samples(commit: Commit) -> int:
-    """Return the number of samples of which the result is the mean, as its server claims."""
+    """Return the number of samples in the mean, as the server of the result claims."""
     return sum([contribution.samples for contribution in commit.contributors])

@@ -18,7 +18,7 @@ NONE: Mapping[PeerId, int] = {}
 
 
 class PollPeers(Protocol):
-    """View on the other peers, for the question whether any of them has a state."""
+    """View of the other peers, to find those that have a state."""
 
     def donors(self) -> tuple[PeerId, ...]:
         """Return the peers that can receive a request now."""
@@ -60,12 +60,12 @@ class NoStateEvidence:
     def turn_is_over(self, waited: bool) -> None:
         """End a turn, and count it if no peer was found that may have a state.
 
-        A peer that received a request and has not denied may have a state, or soon get one. Once
-        this peer has ``waited`` for longer than an honest peer needs to send the initial state, up
-        to f of these peers may be Byzantine.
+        A peer that received a request and has not denied may have a state, or soon receive one.
+        Once this peer has ``waited`` for longer than an honest peer needs to send the initial
+        state, up to f of these peers may be Byzantine.
 
-        A peer that was in a later round must deny itself, however long it is away. A run does not
-        start again while a peer with its state may return.
+        A peer that was in a later round must deny itself, no matter how long it is away. A run does
+        not start again while a peer with its state may return.
         """
         may_have = [peer for peer in self.swarm.donors() if self._refusals.get(peer) != NO_STATE]
         far = [
@@ -95,7 +95,7 @@ class Poll:
     until: float = 0.0
     asked: tuple[PeerId, ...] = ()
     votes: dict[PeerId, StateAttestation] = field(default_factory=dict)
-    # enough peers have replied, or all but f: a short deadline holds for the others
+    # enough peers have replied, or all but f: the others have a short deadline
     hurried: bool = False
     paused: bool = False  # ended without a result
 
@@ -133,10 +133,10 @@ class Poll:
         the run: they are the same for all receivers, and no Byzantine peer can choose them.
 
         Args:
-            strict: Whether the digests of script settings must be equal, too.
-            failures: Number of failed requests to each peer for its state. Without it, the lot
-                could
-                prefer a Byzantine peer that attests but sends nothing, in every poll.
+            strict: Whether the digests of script settings must also be equal.
+            failures: Number of failed requests to each peer for its state. Without the failures,
+                the lot could prefer the same Byzantine peer, which attests but sends nothing, in
+                every poll.
         """
         groups: dict[tuple[bytes, bytes, int, bytes], list[PeerId]] = defaultdict(list)
         for peer, attestation in self.votes.items():

@@ -10,8 +10,8 @@ from gossip.core.settings import REST_TIMES_MAX
 
 
 class Backoff:
-    """Rests of the peers that have failed. The first rest lasts ``first_s``. Each is twice as long
-    as the one before, up to ``REST_TIMES_MAX`` times the first."""
+    """Rests of the peers that have failed. The first rest lasts ``first_s``. Each pause is twice as
+    long as the one before, up to ``REST_TIMES_MAX`` times the first."""
 
     def __init__(self, first_s: float) -> None:
         self.first_s = first_s

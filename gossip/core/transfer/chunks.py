@@ -138,8 +138,8 @@ class PieceFetcher:
         return all(digest in self.kept for digest in self.outline.digests)
 
     def ask(self, within_reach: Sequence[PeerId], until: float) -> list[tuple[PeerId, int]]:
-        """Return the new requests, as pairs of peer and piece. Each donor gets one first, then
-        another."""
+        """Return the new requests, as pairs of peer and piece. Each donor first gets one request,
+        then another."""
         digests = self.outline.digests
         requested = {digests[piece - 1] for _, piece in self.asked}
         missing = []

@@ -12,7 +12,7 @@ arrived than of any before.
 The number of other renewals is limited to the number of times that a donor sends the same piece to
 one peer (``GIVEN_TIMES_MAX``). These are for broken transfers, for other states, and for peers that
 claimed a state and then denied it or were away. Absences of peers without a claim have the same
-limit. A denial without a claim before it costs no renewal.
+limit. A denial without an earlier claim uses up no renewal.
 
 More than f peers cannot all be Byzantine. While more than f peers claim a state, their claims count
 beyond the deadline.
@@ -67,7 +67,7 @@ class DonorDeadlines:
         self.note_state(peer)
 
     def note_state(self, peer: PeerId) -> None:
-        """Record that a peer claims or shows a state, so a later denial costs a renewal."""
+        """Record that a peer claims or shows a state, so that a later denial uses up a renewal."""
         self._claimed.add(peer)
 
     def deny(self, peer: PeerId) -> None:
@@ -77,7 +77,7 @@ class DonorDeadlines:
             self._drop(peer)
 
     def keep(self, here: Collection[PeerId]) -> None:
-        """Drop the deadlines of peers outside ``here``, which are away. They receive new requests
+        """Drop the deadlines of peers outside ``here``, which are absent. They receive new requests
         after they return."""
         for peer in self._deadlines.keys() - set(here):
             if peer in self._claimed:

@@ -3,7 +3,7 @@ and attests it.
 
 The trainer copies its state between two rounds, once for all peers that request it at this round.
 All other work (packing, digests, sending) runs beside the trainer. A copy that was attested, or is
-sent in pieces, is kept for a while, as more requests for it follow.
+sent in pieces, is kept for a while, because more requests for it follow.
 
 The memory of a donor is bounded, whatever peers request. It has at most ``COPIES_MAX`` states, and
 the payloads in transfer to at most ``TAKERS_MAX`` peers at a time. Each piece is sent to one peer
@@ -121,7 +121,7 @@ class Donor:
     def __init__(self, settings: CoreSettings, source: DonorRounds, timers: Timers[Any]) -> None:
         self.settings, self.source, self.timers = settings, source, timers
         self.next_requested_round = NEVER  # the next requested round
-        # one for each peer, with the round that it waits for
+        # one for each peer, with the requested round
         self.asks: dict[PeerId, StateRequest] = {}
         self.copies: OrderedDict[int, _HeldSnapshot] = OrderedDict()
         self._now: set[PeerId] = set()  # peers that accept the state of any round
@@ -403,7 +403,7 @@ def core_of(offer: StateOffer) -> tuple[Any, ...]:
 
 
 def is_usable(source: DonorRounds, offer: StateOffer) -> bool:
-    """Whether the rounds can resume from an offer: it is a whole state, and its snapshot can be
+    """Whether the rounds can resume from an offer: it is a complete state, and its snapshot can be
     adopted. Call it before the state is loaded, as loading replaces the local state."""
     if offer.piece:
         return False

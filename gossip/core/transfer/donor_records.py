@@ -15,7 +15,7 @@ from .donor import BUSY, NO_STATE, TAKES_OVER
 
 
 class DonorRecords:
-    """Record of what the donors of a state have sent and refused.
+    """Record of the states that donors have sent and of their refusals.
 
     Attributes:
         attackers: Peers that have sent a wrong piece.

@@ -2,24 +2,24 @@
 other peers.
 
 Up to f peers may send a false state. So the receiver requests *attestations* from 2f + 1 peers that
-may have a state: digests of their states before one round. First it requests them before the
-present round of each peer. In a swarm that is slow, or waits for this receiver, these rounds are
-equal. If they differ, the receiver names a round slightly ahead of the (f + 1)-th highest that
+may have a state: digests of their states before one round. First it requests attestations before
+the present round of each peer. In a swarm that is slow, or waits for this receiver, these rounds
+are equal. If they differ, the receiver names a round slightly ahead of the (f + 1)-th highest that
 different peers report, so no Byzantine peer chooses it. The state that f + 1 peers attest is
 agreed. One of them sends it, and the receiver compares it with the digest before use. If a donor
 sends another state or none, the next of these peers is the donor; after the last of them comes a
 poll for another round.
 
 The pieces of a large state come from all peers that attest it at once (``chunks``), except for
-pieces that the local state has as well. A peer that sends a wrong piece receives no more requests,
-and the correct pieces are kept whichever peer fails. After a correct piece, the donor receives the
-next request; after a failure, only when its rest is over (``backoff``). So a peer that replies soon
-but never delivers receives few requests.
+pieces that the local state also has. A peer that sends a wrong piece receives no more requests,
+and correct pieces are kept, no matter which peer fails. After a correct piece, the donor receives
+the next request; after a failure, only when its rest is over (``backoff``). So a peer that replies
+soon but never delivers receives few requests.
 
-In two cases fewer attestations suffice. Fewer than f + 1 others may have a state, as the rest are
-dead or report that they have none. Or the reachable peers do not agree within a round timeout, and
-they are at most 2f, or at most f of them are beyond the first round. Then the state that most peers
-attest is adopted, and reported as ``unattested_state``.
+In two cases fewer attestations suffice. Fewer than f + 1 others may have a state, because the rest
+are dead or report that they have none. Or the reachable peers do not agree within a round timeout,
+and they are at most 2f, or at most f of them are beyond the first round. Then the state that most
+peers attest is adopted, and reported as ``unattested_state``.
 
 With f = 0, and in gossip rounds, where replicas differ, the receiver requests the state from one
 donor after the other until one delivers.
@@ -125,7 +125,7 @@ class Recovery:
         swarm: StateSources,
         need: int,
     ) -> None:
-        """``need``: required number of equal attestations; 1: none are requested."""
+        """``need``: required number of equal attestations; 1 if none are requested."""
         self.giving, self.swarm, self.need = giving, swarm, need
         self.settings = settings = giving.settings
         self.stage: Stage = "idle"
@@ -139,7 +139,7 @@ class Recovery:
         self.pieces: PieceFetcher | None = None
         self._kept: dict[bytes, Any] = {}  # stored pieces
         self._offer: StateOffer | None = None
-        self._untouched = True  # no other state was handed to the trainer
+        self._untouched = True  # the trainer has received no other state
         self.has_own = False  # whether the trainer has a state of the rounds
         self.records = DonorRecords(local, settings, swarm)
         self._began_at = 0.0
