@@ -2,7 +2,7 @@
 
 The guardian is a small process in a session of its own, with a pipe from the launcher, which sends
 it the process group of each peer. At end of file it wakes stopped processes and gives peers
-``MERCY_S`` to exit; they notice the end of the launcher, too. Then it kills the remaining groups,
+``MERCY_S`` to exit; they also detect the end of the launcher. Then it kills the remaining groups,
 and removes the sockets that the launcher has left in its folder. A group is identified by its
 leader's pid and start time, its members by a token of the launcher in their environment. So a
 process that reuses a pid is never signalled, and no process is found by name.
@@ -22,8 +22,8 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-# Two seconds after the end of the launcher all its processes must have ended, on a busy machine,
-# too.
+# Two seconds after the end of the launcher all its processes must have ended, also on a busy
+# machine.
 MERCY_S = 1.0
 POLL_S = 0.02
 TOKEN_VARIABLE = "GOSSIP_LAUNCHER"
@@ -42,7 +42,7 @@ class ProcessStat(NamedTuple):
 
     @property
     def work(self) -> tuple[int, int]:
-        """Figures that change unless the process is stuck, however slow it is."""
+        """Figures that change unless the process is stuck, even if it is slow."""
         return self.ticks, self.pages_read
 
 
@@ -165,7 +165,7 @@ def end(groups: dict[int, int], token: str, mercy_s: float = MERCY_S) -> None:
         ):
             return
         time.sleep(POLL_S)
-    # Twice: a process that forks at the moment of the first kill leaves a child.
+    # Kill twice: a process that forks at the moment of the first kill leaves a child.
     for _ in range(2):
         for leader, started in groups.items():
             signal_group(leader, started, token, signal.SIGKILL)

@@ -1,7 +1,7 @@
 """Marks a process as the launcher of a run: the launcher holds the run's folder open, so that a
 copy of the folder has no launcher.
 
-The descriptor has ``O_PATH``, which no program that reads folders uses. The kernel shows it in
+The descriptor has ``O_PATH``, which no program that reads folders uses. The kernel shows this in
 ``/proc`` to the same user, and no file can imitate it. It refers to the folder itself, even after a
 rename. The inspecting process is on the same machine as the launcher, so device and inode agree for
 both, also on a network file system.
@@ -22,15 +22,15 @@ def mark_leader(folder: Path) -> int:
 
 
 def leads(pid: int, folder: Path) -> bool | None:
-    """Whether a process leads the run in ``folder``. None if it is unknown, as it belongs to
-    another user."""
+    """Whether a process leads the run in ``folder``. None if it is unknown because the process
+    belongs to another user."""
     try:
         wanted = os.stat(folder)
         return any(os.path.samestat(held, wanted) for _, held in _held_by(pid))
     except PermissionError:
         return None
     except OSError:
-        return False  # The process or the folder is gone.
+        return False  # The process or the folder no longer exists.
 
 
 def led_by(pid: int) -> list[Path]:

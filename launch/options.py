@@ -1,4 +1,4 @@
-"""Options that several commands share, as typer takes them: one name, one help text."""
+"""Options that several commands share, in typer's form: one name, one help text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ Output = Annotated[
 
 
 def _known_trackers(names: list[str] | None) -> list[str] | None:
-    from gossip.run import check_trackers, trackers_asked_for  # here: help needs nothing of it
+    from gossip.run import (
+        check_trackers,
+        trackers_asked_for,
+    )  # a local import: help does not need it
 
     if not names:
         return trackers_asked_for(os.environ) or None

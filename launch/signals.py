@@ -40,7 +40,7 @@ def forward_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
         for number, before in former.items():
             loop.remove_signal_handler(number)
             again = asked and number != signal.SIGINT
-            # A function and not SIG_IGN, which child processes would inherit.
+            # A function instead of SIG_IGN, which child processes would inherit.
             signal.signal(number, _asked_already if again else before or signal.SIG_DFL)
 
 

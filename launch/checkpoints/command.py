@@ -78,7 +78,7 @@ def list_(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print them as JSON.")] = False,
 ) -> None:
-    """List the checkpoints of a run or a folder: step, time, size, and what is damaged."""
+    """List the checkpoints of a run or a folder: step, time, size and damage."""
     from gossip.run import checkpoints
 
     folder, step = checkpoints.resolve(where)
@@ -165,7 +165,7 @@ def export(
         Path, typer.Argument(help="A file, or a folder to put it into.", show_default=False)
     ],
 ) -> None:
-    """Copy the model out of a checkpoint, the newest by default, when it is whole. Its frozen base
+    """Copy the model out of a checkpoint, the newest by default, if it is complete. Its frozen base
     and the stages of a pipeline become one file with the rest."""
     from gossip.run import checkpoints, join_parts
 
@@ -178,7 +178,7 @@ def export(
         print(f"! {line}", file=sys.stderr)
     if found is None:
         raise ConfigError(
-            f"no checkpoint in {shown(folder)} is whole",
+            f"no checkpoint in {shown(folder)} is complete",
             "gossip checkpoints --verify lists the damage",
         )
     place = out / checkpoints.MODEL_FILE if out.is_dir() else out
@@ -200,7 +200,7 @@ def _export_stages(folder: Path, step: int | None, out: Path) -> None:
     if not found:
         first = next(iter(checkpoints.stage_folders(folder).values()))
         raise ConfigError(
-            f"no step in {shown(folder)} is whole in each of its stages",
+            f"no step in {shown(folder)} is complete in each of its stages",
             f"gossip checkpoints {shown(first)} --verify lists the damage",
         )
     place = out / checkpoints.MODEL_FILE if out.is_dir() else out

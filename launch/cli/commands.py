@@ -1,5 +1,5 @@
-"""The ``gossip`` command. Only what ``--help`` needs is imported here; the rest comes with the
-command that needs it."""
+"""The ``gossip`` command. This module imports only the needs of ``--help``; each command imports
+its own."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def _version(wanted: bool) -> None:
 
 
 def _in_short(told: str | None) -> str:
-    """Return the help of a command up to the first example, semicolon or period. The list of
-    commands would cut it in the middle of a sentence otherwise."""
+    """Return the help of a command up to the first example, semicolon or period. Otherwise the list
+    of commands would cut it in the middle of a sentence."""
     return re.split(r": gossip |; |\.(?: |$)", " ".join((told or "").split()))[0]
 
 
@@ -227,8 +227,8 @@ def demo(
     as_json: Json = False,
     show: ShowConfig = False,
 ) -> None:
-    """Eight peers learn the digits while two lie and the serving one is killed; then the same with
-    plain averaging."""
+    """Eight peers learn the digits while two are Byzantine and the server is killed; then again
+    with plain averaging."""
     from gossip.launch.demo import Demo
 
     flags = {**settings, "peers": peers, "keys": keys}
@@ -275,7 +275,7 @@ def _open_closed_streams() -> None:
 def main() -> None:
     """Entry point of ``gossip``."""
     _open_closed_streams()
-    # Job runners may leave it ignored: then the exit codes of children are lost.
+    # Job runners may leave the signal ignored: then the exit codes of children are lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         try:
@@ -294,7 +294,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in NO_ROOM:
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what it still has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # its remaining output
         where = error.filename or "the output"
         print_error(ConfigError(f"cannot write {where}: {error.strerror}", "free some space"))
         sys.exit(ConfigError.exit_code)

@@ -79,7 +79,7 @@ class ScriptCommand(TyperCommand):
                 return rest
             given.remove("--")
             command = shlex.join([*ctx.command_path.split(), *given])
-            raise ConfigError(f"{first} stands after --, as a script would", command)
+            raise ConfigError(f"{first} stands after --, where the script is expected", command)
         except Exception as error:
             if type(error).__name__ != "NoSuchOption":
                 raise

@@ -51,7 +51,8 @@ OF_NAN = ("! only ", "! epoch", "! round")
 """Begins of the lines that the demo leaves out where the model is to diverge: updates that are not
 finite take part in no round, and give up their samples."""
 CLOSE_ENOUGH = 0.02
-"""How far under the fault-free accuracy the default demo may end before it counts as failed."""
+"""Largest loss of accuracy against the fault-free run with which the default demo does not count as
+failed."""
 
 
 @dataclass(slots=True)
@@ -60,7 +61,7 @@ class Demo:
 
     Attributes:
         standard: Rule, topology and faults are the defaults, so the outcome is known.
-        compare: Whether to train with plain averaging, and without faults, too.
+        compare: Whether to train also with plain averaging, and without faults.
         track: Trackers of the run, and of the one with plain averaging.
     """
 
@@ -274,7 +275,7 @@ def enough_neighbours(topology: str, attackers: int, peers: int) -> str:
 def what_went_wrong(
     outcome: RunOutcome, summary: Mapping[str, Any], comparison: Mapping[str, Any], standard: bool
 ) -> list[str]:
-    """Return a line for each expectation that the run did not meet. Empty means it met all."""
+    """Return a line for each expectation that the run did not meet. Empty if the run met all."""
     config, wrong = outcome.config, []
     if outcome.unplanned:
         wrong.append(f"peers {_list(outcome.unplanned)} were lost, and not by the fault plan")
@@ -314,7 +315,7 @@ def diverged(plain: Mapping[str, Any] | None) -> str:
 
 def _kills(plan: FaultPlan) -> int:
     """Return the minimum number of different peers that the plan kills. Two servers can be the same
-    peer only after a restart, so each counts."""
+    peer only after a restart, so each is counted."""
     named = {
         spec.split(":")[1].split("@")[0]
         for spec in plan.specs

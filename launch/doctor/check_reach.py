@@ -28,7 +28,7 @@ ASK_S = 2.0
 
 
 def reach(address: str, key: Path | None = None) -> list[Finding]:
-    """Return findings about what listens at ``HOST:PORT``, for a holder of the swarm key in file
+    """Return findings about the listener at ``HOST:PORT``, for a holder of the swarm key in file
     ``key``.
 
     Raises: ConfigError: The address or the key is invalid.

@@ -28,7 +28,7 @@ OUTSIDE_6 = "2001:db8::1"
 FILES_MIN, FILES_SAFE = 256, 1024
 SHM_SAFE = 2**28
 DISK_MIN, DISK_SAFE = 100 * 2**20, 2**30
-# to import torch takes a second, or a minute where nothing of it is in memory and
+# to import torch takes a second, or a minute if it is not in the page cache and
 # the machine is busy
 TORCH_S = 120.0
 IMPORT_TORCH = """\

@@ -125,7 +125,7 @@ def poison(
 @app.command()
 def heal(context: typer.Context) -> None:
     """End every lasting drill: restore links, wake stopped peers, end slowness and false updates.
-    Print what was ended."""
+    Print the faults that have ended."""
     from gossip.launch.local import ask
 
     print(shown(healed(ask(_folder(context.obj), {"drill": "heal"}))))

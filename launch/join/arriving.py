@@ -58,7 +58,7 @@ class JoinTicket:
         join_servers: Addresses, HOST:PORT. One that replies is enough.
         advertise: Address of this machine, an interface or a network; "" means the address that the
             join server would see.
-        port: Port of the own join server.
+        port: Port of this machine's join server.
         run_dir: Folder to make; None means runs/NAME, with a number appended if that exists.
         code: Files and modules, as the run's settings name them, that the user agrees to run here.
     """
@@ -154,11 +154,11 @@ class _JoinClient:
                 answers = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
             except ValueError as error:
                 raise ConfigError(
-                    str(error), "as the others print it: gossip join 10.0.0.5:7421"
+                    str(error), "use the address that the others print: gossip join 10.0.0.5:7421"
                 ) from None
             except OSError as error:
                 raise ConfigError(
-                    f"there is no host {address}: {error.strerror}", "give its number"
+                    f"there is no host {address}: {error.strerror}", "use its number"
                 ) from None
             numbers = dict.fromkeys(str(answer[4][0]) for answer in answers)
             if (
@@ -167,8 +167,8 @@ class _JoinClient:
                 and not all(map(is_loopback, numbers))
             ):
                 raise ConfigError(
-                    f"refused to join at {address} without a key: the peer that answers there "
-                    "could be anybody",
+                    f"refused to join at {address} without a key: the process that replies "
+                    "there is not authenticated",
                     "--key FILE (runs/NAME/swarm.key of the run), or --insecure if it has none",
                 )
             found += [join(number, port) for number in numbers]
@@ -239,7 +239,7 @@ class _JoinClient:
     def _program(self, here: says.RunInfo, at: str, own: Program | None) -> Program:
         """Return the program that the user names, never one that a remote join server names.
 
-        Raises: ConfigError: The user names none, or it cannot be run.
+        Raises: ConfigError: The user names no program, or it cannot be run.
         """
         if own is None:
             others = printable(shlex.join(here.command) or "train.py")
@@ -252,7 +252,7 @@ class _JoinClient:
         return own
 
     def _own_host(self, at: str, seen: str) -> str:
-        """Return the address that the own peers listen on, which the others must reach. Raises:
+        """Return the address that the local peers listen on, which the others must reach. Raises:
         ConfigError."""
         host = split(at)[0]
         own = (
@@ -300,8 +300,8 @@ class _JoinClient:
         except ValidationError as error:
             first = error.errors()[0]["msg"]
             raise ConfigError(
-                f"the join server gave settings that are none here: {first}",
-                "is it the same version of gossip?",
+                f"the join server sent settings that are not valid here: {first}",
+                "install the same version of gossip",
             ) from None
 
     def _own_list(self, theirs: str) -> str:
@@ -327,18 +327,18 @@ class _JoinClient:
         return str(Path(own).resolve()) if own else ""
 
     def _check(self, welcome: says.JoinAccepted, config: RunConfig) -> None:
-        """Check the reply of a join server. Raises: ConfigError: It would start more peers here
-        than requested, or other code."""
+        """Check the reply of a join server. Raises: ConfigError: The invitation would start more
+        peers than requested, or other code."""
         ids, asked = dict(welcome.ids), self._ticket.count
         if len(ids) != asked or not all(0 <= peer < config.peers_max for peer in ids):
             raise ConfigError(
-                f"the join server gave {counted(len(ids), 'id')} where {asked} "
-                f"{'was' if asked == 1 else 'were'} asked for",
+                f"the join server sent {counted(len(ids), 'id')} where {asked} "
+                f"{'was' if asked == 1 else 'were'} requested",
                 "try another one",
             )
         if config.run_id != welcome.run or config.f is None:
             raise ConfigError(
-                "the join server gave settings of another run, or of none that has begun",
+                "the join server sent settings of another run, or of a run that has not begun",
                 "try another one",
             )
         if strange := [name for name in code_of(config) if name not in self._ticket.code]:
@@ -387,8 +387,8 @@ def _key_in(path: Path) -> KeyPair:
 
 
 def differs(commit: str, code: Path) -> str:
-    """Return a warning if the code here is of another commit than the others'; "" if it is not.
-    ``commit`` comes from a remote join server, so it is untrusted."""
+    """Return a warning if the code here has another commit than that of the others; "" if it is
+    not. ``commit`` comes from a remote join server, so it is untrusted."""
     own = code_version(code)
     if not commit or own is None or own["commit"] == commit:
         return ""

@@ -57,7 +57,7 @@ def join(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Add peers to a run that trains, if it has room: gossip join -n 2 runs/NAME, gossip join
+    """Add peers to a running training, if it has room: gossip join -n 2 runs/NAME, gossip join
     10.0.0.5:7421 -- train.py"""
     from gossip.launch.report import About, PlainScreen, screen_for
 
@@ -140,7 +140,7 @@ def _after_dashes(script: str | None, arguments: Sequence[str]) -> Program | Non
         words = words[1:]
     elif words and words[0].startswith("-"):
         raise ConfigError(
-            f"{words[0]} stands behind the run: options come before it",
+            f"{words[0]} stands after the run: options come before it",
             f"gossip join {words[0]} ... RUN -- train.py",
         )
     from gossip.launch.local import Program

@@ -117,7 +117,7 @@ class PeerProgram:
 
 
 def program(place: JoinableRun, own: Program | None) -> PeerProgram:
-    """Return the program of newcomers: their own, or else that of the other peers.
+    """Return the program of newcomers: their own,  else that of the other peers.
 
     Raises: ConfigError: There is no such script, the program of the others is not recorded, or
         another user has recorded it.
@@ -129,7 +129,7 @@ def program(place: JoinableRun, own: Program | None) -> PeerProgram:
     owners = {path.stat().st_uid for path in (place.folder, told) if path.exists()}
     if not owners <= {os.geteuid(), 0}:
         raise ConfigError(
-            f"{place.folder} is another user's: the script that it names would run as you",
+            f"{place.folder} belongs to another user: the script that it names would run as you",
             f"name one that you trust: gossip join {place.folder} train.py",
         )
     found = read_json(place.folder / COMMAND) or {}

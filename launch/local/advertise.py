@@ -13,7 +13,7 @@ def own_address(wanted: str) -> str:
     """Return the address of this machine that ``wanted`` names: an address, an interface, or a
     network (CIDR) that contains it.
 
-    Raises: ConfigError: There is none, or there are several.
+    Raises: ConfigError: There is no address, or there are several.
     """
     addresses = own_addresses()
     everything = [number for numbers in addresses.values() for number in numbers]
@@ -56,8 +56,8 @@ def resolve_advertised(wanted: str) -> str:
         else "this machine has no address that others reach"
     )
     raise ConfigError(
-        f"peers cannot advertise {wanted!r}: it is {leads}, and other machines do not get here by "
-        "it",
+        f"peers cannot advertise {wanted!r}: it is {leads}, and other machines do not reach "
+        "this one by it",
         f"{instead}. For this machine alone leave it out",
     )
 

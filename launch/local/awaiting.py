@@ -28,8 +28,7 @@ def waiting(  # noqa: PLR0913
     name: Callable[[int], str] = str,
     elsewhere: Sequence[int] = (),
 ) -> str:
-    """Return a line about a start that waits: missing peers, seconds waited, limits, peers that are
-    here.
+    """Return a line about a start that waits: missing peers, seconds waited, limits, present peers.
 
     Args:
         seconds: Time since the start began.
@@ -37,7 +36,7 @@ def waiting(  # noqa: PLR0913
         elsewhere: Other missing peers, as far as join servers know.
     """
     lacking = {*view.lives.awaited(now), *elsewhere}
-    # While no peer reports which others it lacks, only the peers of this launcher are known here.
+    # As long as no peer reports its missing peers, only the peers of this launcher are known here.
     everybody = range(config.peers) if view.lives.unmet(now) else view.lives.here
     here = ", ".join(name(peer) for peer in everybody if peer not in lacking) or "nobody"
     enough = (
@@ -54,12 +53,12 @@ def waiting(  # noqa: PLR0913
 
 
 def machine_load() -> str:
-    """Return the load of this machine, in words."""
+    """Return the load of this machine as text."""
     return f"load {os.getloadavg()[0]:.0f} on {os.cpu_count()} processors"
 
 
 def name_log(folder: Path, peer: int) -> str:
-    """Return where to read what a peer has printed; "" if it has printed nothing."""
+    """Return the place of a peer's output; "" if it has printed nothing."""
     log = folder / f"peer-{peer}" / "out.log"
     return f": {log}" if log.is_file() and log.stat().st_size else ""
 
@@ -73,7 +72,7 @@ class WaitingReminder:
         self._said_s, self._missing = 0.0, frozenset[int]()
 
     def is_due(self, now: float, missing: Collection[int]) -> bool:
-        """Whether to print a line now. The next call counts from there."""
+        """Whether to print a line now. The next call counts from the present time."""
         waited_s, others = now - self._began, self._missing != frozenset(missing)
         if waited_s < max(self._first_s, self._said_s * 3) and not (
             others and waited_s >= self._said_s + self._first_s
@@ -107,8 +106,8 @@ class ReachabilityProbe:
         """Return the findings of the last probe and start another probe.
 
         Args:
-            shared: Whether the launchers of all peers write to this folder. If so, a peer that is
-                not in it has not been started.
+            shared: Whether the launchers of all peers write to this folder. If so, a peer without a
+                file there has not been started.
         """
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._try(sorted(missing), shared))

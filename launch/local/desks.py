@@ -1,4 +1,4 @@
-"""Sockets that take orders for a live run (``drilling``).
+"""Sockets that receive commands for a live run (``drilling``).
 
 Each launcher of a run has one unix socket in the run's folder. ``drill.sock`` belongs to the
 launcher that began the run. ``drill-5.sock`` belongs to a ``gossip join`` with 5 as its first peer,
@@ -43,8 +43,8 @@ def open_socket(
     folder: Path, name: str, act: Callable[[socket.socket, str], None]
 ) -> socket.socket:
     """Return a unix socket after ``act`` (bind, connect). The path of a socket has at most 107
-    bytes, and a run's folder may be deeper, so the path goes through an open descriptor of the
-    folder."""
+    bytes, and a run's folder may have a longer one, so the path goes through an open descriptor of
+    the folder."""
     end = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -119,7 +119,7 @@ def _send(folder: Path, desk: str, order: Mapping[str, Any]) -> dict[str, Any]:
         end = open_socket(folder, desk, socket.socket.connect)
     except OSError as error:
         raise RunUnreachable(
-            f"the run in {folder} does not answer: {error}", "it may have been killed"
+            f"the run in {folder} does not answer: {error}", "the launcher may have been killed"
         ) from error
     with end:
         end.settimeout(TIMEOUT_S)
@@ -128,12 +128,12 @@ def _send(folder: Path, desk: str, order: Mapping[str, Any]) -> dict[str, Any]:
             answer = parse_json(end.makefile("rb").readline(ANSWER_BYTES_MAX))
         except (OSError, ValueError) as error:
             raise RunUnreachable(
-                f"the run in {folder} does not answer: {error}", "it may just have ended"
+                f"the run in {folder} does not answer: {error}", "the run may just have ended"
             ) from error
     if not isinstance(answer, dict):
         raise RunUnreachable(
             f"the run in {folder} does not answer: {desk} is not a launcher's",
-            "it may just have ended",
+            "the run may just have ended",
         )
     if "error" in answer:
         raise (RunUnreachable if answer.get("over") else ConfigError)(

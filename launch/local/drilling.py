@@ -118,7 +118,7 @@ class DrillServer:
         try:
             order = json.loads(line)
             if not isinstance(order, dict):
-                raise ConfigError("a drill is a JSON object")
+                raise ConfigError("a drill must be a JSON object")
             if order.get("drill") == "who":
                 here = [peer for peer in self._run.peers if self._processes.is_here(peer)]
                 return {"peers": here}
@@ -129,7 +129,7 @@ class DrillServer:
             return {"error": f"not an order: {error}", "hint": None}
 
     def _begin(self, order: Mapping[str, Any]) -> dict[str, Any]:
-        """Perform an order. Raises: ConfigError, BadFault: It is not possible; nothing has
+        """Perform an order. Raises: ConfigError, BadFault: The order is not possible; nothing has
         changed."""
         kind = order.get("drill")
         if kind not in KINDS:
@@ -195,24 +195,24 @@ class DrillServer:
             or not all(isinstance(side, list) and side for side in sides)
         ):
             raise ConfigError(
-                "a partition has two sides at least, and each a peer",
+                "a partition needs at least two sides, each with a peer",
                 "for example: partition 0-4 5-7",
             )
         named = tuple(tuple(self._known(peer) for peer in side) for side in sides)
         everyone = sorted(peer for side in named for peer in side)
         twice = [peer for peer, following in pairwise(everyone) if peer == following]
         if twice:
-            raise BadFault(f"peer {twice[0]} is on two sides of the partition, or twice on one")
+            raise BadFault(f"peer {twice[0]} is listed twice in the partition")
         return named
 
     def _slow(self, peers: tuple[int, ...], order: Mapping[str, Any]) -> Slow:
         factor = order.get("factor")
         if not isinstance(factor, int | float) or not 1 < factor <= 1000:
             raise BadFault(
-                f"factor = {factor!r}: how many times as long a step takes, above 1, at most 1000"
+                f"factor = {factor!r}: a step must be longer by a factor above 1, at most 1000"
             )
         if len(peers) > 1:
-            raise ConfigError("one drill slows one peer down", "slow 3, then slow 4")
+            raise ConfigError("a drill slows one peer", "slow 3, then slow 4")
         return Slow(peers[0], float(factor))
 
     def _lie(self, peers: tuple[int, ...], order: Mapping[str, Any]) -> ByzantineFault:
@@ -221,7 +221,7 @@ class DrillServer:
             raise UnknownName("attack", attack, ATTACKS)
         if attack in DATA_ATTACKS:
             raise BadFault(
-                f"{attack} is about a peer's data, which it has read when a drill comes",
+                f"{attack} changes a peer's data, which a running peer has already read",
                 "take sign_flip",
             )
         if strength is not None and not ATTACKS[attack].meaning:
@@ -238,7 +238,7 @@ class DrillServer:
         )
         if ATTACKS[attack].shape == "apart":
             raise BadFault(
-                f"{attack} needs to be planned: it sends each neighbour another update",
+                f"{attack} has to be planned: it sends each neighbour another update",
                 f"--fault {lie}",
             )
         FaultPlan((lie,)).real()
@@ -248,7 +248,7 @@ class DrillServer:
     def _peers(self, order: Mapping[str, Any]) -> tuple[int, ...]:
         peers = order.get("peers")
         if not isinstance(peers, list) or not peers:
-            raise ConfigError("a drill names a peer", "for example: kill 3")
+            raise ConfigError("a drill needs a peer", "for example: kill 3")
         named = tuple(dict.fromkeys(self._known(peer) for peer in peers))
         ended = [
             peer
@@ -256,9 +256,7 @@ class DrillServer:
             if (seed := read_seed(self._folder / "seeds", peer)) is not None and seed.ended
         ]
         if ended:
-            raise ConfigError(
-                f"peer {ended[0]} is not there: it has ended, and is not started again"
-            )
+            raise ConfigError(f"peer {ended[0]} has ended, and is not restarted")
         return named
 
     def _known(self, peer: Any) -> int:

@@ -71,7 +71,7 @@ def explain(
         going_on: Number of peers that continue.
         finished: Number of peers that finished before.
         folder: The peer's folder, ``<run>/peer-<id>``.
-        shadowing: Modules that the script takes from files of the user, and these files.
+        shadowing: Modules that the script imports from files of the user, and these files.
     """
     if going_on or not finished:
         left = f"{counted(going_on, 'peer')} go{'es' if going_on == 1 else ''} on"
@@ -119,8 +119,8 @@ def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str |
 
 
 def read_error(folder: Path, incarnation: int) -> dict[str, Any] | None:
-    """Return the error that the session wrote to ``error.json`` in this life; None if it wrote none
-    that can be read."""
+    """Return the error that the session wrote to ``error.json`` in this incarnation; None if there
+    is no readable one."""
     try:
         written = read_json(folder / "error.json")
     except ValueError:

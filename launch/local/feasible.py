@@ -12,7 +12,7 @@ from gossip.errors import AddressInUse, ConfigError, OutOfMemory, RunExists
 PEER_BYTES = 450 * 2**20
 """Memory that a peer's two processes add, in bytes: 280 MiB for a trainer that has imported torch
 and scikit-learn, 160 MiB for its node (proportional set size, eight peers, torch 2.13 on Linux).
-Model and data come on top."""
+Model and data add to it."""
 
 
 def check_memory(peers: int) -> None:
@@ -29,7 +29,8 @@ def check_port(host: str, port: int) -> None:
     AddressInUse: It is not."""
     plain = host.strip("[]")
     with socket.socket(socket.AF_INET6 if ":" in plain else socket.AF_INET) as end:
-        # As the join server does: a connection that was just closed does not keep the port in use.
+        # Use the same option as the join server: a connection that was just closed does not block
+        # the port.
         end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             end.bind((plain, port))
@@ -65,7 +66,7 @@ def _close_to_others(path: Path) -> None:
         path.chmod(mode & ~0o077)
     except PermissionError:
         raise ConfigError(
-            f"others can look into the run folder {path} (mode {mode:04o}), and it is not yours "
+            f"other users can read the run folder {path} (mode {mode:04o}), and it is not yours "
             "to close",
-            "choose another --run-dir: a user that reads the files there can take part",
+            "choose another --run-dir: a user that reads the files there can join",
         ) from None

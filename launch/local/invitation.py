@@ -54,7 +54,7 @@ class Invitation:
         """Return the lines of the invitation; the last one can be pasted.
 
         Args:
-            head: Beginning of the first line: how many peers may join.
+            head: Beginning of the first line: the number of peers that may join.
             only: Hint for an invitation that works on this machine only.
         """
         if self.is_local:

@@ -1,4 +1,4 @@
-"""Detects that all peers with the state of a run are gone.
+"""Detects that all peers with the state of a run have died.
 
 A restarted peer could then only begin with fresh weights. The run ends instead. A launcher ends a
 run at once if all peers are its own. If other launchers have peers of the run, the peers find out
@@ -62,7 +62,7 @@ def _left_by_peers(folder: Path) -> list[str]:
         try:
             newest = checkpoints.listed(place)[-1:]
         except ConfigError:
-            continue  # The loss is reported in any case. A folder without access holds no remedy.
+            continue  # The loss is reported in any case. A folder without access has no remedy.
         opened = [checkpoints.open_or_none(path) for _, path in newest]
         found += [checkpoint for checkpoint in opened if checkpoint is not None]
     found.sort(key=lambda each: -each.step)

@@ -1,4 +1,4 @@
-"""Outcome of the run of one launcher: all lives of its peers, and the exit code
+"""Outcome of the run of one launcher: all incarnations of its peers, and the exit code
 (``docs/exit_codes.md``)."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunOutcome:
 
     @property
     def finished(self) -> list[int]:
-        """Peers that ended their last life with exit code 0."""
+        """Peers whose last incarnation ended with exit code 0."""
         return sorted(
             life.peer
             for life in self.last_lives.values()

@@ -1,5 +1,5 @@
-"""The processes of one peer, as the launcher sees them: start, output, signals, and end of the last
-one."""
+"""The processes of one peer, as the launcher sees them: start, output, signals, and the end of the
+last process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gossip.run import Appender, parse_json
 
 from .warm import ForkedProcess, WarmStart
 
-# The node announces the death of its trainer; then it sends what is queued and exits, too.
+# The node announces the death of its trainer; then it sends its queued messages and also exits.
 GROUP_GRACE_S = 8.0
 LEFT_BEHIND_S = 1.0  # for other processes of its group
 DRAIN_S = 1.0
@@ -185,14 +185,14 @@ class PeerProcess:
             self._listener.on_exit(life)
             until = time.monotonic() + GROUP_GRACE_S
             while self.members():
-                if readers[0].done():  # neither trainer nor node holds the status channel
+                if readers[0].done():  # neither trainer nor node has the status channel open
                     until = min(until, time.monotonic() + LEFT_BEHIND_S)
                 if time.monotonic() >= until:
                     self.send_all(signal.SIGKILL)
                     break
                 await asyncio.sleep(POLL_S)
-            # All writers have ended, except children with a session of their own: those are not
-            # waited for.
+            # All writers have ended, except children with a session of their own: the launcher does
+            # not wait for those.
             await asyncio.wait(readers, timeout=DRAIN_S)
         finally:
             for reader in readers:
@@ -266,7 +266,7 @@ class PeerProcess:
             transport.close()
 
     def _line(self, line: bytes, err: bool) -> None:
-        # A progress bar redraws itself with carriage returns: show the last state.
+        # A progress bar redraws its line with carriage returns, so its last state is shown.
         text = line.decode("utf-8", "replace").rstrip("\r").rsplit("\r", 1)[-1]
         if err:
             self._tail.append(text)

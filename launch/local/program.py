@@ -38,12 +38,12 @@ class Program:
         if words[0] != MODULE:
             return cls(words[0], tuple(words[1:]))
         if len(words) < 2:
-            raise ConfigError("-m stands alone", "name the module: -m package.train")
+            raise ConfigError("-m has no module", "name the module: -m package.train")
         return cls(words[1], tuple(words[2:]), module=True)
 
     @property
     def what(self) -> tuple[str, ...]:
-        """The same words without the program's own arguments."""
+        """The  words without the program's own arguments."""
         return (MODULE, self.script) if self.module else (self.script,)
 
     @property
@@ -59,7 +59,7 @@ class Program:
 
     @property
     def name(self) -> str:
-        """Name that a run of it gets by default."""
+        """Default name of a run of this program."""
         if not self.module:
             return Path(self.script).stem
         parts = [part for part in self.script.split(".") if part != "__main__"]
@@ -76,7 +76,7 @@ class Program:
     @property
     def first_folder(self) -> str | None:
         """Folder that Python imports from first: that of the script, or for a module the working
-        directory. None: ``PYTHONSAFEPATH`` leaves it out."""
+        directory. None: ``PYTHONSAFEPATH`` removes it."""
         if os.environ.get("PYTHONSAFEPATH"):
             return None
         return os.getcwd() if self.module else os.path.dirname(os.path.realpath(self.script))
@@ -89,7 +89,7 @@ class Program:
         for name in {*names} - {"__main__", *sys.builtin_module_names}:
             spec = None if "." in name else PathFinder.find_spec(name, [self.first_folder])
             own = getattr(sys.modules.get(name), "__file__", None)
-            # A folder without __init__.py has no origin, and comes after all else.
+            # A folder without __init__.py has no origin, and comes last.
             if spec is not None and spec.origin is not None and spec.origin != own:
                 found[name] = spec.origin
         return found
@@ -122,7 +122,7 @@ class Program:
 
 
 def _scripts_in(missing: Path) -> str:
-    """Return a hint with the Python file that was meant, or all beside a missing script."""
+    """Return a hint with the probable Python file, or all files next to a missing script."""
     folder = missing.parent
     there = sorted(path.name for path in folder.glob("*.py")) if os.path.isdir(folder) else []
     if not there:

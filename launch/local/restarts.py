@@ -1,6 +1,6 @@
-"""Whether a peer that has died by itself is started again, and when (``--restarts``).
+"""Restarts of peers that have died by themselves (``--restarts``): whether, and when.
 
-Planned restarts are outside this module, and so are peers that were asked to leave.
+Planned restarts are outside this module, as are peers that were asked to leave.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class NextRestart:
 
 
 class RestartCounter:
-    """Number of restarts that each peer of a launcher has left.
+    """Remaining number of restarts of each peer of a launcher.
 
     Args:
         most: Restarts of each peer; 0 if none is restarted.
@@ -63,8 +63,8 @@ def died_by_itself(life: ProcessLife, halted: events.Halted | None) -> bool:
     """Whether this end was not requested, and a restart may help.
 
     Args:
-        halted: Last report of the peer's node on its end; a report of an earlier life does not
-            count.
+        halted: Last report of the peer's node on its end; a report of an earlier incarnation does
+            not count.
     """
     if life.signal is not None:
         return life.signal not in ASKED_BY

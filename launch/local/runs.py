@@ -91,8 +91,8 @@ def begin(
 
 
 def print_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
-    """Print how many Byzantine peers are tolerated, and why, before the first round. Print the
-    rule, too, if it follows from other options."""
+    """Print the number of tolerated Byzantine peers, and its reason, before the first round. Print
+    the rule, too, if it follows from other options."""
     if resolved.config.peers_max == 1:
         return
     line = tolerance.describe(resolved.config, resolved.sources["f"])
@@ -127,7 +127,7 @@ def train(
 
 def conclude(folder: Path, outcome: RunOutcome) -> dict[str, Any]:
     """Write ``commits.jsonl`` and ``summary.json``. Return the summary. If the folder is gone, the
-    summary has what this launcher has seen."""
+    summary has the observations of this launcher."""
     own = (outcome.exit_code, outcome.wall_s, outcome.joins)
     seen = (outcome.config, outcome.view) if outcome.lacking else None
     try:
@@ -211,7 +211,7 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
         lost = found["rounds_lost"]
         which = "the only round" if lost == 1 else f"every one of {lost} rounds"
         raise GossipError(
-            f"{which} was lost: nothing was learnt; see {folder}/events.jsonl for the reasons"
+            f"{which} was lost: nothing was trained; see {folder}/events.jsonl for the reasons"
         )
     return outcome.exit_code
 

@@ -52,7 +52,7 @@ class Supervisor:
         newcomers: Ids and first incarnations of peers that join a run of another launcher.
             None if this launcher begins the run.
         share: Ids and first incarnations of the first peers that run here; other launchers
-            start the rest. None means all.
+            start the others. None means all.
         endpoint: Endpoint of the join server. None means that there is a join server only if there
             is room for newcomers.
         files: Part of the names of files that a launcher appends to, if several launchers share

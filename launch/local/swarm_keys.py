@@ -26,8 +26,8 @@ def keygen(
     then gossip run --key swarm.key train.py
 
     The file of a swarm's key admits its holder to the runs that were started with it.
-    GOSSIP_KEY=FILE gives a peer the same key in all its lives. Its public half can be listed in
-    the file of gossip run --allowed FILE.
+    GOSSIP_KEY=FILE gives a peer the same key in all its incarnations. Its public half can be listed
+    in the file of gossip run --allowed FILE.
     """
     from gossip.run import fingerprint, make_pair, read_pair
 
@@ -38,7 +38,7 @@ def keygen(
 
 
 def flags(keys: bool | None, key: Path | None, allowed: Path | None) -> dict[str, Any]:
-    """Return the settings that these options give. A key or a list of allowed peers turns keys on,
+    """Return the settings of these options. A key or a list of allowed peers turns keys on,
     unless ``keys`` is given."""
     if keys is None and (key is not None or allowed is not None):
         keys = True
@@ -56,7 +56,7 @@ def own_key(path: Path | None, config: RunConfig) -> KeyPair | None:
     for what in filter(None, (str(path or ""), config.allowed)):
         if not config.keyed:
             raise ConfigError(
-                f"{what} is of no use to a run without keys",
+                f"{what} has no effect in a run without keys",
                 "start it with --keys, or leave it out",
             )
     allow_list(config.allowed)

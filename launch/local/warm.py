@@ -1,5 +1,5 @@
-"""Starts peers in milliseconds: forks them from one process that has imported what every peer
-needs.
+"""Starts peers in milliseconds: forks them from one process that has imported the modules of every
+peer.
 
 A peer consists of two processes that import torch, which takes one to two seconds of processor time
 each. If eight peers start on two processors, this is most of the start time. It also delays the
@@ -7,11 +7,11 @@ restart of a killed peer. So the launcher starts one process that only imports t
 at each start of a peer. One child becomes the trainer, which continues as ``python -u script.py``
 would. The other becomes its node, which waits for ``gossip.init()``.
 
-Forking is safe there: the process has one thread, no sockets but the one to the launcher, and no
+Forking is safe there: the process has one thread, no socket except the one to the launcher, and no
 device context. A peer becomes a child of the launcher: the process forks twice, the process in
 between exits at once, and the launcher adopts the orphan (``PR_SET_CHILD_SUBREAPER``). So the
 launcher can wait for a peer as for any child, and the process that forks may die without
-consequence.
+consequences.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .program import MODULE, Program
 
 REQUEST_BYTES_MAX = 2**17
 READY_S, FORK_S = 90.0, 10.0
-"""If the process that forks makes no progress for so long, it is stuck: before it is ready, and
+"""If the process that forks makes no progress for this time, it is stuck: before it is ready, and
 during a fork."""
 LOOK_S = 1.0
 ENDING_S = 0.5
@@ -104,8 +104,8 @@ class WarmStart:
             )
 
     async def ready_unless(self, stop: asyncio.Event) -> bool:
-        """Whether peers can be forked, as ``ready`` returns it. False at once if ``stop`` is set:
-        an import of torch cannot be hurried."""
+        """Whether peers can be forked, as ``ready`` returns it. False at once if ``stop`` is set,
+        because an import of torch cannot be interrupted."""
         waits = [asyncio.ensure_future(self.ready()), asyncio.ensure_future(stop.wait())]
         try:
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -118,7 +118,7 @@ class WarmStart:
 
     async def ready(self) -> bool:
         """Whether peers can be forked. Wait until the process is ready or has failed. If it was
-        killed, start another one. After a failure start none for a while, and after
+        killed, start another one. After a failure start none for some time, and after
         ``FAILURES_MAX`` failures none at all."""
         async with self._one_asks:
             if self._failures >= FAILURES_MAX or time.monotonic() < self._not_before:
@@ -145,8 +145,8 @@ class WarmStart:
             return self._ready
 
     def _count_down(self, seconds: float) -> Callable[[], float]:
-        """Return a function for the time that is left of ``seconds`` since the process last made
-        progress. On a busy machine or a slow disk the process is slow, not stuck."""
+        """Return a function for the rest of ``seconds`` since the last progress of the process. On
+        a busy machine or a slow disk the process is slow, not stuck."""
         seen, since = self._work, time.monotonic()
 
         def left_s() -> float:

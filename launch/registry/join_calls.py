@@ -46,7 +46,7 @@ _numbers = itertools.count(1)
 
 
 class JoinServerUnreachable(GossipError):
-    """A join server did not reply. ``why``: what happened instead; ``by_key``: it rejected the
+    """A join server did not reply. ``why``: the reason; ``by_key``: it rejected the
     local key, or the lack of one."""
 
     def __init__(self, why: str, by_key: bool = False) -> None:
@@ -58,7 +58,7 @@ class JoinServerUnreachable(GossipError):
 
 
 def new_socket(context: zmq.asyncio.Context, kind: int) -> zmq.asyncio.Socket:
-    """Return a socket that is to be bound inside (``join_proxy``). ``kind``: ROUTER for a join
+    """Return a socket to bind inside (``join_proxy``). ``kind``: ROUTER for a join
     server, DEALER for a client."""
     socket = context.socket(kind)
     for option, value in _OPTIONS.items():
@@ -141,7 +141,7 @@ async def _connect(address: str, inside: str, hung_up: asyncio.Event) -> None:
             if await pass_on(far, near, FrameMeter(HeldBytes())):
                 hung_up.set()
         except LimitExceeded:
-            raise JoinServerUnreachable("it sends more than a join server does") from None
+            raise JoinServerUnreachable("the reply is longer than that of a join server") from None
 
 
 async def _ask(dealer: zmq.asyncio.Socket, question: says.Question) -> says.Said:

@@ -12,9 +12,9 @@ class JoinEndpoint:
 
     Attributes:
         seeds: Addresses (``HOST:PORT``, numbers) of other join servers of the run. The join servers
-            that these report are visited, too.
+            that these report are also visited.
         host: Address to listen on; "" means the address that the peers here listen on.
-        port: Port to listen on; 0 means any that is free.
+        port: Port to listen on; 0 means any free port.
         join_server: Id of this join server, if others have it already; b"" means drawn.
         key: File of the run's swarm key, by which join servers authenticate each other; None means
             the file in the run's folder, if there is one.

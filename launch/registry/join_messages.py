@@ -37,7 +37,7 @@ class Versions:
     @classmethod
     def here(cls) -> Versions:
         """Return the versions of this machine, without importing torch. The part of torch's version
-        from the + on is left out: CPU and CUDA peers may train together."""
+        after the + is omitted: CPU and CUDA peers may train together."""
         python = ".".join(platform.python_version_tuple()[:2])
         return cls(
             PROTOCOL_VERSION, _version("gossip-train"), python, _version("torch").partition("+")[0]
@@ -158,7 +158,7 @@ class JoinRejected:
 
 @dataclass(frozen=True, slots=True)
 class GrantedIds:
-    """Reply to ``ProposeIds``: those of the ids that no other peer has and no other proposal
+    """Reply to ``ProposeIds``:  the ids that no other peer has and no other proposal
     contains here."""
 
     peers: tuple[int, ...]

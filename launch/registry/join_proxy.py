@@ -190,7 +190,7 @@ class Proxy:
     """Accepts the connections of a join server, and stores the address of each.
 
     Args:
-        listener: A listening, non-blocking socket. The proxy owns it from now on.
+        listener: A listening, non-blocking socket. From now on the proxy owns it.
         inside: Name of the join server's ZeroMQ socket, from ``bind_inside``.
     """
 
@@ -208,7 +208,7 @@ class Proxy:
             try:
                 outside, address = await loop.sock_accept(self._listener)
             except OSError:
-                # No descriptors are left, or the client has gone: open connections end by
+                # No descriptors are left, or the client has closed: open connections end by
                 # themselves.
                 await asyncio.sleep(NO_DESCRIPTORS_S)
                 continue

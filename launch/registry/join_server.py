@@ -41,8 +41,8 @@ class JoinServerCallbacks:
     """Callbacks of a join server to its launcher.
 
     Attributes:
-        let_in: Returns the own peers that train with the others.
-        lost: Called with an own id that another launcher has, too.
+        let_in: Returns the local peers that train with the others.
+        lost: Called with a local id that another launcher also has.
         say: Called with lines for the user.
     """
 
@@ -329,7 +329,7 @@ class JoinServer:
     # --- other join servers --------------------------------------------------------------------
 
     def meet(self, addresses: Iterable[str]) -> None:
-        """Visit these join servers, too, once this one is open."""
+        """Also visit these join servers after this one has opened."""
         if not self.address:
             self._to_meet += addresses
             return

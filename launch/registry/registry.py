@@ -1,7 +1,7 @@
 """Shared state of the join servers of a run: the address of each peer, the owner of each id, and
 the other join servers. Pure: no sockets.
 
-The state is one register per id. Of two entries for an id every join server keeps the same one,
+The state is one register per id. Every join server keeps the same one of two entries for an id,
 regardless of their order and number. So join servers that received the same entries have the same
 state. A join server has an id of its own, which also identifies its launcher.
 
@@ -22,8 +22,8 @@ from gossip.run import Seed
 JOIN_SERVER_ID_BYTES = 8
 JOIN_SERVERS_MAX = 1024
 GRANT_S = 10.0
-"""Lifetime of a grant, in seconds. A join server that was granted an id has reported to all join
-servers by then that the id is taken, or does not take it."""
+"""Lifetime of a grant, in seconds. A join server that was granted an id has by then reported to all
+join servers that the id is taken, or does not use it."""
 LEASE_S = 60.0
 """Time that a launcher has after it was assigned an id, in seconds. It opens a join server at once;
 if it has none by then, it has failed."""
@@ -34,7 +34,7 @@ UNMET_MAX = 64
 effect of invented names."""
 JUMP_MAX = 2**16
 """Largest increase of a peer's incarnation that another join server may claim. After the largest
-possible number no further life would be possible."""
+possible number no further incarnation would be possible."""
 CLAIMED: Literal[0] = 0
 LISTENING: Literal[1] = 1
 LET_IN: Literal[2] = 2
@@ -45,7 +45,7 @@ Order: TypeAlias = tuple[int, int, bytes, bool, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class PeerEntry:
-    """State of one life of a peer.
+    """State of one incarnation of a peer.
 
     Attributes:
         progress: CLAIMED: its id is taken; LISTENING: it has an address; LET_IN: it trains with the
@@ -65,10 +65,10 @@ class PeerEntry:
 
     @property
     def order(self) -> Order:
-        """The sort key of an entry; of two entries for an id the greater one is kept. That is the
-        later life. Join servers that cannot reach each other may assign the same life twice. Then
-        the one with more progress is kept, or else the one of the join server with the
-        greater id, which is random."""
+        """Sort key of an entry: the greater one of two entries for an id is kept. The greater entry
+        has the later incarnation. Join servers that cannot reach each other may assign the same
+        incarnation twice. Then the entry with more progress is kept, else that of the join
+        server with the greater id, which is random."""
         return (
             self.incarnation,
             self.progress,
@@ -198,7 +198,7 @@ class Registry:
         lost: list[int] = []
         for entry in entries:
             if self._is_credible(entry, source, answers):
-                # An ended life cannot be lost to false claims.
+                # False claims cannot replace an ended incarnation.
                 own_word = source != b"" and entry.owner == source and not entry.ended
                 if own_word and entry.peer not in self._vouched | self.own:
                     # Drop claims of others about this peer, however great their order.
@@ -244,7 +244,7 @@ class Registry:
         if not vouched or entry.owner == known.owner == source:
             return True
         # The owner replies and has confirmed its entry. Only a second assignment of the same id, or
-        # a later life after the end, may replace it.
+        # a later incarnation after the end, may replace it.
         return known.ended if later else own_word
 
     def _add_named_server(self, join_server: ServerEntry) -> bool:
@@ -451,7 +451,7 @@ class Registry:
         return 0 if known is None else known.incarnation + 1
 
     def consider(self, entries: Iterable[PeerEntry], now: float) -> list[int]:
-        """Return those of the ids of another join server's proposal that it may assign. A granted
+        """Return the ids in another join server's proposal that it may assign. A granted
         id is granted to no other join server for ``GRANT_S``.
 
         If two join servers propose the same id at the same time, one of them yields, always the

@@ -22,8 +22,8 @@ VISIT_S = 1.0
 VISIT_SOON_S = 0.2  # while an address of a first peer is missing
 BACK_OFF_MAX_S = 8.0
 NAMED_TRIES = 6
-"""Visits to a join server that others have named and that has never replied: after about twenty
-seconds it is removed."""
+"""Number of visits to a join server that others have named and that never replies: after about
+twenty seconds it is removed."""
 
 LearnAddress = Callable[[Iterable[PeerEntry], Iterable[ServerEntry], bytes], None]
 
@@ -185,5 +185,5 @@ class RemoteServers:
         if isinstance(answer, says.JoinRejected):
             raise JoinServerUnreachable(answer.message)
         if not isinstance(answer, says.RegistryState):
-            raise JoinServerUnreachable("it gave an answer to another question")
+            raise JoinServerUnreachable("it replied to another request")
         return answer

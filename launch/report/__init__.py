@@ -1,4 +1,4 @@
-"""Reading and presentation of what a run has left behind."""
+"""Reading and presentation of the files of a run."""
 
 from __future__ import annotations
 

@@ -32,8 +32,8 @@ def trained_alone(view: RunModel, first: int, finished: Collection[int]) -> list
 
 
 def _why(view: RunModel, peer: int, other: int) -> str:
-    """Return the notice of one of the two peers about the other. Without one, return how the other
-    ended, or else the result of the last connection to its address."""
+    """Return the notice of one of the two peers about the other. Without one, return the end of the
+    other peer, else the result of the last connection to its address."""
     row, lives = view.rows.get(other), view.lives
     ended = f"it ended: {row.exit}" if row is not None and row.state == "gone" else ""
     said = lives.notices.get(frozenset((peer, other)))

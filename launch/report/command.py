@@ -175,7 +175,7 @@ def _wanted(peers: str | None) -> tuple[int, ...] | None:
     try:
         return None if peers is None else peers_of(peers)
     except BadFault as error:
-        raise ConfigError(f"--peer {peers}: which peers is that?", error.hint) from None
+        raise ConfigError(f"--peer {peers}: no such peers", error.hint) from None
 
 
 def _writer(most: int) -> Write:
@@ -204,7 +204,7 @@ def stop(
     timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for that.")] = 60.0,
     runs: Dir = Path("runs"),
 ) -> None:
-    """End a run in order, and wait until none of its processes is left: gossip stop RUN"""
+    """End a run properly, and wait until all its processes have ended: gossip stop RUN"""
     from gossip.run import shown
 
     from . import run_state, stopping
@@ -253,7 +253,7 @@ def _explain_codes(code: str | None) -> None:
     from . import exit_codes
 
     if code is not None and int(code) > EXIT_CODE_MAX:
-        raise ConfigError(f"{code} is not an exit code", f"they go from 0 to {EXIT_CODE_MAX}")
+        raise ConfigError(f"{code} is not an exit code", f"exit codes are 0 to {EXIT_CODE_MAX}")
     for each in exit_codes.CODES if code is None else (int(code),):
         print_lines(exit_codes.explain(each))
 

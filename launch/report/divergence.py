@@ -23,7 +23,7 @@ def _largest(event: events.Divergence) -> float | None:
 
 
 def describe(event: events.Divergence) -> str:
-    """Return what an event reports, as a clause with the peer as its subject."""
+    """Return the report of an event as a clause with the peer as its subject."""
     names = [str(text_of(name)) for name in event.tensors or ()]
     shown = ", ".join(names[:3]) or "a tensor"
     more = (event.count or len(names)) - len(names[:3])

@@ -21,7 +21,7 @@ class Epochs:
         self.ended: dict[int, events.Epoch] = {}
         self._printed, self._printed_at, self._every_s = 0, float("-inf"), EVERY_S
         self._batch_told: tuple[int, int] | None = None  # round and peers of the last line on it
-        self._printed_left = False  # whether a line was about an epoch with samples left over
+        self._printed_left = False  # whether a line was about an epoch with unread samples
 
     def _on_batch(self, event: events.Batch) -> list[str]:
         """Return the line about the batch policy, at the start and whenever the number of peers
@@ -41,7 +41,7 @@ class Epochs:
 
     def _on_epoch(self, event: events.Epoch) -> list[str]:
         """Return a line for an epoch, or for several short ones together. An epoch that used
-        samples twice has its line at once, and so has the first with samples left over."""
+        samples twice has its line at once, as has the first epoch with unread samples."""
         if event.epoch is None or event.epoch in self.ended:
             return []
         self.ended[event.epoch] = event
@@ -67,7 +67,7 @@ class Epochs:
         return lines
 
     def rest(self) -> list[str]:
-        """Return the line about the epochs that have had no line."""
+        """Return the line about the epochs without a line so far."""
         new = list(self.ended.items())[self._printed :]
         self._printed = len(self.ended)
         if not new:

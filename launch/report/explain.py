@@ -23,7 +23,7 @@ LINES_MAX = 40
 """Maximum number of lines on a peer's events. If there are more, the first and the last are
 shown."""
 LATE_SHARE = 0.1
-"""Minimum share of rounds closed without a late peer from which on the peer is named."""
+"""Minimum share of rounds closed without a late peer at which the peer is named."""
 
 
 def explain(folder: Path, what: str | None, width: int = PLAIN_WIDTH) -> list[str]:

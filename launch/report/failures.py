@@ -38,9 +38,9 @@ class Failures:
     Attributes:
         injected: Faults that were injected, also by a drill.
         blows: Faults that hit a process, and unplanned deaths.
-        silences: Times in which others had no reply of a peer, for whatever reason.
-        restarts, hangs: Peer that a fault has killed, or stopped -> seconds until the launcher is
-            to start or wake it. The launcher removes what it has done.
+        silences: Times in which others had no reply of a peer, for any reason.
+        restarts, hangs: Peer that a fault has killed, or stopped -> seconds until the launcher must
+        start or wake it. The launcher removes the entries that it has carried out.
     """
 
     def __init__(self, state: ModelState, progress: RoundProgress) -> None:

@@ -84,7 +84,7 @@ class EventFolder:
 
 
 def folded(happenings: Sequence[Happening], most: int) -> list[tuple[Happening, int]]:
-    """Return at most ``most`` of the last happenings, in order, each with its count. A kind has one
+    """Return at most ``most`` of the last events, in order, each with its count. A kind has one
     entry, its last; deaths, faults, pauses and errors are never folded."""
     found: list[tuple[Happening, int]] = []
     places: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Files of JSON lines that grow while they are read, and a run's folder full of them.
+"""Files of JSON lines that grow while they are read, and the folder of a run with these files.
 
 Processes of this or another machine may append to a file of a run during the reading. A row is
 yielded once, as soon as its line is complete. A line that a crash has torn is skipped and counted.
@@ -37,7 +37,7 @@ _PEER = re.compile(r"peer-(0|[1-9]\d{0,3})")
 
 
 class RowParser:
-    """Parser of lines with JSON objects. The part that is the same in the lines of all peers about
+    """Parser of lines with JSON objects. The common part of the lines of all peers about
     a round is parsed and checked once, and the rows share its values. With hundreds of peers that
     is nearly the whole line."""
 
@@ -47,14 +47,14 @@ class RowParser:
 
     def parse(self, line: bytes, file: str) -> Row:
         """Parse a line of a file of that name. Raises: ValueError: It is not a row."""
-        event, text, tail = self._last  # A comparison with it is faster than its hash.
+        event, text, tail = self._last  # Comparing with this string is faster than hashing it.
         alike = line.endswith(text)
         at = len(line) - len(text) if alike else line.find(TAIL_BEGIN)
         if at < 0:
             return check_row(_parsed(str(line, "utf-8")), file)
         try:
             row = check_row(_parsed(str(line[:at], "utf-8") + "}"), file)
-            kind = str(row.get("event"))  # Files without events may have anything there.
+            kind = str(row.get("event"))  # Files without events may have any text at this place.
             if not alike or event != kind:
                 tail = self._tail(line[at:], kind, file)
         except ValueError:
@@ -68,7 +68,7 @@ class RowParser:
         if found is None:
             found = check_row({"event": event, **parse_json(b"{" + text[1:])}, file)
             if found.pop("event") != event:
-                raise ValueError("the line has two names")
+                raise ValueError("the line has two hard links")
             if len(self._tails) >= TAILS_KEPT:
                 del self._tails[next(iter(self._tails))]
             self._tails[event, text] = found
@@ -113,7 +113,7 @@ class GrowingFile:
         self._inode = -1  # Inode of the file that ``_at`` belongs to.
 
     def rows(self) -> Iterator[Row]:
-        """Yield the rows that have come since the last call."""
+        """Yield the rows that have arrived since the last call."""
         if self.why_not or self.replaced or not self._changed():
             return
         try:
@@ -242,7 +242,7 @@ class RunFiles:
         try:
             names = os.listdir(self.folder)
         except OSError:
-            return []  # It was removed, or is not readable any more.
+            return []  # It was removed, or is no longer readable.
         found = sorted(int(match[1]) for name in names if (match := _PEER.fullmatch(name)))
         return found[:PEERS_MAX]
 
@@ -253,7 +253,7 @@ class RunFiles:
 
     def commits(self) -> Iterator[CommitRow]:
         """Yield new commits of all shards and branches, by the time at which their makers recorded
-        them. A commit may come twice if two peers recorded it."""
+        them. A commit appears twice if two peers recorded it."""
         return read_commits(self._by_time(self._files_of("commits")))
 
     def metrics(self) -> Iterator[Row]:
@@ -271,7 +271,7 @@ class RunFiles:
         return [self._file(name) for name in launchers] or self._files_of("events")
 
     def _files_of(self, kind: str) -> list[GrowingFile]:
-        """Return the files of the peers; if none is in the folder, the file that merges them."""
+        """Return the files of the peers; if the folder has none, the file that merges them."""
         names = [f"peer-{peer}/{kind}.jsonl" for peer in self.peers()]
         there = [name for name in names if os.path.lexists(self.folder / name)]
         return [self._file(name) for name in there or [f"{kind}.jsonl"]]
@@ -289,7 +289,7 @@ class RunFiles:
 
 
 def in_order(rows: Iterable[Row]) -> Iterator[Row]:
-    """Yield rows by ``t``. No row may come more than ``LATE_S_MAX`` behind a later one."""
+    """Yield rows by ``t``. No row may arrive more than ``LATE_S_MAX`` after a later one."""
     waiting: list[tuple[float, int, Row]] = []
     newest = 0.0
     for number, row in enumerate(rows):

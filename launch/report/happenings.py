@@ -10,7 +10,7 @@ from gossip.errors import GossipError
 from gossip.faults import Fault, Partition, parse
 from gossip.observe import events
 
-EXIT_ASKED = 143  # Exit code of a trainer that left in order after SIGTERM.
+EXIT_ASKED = 143  # Exit code of a trainer that left properly after SIGTERM.
 AFTER_S = 3.0
 """Time after the end of a fault in which its effects may still show, in seconds."""
 SLACK_S = 0.05  # The launcher may receive news of a death a moment after the peers.
@@ -41,7 +41,8 @@ class Blow:
     @property
     def skip_ms(self) -> float | None:
         """Time from the blow to the slowest survivor's first skip, in milliseconds; None if no peer
-        has noticed it. A survivor that learns of the death before its own skip counts from then."""
+        has noticed it. A survivor that receives the death before its own skip counts from that
+        time."""
         return self._until_last({**self.deaths, **self.skips})
 
     @property
@@ -182,7 +183,7 @@ def milliseconds(seconds: float | None) -> float | None:
 
 
 def fault_of(word: str) -> Fault | None:
-    """Parse a fault in the syntax of a fault plan. In a drill its number stands before it. Return
+    """Parse a fault in the syntax of a fault plan. A drill has its number before it. Return
     None for any other text."""
     try:
         (fault,) = parse([word.rpartition(": ")[2]])

@@ -1,4 +1,4 @@
-"""Division of a run's commits into its history and the branches that were given up. One branch of a
+"""Division of a run's commits into its history and the abandoned branches. One branch of a
 fork counts."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EPOCHS_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Rounds that were given up, first to last."""
+    """Abandoned rounds, first to last."""
 
     commits: tuple[CommitRow, ...]
 
@@ -86,7 +86,7 @@ Key: TypeAlias = tuple[int, str]  # round, chain
 
 
 def read(commits: Iterable[CommitRow]) -> History:
-    """Return the history of the commits, which may come in any order.
+    """Return the history of the commits, which may be in any order.
 
     A commit names the chain that it extends. If a run ends on several branches, or if a killed
     maker did not record its commit, the branch with the most contributors in its last rounds
@@ -239,8 +239,8 @@ def count_uses(ranges: Ranges, total: int) -> tuple[int, int, int]:
 
 
 def cost(branch: Branch, true: Sequence[CommitRow]) -> dict[str, int]:
-    """Return the cost of giving up a branch: the number of samples that were returned, and how many
-    of these the true history also read."""
+    """Return the cost of an abandoned branch: the number of samples that were returned, and how
+    many of these the true history also read."""
     (total, ours), (_, theirs) = used(true), used(branch.commits)
     given_back = sum(stop - start for ranges in theirs.values() for start, stop in ranges)
     both = 0

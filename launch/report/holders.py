@@ -15,7 +15,7 @@ class StateHolders:
         self._alive: set[int] = set()
         self._hold: set[int] = set()  # peers that have the state, or finished with it
         self._take: set[int] = set()  # peers that are receiving it
-        self._new: set[int] = set()  # first incarnations that have yet to begin
+        self._new: set[int] = set()  # first incarnations that have not begun yet
 
     @property
     def anybody(self) -> bool:

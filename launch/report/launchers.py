@@ -44,9 +44,10 @@ class Launcher:
         user: User id of the process.
         since: When the launcher began; seconds of the epoch.
         peers: Peers that it has started.
-        ended: When its last peer was gone; 0.0 if peers still run, or the launcher was killed.
+        ended: Time at which its last peer ended; 0.0 if peers still run, or the launcher was
+            killed.
         owner: User id of the owner of the record and of its folders. If the owners differ, it is
-            one that is not this user; -1 if the record was not read from a file.
+            an id other than this user's; -1 if the record was not read from a file.
         folder: Folder of the run in which the record was found.
     """
 
@@ -105,7 +106,8 @@ def present(folder: Path, peers: Iterable[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        # If the disk is full or the folder is gone, the folder is held until the process ends.
+        # If the disk is full or the folder was removed, the folder stays open until the process
+        # ends.
         with contextlib.suppress(OSError):
             write_json(path, {**said, "ended": time.time()})
             os.close(held)
@@ -159,8 +161,8 @@ def _read(folder: Path, name: str) -> Launcher:
         fit and pid and pid <= PID_MAX and all(whole(peer) is not None for peer in peers or ())
     ):
         raise ConfigError(
-            f"{shown(folder / name)} is not a launcher's record: a value is missing, or not of "
-            "its kind"
+            f"{shown(folder / name)} is not a launcher's record: a value is missing, or has "
+            "another type"
         )
     (since, ended), (machine, host) = times, words
     owner = next((each for each in owners if each != os.geteuid()), os.geteuid())
@@ -199,7 +201,7 @@ def is_launcher(pid: int, folder: Path) -> bool:
 
 def starts_peers(command: Sequence[str]) -> bool:
     """Whether a command is ``gossip ...``, also as ``python /usr/bin/gossip ...``, or
-    ``python -m gossip.launch.X ...``, or that of another package of ours, ``gossip_X``."""
+    ``python -m gossip.launch.X ...``, or the same of another package of ours, ``gossip_X``."""
     if not command:
         return False
     program, *words = map(os.path.basename, command)
@@ -233,7 +235,7 @@ def processes_of(folder: Path) -> list[int]:
     for name in os.listdir("/proc"):
         if not name.isdigit() or int(name) == os.getpid():
             continue
-        # It is gone, or belongs to another user.
+        # The folder no longer exists, or belongs to another user.
         with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
             if os.fstat(file.fileno()).st_uid != os.geteuid():
                 continue  # Root can read environments of other users, which may be forged.

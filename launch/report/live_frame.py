@@ -32,8 +32,8 @@ class About:
 
     Attributes:
         name: Name of the run.
-        what: Peers, topology and rule, in words.
-        folder: Folder of the run, as it is shown.
+        what: Peers, topology and rule, as text.
+        folder: Folder of the run, as  shown.
         rounds: Number of rounds after which it ends by itself; None if not set.
         model: Where its script saves the model, if that is known before the script reports it.
     """

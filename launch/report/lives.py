@@ -21,7 +21,7 @@ class Lives:
 
     Attributes:
         spawned: Peers that a launcher has started.
-        ready: Peers that began to train. ``began_at``: time of the first; None if none did.
+        ready: Peers that began to train. ``began_at``: time of the first; None if no peer did.
         met: Peers that began with others, or met them later. ``notices``: last notice of one of two
             peers about the other. ``unreached``: peer -> result of connecting to its address.
         joins: Peers that joined the run. ``rejoins``: returns after an end.
@@ -79,20 +79,20 @@ class Lives:
         }
 
     def awaited(self, now: float) -> list[int]:
-        """Return all peers that the start is known to wait for."""
+        """Return all peers that the start waits for, as far as reported."""
         return sorted(self.unmet(now).union(self.missing))
 
     @property
     def not_saved(self) -> str:
-        """Why the last checkpoint was not written: the reason of all peers that finished, or of all
-        that were stopped; "" if it was written."""
+        """Reason why the last checkpoint was not written, common to all peers that finished or to
+        all that were stopped; "" if it was written."""
         done = [p for p, row in self._state.rows.items() if row.state == "done"] or [*self.halted]
         said = [end.not_saved for end in map(self.halted.get, done) if end is not None]
         return said[0] or "" if said and all(said) and len(said) == len(done) else ""
 
     @property
     def over_at(self) -> float:
-        """Time from which peers end because they have finished; infinity: none has."""
+        """Time after which peers end because they have finished; infinity if none has."""
         ends = [end.t for end in self.halted.values() if end.reason != "raised"]
         return min(ends, default=float("inf"))
 

@@ -80,8 +80,8 @@ class MachineHealth:
                 self.gpus.setdefault(int(gpu.index), Figures()).record(OF_GPU, gpu)
 
     def figures(self, over: bool) -> list[tuple[str, str]]:
-        """Return figures of the machine, the worst ones if the run is ``over``. Each comes with its
-        problem, "" means none."""
+        """Return figures of the machine, the worst ones if the run is ``over``. Each has its
+        problem; "" means none."""
         load = self.seen.find("load", over)
         free, disk = (self.seen.find(name, over, "lowest") for name in OF_MACHINE[1:])
         found = []
@@ -98,8 +98,8 @@ class MachineHealth:
         return [*found, *self._gpu_figures(over)]
 
     def _gpu_figures(self, over: bool) -> list[tuple[str, str]]:
-        """Return figures of all GPUs together: their mean busy share, or that of their lowest
-        values; the memory of the fullest; the temperature of the hottest."""
+        """Return figures of all GPUs together: their mean busy share, or the mean of their lowest
+        values, the memory of the fullest GPU, and the temperature of the hottest."""
         gpus = list(self.gpus.values())
         busy = [each for gpu in gpus if (each := gpu.find("busy", over, "lowest")) is not None]
         full = [

@@ -1,5 +1,5 @@
-"""Faults of the plan that never took place, and the reasons. A run that ended before a fault proves
-nothing about it."""
+"""Faults of the plan that never took place, and the reasons. The list has no faults that were
+planned after the end of the run."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def missed(
     Args:
         view: Model with the events of this machine.
         last: Last round of the run; -1 means none.
-        elsewhere: Peers with files on other machines. Faults that hit them are not known.
+        elsewhere: Peers with files on other machines. The faults that hit them are unknown.
     Returns: ``fault`` in the syntax of a plan, ``struck`` (the blow took place, and only the return
-        is missing) and ``why``, in words.
+        is missing) and ``why``, as text.
     """
     # Peers of another launcher in this folder may still be hit, or return. The launcher that ends
     # last reports it.

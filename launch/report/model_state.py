@@ -20,7 +20,7 @@ class ModelState:
     """Peers of a run, and the lines about them.
 
     Attributes:
-        details: Whether to keep what only pages need.
+        details: Whether to keep data that only pages need.
         halted: Last report of each peer about its end.
     """
 

@@ -18,7 +18,7 @@ class StepPace:
 
     @property
     def last_at(self) -> float | None:
-        """Time of the last report of a step; None if there is none."""
+        """Time of the last report of a step; None if there is no report."""
         return self._steps[-1][0] if self._steps else None
 
     def stepped(self, t: float, step: int) -> None:

@@ -63,8 +63,8 @@ class Participation:
 
     def observe(self, rounds: range, contributors: int, alive: int) -> list[LowWindow]:
         """Record rounds that were steps, each with ``contributors`` of ``alive`` peers. Return the
-        windows in which participation fell below the bound. Rounds that were reported before do not
-        count again."""
+        windows in which participation fell below the bound. Rounds that were reported before are
+        not counted again."""
         share, found = contributors / max(1, alive, contributors), list[LowWindow]()
         for new in self._pop_unreported(rounds):
             if new[-1] > self._newest:

@@ -39,7 +39,7 @@ class PeerFigures:
         sent, received: Bytes of all its incarnations, as they reported them; 0 if none has.
         last_at: Time of its own last report. ``started_at``, ``exited_at``: last start and
             last end of its process.
-        trained_at: Last report from which it took part in rounds, or was about to.
+        trained_at: Last report from which it took part in rounds, or was about to do so.
         skipped_for: Reason why it was skipped the last time.
         late_rounds: Rounds that were closed without it after a grace period, among the last
             ``RECENT_ROUNDS`` of which it was in the roster.
@@ -81,7 +81,7 @@ class PeerFigures:
 
     @property
     def participation(self) -> float | None:
-        """Share of the rounds to which it has contributed; None if there was none."""
+        """Share of the rounds to which it has contributed; None if there was no round."""
         return self.contributed / self.rounds if self.rounds else None
 
     def late_share(self, last_round: int) -> float | None:
@@ -128,7 +128,7 @@ class PeerRow:
     lie: str = ""
     host: str = ""  # "" if not reported
     exit: str = ""
-    asked: bool = False  # whether it was stopped on request, as the whole run may be
+    asked: bool = False  # whether it was stopped on request, like the whole run
     step: int = 0  # number of completed steps
     pace: StepPace = field(default_factory=StepPace)
     figures: PeerFigures = field(default_factory=PeerFigures)

@@ -1,7 +1,7 @@
 """Table of a run's peers for the screens of a running run.
 
-Each peer has a line. The reason of its state stands beside it, or below it if there is no room. All
-lines fit the terminal.
+Each peer has a line. The reason of the state is shown next to it, or below it if there is no room.
+All lines fit the terminal.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ least every 5 s."""
 BEHIND_S = 0.3
 """Maximum delay of a peer's report of its step. A peer within it is not behind."""
 LATE_SHARE = 0.5
-"""Share of late rounds from which on a peer is in trouble: most rounds are closed without it."""
+"""Share of late rounds at which a peer counts as in trouble: most rounds are closed without it."""
 WIDTH_MIN = 20
 REASON_BEGIN = 5
 REASON_LINES = 3
@@ -83,7 +83,7 @@ class PeerLine:
     """Line of one peer.
 
     Attributes:
-        state: State in a word or two.
+        state: State in one or two words.
         trouble: Severity of its problem; 0 means none.
         why: Reason of the state; "" if it needs no reason.
     """
@@ -123,7 +123,7 @@ def _peer_line(row: PeerRow, view: RunModel, now: float, over: bool) -> PeerLine
 
 
 def _state(row: PeerRow, now: float, over: bool) -> tuple[str, int, str]:
-    """Return the state in a word or two, its severity, and its reason."""
+    """Return the state in one or two words, its severity, and its reason."""
     silent_s = now - row.figures.last_at
     match row.state:
         case "gone":
@@ -158,7 +158,8 @@ def behind(row: PeerRow, view: RunModel) -> int:
 
 
 def height(lines: Sequence[PeerLine], width: int) -> int:
-    """Return the height of the table, or slightly more: a short reason stands beside its peer."""
+    """Return the height of the table, or slightly more: a short reason is in the line of its
+    peer."""
     return 1 + sum(1 + len(_reason(line, width)) for line in lines)
 
 

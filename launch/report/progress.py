@@ -155,7 +155,7 @@ class RoundProgress:
         row.pause = self._state.speaker.format(
             "since round {round}: alive are {alive}, a round needs {need} {why}", event
         )
-        # A pause in an earlier round is that of a single peer, which was away or is cut off.
+        # A pause in an earlier round belongs to a single peer that was absent or is cut off.
         self.paused = self.paused or event.round is None or event.round >= self.round
         if self._state.details:
             self.pauses.append(event)

@@ -33,11 +33,11 @@ LAST_STATE = "last_state"
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Parts of one run that are to be removed.
+    """Parts of one run to remove.
 
     Attributes:
         paths: Files and folders of the run.
-        checkpoints: Checkpoints of the run; (): they stay.
+        checkpoints: Checkpoints of the run; () if they stay.
         kept: Lines about parts that stay.
         nbytes: Bytes of ``paths`` and ``checkpoints``.
     """
@@ -85,13 +85,13 @@ def _refuse_living(run: RunState) -> None:
     if left := launchers.processes_of(run.folder):
         pids = ", ".join(map(str, left))
         raise ConfigError(
-            f"processes of {run.name} run still: {pids}", f"gossip stop {run.name} --now"
+            f"processes of {run.name} are still running: {pids}", f"gossip stop {run.name} --now"
         )
 
 
 def _checkpoints(run: RunState) -> tuple[tuple[Path, ...], Path | None]:
-    """Return the checkpoints of the run and their folder. A copy of a run has none: they belong to
-    the original."""
+    """Return the checkpoints of the run and their folder. A copy of a run has no processes: they
+    belong to the original."""
     folder = checkpoints.folder_of(run.folder) if run.state != "copy" else None
     if folder is None:
         return (), None
@@ -99,7 +99,7 @@ def _checkpoints(run: RunState) -> tuple[tuple[Path, ...], Path | None]:
 
 
 def shared_with(run: RunState) -> list[str]:
-    """Return the names of other runs beside it that save into the same folder."""
+    """Return the names of the runs next to it that save into the same folder."""
     own = _folder_of(run.folder)
     others = [each for each in folders(run.folder.parent) if each != run.folder]
     return [each.name for each in others if own is not None and _folder_of(each) == own]
@@ -148,7 +148,7 @@ def size_of(path: Path) -> int:
             return path.lstat().st_size
         return sum(_sizes_in(path))
     except OSError:
-        return 0  # It is gone, or not readable.
+        return 0  # It no longer exists, or is not readable.
 
 
 def _sizes_in(folder: Path) -> Iterator[int]:

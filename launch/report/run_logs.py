@@ -32,7 +32,7 @@ def peers_with_logs(folder: Path) -> list[int]:
             name.removeprefix("peer-") for name in os.listdir(folder) if name.startswith("peer-")
         ]
     except OSError:
-        return []  # It was removed, or is not readable any more.
+        return []  # It was removed, or is no longer readable.
     own = [name for name in names if name.isdecimal() and name == str(int(name))]
     return sorted(int(name) for name in own if os.path.lexists(folder / f"peer-{name}" / LOG))
 
@@ -69,8 +69,8 @@ def follow(
 
 
 class Tail:
-    """Reader of a growing file, line by line, from its last ``lines`` lines on. The file must be
-    neither a link nor a pipe (``gossip.run.untrusted``).
+    """Reader of a growing file, line by line, starting with its last ``lines`` lines. The file must
+    be neither a link nor a pipe (``gossip.run.untrusted``).
 
     ``why_not``: why the file cannot be read; "" if it can.
     """
@@ -154,7 +154,8 @@ def _parts(line: bytes) -> list[bytes]:
 
 
 def _text(line: bytes) -> str:
-    """Return a line as a terminal shows it in the end. A progress bar has its last state."""
+    """Return a line in the form that a terminal finally shows. A progress bar has its last
+    state."""
     return line.rstrip(b"\r").rsplit(b"\r", 1)[-1].decode("utf-8", "replace")
 
 

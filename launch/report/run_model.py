@@ -131,8 +131,8 @@ class RunModel:
         return lines
 
     def apply_commit(self, commit: CommitRow) -> bool:
-        """Apply a commit. Return whether it is the first of its round and stage. Of commits on two
-        branches the later record counts. Shards beyond the first are ignored."""
+        """Apply a commit. Return whether it is the first of its round and stage. If two branches
+        have commits of a round, the later record counts. Shards beyond the first are ignored."""
         if commit.shard:
             return False
         self.last_at = max(self.last_at, commit.t)

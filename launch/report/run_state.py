@@ -38,8 +38,8 @@ TAIL_BYTES = 256 * 1024  # end of events.jsonl: more rows than all peers write i
 TAIL_BYTES_MIN = 16 * 1024  # end of each file, if every peer has one of its own
 State = Literal["running", "elsewhere", "copy", "ended", "killed", "not begun"]
 """State of a run. ``elsewhere``: its launchers are on other machines, and have not recorded their
-end. ``copy``: a process that it names exists, and leads another folder. ``killed``: a launcher is
-gone without a record of its end, and there is no summary."""
+end. ``copy``: a process that it names exists, and leads another folder. ``killed``: a launcher has
+ended without a record of its end, and there is no summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def find(run: str, runs: Path = Path(RUNS)) -> Path:
 
 def word_for(folder: Path) -> str:
     """Return the argument that names the run in that folder for a command: its name under ``runs``,
-    or else its path.
+     else its path.
 
     Args:
         folder: As ``find`` returns it.
@@ -122,7 +122,7 @@ def word_for(folder: Path) -> str:
 
 
 def folders(runs: Path) -> list[Path]:
-    """Those of all runs, the latest first."""
+    """The states of all runs, the latest first."""
     found = [folder for folder in _folders_in(runs) if _is_run(folder)]
     return sorted(found, key=written_at, reverse=True)
 
@@ -192,7 +192,7 @@ def read_state(folder: Path) -> RunState:
 
 
 def standing(folder: Path) -> tuple[State, list[str], documents.Outcome]:
-    """Return the state of a run, its hosts, and its outcome as far as it is known. It is cheaper
+    """Return the state of a run, its hosts, and its outcome if known. It is cheaper
     than ``read_state``."""
     broken: list[str] = []
     summary = read_known(folder, "summary.json", broken)

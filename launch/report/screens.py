@@ -37,7 +37,7 @@ ENDS = ("x", "error")
 """First characters of lines about an end. Earlier output of the peer is shown before them."""
 REDRAW_S = 0.25
 NO_LOSS_STEPS = 10
-"""Number of steps after which a script that logs a loss has mostly done so."""
+"""Number of steps after which a script that logs a loss has usually done so."""
 
 
 class Screen(Protocol):
@@ -58,7 +58,7 @@ class Screen(Protocol):
 
 class LastingStream(io.TextIOBase):
     """Stream that outlives its output: the reader ends (``| head``), the terminal closes, or the
-    disk is full. Text then goes to the file ``spare``, as far as it has room."""
+    disk is full. Text then goes to the file ``spare``, until that file is full."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream, self._lost = stream, False
@@ -201,8 +201,8 @@ class LiveScreen(_BaseScreen):
     """Screen with the state of the run at the bottom of the terminal, redrawn in place. Events and
     the output of peers are printed above it.
 
-    The cursor stays visible and no mode of the terminal is changed, so nothing has to be restored,
-    however the launcher ends.
+    The cursor stays visible and no mode of the terminal is changed, so nothing has to be restored
+    after any end of the launcher.
     """
 
     def __init__(self, about: About, output: Choice = "merged") -> None:

@@ -25,7 +25,7 @@ def script_error(folder: Path, peer: int) -> str:
     try:
         written = read_object(folder, f"peer-{peer}/{FILE}") or {}
     except ConfigError:
-        written = {}  # The file is invalid. The log has the error, too.
+        written = {}  # The file is invalid. The log also has the error.
     said = _message_of(documents.ScriptError.pick(written)) if written else _last_line(folder, peer)
     return said if len(said) <= CHARS_MAX else f"{said[: CHARS_MAX - 3]}..."
 

@@ -54,8 +54,8 @@ def stop(run: RunState, now: bool, timeout_s: float, say: Callable[[str], None])
         timeout_s: Maximum time to wait for that, in seconds.
         say: Receives lines of progress.
     Raises:
-        ConfigError: The run belongs to another user, is led from another machine, or names a
-            process that is none of its launchers.
+        ConfigError: The run belongs to another user, was started on another machine, or names a
+            process that is not one of its launchers.
         StillRunning: The run has not ended in time.
     """
     _refuse_others(run)
@@ -140,7 +140,7 @@ def _refuse_impostors(run: RunState, own: Sequence[Launcher]) -> None:
                 f"a record in {run.folder} names pid {one.pid} as a launcher of {run.name}, but it "
                 f"is another process: {shown(launchers.command_of(one.pid))[:TEXT_MAX]}; nothing "
                 "was signalled",
-                f"if it is a launcher nevertheless: kill -TERM {one.pid}",
+                f"if it is a launcher: kill -TERM {one.pid}",
             )
 
 
@@ -182,12 +182,12 @@ def _end_leftovers(
     """Kill the processes of a run without a launcher on this machine, if ``now``. Report the state
     of the run.
 
-    Raises: ConfigError: A launcher elsewhere leads it. StillRunning: Processes of it are left.
+    Raises: ConfigError: A launcher elsewhere leads it. StillRunning: Some of its processes remain.
     """
     if elsewhere:
         where = ", ".join(f"{one.host} (pid {one.pid})" for one in elsewhere)
         raise ConfigError(
-            f"{run.name} is led from {where}: this machine cannot stop it",
+            f"{run.name} was started on {where}: this machine cannot stop it",
             f"there: gossip stop {run.folder}",
         )
     left = launchers.processes_of(run.folder)
@@ -282,7 +282,7 @@ def _wait(
 
 
 def _wait_for_processes(folder: Path) -> list[int]:
-    """Wait for the guardian of a run without a launcher. Return the processes that are left."""
+    """Wait for the guardian of a run without a launcher. Return the remaining processes."""
     until = time.monotonic() + GUARDIAN_S
     while (left := launchers.processes_of(folder)) and time.monotonic() < until:
         time.sleep(POLL_S)

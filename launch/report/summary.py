@@ -1,4 +1,4 @@
-"""``summary.json``: outcome of a run, from the files in its folder and nothing else
+"""``summary.json``: outcome of a run, from the files in its folder only
 (``docs/records.md``)."""
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def build(
         wall_s: Time from the start of the first peer to the end of the last, in seconds.
         lacking: File that could not be written completely -> number of missing lines.
         seen: Settings and model of the launcher; they replace those in the folder, which may be
-            incomplete or gone.
+            incomplete or missing.
     """
     config = RunConfig.load(folder / "config.json") if seen is None else seen[0]
     reader = RunReader(folder)
@@ -281,7 +281,7 @@ def write(
     Each launcher of a run does this when its own peers have ended, one at a time. The last one has
     all peers.
 
-    Raises: OSError: The folder is gone.
+    Raises: OSError: The folder no longer exists.
     """
     troubles = WriteFailures(print_write_failure)
     troubles.lacking.update(lacking or {})
@@ -357,7 +357,7 @@ def epochs(commits: Iterable[CommitRow]) -> list[dict[str, int]] | None:
 
 def _epochs_by_peers(view: RunModel) -> list[dict[str, int]] | None:
     """Return the counts of ``epochs`` as peers report them, for completed epochs. They include
-    samples of earlier epochs, and for the last epoch the samples left over."""
+    samples of earlier epochs, and for the last epoch the unread samples."""
     ended = [event for _, event in sorted(view.epochs.ended.items())]
     counted = [
         {

@@ -130,8 +130,8 @@ def standing_of(folder: Path) -> RunStatus:
 
 
 def choose(run: str | None, runs: Path) -> Path:
-    """Return the folder of the named run; without a name, that of the latest running one, or else
-    of the latest.
+    """Return the folder of the named run; without a name, that of the latest running one, else of
+    the latest one.
 
     Raises: ConfigError: There is no run.
     """
@@ -141,7 +141,7 @@ def choose(run: str | None, runs: Path) -> Path:
     if not found:
         raise ConfigError(
             f"there are no runs in {runs}/",
-            "gossip run -n 4 train.py starts one; gossip top FOLDER shows one of another place",
+            "gossip run -n 4 train.py starts one; gossip top FOLDER shows a run in another place",
         )
     running = [each for each in found if not standing_of(each).over]
     return (running or found)[0].resolve()

@@ -109,7 +109,7 @@ class TrustRecord:
         self._shares[peer] = event.round or 0
         size = SHARES.get(share, f"{share:.2f}")
         # The last reported share may be outdated: a peer that left the roster and returned begins
-        # with a whole one.
+        # with a full one.
         if share >= (event.was or 1.0):
             why = "it is quick enough for that"
         elif subject.quarantined:

@@ -32,8 +32,8 @@ def condor_task(given: Mapping[str, str]) -> Task | None:
     peer, peers = _number(ad, PEER), _number(ad, PEERS)
     if peer >= peers:
         raise ConfigError(
-            f"{PEER} = {peer} and {PEERS} = {peers} do not go together",
-            "numbers of peers begin at 0",
+            f"{PEER} = {peer} and {PEERS} = {peers} contradict each other",
+            "peers are numbered from 0",
         )
     return Task(
         "HTCondor",
@@ -56,7 +56,7 @@ def reached_at(given: Mapping[str, str]) -> str:
 
 def run_of(ad: Mapping[str, str]) -> str:
     """Return the name of the common run of all jobs of a DAG, including retries of its nodes; or of
-    one submission."""
+    a single submission."""
     return f"condor-{_number(ad, 'DAGManJobId' if 'DAGManJobId' in ad else 'ClusterId')}"
 
 

@@ -55,6 +55,6 @@ def refuse_plan(shown: Mapping[str, Mapping[str, object]], scheduler: str) -> No
     ConfigError: There is one."""
     if shown["pipeline"]["value"] is not None:
         raise ConfigError(
-            f"--plan: {scheduler} starts a peer on whatever machine is free, and a plan names them",
+            f"--plan: {scheduler} starts a peer on any free machine, but a plan names the machines",
             "gossip hosts --plan, or on each machine gossip run --plan PLAN --task NAME",
         )

@@ -70,7 +70,7 @@ def ray(
     from .task_words import check, program_of, to_stderr
 
     if strategy not in STRATEGIES:
-        raise ConfigError(f"--strategy {strategy}: it should be one of {', '.join(STRATEGIES)}")
+        raise ConfigError(f"--strategy {strategy}: it must be one of {', '.join(STRATEGIES)}")
     shown = check(context, words, peers)
     refuse_plan(shown, "Ray")
     resolved = settled_resume(_resolved(shown, peers), to_stderr)
@@ -87,7 +87,7 @@ def _resolved(shown: dict[str, Any], peers: int) -> Resolved:
     if sources["peers"] != "default" and shown["peers"]["value"] != peers:
         raise ConfigError(
             f"-n {peers}, and {counted(shown['peers']['value'], 'peer')} ({sources['peers']})",
-            "leave one out",
+            "leave one of them out",
         )
     config = RunConfig.model_validate(
         {**{key: row["value"] for key, row in shown.items()}, "peers": peers}
@@ -225,7 +225,7 @@ class Driver:
                 # Ray may wait for resources indefinitely.
                 print(
                     f"x peers {', '.join(map(str, sorted(running.values())))} are lost; the "
-                    "others are done",
+                    "others have finished",
                     flush=True,
                 )
                 break

@@ -56,7 +56,7 @@ class RayRegistry:
         self._heard: dict[int, float] = {}
 
     def begin(self, peer: int) -> int | None:
-        """Return the incarnation of a peer's next life; None if it is too late, because all others
+        """Return a peer's next incarnation; None if it is too late, because all others
         have ended."""
         former = self._seeds.get(peer)
         others = [seed for seed in self._seeds.values() if seed.peer != peer]
@@ -86,13 +86,13 @@ class RayRegistry:
 
 
 def newer(seed: Seed, known: Seed | None) -> bool:
-    """Whether the seed is of a later life, or reports the end of the same one."""
+    """Whether the seed has a later incarnation, or reports the end of the same one."""
     return known is None or (seed.incarnation, seed.ended) > (known.incarnation, known.ended)
 
 
 class SeedCourier(threading.Thread):
-    """Copies seeds between the own folder and the registry actor, and forwards its request to stop
-    to this process.
+    """Copies seeds between the local folder and the registry actor, and forwards its request to
+    stop to this process.
 
     If the actor does not reply, the next attempt follows: peers that have each other's addresses do
     not need it.
@@ -120,7 +120,7 @@ class SeedCourier(threading.Thread):
             found, stop = ray.get(self.register.exchange.remote(self.peer, told), timeout=ANSWER_S)
         except Exception as error:  # noqa: BLE001
             # Ray has many exceptions; the next attempt may succeed after any of them.
-            print(f"gossip: the register does not answer: {type(error).__name__}", file=sys.stderr)
+            print(f"gossip: the register does not reply: {type(error).__name__}", file=sys.stderr)
             return
         for fields in found:
             seed = Seed(**fields)
@@ -152,7 +152,7 @@ class PeerActor:
 
         incarnation = ray.get(self.register.begin.remote(self.peer))
         if incarnation is None:
-            print(f"! peer {self.peer} came back too late: the others are done", flush=True)
+            print(f"! peer {self.peer} returned too late: the others have finished", flush=True)
             return {"code": 5, "files": {}}
         try:
             os.chdir(self.plan.folder)

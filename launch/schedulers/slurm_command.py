@@ -69,7 +69,7 @@ def slurm(
     """Print or --submit a Slurm job that survives lost nodes: gossip slurm -N 4 --per-node 2 --time
     2:00:00 -- train.py --lr 0.1
 
-    Inside of any srun with several tasks, gossip run train.py is one peer of them, with or without
+    Inside  any srun with several tasks, gossip run train.py is one peer of them, with or without
     this: docs/schedulers.md.
     """
     shown = check(context, words, nodes * per_node)
@@ -119,8 +119,8 @@ def send(text: str) -> None:
     if done.returncode != 0:
         said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
         raise ConfigError(
-            f"sbatch refuses the job: {said}",
-            "without --submit the script is printed, to be changed and sent by hand",
+            f"sbatch rejects the job: {said}",
+            "without --submit the script is printed; change and submit it by hand",
         )
     job = done.stdout.strip().partition(";")[0]
     print(

@@ -48,7 +48,7 @@ def find_task(given: str | None, resolved: Resolved) -> Task | None:
         peer, peers = _numbers(given)
     if not resolved.config.run_dir:
         raise ConfigError(
-            f"--task {given} without a folder in which the tasks meet",
+            f"--task {given} without a folder that the tasks share",
             "--run-dir FOLDER, the same for all of them",
         )
     return Task(
@@ -67,7 +67,7 @@ def _numbers(given: str) -> tuple[int, int]:
     numbers = re.fullmatch(r"(\d+)/(\d+)", given)
     if numbers is None or int(numbers[1]) >= int(numbers[2]):
         raise ConfigError(
-            f"--task {given}: it should be the number of the task, from 0, and how many there are",
+            f"--task {given}: it must be the number of the task, from 0, and the number of tasks",
             "--task 3/8; with --plan also the name of a peer",
         )
     return int(numbers[1]), int(numbers[2])
@@ -118,8 +118,8 @@ def _place(config: RunConfig, peer: int) -> str:
 
 
 def displaces(folder: Path, peer: int) -> str:
-    """Return a warning if an earlier life of the peer still runs: the other peers then accept only
-    the later one. "" if none runs."""
+    """Return a warning if an earlier incarnation of the peer still runs, as the other peers then
+    accept only the later one; "" if none runs."""
     former = read_seed(folder / "seeds", peer)
     if former is None or former.ended or not answers(former):
         return ""
@@ -145,10 +145,7 @@ def verdict(folder: Path, code: int) -> int:
     others = [peer for peer in range(found["peers"]) if peer not in finished]
     lost = f"; not: {', '.join(map(str, others))}" if others else ""
     came = ", ".join(map(str, finished)) or "nobody"
-    print(
-        f"{found['status']} after {counted(found['rounds'], 'round')}; came to the end: "
-        f"{came}{lost}"
-    )
+    print(f"{found['status']} after {counted(found['rounds'], 'round')}; finished: {came}{lost}")
     for line in missed.format_lines(found["faults_missed"]):
         print(shown(line))
     return int(found["exit_code"]) if finished else code or int(found["exit_code"])

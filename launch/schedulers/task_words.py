@@ -2,7 +2,7 @@
 in a queue.
 
 Tasks run elsewhere, without the environment of this process. A relevant variable is sent to them,
-or a message names it as left out.
+or a message reports that it is not.
 """
 
 from __future__ import annotations
@@ -102,8 +102,8 @@ def program_of(context: typer.Context, words: list[str]) -> Program:
 
 
 def refuse(shown: Mapping[str, Any], elsewhere: Mapping[str, str], hint: str) -> None:
-    """Check that none of these options is set. Raises: ConfigError: One is, and it is determined
-    elsewhere."""
+    """Check that none of these options is set. Raises: ConfigError: An option that is determined
+    elsewhere is set."""
     for option, why in elsewhere.items():
         if (source := shown[option]["source"]) not in ("default", "drawn"):
             raise ConfigError(f"{option} is set ({source}): {why}", hint)
@@ -127,7 +127,7 @@ def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str
         if resolved.config.keys is False:
             raise ConfigError(
                 "the peers are on several machines: without keys any process that reaches them "
-                "could take part",
+                "could join",
                 "leave out --no-keys, or add --insecure",
             )
         resolved = resolved.with_values(f"{scheduler}, on several machines", keys=True)
@@ -139,11 +139,11 @@ def resolved_for(shown: Mapping[str, Any], peers: int, name: str, scheduler: str
 
 
 def check_fit(shown: Mapping[str, Any], peers: int) -> None:
-    """Check that so many peers can train with these settings, before any task waits in a queue. For
-    tasks that make the run themselves.
+    """Check that this number of peers can train with these settings, before any task waits in a
+    queue. For tasks that make the run themselves.
 
-    Raises: ConfigError and its subclasses: The rule cannot tolerate f among so many, --min-peers
-    could not train, and so on.
+    Raises: ConfigError and its subclasses: For example, the rule cannot tolerate f among this
+        number of peers, or --min-peers could not train.
     """
     from gossip.run import settled, tolerance
 
@@ -165,9 +165,8 @@ def check_resume_elsewhere(shown: Mapping[str, Any]) -> None:
     resume = shown["resume"]["value"]
     if resume not in ("", "auto") and not Path(resume).is_absolute():
         raise ConfigError(
-            f"resume = {resume!r} names a folder by where it is from here: the peers would look "
-            "elsewhere",
-            "give the path from / at which the peers have it",
+            f"resume = {resume!r} is a relative path: the peers would look elsewhere",
+            "use the absolute path at which the peers see it",
         )
 
 

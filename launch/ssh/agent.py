@@ -6,7 +6,7 @@ secrets. The agent supervises the peers of its host, and sends their events and 
 at the end of stdin, which means that the launcher or its ssh has died. If only the network is
 interrupted, the peers continue, and unsent data is sent later. If the launcher was silent for long
 before the end of stdin, the host was cut off and the launcher may be alive: then the peers continue
-until they are done.
+until they finish.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ VERSION = 2
 LOST_S = 10.0
 STOP_S = 0.5  # grace period of peers after the launcher has died
 # Then the grace period of the agent for its last files. A summary of a long run takes longer, and
-# no process waits for it.
+# no process waits for the summary.
 LEAVE_S = 0.5
 GOODBYE_S = 0.1
 OUTPUTS_MAX = 5000
@@ -97,7 +97,7 @@ class LauncherBacklog:
         self._rows, self._offset = rows, 0
 
     async def run(self, writer: asyncio.StreamWriter) -> None:
-        """Send frames until the other side is gone."""
+        """Send frames until the other side has closed."""
         try:
             while True:
                 for frame in self._next():
@@ -113,7 +113,7 @@ class LauncherBacklog:
             self._closed = True
 
     async def flushed(self) -> None:
-        """Wait until all frames are sent, or the other side is gone."""
+        """Wait until all frames are sent, or the other side has closed."""
         while not self._closed and (self._frames or self._outputs or self._has_rows()):
             await asyncio.sleep(LOOK_S)
 
@@ -473,7 +473,7 @@ async def _main() -> int:
 def main() -> None:
     """Entry point. The only argument, the name of the run, is shown in the process list."""
     if len(sys.argv) > 2:
-        raise LocalError("an agent is started by gossip hosts and gets everything over stdin")
+        raise LocalError("an agent is started by gossip hosts and reads its settings from stdin")
     sys.exit(asyncio.run(_main()))
 
 

@@ -18,7 +18,7 @@ SAME_CLOCK_S = 0.002
 
 
 class Collector:
-    """Writes the files of one host. A path that leads out of the folder, or to a peer of another
+    """Writes the files of one host. A path that leaves the folder, or to a peer of another
     host, is rejected.
 
     Args:
@@ -51,11 +51,11 @@ class Collector:
     def _path(self, name: str) -> Path:
         parts = PurePosixPath(name).parts
         if not parts or ".." in parts or parts[0].startswith("/"):
-            raise Malformed(f"{self._host} sends a file that is none of the run's: {name!r}")
+            raise Malformed(f"{self._host} sent a file that does not belong to the run: {name!r}")
         is_peers = parts[0].startswith("peer-") and len(parts) > 1
         number = parts[0].removeprefix("peer-")
         if is_peers and not (number.isdecimal() and int(number) in self._peers):
-            raise Malformed(f"{self._host} sends a file of a peer that is not there: {name!r}")
+            raise Malformed(f"{self._host} sent a file of a peer that does not exist: {name!r}")
         return (
             self._folder.joinpath(*parts)
             if is_peers

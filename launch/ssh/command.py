@@ -189,7 +189,7 @@ class _Telling:
     """Options of the output.
 
     Attributes:
-        check: Whether only to report if a start would work.
+        check: Whether only to check that a start would work.
         as_json: Whether the output is for scripts.
         quiet: Whether to print as little as possible.
         track: Trackers that receive the run.
@@ -305,7 +305,8 @@ def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str,
         name, equals, value = word.partition("=")
         if not name.isidentifier():
             raise ConfigError(
-                f"--env {word}: {name!r} is no name of a variable", "--env NAME or --env NAME=VALUE"
+                f"--env {word}: {name!r} is not a name of a variable",
+                "--env NAME or --env NAME=VALUE",
             )
         # GOSSIP_KEY is the file in which a host keeps its peers' keys.
         if name.startswith("GOSSIP_") and name != "GOSSIP_KEY":
@@ -321,14 +322,14 @@ def environment(asked: Sequence[str], inherited: Mapping[str, str]) -> dict[str,
 
 def check_list(config: RunConfig, hosts: Sequence[Host]) -> None:
     """Check the list of allowed peers. Raises: ConfigError: Its path is relative, so it would name
-    another file on each host, or none."""
+    another file on each host, or no file."""
     elsewhere = [host.name for host in hosts if not host.is_local]
     if elsewhere and config.allowed and not Path(config.allowed).is_absolute():
         raise ConfigError(
-            f"allowed = {config.allowed!r} names a file by where it is from here: "
+            f"allowed = {config.allowed!r} is a relative path: "
             f"{', '.join(elsewhere)} would look elsewhere",
-            "each host has a list of its own, which is not sent: give the path from / at which "
-            "all of them keep it",
+            "each host has its own list, which is not sent: use the absolute path at which all of "
+            "them have it",
         )
 
 

@@ -55,7 +55,7 @@ class Decoder:
         except (ValueError, RecursionError) as error:
             raise Malformed(f"a frame that is not JSON: {text[:80]!r}") from error
         if not isinstance(frame, dict) or not isinstance(frame.get("kind"), str):
-            raise Malformed(f"a frame of no kind: {text[:80]!r}")
+            raise Malformed(f"a frame without a kind: {text[:80]!r}")
         return frame
 
 

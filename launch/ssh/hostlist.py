@@ -34,7 +34,7 @@ class Host:
     """Host of some of the peers.
 
     Attributes:
-        name: Name that ssh knows, which may be one of the user's ssh config.
+        name: Name that ssh knows, possibly from the user's ssh config.
         slots: Number of peers that it gets.
         user: User of ssh; "": ssh's default.
         port: Port of ssh; None: ssh's default.
@@ -42,7 +42,7 @@ class Host:
         workdir: Working directory of the peers; "": the path of this one.
         address: Address that its peers listen on: a number, an interface, or a network such as
             10.0.0.0/8. "" means one that the others reach.
-        peers: Names of its peers in the plan of a pipeline; (): not given.
+        peers: Names of its peers in the plan of a pipeline; () if not given.
         numbers: Ids of its peers; (): they follow from the order of the hosts.
     """
 
@@ -77,10 +77,10 @@ def load(given: str) -> tuple[Host, ...]:
     Raises: ConfigError: It is neither, or has an error; with the line.
     """
     path = Path(given)
-    if not path.is_file() and ("/" in given or given.endswith(".txt")):  # no host has such a name
+    if not path.is_file() and ("/" in given or given.endswith(".txt")):  # never a host name
         raise ConfigError(
             f"there is no host file {given}",
-            "hosts themselves are named as in -H nodea,user@nodeb:2",
+            "name hosts directly as in -H nodea,user@nodeb:2",
         )
     try:
         return parse_file(path.read_text("utf-8"), given) if path.is_file() else parse_list(given)
@@ -101,7 +101,7 @@ def parse_list(text: str) -> tuple[Host, ...]:
         if number is not None and number > HOSTS_MAX:
             raise ConfigError(
                 f"-H: {word}: {number} peers on one host",
-                f"a port of ssh stands in a host file: {name}:{number} slots=1",
+                f"the port of ssh belongs in a host file: {name}:{number} slots=1",
             )
         found.append(Host(name, 1 if number is None else _slots(number, word, "-H"), user))
     return _checked(found, "-H")
@@ -113,7 +113,7 @@ def _with_peer(found: list[Host], host: Host, number: int | None) -> list[Host]:
     if number is not None:
         raise ConfigError(
             f"-H: {peer}={host.target}:{number}: one name, and {number} peers",
-            f"name each of them: {peer}={host.target},OTHER={host.target}",
+            f"name each peer: {peer}={host.target},OTHER={host.target}",
         )
     if not _PEER.fullmatch(peer):
         raise ConfigError(
@@ -147,7 +147,7 @@ def _parse_line(words: Sequence[str], at: str) -> Host:
         key, equals, value = word.partition("=")
         if not equals:
             raise ConfigError(
-                f"{at}: {word!r} is not an option", f"after the name stand options: {name} slots=2"
+                f"{at}: {word!r} is not an option", f"options follow the name: {name} slots=2"
             )
         if key not in OPTIONS:
             unknown = UnknownName("option", key, OPTIONS)
@@ -192,13 +192,13 @@ def _checked(found: Sequence[Host], where: str) -> tuple[Host, ...]:
     names = [host.name for host in found]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(
-            f"{where}: {twice[0]} is there twice", f"more peers on one host: {twice[0]} slots=2"
+            f"{where}: {twice[0]} is listed twice", f"more peers on one host: {twice[0]} slots=2"
         )
     return tuple(found)
 
 
 def place(hosts: Sequence[Host]) -> dict[str, Sequence[int]]:
-    """Return the peers that each host starts: those of its ``numbers``; else ids in their order."""
+    """Return the peers that each host starts: those of its ``numbers``, else ids in their order."""
     placed: dict[str, Sequence[int]] = {}
     first = 0
     for host in hosts:

@@ -105,8 +105,8 @@ async def probe(address: str, port: int, agent: str, word: str) -> dict[str, Any
 
 
 async def measure(address: str, port: int, word: str) -> dict[str, Any]:
-    """Return the rate to a listener, of data sent during ``MEASURE_S``; or ``stuck`` if nothing of
-    it arrives; or the ``error``."""
+    """Return the rate to a listener, of data sent during ``MEASURE_S``, ``stuck`` if no data
+    arrives, or the ``error``."""
     try:
         async with asyncio.timeout(VISIT_S), _visit(address, port, word) as (reader, writer):
             await reader.readline()

@@ -17,7 +17,7 @@ ABOUT_FILE = "in a host file: HOST peers=NAME,NAME"
 def by_plan(hosts: Sequence[Host], names: Sequence[str], where: str) -> tuple[Host, ...]:
     """Return the hosts that have peers of the plan, with the ids of these peers.
 
-    A host has the peers that were named for it, or else the peer with the name of the host: a
+    A host has the peers that were named for it,  else the peer with the name of the host: a
     profile is named after its machine by default. The order of hosts is ignored, because a plan is
     for unequal machines.
 
@@ -88,7 +88,8 @@ def _names_of(host: Host) -> tuple[str, ...]:
 
 
 def _is_same(name: str, other: str) -> bool:
-    """Whether two host names are the same up to the domain: ``lab1`` is ``lab1.local``, too."""
+    """Whether two host names are the same up to the domain: ``lab1`` also matches
+    ``lab1.local``."""
     short, long = sorted((name, other), key=len)
     return short == long or ("." not in short and long.startswith(f"{short}."))
 

@@ -108,7 +108,7 @@ class RemoteAgent:
             await self.close(now=True)
             raise ssh.Unreachable(
                 self.host.target,
-                "its gossip has another version of the agent protocol",
+                "its version of gossip has another agent protocol",
                 "install the same version on all hosts",
             )
         self._tasks.append(asyncio.create_task(self._keep_pinging()))
@@ -120,7 +120,7 @@ class RemoteAgent:
 
     @property
     def shift_s(self) -> float:
-        """Difference to add to the agent's monotonic times to get ours, in seconds."""
+        """Difference to add to the agent's monotonic times to get local times, in seconds."""
         return min(self._clocks)[1] if self._clocks else 0.0
 
     @property
@@ -139,7 +139,7 @@ class RemoteAgent:
         )
 
     def send(self, kind: str, **fields: Any) -> None:
-        """Send a frame to the agent. It is dropped if the agent is gone, which ``on_end``
+        """Send a frame to the agent. It is dropped if the agent has ended, which ``on_end``
         reports."""
         assert self._process.stdin is not None
         if not self.over and not self._process.stdin.is_closing():

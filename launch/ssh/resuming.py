@@ -30,9 +30,9 @@ def put_off(resolved: Resolved) -> tuple[Resolved, str]:
         return resolved, ""
     if config.resume == AUTO:
         raise ConfigError(
-            "--resume auto: which folder the script saves to is not known before it runs, and all "
-            "hosts have to go on from one step",
-            "--resume FOLDER, that of peer.steps(N, save=FOLDER), or the name of the last run",
+            "--resume auto: the folder that the script saves to is unknown before it runs, but all "
+            "hosts have to resume from the same step",
+            "--resume FOLDER, the one of peer.steps(N, save=FOLDER), or the name of the last run",
         )
     return resolved.with_values(resolved.sources["resume"], resume=""), config.resume
 
@@ -116,7 +116,7 @@ def _who_has(able: Mapping[str, Sequence[SavedStage]]) -> str:
 def _no_step(
     where: str, asked: int | None, steps: Sequence[int], saved: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, str]:
-    """Return an error message and a hint: the requested step is not whole, or no step is."""
+    """Return an error message and a hint: the requested step is not complete, or no step is."""
     if asked is not None:
         return (
             f"no stages in {shown(where)} have the whole model of step {asked}",

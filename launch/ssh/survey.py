@@ -23,7 +23,7 @@ from .pairs import WORD_BYTES
 from .remote import AgentLost, RemoteAgent
 
 MEASURED_MAX = 8
-"""Up to so many hosts, every pair is measured, half a second each. With more hosts, each is
+"""Up to this number of hosts, every pair is measured, half a second each. With more hosts, each is
 measured with the next one only."""
 
 
@@ -49,7 +49,7 @@ class HostRequirements:
         return str(Path(self.run_dir) / "hosts" / host.name)
 
     def on(self, host: Host) -> dict[str, Any]:
-        """Return the fields of the request that the host's agent gets."""
+        """Return the fields of the request to the host's agent."""
         folders = {"workdir": host.workdir or self.workdir, "run_dir": self.host_folder(host)}
         return {
             **folders,
@@ -167,7 +167,7 @@ async def find_address(
 ) -> str:
     """Return the address at which most of the other hosts reach a host.
 
-    Raises: AgentLost: It has none, or its agent is gone.
+    Raises: AgentLost: The host has no address, or its agent has ended.
     """
     word, name = secrets.token_hex(WORD_BYTES), remote.name
     said = await remote.ask("listen", "listening", word=word, addresses=addresses)
@@ -185,7 +185,7 @@ async def find_address(
     probed: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
     for other, answer in zip(there, answers, strict=True):
         if isinstance(answer, AgentLost):
-            continue  # It is lost, too.
+            continue  # This agent is also lost.
         if isinstance(answer, BaseException):
             raise answer
         for target, result in zip(targets, answer["results"], strict=True):
@@ -214,7 +214,7 @@ def with_keys(resolved: Resolved, found: HostSurvey) -> Resolved:
         return resolved
     if config.keys is False:
         raise ConfigError(
-            "without keys any process that reaches the hosts could take part, read gradients and "
+            "without keys any process that reaches the hosts could join, read gradients and "
             "send false updates",
             "leave out --no-keys, or add --insecure on a network with trusted machines only",
         )

@@ -95,7 +95,7 @@ class HostsLauncher:
         return f"[{self.peer_name(peer)}]"
 
     async def survey_hosts(self) -> HostSurvey:
-        """Survey all hosts. Start agents and nothing else."""
+        """Survey all hosts. Start only the agents."""
         found = await survey(
             {name: place_.remote for name, place_ in self.places.items()}, self._wanted
         )
@@ -130,7 +130,7 @@ class HostsLauncher:
 
     async def _lead(self) -> None:
         """Run until every host has reported the end of its part."""
-        # A stopped launcher sends no pings, so the agents would take it for unreachable.
+        # A stopped launcher sends no pings, so the agents would treat it as unreachable.
         former = signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         watcher = asyncio.create_task(self._watch())
         try:
@@ -185,7 +185,7 @@ class HostsLauncher:
         write_json(self._folder / checkpoints.HOSTS, {"hosts": rows})
 
     async def _life_of(self, found: HostState) -> None:
-        """Supervise a host until its peers are done, or it is abandoned."""
+        """Supervise a host until its peers have finished, or it is abandoned."""
         while True:
             await found.over.wait()
             found.over.clear()
@@ -330,8 +330,8 @@ class HostsLauncher:
                 records.print_line(waiting(view, self.config, now - began, now, self.peer_name))
 
     async def _fetch(self, found: HostState) -> None:
-        """Fetch logs, metrics, commits and events of a host's peers. Of a lost host only the sent
-        events exist here."""
+        """Fetch logs, metrics, commits and events of a host's peers. Only the events that a lost
+        host has sent exist here."""
         if not found.ended or found.remote.over or found.remote.silent_s > SILENT_S:
             self.records.print_line(
                 f"! the logs of {found.name} are there only: {self._wanted.host_folder(found.host)}"

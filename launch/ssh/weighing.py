@@ -70,7 +70,7 @@ def by_bandwidth(
     if "weights" in topology.bound:
         return resolved
     best = max(carried.values(), default=0.0)
-    # On this host, sending the own updates is as much load as receiving those of others as a
+    # On this host, sending local updates is as much load as receiving those of others as a
     # server. Serving less often would save nothing.
     full = {host.name for host in hosts if 2 * host.slots >= config.peers}
     found = weights_of({name: best if name in full else rate for name, rate in carried.items()})

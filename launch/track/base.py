@@ -25,7 +25,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """An event of the run, in words."""
+    """An event of the run, as text."""
 
     step: int
     at: float
@@ -57,7 +57,7 @@ class Tracker(Protocol):
         """Start the record of a run; called once, first."""
 
     def points(self, points: Sequence[Point]) -> None:
-        """Record a batch of values. The values of a curve come in order of time."""
+        """Record a batch of values. The values of a curve arrive in order of time."""
 
     def log_event(self, told: Told) -> None:
         """Record an event."""

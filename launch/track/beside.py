@@ -1,5 +1,5 @@
-"""Trackers of a run: one process each. The launcher starts them, and waits for them for a while at
-the end. Training never calls them."""
+"""Trackers of a run: one process each. The launcher starts them, and waits for them for some time
+at the end. Training never calls them."""
 
 from __future__ import annotations
 

@@ -32,4 +32,4 @@ def track(
         given = export(to, folder, launched=False)
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    print(f"{to}: {given} values of {folder} were handed on")
+    print(f"{to}: {given} values of {folder} were exported")

@@ -27,7 +27,7 @@ def export(name: str, folder: Path, launched: bool, others_s: float = 0.0) -> in
     Args:
         launched: Whether the run is over when stdin closes: a launcher holds its other end.
             Otherwise the run's files show the end.
-        others_s: Maximum time to wait after that until the run's files show the end, too.
+        others_s: Maximum time to wait after that until the run's files also show the end.
     """
     tracker = open_tracker(name, folder)
     points = RunPoints(folder, tracker.points, tracker.log_event)
@@ -74,5 +74,5 @@ def main(words: list[str]) -> int:
     os.nice(NICE)
     name, folder, *others = words
     given = export(name, Path(folder), True, OTHERS_S if others else 0.0)
-    print(f"{given} values were handed on")
+    print(f"{given} values were exported")
     return 0

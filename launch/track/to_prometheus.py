@@ -101,7 +101,7 @@ def _line(name: str, labels: Iterable[tuple[str, str]], value: float) -> str:
 
 
 def _server(make: Callable[[], bytes], port: int | None) -> LoopbackServer:
-    """Return a server at the requested port, else at the default port, or at any free one."""
+    """Return a server at the requested port, else at the default port, else at any free one."""
     for chosen in (PORT, 0) if port is None else (port,):
         try:
             return LoopbackServer("/metrics", KIND, make, chosen)

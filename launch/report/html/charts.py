@@ -104,7 +104,7 @@ class HeatChart:
     Attributes:
         rows: Names of the rows.
         columns: Name of all columns together; each has its number.
-        values: ``(rows, columns)``, none of them negative.
+        values: ``(rows, columns)``, all non-negative.
     """
 
     name: str

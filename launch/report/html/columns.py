@@ -104,7 +104,7 @@ class Series:
     Attributes:
         steps: Completed steps of each peer's script; with local steps there are several a round.
         losses: Losses that rounds report.
-        consensus: Consensus distances, as peers measured them each round.
+        consensus: Consensus distances, as measured by peers in each round.
         trust: Trust in each peer, if rounds have no server.
         load: Load of the peer's machine.
         logged: Values that scripts logged.

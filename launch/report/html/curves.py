@@ -26,7 +26,7 @@ def buckets_for(run: RecordedRun, rounds_each: int = 2, most: int = BUCKETS) -> 
 
 
 def honest_line(run: RecordedRun, points: Points, since: float, buckets: Buckets) -> Line:
-    """Return the line of the values of honest peers, or of all if each is Byzantine. ``since``: x
+    """Return the line of the values of honest peers, or of all if all are Byzantine. ``since``: x
     value at the start of the axis."""
     peers, who = honest(run, points.peers), "honest peer"
     if not peers:

@@ -1,4 +1,4 @@
-"""Time line of a run in words: events of machines and training, and notes of users."""
+"""Time line of a run as text: events of machines and training, and notes of users."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ LISTED_MAX = 60
 
 
 def lines_of(run: RecordedRun, width: int) -> list[str]:
-    """Return lines about all incidents of a run by time, or that there is none, and its notes."""
+    """Return lines about all incidents of a run by time, or a line that there are none, and its
+    notes."""
     found = incidents.of(run)
     lines: list[str] = []
     if run.origin:

@@ -60,7 +60,7 @@ class Incident:
         who: Affected peers.
         t: When it began; None if it never took place.
         until: When it was over, for its effect; None if it lasts.
-        noticed, back, effect: Detection, return and effect, in words.
+        noticed, back, effect: Detection, return and effect, as text.
         grave: Severity, to choose the marks of charts.
         untold: Whether no event of the run reports it.
     """
@@ -87,7 +87,7 @@ class Incident:
 
 
 def of(run: RecordedRun) -> list[Incident]:
-    """Return all incidents of a run, by time, numbered from 1 on."""
+    """Return all incidents of a run, by time, numbered from 1."""
     impact = Impact(run)
     makers: tuple[Callable[[RecordedRun, Impact], Iterator[Incident]], ...] = (
         _liars,
@@ -266,7 +266,8 @@ def _blows(run: RecordedRun, impact: Impact) -> Iterator[Incident]:
         back_at, back = _woken(run, blow) if blow.kind == "hang" else _back(run, blow)
         t, at_round = blow.at, blow.round if blow.planned else _round_at(run, blow.at, blow.round)
         if blow.raised is not None:
-            # The script takes part in no further round, while its process may take seconds to end.
+            # The script takes part in no further round, although its process may take seconds to
+            # end.
             t, at_round = blow.raised.t, blow.raised.round or 0
         yield Incident(
             what=what,

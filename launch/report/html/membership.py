@@ -65,7 +65,7 @@ class Presence:
         return 2 * len(row.skipped_by & training) > len(training)
 
     def spans(self, began: float, ended: float) -> dict[int, tuple[Span, ...]]:
-        """Return the states of each peer in order, without gaps from its first event on."""
+        """Return the states of each peer in order, without gaps after its first event."""
         found = {}
         for peer, changes in sorted(self._changes.items()):
             ends = [*(t for t, _ in changes[1:]), ended]

@@ -1,4 +1,4 @@
-"""A report as one HTML file that needs nothing else: no network, no other file, no script."""
+"""A report as one self-contained HTML file: no network, no other file, no script."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RunReport:
 
     @property
     def charts(self) -> list[tuple[str, Chart]]:
-        """All pictures, with the name of the file that each would have."""
+        """All pictures, each with a file name."""
         found = [("", self.comparison)] if self.comparison is not None else []
         found += [(part.prefix, each) for part in self.parts for each in part.sections]
         return [

@@ -129,7 +129,7 @@ class RecordedRun(RunReader):
 
     @property
     def origin(self) -> str:
-        """Step and checkpoint from which the run went on; "" if it did not resume."""
+        """Step and checkpoint from which the run continued; "" if it did not resume."""
         first = self.view.progress.first or 0
         step = (
             int(self.commits.round.min()) if len(self.commits) else first

@@ -15,7 +15,7 @@ from .recorded import RecordedRun
 
 LONGEST, SLOW_MAX = 5, 6
 SLOWER = 1.3
-"""Factor of the median time for a step from which on a peer is slow."""
+"""Multiple of the median time for a step from which a peer counts as slow."""
 
 
 def section(run: RecordedRun, marks: tuple[Mark, ...]) -> Section:

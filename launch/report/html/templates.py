@@ -1,4 +1,4 @@
-"""Pages from templates: each is one HTML file that needs nothing else."""
+"""Pages from templates: each is one self-contained HTML file."""
 
 from __future__ import annotations
 
