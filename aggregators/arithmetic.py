@@ -9,7 +9,7 @@ from torch import Tensor
 
 HUGE = 1e300  # Larger values are replaced by it, so that sums of a few stay finite.
 HUGE_FACTOR = 1e130  # The same for factors of products.
-# A larger square may be that of a number that was cut to the factor.
+# A larger square may come from a number that was clipped to the factor.
 CUT_SQUARE = HUGE_FACTOR**1.9
 # Largest number of an update in float64 in rules on distances: no difference of two is cut.
 LARGEST = 1e123
@@ -19,7 +19,7 @@ BLOCK_ELEMENTS = 2**19
 
 
 def working_dtype(tensor: Tensor) -> torch.dtype:
-    """Return float64 for float64, else float32: half precision is a storage format only."""
+    """Return float64 for float64, else float32: half precision is only a storage format."""
     return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 

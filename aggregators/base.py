@@ -2,7 +2,7 @@
 
 ``@rule`` turns a function ``(updates, *, f, ...) -> Tensor`` into a ``Rule``. Called, it returns
 the aggregate; ``explain`` returns a ``Verdict`` with the weight and the outlyingness of each
-update. A function may return a ``Verdict`` itself if it has better ones than the distance to the
+update. A function may return a ``Verdict`` itself if it has better values than the distance to the
 aggregate. Rules that need only inner products are made by ``@gram_rule``, see ``gram_rules``.
 
 Rules take finite updates: a peer drops an update that is not finite when it receives it, and counts
@@ -49,8 +49,8 @@ AVAILABLE = frozenset(
         "round_id",
     }
 )
-"""Arguments that a caller may have for a rule that names them. There is no ``previous`` in the
-first round, nor ever for parameters or for rules that run in the trainer."""
+"""Arguments that a caller may pass to a rule that names them. There is no ``previous`` in the
+first round, and never for parameters or for rules that run in the trainer."""
 Robust: TypeAlias = bool | Literal["bounded"]
 SMALLER = 1e-190  # times any float64, the result is no larger than 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]], NDArray[np.float32]], bool]
@@ -66,7 +66,7 @@ class Verdict:
         weights: ``(n,)`` float64, the share of each update in the aggregate; coordinate rules: the
             fraction of its coordinates that survived, divided by their sum. Sums to 1, or is all
             zero when no update at all was accepted.
-        outlyingness: ``(n,)`` float64, >= 0, finite, how far each stands out; 1.0 is typical (the
+        outlyingness: ``(n,)`` float64, >= 0, finite, the outlyingness of each; 1.0 is typical (the
             median over the updates). All ones when the rule never distinguishes updates (the mean):
             then it is not evidence against any peer.
         length: Usual length of an update, as measured in this round, for a rule that names
@@ -82,7 +82,7 @@ class Verdict:
 class Rule:
     """A robust aggregation rule. ``rule(updates, f=f)`` returns the aggregate, ``(d,)``.
 
-    ``gossip.testing.check_aggregator`` tests a rule against what it declares here.
+    ``gossip.testing.check_aggregator`` tests a rule against its declarations here.
 
     Attributes:
         name: Name for ``--aggregator``.
@@ -90,10 +90,10 @@ class Rule:
         scale: Declares F(aX) = aF(X) for a > 0.
         robust: True declares that f Byzantine updates move the aggregate by at most a constant
             times the spread of the honest updates. "bounded" declares at most a constant times the
-            size of what the rule trusts (honest updates, the judge's gradient). That may be many
+            size of the trusted vectors (honest updates, the judge's gradient). That may be many
             spreads. False declares nothing.
         discerning: False when the rule treats all updates alike, as the mean does.
-        needs: Arguments that it takes beside the updates, such as ``center``.
+        needs: Arguments that it takes in addition to the updates, such as ``center``.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class Rule:
             inspect.signature(function).parameters if parameters is None else parameters
         )
         self.needs = frozenset(self.parameters) & AVAILABLE
-        """Arguments that the rule takes beside updates, of those in ``AVAILABLE``."""
+        """Arguments from ``AVAILABLE`` that the rule takes in addition to updates."""
 
     @property
     def needs_trainer(self) -> bool:
@@ -133,7 +133,7 @@ class Rule:
     absolute: frozenset[str] = frozenset()
     """Options in units of the updates: with one of them, ``scale`` does not hold."""
     fixed_f: int | None = None
-    """The least f that is fixed in a part of the rule; None if each part takes the f of the
+    """The least f that is fixed in a part of the rule; None if each part uses the f of the
     whole."""
     whole_vector = True
     """False for rules that work coordinate by coordinate: these may be cut in shards."""
@@ -164,11 +164,11 @@ class Rule:
     def least(
         self, f: int, *, centered: bool = False, options: Mapping[str, Any] | None = None
     ) -> int:
-        """Return the least number of updates.
+        """Return the smallest number of updates.
 
         Args:
             f: Byzantine peers to tolerate.
-            centered: The peer's own update is trusted and given as ``center``.
+            centered: The peer's own update is trusted and passed as ``center``.
             options: Options of the rule. Those that the bound depends on (zeno's ``b``) are passed
                 to ``at_least`` by name.
         """
@@ -215,7 +215,7 @@ class Rule:
         return verdict
 
     def measure(self, updates: Updates, start: int, **options: Any) -> Tensor:
-        """Return the outlyingness of the updates from ``start`` on, beside the others."""
+        """Return the outlyingness of the updates from index ``start``, compared with the others."""
         return self.explain(updates, **options).outlyingness[start:]
 
     def _one_update(self, updates: Tensor | Rows, result: Any) -> Tensor:
@@ -268,7 +268,7 @@ class CoordinateRule(Rule):
         return self._verdict_of(rows, self.keep(Columns(rows, survivors=True), options))
 
     def explain_parts(self, updates: Tensor, parts: int, **options: Any) -> list[Verdict]:
-        """Return what ``explain`` returns for each of several groups of n updates, from one run of
+        """Return the result of ``explain`` for each of several groups of n updates, from one run of
         the rule.
 
         Args:
@@ -335,17 +335,17 @@ def rule(
 ) -> Any:
     """Make a rule of a function ``(updates, *, f, ...) -> aggregate``.
 
-    The function gets ``updates``, ``(n, d)``, and returns a finite tensor ``(d,)`` or a
-    ``Verdict``. Parameters with these names get values of the runtime: ``center`` (the own update,
-    in gossip rounds), ``previous`` (the last aggregate; there is none in the first round),
+    The function receives ``updates``, ``(n, d)``, and returns a finite tensor ``(d,)`` or a
+    ``Verdict``. The runtime passes values for parameters with these names: ``center`` (the local
+    update, in gossip rounds), ``previous`` (the last aggregate; there is none in the first round),
     ``usual`` (the longest ``length`` of the last 20 verdicts), ``evaluate`` and ``gradient`` (the
     judge's loss), ``learning_rate`` and ``round_id``. All other parameters are options of the rule.
     A rule has no state of its own.
 
     Args:
         name: Name of the rule. By default the function's name.
-        at_least: ``f -> n``, the least number of updates. By default 2f + 1.
-        at_least_centered: The same when a trusted ``center`` is given. By default ``at_least``.
+        at_least: ``f -> n``, the smallest number of updates. By default 2f + 1.
+        at_least_centered: The same with a trusted ``center``. By default ``at_least``.
         coordinatewise: Whether it treats each coordinate alone. Then it may be called with any
             columns of the updates, ``(n, c) -> (c,)``.
         discerning: False when it treats all updates alike, as the mean does. Its verdicts are then
@@ -451,25 +451,23 @@ def check_rows(
 
 
 def whole(name: str, what: str, value: Any) -> int:
-    """Return a whole number, of any type. Raises AggregationError for everything else, also for
+    """Return a whole number, of any type. Raises AggregationError for everything else, including
     2.0, which is the result of a calculation."""
     try:
         return operator.index(value)
     except TypeError:
-        raise AggregationError(
-            f"{name}: {what} is a whole number and cannot be {value!r}"
-        ) from None
+        raise AggregationError(f"{name}: {what} must be a whole number, not {value!r}") from None
 
 
 def number(name: str, what: str, value: Any) -> float:
-    """Return a number, of any type. Raises AggregationError for everything else, also for a text
+    """Return a number, of any type. Raises AggregationError for everything else, including a text
     with a number."""
     try:
         if not isinstance(value, str | bytes):
             return float(value)
     except (TypeError, ValueError, RuntimeError):  # the last from a tensor of several numbers
         pass
-    raise AggregationError(f"{name}: {what} is a number and cannot be {value!r}")
+    raise AggregationError(f"{name}: {what} must be a number, not {value!r}")
 
 
 def finite(aggregate: Tensor, updates: Updates, name: str) -> Tensor:
@@ -500,8 +498,8 @@ def check_finite(rows: Rows, name: str) -> None:
 def within_reach(rows: Rows, name: str) -> Rows:
     """Return the rows for a rule on distances: in float64 without numbers beyond ``LARGEST``.
 
-    An update with larger numbers is as far away as can be measured. Raises AggregationError if most
-    updates have them.
+    An update with larger numbers counts as being at the largest measurable distance. Raises
+    AggregationError if most updates have them.
     """
     if rows.dtype != torch.float64:
         return rows

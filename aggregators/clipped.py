@@ -26,16 +26,16 @@ def centered_clipping(
     again, ``steps`` times.
 
     v + mean of min(1, tau / |x_i - v|) (x_i - v). Tolerates f < n/2 in practice, f < 0.15 n in
-    theory, if ``previous`` is close to the honest updates. Attackers carry it as far as the honest
-    updates are away from ``previous``, in the first round as far as they are long. Needs norms of
-    differences to it.
+    theory, if ``previous`` is close to the honest updates. Attackers can move it by the distance of
+    the honest updates from ``previous``; in the first round, by their length. Needs norms of
+    differences to ``previous``.
 
     Args:
         gram: Of the updates.
         previous: ``(d,)``, the last aggregate; the origin in the first round. In a run this is the
             last one that was applied. A peer with a state from another peer serves from the origin
             until it has applied one.
-        f: Byzantine peers to tolerate; determines how many updates are needed, and how many are
+        f: Byzantine peers to tolerate; determines how many updates are needed, and the number
             left out of the typical distance.
         tau: Radius, in units of an update's norm. By default the median distance to ``previous``,
             taken once before the steps.
@@ -58,15 +58,15 @@ def centered_clipping(
 
 @gram_rule(at_least_centered=lambda f: f + 1, points=("center",), one_look=True, absolute=("tau",))
 def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> Decision:
-    """The own update plus the mean of the clipped differences to it, of all updates.
+    """The local update plus the mean of the clipped differences of all updates to it.
 
     For gossip: needs a ``center``. Each of f attackers of n pulls by tau / n at most, so f + 1
-    updates are enough to stay near the own one. tau^2 = (1 / f) * sum of |x_i - x|^2 over the
-    honest, as in the theory for equal mixing weights. The n - f nearest count as the honest. (The
-    authors' code takes the second largest distance.) With f = 0 nothing is clipped.
+    updates are enough to stay near the local one. tau^2 = (1 / f) * sum of |x_i - x|^2 over the
+    honest updates, as in the theory for equal mixing weights. The n - f nearest updates count as
+    honest. (The authors' code takes the second largest distance.) With f = 0 nothing is clipped.
 
     Args:
-        gram: Of the updates; the own one may be among them, and then counts like the others.
+        gram: Updates, possibly with the local one, which then counts like the others.
         f: Byzantine peers to tolerate.
         tau: Radius, in units of an update's norm, instead.
     Raises:
@@ -83,7 +83,8 @@ def self_centered_clipping(gram: Gram, *, f: int, tau: float | None = None) -> D
 
 
 def _clipped(gram: Gram, center: FloatArray, radius: float) -> FloatArray:
-    """Return the weights of center + mean of the differences to it, none longer than the radius."""
+    """Return the weights of the center plus the mean of the differences to it, each clipped to the
+    radius."""
     apart = gram.distances_to(center)
     shares = np.ones(gram.n)
     far = apart > radius

@@ -19,7 +19,8 @@ from .kernels import Rows
 
 
 class Kept(NamedTuple):
-    """The aggregate ``(d,)``, and for how many coordinates each row survived, if that was requested
+    """The aggregate ``(d,)``, and the number of coordinates in which each row survived, if this was
+    requested
     and is defined: ``(n,)``, or ``(parts, n)``."""
 
     aggregate: Tensor
@@ -57,7 +58,7 @@ class Columns:
 
     def nearest(self, count: int, low: int, high: int) -> Kept:
         """Return the mean of the ``count`` values nearest to the mean of the sorted values
-        low..high; of two as near the lesser."""
+        low..high; of two equally near values the smaller one."""
         found = kernels.nearest(
             self.rows, count, around=(low, high), count_survivors=self.survivors, matrix=self.matrix
         )

@@ -1,7 +1,7 @@
 """Pre-aggregations, and rules made of several stages: ``nnm+trimmed_mean``, ``compose(nnm, krum)``.
 
 A pre-aggregation is a matrix W found from the Gram matrix G: the rule after it works on the rows W
-X. A Gram rule does so by W G W^T alone, without another read of the updates; a coordinate rule on
+X. A Gram rule needs only W G W^T, without another read of the updates; a coordinate rule on
 sums made block by block in cache. Weights and outlyingness of the result are those of the original
 updates.
 """
@@ -76,7 +76,7 @@ class PreAggregation:
         self.needs = frozenset(self.parameters) & AVAILABLE
 
     def least(self, f: int, then: int, options: Mapping[str, Any]) -> int:
-        """Return the least number of updates for f Byzantine peers, if the next stage needs
+        """Return the smallest number of updates for f Byzantine peers, if the next stage needs
         ``then`` rows."""
         bound = self.at_least(f, **named(self.at_least, options))
         return max(1, bound, self.inputs(then, **named(self.inputs, options)))
@@ -94,7 +94,7 @@ class PreAggregation:
         if not np.isfinite(made).all() or float(np.abs(made.sum(axis=1) - 1).max()) > 1e-6:
             raise AggregationError(
                 f"{self.name}: the weights of each row must add up to 1",
-                "give the rest to 'origin'",
+                "put the rest on 'origin'",
             )
         return made
 
@@ -134,12 +134,12 @@ def pre_aggregation(
 
     Args:
         name: Name of the pre-aggregation; the function's own name by default.
-        at_least: The least number of updates for a given f (and options, by name).
+        at_least: The smallest number of updates for a given f (and options, by name).
         inputs: Number of updates that give ``rows`` rows (and options, by name).
         points: As for ``gram_rule``.
         translation, scale, absolute: As for ``gram_rule``.
         symmetric: The order of the updates does not matter.
-        robust: A robust rule is robust after it, too: f attackers spoil no more rows than the rule
+        robust: A robust rule remains robust after it: f attackers spoil no more rows than the rule
             tolerates. "bounded" and False as for ``rule``; a rule after it then has no stronger
             property.
     """
@@ -155,7 +155,7 @@ def pre_aggregation(
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A pre-aggregation or a rule, with the options that are fixed for it.
+    """A pre-aggregation or a rule, with its fixed options.
 
     Attributes:
         part: The pre-aggregation or the rule.
@@ -186,7 +186,7 @@ class Stage:
 def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
     """Make one rule of pre-aggregations and, last, a rule: ``compose(nnm, krum)(updates, f=2)``.
 
-    An option goes to every stage that knows it. ``Stage(bucketing, {"s": 3})`` fixes
+    An option is passed to every stage that has it. ``Stage(bucketing, {"s": 3})`` fixes
     the options of one.
     Raises: AggregationError: The last is not a rule, or another one is not a pre-aggregation.
     """
@@ -204,7 +204,7 @@ def compose(*parts: PreAggregation | Rule | Stage) -> ComposedRule:
     wrong = [stage.part.name for stage in before if not isinstance(stage.part, PreAggregation)]
     if wrong or not isinstance(last.part, Rule) or not before:
         raise AggregationError(
-            f"{wrong[0] if wrong else last.part.name} is in the wrong place of a composition",
+            f"{wrong[0] if wrong else last.part.name} is at the wrong position in a composition",
             "pre-aggregations come first, one rule comes last: compose(nnm, trimmed_mean), "
             "nnm+trimmed_mean",
         )
@@ -286,7 +286,7 @@ class ComposedRule(Rule):
     @property
     def by_sums(self) -> GramRule | None:
         """Its stages on one Gram matrix, when the last is a rule that decides by sums. Not on a
-        median: that of what the stages before made is known only after they were."""
+        median, which is known only after the earlier stages have run."""
         final = self.final.by_sums
         if not isinstance(final, GramRule) or "median" in final.points:
             return None
@@ -357,7 +357,7 @@ class ComposedRule(Rule):
         assert isinstance(self.final, GramRule)
         points = self._vectors(rows, options)
         if "median" in self.final.points and options.get("center") is None:
-            # The median of what the stages before made: only now is it known of what.
+            # The median of the results of earlier stages, which are known only now.
             every, part = with_points(rows, points, matrix)
             n = len(part)
             points["median"] = kernels.between(every, *middle(n), matrix=part)[0]

@@ -28,8 +28,8 @@ def median(columns: Columns, *, f: int = 0) -> Kept:
 def trimmed_mean(columns: Columns, *, f: int) -> Kept:
     """Drop the f largest and f smallest values of each coordinate, average the rest.
 
-    Tolerates f < n/2; kappa <= 6f / (n - 2f) (1 + f / (n - 2f)). An update survives in a coordinate
-    where it was not dropped; values that tie with a kept one count as kept.
+    Tolerates f < n/2; kappa <= 6f / (n - 2f) (1 + f / (n - 2f)). An update survives in each
+    coordinate in which it was not dropped; values that tie with a kept one count as kept.
 
     Args:
         columns: Of the updates.
@@ -78,8 +78,8 @@ def sign_majority(columns: Columns, *, f: int = 0) -> Kept:
     """The sign that most updates have in a coordinate: -1, 0 or 1, at any size. Zeros abstain.
 
     Tolerates f < n/2 in the sense that an attacker has one vote: a sign is right if the honest
-    updates that agree outnumber all others. The result has the size of no update; choose the
-    learning rate for it.
+    updates that agree outnumber all others. The result does not have the size of an update; choose
+    the learning rate for it.
 
     Args:
         columns: Of the updates.

@@ -1,10 +1,10 @@
 """Scorers: rules that use the loss to find updates that descend. They need no honest majority, only
 an honest judge.
 
-Outlyingness of a scorer is how far a score falls short of the typical kept one: 1 + 1.5 (m - score)
-/ u, at least 1. Here m is the median of the kept scores, and u the larger of |m| and five times
-their median deviation from m. So a zero update (score 0) is at 2.5, the opposite of a typical one
-at 4 or more, and honest ones seldom above 2. It does not depend on the unit of the loss.
+The outlyingness of a scorer is the shortfall of a score against the typical kept one: 1 + 1.5 (m -
+score) / u, at least 1. Here m is the median of the kept scores, and u the larger of |m| and five
+times their median deviation from m. So a zero update (score 0) is at 2.5, the opposite of a typical
+one at 4 or more, and honest ones seldom above 2. It does not depend on the unit of the loss.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Lengths = Literal["gradient", "updates"]
 
 
 def zeno_bound(f: int, b: int | None = None) -> int:
-    """Return one more than the number of updates to leave out."""
+    """Return the number of updates to leave out, plus one."""
     return (f if b is None else whole("zeno", "b", b)) + 1
 
 
@@ -46,15 +46,15 @@ def zeno(
     rho_over_lr: float = 1 / 20,
     norm: Literal["sum", "mean"] = "sum",
 ) -> Verdict:
-    """The mean of all but the b updates with the lowest stochastic descendant score f(x) - f(x -
+    """The mean of all updates except the b with the lowest stochastic descendant score f(x) - f(x -
     lr g) - rho |g|^2.
 
     Args:
         updates: ``(n, d)``, one row per peer; or n vectors, which are not stacked.
         f: Byzantine peers to tolerate.
         evaluate: ``evaluate(step)`` is the loss at x - step, ``step`` a ``(d,)`` tensor, on one
-            fresh mini-batch of the judge: the same for all calls, and drawn after the updates came.
-            Called with zeros first.
+            fresh mini-batch of the judge: the same for all calls, and drawn after the updates
+            arrived. Called with zeros first.
         learning_rate: lr, > 0.
         b: Number of updates to leave out; f by default, and never less than f.
         rho_over_lr: rho / lr, the price of size. 1/20 with the sum did best in our trials; 0 to
@@ -129,8 +129,8 @@ def zeno_pp(
 
     Tolerates any f < n, as long as the judge is honest. Rescaled g' = |v| / |g| g; first-order
     score lr <v, g'> - rho |g'|^2; accepted when it is at least -lr epsilon. The penalty is on the
-    rescaled norm, as in the paper; the authors' code takes the norm from before. So an update is
-    accepted when its cosine to v is at least rho/lr - epsilon / |v|^2.
+    rescaled norm, as in the paper; the authors' code uses the norm before rescaling. So an update
+    is accepted when its cosine to v is at least rho/lr - epsilon / |v|^2.
 
     Args:
         gram: Of the updates.
@@ -138,20 +138,20 @@ def zeno_pp(
         gradient: ``(d,)``, the judge's own v on fresh samples; or a function that returns it.
         learning_rate: lr, > 0; scales score and threshold alike.
         rho_over_lr: rho / lr: 0.001 / 0.1 in the authors' scripts.
-        epsilon: Permitted ascent of a step lr g' as long as lr v, divided by lr. So with either of
-            ``lengths`` it has the unit of |v|^2. Above 0, all updates are accepted once |v|^2 is
-            below epsilon / (1 + rho/lr). With lengths=updates this is at full length.
-        lengths: "gradient" (paper): accepted updates are made as long as v, so they have to be
-            gradients, as v is. "updates": as long as the updates typically are, for updates of
-            another length, such as the model differences of local steps. This is their median norm,
-            or the (n - f)-th smallest when that comes first. An update is then made at most n times
-            as long as it is. Scores and outlyingness are the same.
-    Returns: zeros, and all weights zero, when no update is accepted: a round without a step is
-        better than one in a direction that the judge refutes. Zeros when v is zero. A zero update
-        has no direction and is not accepted. The aggregate is no longer than v, or with
-        lengths=updates than the longest of n - f honest updates: the (n - f)-th smallest norm is
-        not above that, for any f other updates. Outlyingness is the larger of the shortfall of the
-        score and the norm over the median norm, because rescaling hides an attack by size alone.
+        epsilon: Permitted ascent of a step lr g' as long as lr v, divided by lr. So with both
+            values of ``lengths`` it has the unit of |v|^2. Above 0, all updates are accepted once
+            |v|^2 is below epsilon / (1 + rho/lr). With lengths=updates this is at full length.
+        lengths: "gradient" (paper): accepted updates are rescaled to the length of v, so they have
+            to be gradients, like v. "updates": rescaled to the typical length of the updates, for
+            updates of another length, such as the model differences of local steps. This is their
+            median norm, or the (n - f)-th smallest if that is smaller. An update then becomes at
+            most n times as long. Scores and outlyingness are the same.
+    Returns: zeros, and all weights zero, when no update is accepted: no step is better than one in
+        a direction that the judge rejects. Zeros when v is zero. A zero update has no direction and
+        is not accepted. The aggregate is no longer than v, or with lengths=updates than the longest
+        of n - f honest updates: the (n - f)-th smallest norm is not above that, for any f other
+        updates. Outlyingness is the larger of the shortfall of the score and the norm over the
+        median norm, because rescaling hides an attack by size alone.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape; an option is out of range.
@@ -200,9 +200,9 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
         f: Byzantine peers to tolerate: f + 1 updates are needed; used by ``lengths``, too.
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
         lengths: As for ``zeno_pp``: "gradient" (paper), where updates are gradients, or "updates".
-            With either an update is made at most n times as long as it is.
-    Returns: zeros, and all weights zero, when no update has a positive cosine. It is no longer than
-        that of ``zeno_pp`` may be. Outlyingness as there, by the cosine.
+            With both values an update becomes at most n times as long.
+    Returns: zeros, and all weights zero, when no update has a positive cosine. It is at most as
+        long as the longest possible one of ``zeno_pp``. Outlyingness as there, by the cosine.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape; ``lengths`` is neither.
@@ -230,19 +230,19 @@ def judged_clipping(gram: Gram, *, f: int) -> Decision:
 
     Tolerates any f < n, as long as the judge is honest. Made for unequal data: by default
     ``fltrust`` and ``zeno_pp`` make every step as long as v. If peers have different data, v is
-    much shorter than their updates. Here v gives only the direction. The length comes from the
-    updates: the median norm, or the (n - f)-th smallest when that comes first, which is bounded by
-    an honest update. So v outvotes attackers that follow it as little as possible. v is made at
-    most n times as long as it is.
+    much shorter than their updates. Here v determines only the direction. The length comes from the
+    updates: the median norm, or the (n - f)-th smallest if that is smaller, which is bounded by
+    an honest update. So v outvotes attackers that follow it as little as possible. v becomes at
+    most n times as long.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
-    Returns: zeros, and all weights zero, when no update has a positive cosine. Weights are those
-        of the updates among each other. Outlyingness is the shortfall of the cosine, or a tenth of
-        the norm over the median norm. A peer with samples that the model does not fit yet has
-        updates several times as long as others', and they are clipped.
+    Returns: zeros, and all weights zero, when no update has a positive cosine. Weights are relative
+        to the other updates. Outlyingness is the shortfall of the cosine, or a tenth of the norm
+        over the median norm. A peer with samples that the model does not fit yet has updates
+        several times as long as others', and they are clipped.
     Raises:
         TooFewUpdates: Fewer than f + 1 updates.
         AggregationError: ``gradient`` is not finite or of another shape.
@@ -273,13 +273,13 @@ def _directions(gram: Gram) -> tuple[float, FloatArray, FloatArray]:
 def _sizes(
     name: str, lengths: Lengths, size: float, norms: FloatArray, f: int
 ) -> FloatArray | float:
-    """Return the new norms of the updates, where the judge's gradient has the norm ``size``.
+    """Return the new norms of the updates, with the judge's gradient at the norm ``size``.
     Raises AggregationError."""
     if lengths == "gradient":
         return size
     if lengths != "updates":
         raise AggregationError(f"{name}: lengths is 'gradient' or 'updates', not {lengths!r}")
-    if size == 0:  # no direction, which zeno_pp would accept all of
+    if size == 0:  # without a direction, zeno_pp would accept all updates
         return 0.0
     # A tiny update must not be blown up.
     return np.minimum(typical(norms, f), len(norms) * norms)
@@ -319,7 +319,7 @@ def _kept(trust: FloatArray) -> frozenset[int]:
 
 
 def _shortfall(scores: Sequence[float], kept: frozenset[int], floor: float) -> Tensor:
-    """Return ``(n,)`` outlyingness by score, see the top of this file. Ones if nothing was kept:
+    """Return ``(n,)`` outlyingness by score, see the top of this file. Ones if no update was kept:
     then the judge has no reference."""
     if not kept:
         return torch.ones(len(scores), dtype=torch.float64)

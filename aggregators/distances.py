@@ -16,7 +16,7 @@ from .gram_rules import gram_rule
 from .kernels import middle
 
 COVERS_MAX = 200_000
-"""Steps of the search behind ``mda``: a few seconds. f up to 20 never comes near it."""
+"""Steps of the search behind ``mda``: a few seconds. f up to 20 stays far below it."""
 
 
 def krum_bound(f: int) -> int:
@@ -25,7 +25,7 @@ def krum_bound(f: int) -> int:
 
 
 def multi_krum_bound(f: int, m: int | None = None) -> int:
-    """Return ``krum_bound``, and at least f + m: more than n - f rows would include an
+    """Return ``krum_bound``, but at least f + m: more than n - f rows would include an
     attacker's."""
     return max(krum_bound(f), 0 if m is None else f + whole("multi_krum", "m", m))
 
@@ -40,7 +40,8 @@ def krum(gram: Gram, *, f: int) -> Decision:
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-    Returns: one of the rows; of equal scores the first row's. Outlyingness is the square root of a
+    Returns: the row with the lowest score, the first one of equal scores. Outlyingness is the
+        square root of a
         score over the median score: a score is a sum of squared distances, and outlyingness is in
         units of distance for every rule.
     Raises: TooFewUpdates: Fewer than 2f + 3 updates.
@@ -60,7 +61,7 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
         m: How many are averaged; n - f by default, and never more.
-    Returns: of equal scores the earlier rows are taken. Outlyingness as in ``krum``.
+    Returns: for equal scores the earlier rows are used. Outlyingness as in ``krum``.
     Raises:
         TooFewUpdates: Fewer than 2f + 3 updates, or than m + f.
         AggregationError: m is not a whole number above 0.
@@ -84,7 +85,7 @@ def krum_scores(squares: FloatArray, f: int) -> FloatArray:
 
 
 def _rounding(gram: Gram, rows: Sequence[int], scores: FloatArray, f: int) -> FloatArray:
-    """Return what rounding may have changed in the Krum scores of these rows among themselves."""
+    """Return a bound on the rounding error of the Krum scores of these rows among themselves."""
     return gram.precision * (
         scores + max(1, len(rows) - f - 2) * gram.products.diagonal()[list(rows)]
     )
@@ -108,10 +109,10 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
 
     Tolerates 4f + 3 <= n, and bounds each coordinate by honest ones, which Krum does not. After
     each choice the scores of the remaining updates are computed again, among themselves. Several
-    implementations keep the first scores, which is Multi-Krum. Near the end fewer than f + 3
+    implementations keep the initial scores, which is Multi-Krum. Near the end fewer than f + 3
     remain; then a score is the distance to the nearest one. Two updates that are nearest to each
-    other have equal scores: then the one with the better Krum score among all is chosen, of equals
-    the earlier row.
+    other have equal scores: then the one with the better Krum score among all is chosen, for equal
+    scores the earlier row.
 
     Args:
         gram: Of the updates.
@@ -127,7 +128,7 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
     left, chosen = ascending(among_all, _rounding(gram, range(gram.n), among_all, f)), []
     for _ in range(gram.n - 2 * f):
         scores = krum_scores(squares[np.ix_(left, left)], f)
-        # Scores of equal updates are exactly equal, at any length, so they need no rounding.
+        # Scores of equal updates are exactly equal at any length, so they need no rounding.
         rounding = np.where(scores > 0, _rounding(gram, left, scores, f), 0.0)
         chosen.append(left.pop(ascending(scores, rounding)[0]))
     return Decision(gram.even(chosen))
@@ -135,12 +136,13 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule
 def mda(gram: Gram, *, f: int) -> Decision:
-    """The mean of the n - f updates of least diameter, the greatest distance of two of them.
+    """The mean of the n - f updates with the smallest diameter (the largest distance of two of
+    them).
 
-    Tolerates f < n/2. Needs distances. Exact: the least diameter at which leaving out f updates
+    Tolerates f < n/2. Needs distances. Exact: the smallest diameter for which omitting f updates
     separates all pairs that are farther apart. This is a vertex cover and takes about 1.4^f steps,
     not n over f. Several subsets may have that diameter; then updates are kept in the order of
-    their summed squared distances to all, of equals the earlier rows.
+    their summed squared distances to all, for equal sums the earlier rows.
 
     Args:
         gram: Of the updates.
@@ -185,7 +187,7 @@ class _Covers:
             raise AggregationError(
                 f"mda: the best {self._n - self._f} of {self._n} updates are not found in "
                 f"{COVERS_MAX} steps",
-                "use geometric_median or nnm+trimmed_mean, which cost no search",
+                "use geometric_median or nnm+trimmed_mean, which need no search",
             )
         degrees = [row.bit_count() for row in pairs]
         most = max(degrees)
@@ -201,7 +203,8 @@ class _Covers:
         return 1 < most <= k and self.cover(_without(pairs, pairs[row]), k - most)
 
     def first_kept(self, pairs: list[int], order: list[int]) -> list[int]:
-        """Return the first n - f rows of an order that may stay together, each tried in turn."""
+        """Return the first n - f rows of an order that may stay together; rows are tried in
+        order."""
         kept: list[int] = []
         left_out = 0
         for row in order:

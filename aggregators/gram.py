@@ -1,4 +1,4 @@
-"""Input of a Gram rule, the inner products of the updates and points beside them; and its output.
+"""Input of a Gram rule, the inner products of updates and additional points; and its output.
 
 Everything is affine: weights over updates and points add up to 1, so the common reference that was
 subtracted from the rows before the products does not matter. Gram matrices of the shards of a
@@ -19,7 +19,7 @@ from gossip.errors import AggregationError
 
 FloatArray = NDArray[np.float64]
 POINTS = ("origin", "center", "previous", "gradient", "median")
-"""Virtual rows that a rule may request: the zero vector; the own update (gossip); the last
+"""Virtual rows that a rule may request: the zero vector; the local update (gossip); the last
 aggregate; the judge's gradient; the median of each coordinate, which costs a further read of the
 updates."""
 OUTLYING_MAX = float(np.finfo(np.float32).max)
@@ -112,7 +112,7 @@ class Gram:
 
     def with_equal_twins(self) -> Gram:
         """Return the matrix with the products of an earlier row for each later one that is equal to
-        it: twins tie to the last bit."""
+        it: equal rows then tie to the last bit."""
         equal = self.squared_distances() == 0
         if np.count_nonzero(equal) == self.n:  # each to itself
             return self
@@ -148,7 +148,7 @@ class Gram:
             center = max(0.0, float(weights @ along))
         apart = own - 2 * along[: self.n] + center
         apart[apart <= self.precision * (own + center)] = 0.0
-        # What rounding made of the center's own square it made of all of them.
+        # The rounding error of the center's own square is in all of them.
         return apart, self.precision * (own + 2 * np.sqrt(np.maximum(own, 0.0)) * math.sqrt(center))
 
     def between(self, one: ArrayLike, other: ArrayLike) -> float:
@@ -208,8 +208,8 @@ class Decision:
             They add up to 1; weight on the origin adds nothing to the aggregate.
         outlyingness: ``(n,)``; None means the distance to the aggregate in units of the typical
             one.
-        shares: ``(n,)``: the share to report for each update where its weight does not show it, as
-            for one that was rescaled. None means its part of the weights.
+        shares: ``(n,)``: the share to report for each update if its weight does not show it, as for
+            a rescaled update. None means its part of the weights.
     """
 
     weights: FloatArray
@@ -239,7 +239,7 @@ def in_typical(
 
 
 def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
-    """Return rows by score, the least first; of equals the earlier row.
+    """Return rows by ascending score; equal scores keep their order.
 
     ``rounding``, of each or all: possible error of a score, up or down. Scores that differ by no
     more than the errors of both are equal. Otherwise shards, kernels and machines would not agree
@@ -256,8 +256,8 @@ def ascending(scores: ArrayLike, rounding: ArrayLike = 0.0) -> list[int]:
     placed: list[int] = []
     first = 0
     for at in range(1, len(rows) + 1):
-        # All that are equal to the first of a group, not to the one before. Otherwise a series
-        # of small steps would be one group.
+        # All rows that are equal to the first of a group, not to the previous row. Otherwise a
+        # series of small steps would be one group.
         if at == len(rows) or ordered[at] - ordered[first] > slack[at] + slack[first]:
             placed += sorted(rows[first:at])
             first = at

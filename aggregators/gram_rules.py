@@ -6,7 +6,7 @@ steps separately:
 
     gram = sum of rule.statistics(part) over the shards  each from its own columns; all add up in
                                                          the same order
-    decision = rule.decide(gram, f=2)                    the same everywhere, since it depends on
+    decision = rule.decide(gram, f=2)                    the same everywhere, because it depends on
                                                          nothing else
     part of the aggregate = rule.combine(part, decision)
 """
@@ -44,16 +44,16 @@ from .columns import Columns, Kept
 from .gram import POINTS, Decision, FloatArray, Gram, in_typical, middle_of
 from .kernels import Rows, check_stored, middle, tensor_of
 
-# Columns for the choice of the reference: its cost must be negligible beside a pass.
+# Columns for the choice of the reference: its cost must be negligible against a pass.
 SAMPLE_COLUMNS = 1024
 SAMPLE_PIECES = 8
-FAR = 4.0  # a reference this many times as far from the typical row as the best row is costs digits
+FAR = 4.0  # farther references lose digits (times the best row)
 ATTEMPTS = 3
-GIVEN = ("center", "previous", "gradient")  # points that come as arguments
+GIVEN = ("center", "previous", "gradient")  # points that are passed as arguments
 
 
 class GramRule(Rule):
-    """A rule on a ``Gram``. ``points`` beside the updates come as arguments; ``?`` marks an
+    """A rule on a ``Gram``. additional ``points`` are passed as arguments; ``?`` marks an
     optional one."""
 
     takes_rows = True
@@ -68,7 +68,7 @@ class GramRule(Rule):
     @property
     def by_sums(self) -> GramRule | None:
         """Itself, if sums of the shards' statistics are all that it needs (``ShardedRule``). It
-        then needs nothing of the trainer but the judge's gradient, of which each server takes its
+        then needs only the judge's gradient from the trainer, of which each server takes its
         own columns. Its aggregate is only a weighted sum of the columns."""
         beside = set(self.points) - self.optional
         adds_up = (
@@ -89,8 +89,8 @@ class GramRule(Rule):
 
         Args:
             updates: ``(n, d)`` or n vectors: all columns, or those of a shard.
-            reference: ``(d,)``, vector to subtract first; by default a row that is near most
-                others, found here.
+            reference: ``(d,)``, vector to subtract first; by default a row near most others, which
+                is searched for.
             matrix: For rules on the point ``median``: the sums of updates of which it is taken.
             points: ``(d,)`` each: the rule's points.
         """
@@ -110,7 +110,7 @@ class GramRule(Rule):
         return self.finite(gram, rows)
 
     def finite(self, gram: Gram, rows: Rows) -> Gram:
-        """Return the Gram matrix. Raises AggregationError for an update that is not finite, as its
+        """Return the Gram matrix. Raises AggregationError for a non-finite update, which its
         square shows at no cost."""
         if not float(gram.products.trace()) < CUT_SQUARE:  # an infinity was cut to the factor
             check_finite(rows, self.name)
@@ -157,7 +157,7 @@ class GramRule(Rule):
         ):
             raise AggregationError(
                 f"{self.name}: its weights add up to {total:.6g}, not to 1",
-                "give the rest to a point, to 'origin' if it is to add nothing",
+                "put the rest on a point, or on 'origin' to add nothing",
             )
         return Decision(weights, decision.outlyingness, decision.shares)
 
@@ -272,7 +272,7 @@ class GramRule(Rule):
                 count = source.n if part is None else len(part)
                 vectors["median"] = kernels.between(source, *middle(count), matrix=part)[0]
             elif point not in self.optional and point in GIVEN and point != "previous":
-                raise AggregationError(f"{self.name} needs {point}, and there is none here")
+                raise AggregationError(f"{self.name} needs {point}, which is not available here")
         return vectors
 
 
@@ -281,7 +281,7 @@ def _points(vectors: Mapping[str, Tensor]) -> list[Tensor | None]:
 
 
 def typical(distances: FloatArray, f: int) -> float:
-    """Return the median distance, or the (n - f)-th smallest when that comes first: the largest
+    """Return the median distance, or the (n - f)-th smallest if that is smaller: the largest one
     that is bounded by an honest update."""
     ordered, count = np.sort(distances), len(distances)
     return min(
@@ -357,8 +357,9 @@ def statistics(rows: Rows, vectors: Mapping[str, Tensor], reference: Tensor | No
     """Return the Gram matrix around a reference near most rows, so that cancelled terms are no
     larger than the distances.
 
-    The default reference is a guess from a few columns. The Gram matrix itself shows whether it was
-    good; otherwise the pass is made again. So attacks on these columns cost time and no digits.
+    The default reference is a guess from a few columns. The Gram matrix itself shows whether the
+    reference was good; otherwise the pass is repeated. So attacks on these columns cost time but no
+    digits.
     """
     guessed = reference is None
     if reference is None:
@@ -402,7 +403,7 @@ def plain_statistics(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
 
 def distances_alone(rows: Rows, vectors: Mapping[str, Tensor]) -> Gram:
     """Return the distances to the one point, and zero for all other products, for weights that
-    depend on nothing else."""
+    depend only on them."""
     ((point, vector),) = vectors.items()
     squares = kernels.squared_distances_to(rows, None if point == "origin" else vector)
     return Gram(np.diag([*squares, 0.0]), rows.n, (point,), 0.0, precision_of(rows.dtype))
@@ -427,7 +428,7 @@ def _sample(rows: Rows) -> FloatArray:
 
 
 def _central_row(sample: FloatArray) -> int:
-    """Return the row with the least median distance to the others; of equals the first."""
+    """Return the row with the least median distance to the others; the first of equal rows."""
     # numpy's product would wake threads that compete with torch's.
     columns = torch.from_numpy(sample)
     apart = Gram((columns @ columns.T).numpy(), len(sample)).squared_distances()

@@ -1,5 +1,5 @@
-"""The mean of updates, where none may be much longer than the updates of the run are: the rule of a
-run without a stated f."""
+"""The mean of updates, clipped to little more than the usual length in the run: the rule of a run
+without a set f."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ LONGER = 3.0
 
 
 class LengthRule(Rule):
-    """A rule that clips updates by their lengths alone, and then averages them."""
+    """A rule that clips updates by their lengths only, and then averages them."""
 
     whole_vector = False
     from_rows = staticmethod(mean_of_rows)
     """Aggregate where no update is too long, which ``find_usual`` and ``weigh`` determine."""
 
     def measure(self, updates: Updates, start: int, **options: Any) -> Tensor:
-        """Return the outlyingness of the updates from ``start`` on; the others determine the usual
-        length."""
+        """Return the outlyingness of the updates from index ``start``; the others determine the
+        usual length."""
         lengths = measure_lengths(within_reach(Rows.of(updates), self.name).block())
         f, usual = options.get("f", 0), options.get("usual", 0.0)
         _, typical = self.find_usual(lengths[:start], f, usual)
         return torch.tensor(self.weigh(lengths[start:], typical)[1], dtype=torch.float64)
 
     def find_usual(self, lengths: Sequence[float], f: int, usual: float) -> tuple[float, float]:
-        """Return the usual length of an update in a round with these lengths, and the larger of it
-        and ``usual``, that of recent rounds."""
+        """Return the usual length of an update in a round with these lengths, and the maximum of it
+        and ``usual``, the usual length in recent rounds."""
         n, positive = len(lengths), sorted([length for length in lengths if length > 0.0])
         # One update of three may be broken at any f. Of two, the broken one is ambiguous.
         beyond = max(1, f, n // 4) if n > 2 else 0
@@ -61,15 +61,15 @@ def measure_lengths(updates: Tensor) -> list[float]:
 
 def _guarded_mean(updates: Tensor, *, f: int = 0, usual: float = 0.0) -> Verdict:
     """Average the updates after clipping those that are longer than any honest one to the usual
-    length. It is the mean as long as nothing is broken.
+    length. It is the mean as long as no peer is broken.
 
-    The usual length is that of the longest update of a round without a quarter of them (f, or one,
-    if that is more). The longest one of this round and recent ones counts. An update more than
-    three times as long is clipped to it, and stands out. A peer that stands out again and again is
-    quarantined. Two updates are averaged as they are.
+    The usual length is that of the longest update of a round after dropping a quarter of the
+    updates (at least f and at least one). The longest one of this round and recent ones counts. An
+    update more than three times as long is clipped to it, and stands out. A peer that stands out
+    repeatedly is quarantined. Two updates are averaged as they are.
 
-    It bears crashes, NaN, flipped bits and runaway scales, and costs nothing without them. It is
-    not a
+    It tolerates crashes, NaN, flipped bits and runaway scales, and costs nothing without them. It
+    is not a
     defence against adversaries: updates of usual length may have any direction.
 
     Args:

@@ -26,7 +26,8 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-    Returns: n rows. Of equally near updates the earlier ones are taken, an update itself always.
+    Returns: n rows. Among equally near updates the earlier ones are used, and always the update
+        itself.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Allouah, Farhadkhani, Guerraoui, Gupta, Pinot, Stephan 2023, "Fixing by Mixing",
         arXiv:2302.01772.
@@ -43,7 +44,7 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
 
 
 def bucketing_inputs(rows: int, s: int = 2) -> int:
-    """Return the fewest updates that make ``rows`` buckets of at most ``s``."""
+    """Return the smallest number of updates for ``rows`` buckets of at most ``s``."""
     return (rows - 1) * max(1, whole("bucketing", "s", s)) + 1
 
 
@@ -51,7 +52,7 @@ def bucketing_inputs(rows: int, s: int = 2) -> int:
 def bucketing(
     gram: Gram, *, f: int = 0, s: int = 2, seed: int = 0, round_id: int = 0
 ) -> FloatArray:
-    """The means of buckets of s updates each, drawn anew every round;
+    """The means of buckets of s updates each, drawn in every round;
     the last bucket may have fewer.
 
     f attackers spoil at most f of ceil(n / s) buckets, so the rule that follows needs as many
@@ -88,25 +89,25 @@ def clipping(
     radius: float | None = None,
     about: Literal["origin", "center"] = "origin",
 ) -> FloatArray:
-    """Pull updates that are farther than a radius from the origin, or from the own update, back to
-    that distance.
+    """Pull updates that are farther than a radius from the origin, or from the local update, back
+    to that distance.
 
     Bounds the effect of each attacker; tolerates none by itself. Needs norms.
 
     Args:
         gram: Of the updates.
-        f: Byzantine peers to tolerate; left out of the typical distance.
+        f: Byzantine peers to tolerate; excluded from the typical distance.
         radius: In units of an update's norm; the median distance by default.
         about: "center" needs a center, which only gossip rounds have.
     Raises: AggregationError: The radius is not above 0; or there is no center.
     """
     if radius is not None and not (radius := number("clipping", "radius", radius)) > 0:
         raise AggregationError(
-            f"clipping: the radius of a ball cannot be {radius}", "give one above 0"
+            f"clipping: the radius of a ball cannot be {radius}", "use a radius above 0"
         )
     if about == "center" and not gram.has("center"):
         raise AggregationError(
-            "clipping about a center needs one, and there is none here",
+            "clipping about a center needs a center, and there is none here",
             "use a gossip topology, or clip about the origin",
         )
     apart = gram.distances_to(about)

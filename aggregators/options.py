@@ -25,8 +25,8 @@ def parse_options(rule: Rule | PreAggregation, text: str) -> dict[str, Any]:
 
     Raises:
         UnknownName: The rule has no such option; the nearest is suggested.
-        ConfigError: A value cannot be read; an option is given twice, or is missing though the rule
-            cannot do without.
+        ConfigError: A value cannot be read; an option is given twice, or is missing although the
+            rule requires it.
     """
     settable = _settable(rule)
     options: dict[str, Any] = {}

@@ -56,7 +56,7 @@ class OuterStep(NamedTuple):
         return self.name + options
 
     def move(self, aggregate: Tensor, memory: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return what is subtracted from the parameters, ``(d,)``, and the memory for the next
+        """Return the vector to subtract from the parameters, ``(d,)``, and the memory for the next
         round. The same as a step of ``optimizer``, for callers that have parameters in one vector.
 
         Args:

@@ -117,16 +117,17 @@ class BoundRule:
 
     @property
     def robust(self) -> bool:
-        """Whether it declares a bound of how far attackers move the aggregate."""
+        """Whether it declares a bound on the distance by which attackers move the aggregate."""
         return bool(self.rule.robust)
 
     @property
     def from_rows(self) -> RowFunction | None:
-        """The rule's function for separate rows; None if it has none, or has options."""
+        """The rule's function for separate rows; None if there is no bound, or the rule has
+        options."""
         return None if self.options else self.rule.from_rows
 
     def at_least(self, f: int, *, centered: bool = False) -> int:
-        """Return the least number of updates for f Byzantine peers (or for the ``f`` of the
+        """Return the smallest number of updates for f Byzantine peers (or for the ``f`` of the
         options); ``centered``: with a trusted own row."""
         return self.rule.least(
             int(self.options.get("f", f)), centered=centered, options=self.options
@@ -148,7 +149,7 @@ class BoundRule:
         if fixed is not None and fixed < f:
             raise ConfigError(
                 f"{self.spec or self.name} tolerates f={fixed} Byzantine peers, and f={f} may be "
-                "there",
+                "present",
                 f"leave out f={fixed}",
             )
         need = self.at_least(f, centered=centered)
@@ -176,7 +177,8 @@ class BoundRule:
     def check_model_differences(self) -> None:
         """Refuse a rule that cannot take model differences as updates.
 
-        Raises: ConfigError: It makes updates as long as the judge's gradient (``lengths``).
+        Raises: ConfigError: It rescales updates to the length of the judge's gradient
+            (``lengths``).
         """
         stages = _stages(self.spec)
         last = load(stages[-1]) if len(stages) > 1 else self
@@ -203,9 +205,9 @@ class BoundRule:
         return self.rule.explain(updates, **self.chosen(available))
 
     def measure(self, updates: Updates, start: int, **available: Any) -> tuple[float, ...]:
-        """Return the outlyingness of the updates from ``start`` on, those of peers in quarantine,
-        as if they counted like the others. Empty if the rule fails on them: they may be invalid,
-        and the aggregate of the others is used.
+        """Return the outlyingness of the updates from index ``start`` (those of peers in
+        quarantine) as if they counted like the others. Empty if the rule fails on them: they may be
+        invalid, and the aggregate of the others is used.
 
         Args:
             updates, available: As for ``explain``.
@@ -219,8 +221,8 @@ class BoundRule:
         return self.rule(updates, **self.chosen(available))
 
     def chosen(self, available: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call. Raises ConfigError: The rule needs one that the caller
-        does not have."""
+        """Return the arguments of a call. Raises ConfigError: The rule needs an argument that the
+        caller does not have."""
         needs = self.rule.needs
         chosen = {
             key: value for key, value in available.items() if key in needs and value is not None
@@ -229,7 +231,8 @@ class BoundRule:
         for need in sorted(needs.difference(chosen)):
             if self.rule.parameters[need].default is inspect.Parameter.empty:
                 raise ConfigError(
-                    f"rule {self.name} needs {need}, and there is none here", _WHERE_FROM.get(need)
+                    f"rule {self.name} needs {need}, which is not available here",
+                    _WHERE_FROM.get(need),
                 )
         return chosen
 
@@ -325,9 +328,7 @@ def register(rule: Registered) -> Registered:
     """
     name = _plain(rule.name)
     if name in _BUILT_IN or name in _PRE_AGGREGATIONS or _registered.get(name, rule) is not rule:
-        raise ConfigError(
-            f"there is a rule {name!r} already", "give yours another: @rule(name=...)"
-        )
+        raise ConfigError(f"there is a rule {name!r} already", "rename yours: @rule(name=...)")
     _registered[name] = rule
     return rule
 
@@ -348,7 +349,7 @@ def load(spec: str) -> BoundRule:
         part, options = _load_part(spec, last=True)
         if not isinstance(part, Rule):
             raise ConfigError(
-                f"{part.name} prepares updates and makes no rule alone",
+                f"{part.name} prepares updates and is not a rule by itself",
                 f"write {spec}+trimmed_mean, or another rule",
             )
         return BoundRule(part.name, part, options, spec)
@@ -364,8 +365,8 @@ def load(spec: str) -> BoundRule:
 
 
 def _stages(spec: str) -> list[str]:
-    """Return the parts between plus signs; a plus that follows the ``e`` of a number (``1e+3``) is
-    none."""
+    """Return the parts between plus signs; a plus that follows the ``e`` of a number (``1e+3``)
+    does not separate."""
     return [stage.strip() for stage in re.split(r"(?<![0-9][eE])\+", spec)]
 
 
@@ -452,7 +453,7 @@ def _by_name(name: str, spec: str, last: bool) -> Rule | PreAggregation:
 
 
 def load_file(place: str, what: str) -> ModuleType:
-    """Load a user's file as a module. ``what``: what is taken from it, for errors.
+    """Load a user's file as a module. ``what``: the object to load from it, for errors.
 
     Raises: ConfigError: There is no such file, or it raises.
     """
@@ -465,12 +466,12 @@ def load_file(place: str, what: str) -> ModuleType:
             if near
             else "the path is relative to the working directory",
         )
-    # A name that nothing else can have: the file may be called aggregators.py,
+    # A unique name: the file may be called aggregators.py,
     # or like an installed package.
     name = f"_gossip_rules_{path.stem}_{blake2b(str(path).encode(), digest_size=6).hexdigest()}"
     module_spec = importlib.util.spec_from_file_location(name, path)
     if module_spec is None or module_spec.loader is None:
-        raise ConfigError(f"{path} is not a Python file", "give a file that ends in .py")
+        raise ConfigError(f"{path} is not a Python file", "name a file that ends in .py")
     module = importlib.util.module_from_spec(module_spec)
     sys.modules[name] = module  # dataclasses and type hints of the file look it up there
     try:
@@ -478,7 +479,7 @@ def load_file(place: str, what: str) -> ModuleType:
     except Exception as error:
         del sys.modules[name]
         raise ConfigError(
-            f"{path} cannot be loaded: {_words(error)}", "run it with python to see where"
+            f"{path} cannot be loaded: {_words(error)}", "run it with python to see the error"
         ) from error
     return module
 

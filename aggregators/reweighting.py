@@ -1,8 +1,10 @@
-"""Iteratively reweighted means: each update counts by its distance to the last estimate, and again.
+"""Iteratively reweighted means: each update is weighted by its distance to the last estimate,
+repeatedly.
 
 The rules of the family differ in the weight of a distance s. ``reweighted(weight)`` starts from a
-robust reference (the coordinate median, or the own update). It takes the typical distance to it as
-the scale, and keeps that scale: one that follows the estimate would follow attackers, too.
+robust reference (the coordinate median, or the local update). It takes the typical distance to it
+as
+the scale, and keeps that scale: a scale that follows the estimate would also follow attackers.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ def reweighted(
 
 
 def centered_bound(f: int) -> int:
-    """Return n >= f + 1: one honest update beside a trusted reference."""
+    """Return n >= f + 1: one honest update in addition to a trusted reference."""
     return f + 1
 
 
@@ -107,7 +109,7 @@ def huber_weight(distances: FloatArray, scale: float) -> FloatArray:
 
 
 def cauchy_weight(distances: FloatArray, scale: float) -> FloatArray:
-    """Return 1 / (1 + (s / scale)^2): distant updates hardly count."""
+    """Return 1 / (1 + (s / scale)^2): distant updates have almost no weight."""
     if scale == 0.0:
         return np.asarray((distances == 0).astype(np.float64))
     with np.errstate(over="ignore"):  # an infinite distance in units of the scale has no weight
@@ -151,7 +153,7 @@ cauchy = reweighted(
     at_least=centered_bound, points=("origin",), translation=False, scale=False, robust=False
 )
 def suspicion_literal(gram: Gram, *, f: int, alpha: float = 1.0, steps: int = 1) -> Decision:
-    """The rule of this project's origin as it was written, for comparison: do not train with it.
+    """The original rule of this project, unchanged, for comparison: do not train with it.
 
     Equal weights 1/n; g = sum w_i g_i; suspicion s_i = |g_i - g|; w_i = alpha / (alpha + s_i). The
     f updates of least weight are replaced by the mean of the others; g = sum w_i g'_i, and again.

@@ -8,15 +8,15 @@ from .gram_rules import gram_rule
 
 @gram_rule(at_least_centered=lambda f: f + 1, points=("center",))
 def monna(gram: Gram, *, f: int) -> Decision:
-    """The mean of the n - f updates nearest to the own one.
+    """The mean of the n - f updates nearest to the local one.
 
-    For gossip: needs a ``center``. With it, f + 1 updates are enough to stay near the own one; the
-    proof is for f < n/5.
+    For gossip: needs a ``center``. With it, f + 1 updates are enough to stay near the local one;
+    the proof is for f < n/5.
 
     Args:
-        gram: Of the updates; the own one may be among them.
+        gram: Updates, possibly with the local one.
         f: Byzantine peers to tolerate.
-    Returns: of equally near updates the earlier ones.
+    Returns: among equally near updates, the earlier ones are kept.
     Raises: TooFewUpdates: Fewer than f + 1 updates.
     Source: Farhadkhani, Guerraoui, Gupta, Hoang, Pinot, Stephan 2023, "Robust Collaborative
         Learning with Linear Gradient Overhead", arXiv:2209.10931.
@@ -26,7 +26,7 @@ def monna(gram: Gram, *, f: int) -> Decision:
 
 @gram_rule
 def faba(gram: Gram, *, f: int) -> Decision:
-    """f times: leave out the update farthest from the mean of those that are left.
+    """Leave out f times the update farthest from the mean of the remaining ones.
 
     Tolerates f < n/2, but well only small f: the first means include the attackers' updates. Needs
     distances.
@@ -34,7 +34,7 @@ def faba(gram: Gram, *, f: int) -> Decision:
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-    Returns: of equally far updates the later one goes.
+    Returns: among equally far updates, the later one is left out.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Xia, Tao, Hao, Li 2019, "FABA: An Algorithm for Fast Aggregation against Byzantine
         Attacks", IJCAI.
@@ -50,14 +50,14 @@ def faba(gram: Gram, *, f: int) -> Decision:
 def cge(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates of least norm.
 
-    Tolerates f < n/2 attackers with long updates. An attacker that is no longer than the honest is
+    Tolerates f < n/2 attackers with long updates. An update no longer than the honest ones is
     averaged like them, in any direction. So attackers carry it no farther than the honest updates
     are long. Needs norms. Meant for gradients, not for parameters.
 
     Args:
         gram: Of the updates.
         f: Byzantine peers to tolerate.
-    Returns: of equal norms the earlier updates.
+    Returns: among equal norms, the earlier updates are kept.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Gupta, Liu, Vaidya 2021, "Byzantine fault-tolerant distributed machine learning using
         stochastic gradient descent and norm-based comparative gradient elimination",

@@ -5,13 +5,13 @@ clipping, normalisation.
     sent, memory = sender(update, memory)            memory is None in the first round
 
 A sender is a function of the update and of its memory, which it returns as data. The peer keeps the
-memory, saves it with a checkpoint, and loses it with its process. Steps are applied from left to
-right. The same text names the same sender on every peer.
+memory, saves it with a checkpoint, and loses it when its process ends. Steps are applied from left
+to right. The same text names the same sender on every peer.
 
 If peers have equal data, momentum is the most effective single defence. It averages the noise of a
 peer's gradients over rounds, so that honest updates agree with each other. Byzantine updates that
 hid in their noise stand out (Karimireddy, He, Jaggi 2021, arXiv:2012.10333). If their data differ,
-it averages away the noise and leaves the difference, and honest peers stand out, too. With labels
+it averages away the noise but not the difference, so honest peers also stand out. With labels
 by Dirichlet(0.1) under ``sign_flip``, ``suspicion`` reached 62 % without and 20 % with it.
 
 Listing the names does not import torch.
@@ -55,14 +55,14 @@ def momentum(
     beta: float = 0.9,
     form: Literal["mean", "sum"] = "mean",
 ) -> tuple[Tensor, Tensor]:
-    """Send a running average of the own updates instead of the update.
+    """Send a running average of the peer's updates instead of the update.
 
     Args:
         beta: Share of the past that stays, in [0, 1). 0.9 spans about ten rounds; 0.99 is too slow
             for a few hundred.
-        form: ``mean`` (default): m = beta m + (1 - beta) g, of an update's size, so that learning
-            rates and clipping radii keep their meaning; it begins small, at (1 - beta) g. ``sum``:
-            m = beta m + g, as in SGD with momentum; 1 / (1 - beta) times as large.
+        form: ``mean`` (default): m = beta m + (1 - beta) g, with the size of an update, so that
+            learning rates and clipping radii keep their meaning; it begins small, at (1 - beta) g.
+            ``sum``: m = beta m + g, as in SGD with momentum; 1 / (1 - beta) times as large.
     """
     share = 1.0 - beta if form == "mean" else 1.0
     sent = update * share if memory is None else memory * beta + update * share
@@ -128,7 +128,7 @@ class Sender:
         """Return the update to send, and the memory for the next round.
 
         An update that is not finite is sent unchanged, for the others to drop, and leaves the
-        memory unchanged. The memory also stays if the steps make an update that is not finite,
+        memory unchanged. The memory also stays if the steps compute a non-finite update,
         because a sum beyond the range of its dtype would stay infinite.
 
         Args:

@@ -35,7 +35,8 @@ class ShardedRule:
     gradient of its own trainer.
 
     The points of every part are the same and in the same order. A server without a last aggregate
-    (after a state transfer) leaves its place empty and marks it; then no server's is used.
+    (after a state transfer) leaves its place empty and marks it; then the last aggregate of no
+    server is used.
     """
 
     def __init__(self, bound: BoundRule) -> None:
@@ -66,7 +67,7 @@ class ShardedRule:
             previous: ``(d,)``: the last aggregate of the same shard.
             gradient: ``(d,)``: the judge's gradient, of the same shard.
             inside: Rows that points, such as the median, are made of; None means all.
-        Raises: AggregationError: The rule needs a gradient, and there is none or no valid one.
+        Raises: AggregationError: The rule needs a gradient, and there is none, or an invalid one.
         """
         rows = within_reach(Rows.of(updates), self.rule.name)
         vectors = self._vectors(_chosen(rows, inside), previous, gradient)
@@ -81,7 +82,7 @@ class ShardedRule:
         """Return one decision for all shards: weights of the chosen rows of every part, in their
         order, and of ``points``.
 
-        Raises: AggregationError: A part does not fit, or nothing can be decided on these numbers.
+        Raises: AggregationError: A part does not fit, or these numbers allow no decision.
         """
         whole: Gram | None = None
         grams = [self._unpacked(measured) for _, measured in parts]
@@ -126,7 +127,7 @@ class ShardedRule:
         Args:
             weights: Of each row, and then of ``points``.
             inside: As for ``measure``.
-        Raises: AggregationError: They are not such weights.
+        Raises: AggregationError: The weights are not valid.
         """
         rows = within_reach(Rows.of(updates), self.rule.name)
         given = np.asarray(weights, dtype=np.float64)
@@ -142,9 +143,9 @@ class ShardedRule:
         }
         if "previous" in beside and previous is None:
             raise AggregationError(
-                f"{self.rule.name}: the last aggregate has a weight, and there is none here"
+                f"{self.rule.name}: the last aggregate has a weight, but there is none here"
             )
-        # A point without a weight, as the median mostly is, would be made for nothing.
+        # Computing a point without a weight, which the median usually is, would be wasted.
         vectors = (
             self._vectors(_chosen(rows, inside), previous, gradient, frozenset(beside))
             if beside
@@ -187,7 +188,7 @@ class ShardedRule:
         n = width - len(self.points)
         if n < 1 or width * (width + 1) // 2 != len(triangle):
             raise AggregationError(
-                f"{self.rule.name}: a part of {len(measured)} numbers is of no number of updates"
+                f"{self.rule.name}: a part of {len(measured)} numbers fits no number of updates"
             )
         products = np.zeros((width, width))
         upper = np.triu_indices(width)
@@ -207,7 +208,7 @@ class ShardedRule:
         )
         if not float(np.abs(counted).sum()) <= n + 1e-6:
             raise AggregationError(
-                f"{self.rule.name}: weights of {float(np.abs(counted).sum()):.3g} together, for "
+                f"{self.rule.name}: weights of {float(np.abs(counted).sum()):.3g} in total, for "
                 f"{n} updates"
             )
 

@@ -25,7 +25,7 @@ _POWER_STEPS = 8
 
 @gram_rule
 def smea(gram: Gram, *, f: int) -> Decision:
-    """The mean of the n - f updates with the least top eigenvalue of the covariance.
+    """The mean of the n - f updates with the smallest top eigenvalue of the covariance.
 
     Tolerates f < n/2. Needs inner products. Tries every subset, deterministically: a lower bound
     from a few power steps selects the subsets to compute eigenvalues of. Of equal eigenvalues the
@@ -90,14 +90,14 @@ def _power_bounds(stack: FloatArray) -> FloatArray:
 
 @gram_rule
 def caf(gram: Gram, *, f: int) -> Decision:
-    """Weigh updates down along the direction in which they differ most, until 2f of them are gone;
-    the mean that differed least.
+    """Reduce the weights of updates along the direction in which they differ most, until the weight
+    of 2f of them is removed; use the mean at which they differed least.
 
     Tolerates f < n/2; f only determines when to stop. c_i <- c_i (1 - t_i / max t), with t_i the
     squared projection of x_i - mean on the top eigenvector of the covariance weighted by c, as long
-    as the c add up to more than n - 2f. The result is the weighted mean on the way with the least
-    top eigenvalue. Needs inner products. Deterministic: the eigenvector is exact, not one power
-    step from a random start.
+    as the c add up to more than n - 2f. The result is the weighted mean of the iteration with the
+    smallest top eigenvalue. Needs inner products. Deterministic: the eigenvector is exact, not one
+    power step from a random start.
 
     Args:
         gram: Of the updates.
@@ -130,11 +130,11 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
 
     Meant for f < n/2 colluding peers that push one way. It is not robust in the worst case. Its
     mean is the plain mean of all, so one attacker far away can shield others (the sacrificial
-    anchor). Of attackers far out in different directions (scale, bit flips) one direction shows
-    only the farthest. Needs inner products. The paper draws some columns at random, several times,
-    and keeps the updates that pass each time, because a singular vector of all columns was
-    expensive. The Gram matrix gives that of all columns at no cost, so nothing is drawn or
-    repeated, and no column is unobserved.
+    anchor). If attackers are far out in different directions (scale, bit flips), one direction
+    shows only the farthest. Needs inner products. The paper draws some columns at random, several
+    times, and keeps the updates that pass each time, because a singular vector of all columns was
+    expensive. The Gram matrix yields the singular vector of all columns at no cost, so nothing is
+    drawn or repeated, and no column is unobserved.
 
     Args:
         gram: Of the updates.
@@ -151,7 +151,7 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
     if leave < f:
         raise AggregationError(
             f"dnc: c={c} leaves out {leave} updates, but f={f} of them may be Byzantine",
-            "take c of 1 or more",
+            "use c of 1 or more",
         )
     if leave >= gram.n:
         raise AggregationError(f"dnc: c={c} would leave out {leave} of {gram.n} updates", "lower c")
@@ -169,12 +169,12 @@ def spectral_clipping(
     radius: float = 2.0,
     every: int = 3,
 ) -> Decision:
-    """The mean without the f updates that stick out most along the direction in which all differ
-    most, if one direction stands out; none longer than ``radius`` times the typical norm. In every
+    """The mean of updates, clipped to ``radius`` times the typical norm, without the f that stand
+    out most along the direction in which all differ most, if one direction stands out. In every
     third round no update is left out.
 
     Meant for unequal data without a judge. Attackers push together, so two of them make one
-    direction stand out; honest peers with different data seldom do. If a peer with rare data is
+    direction stand out; honest peers with different data rarely do. If a peer with rare data is
     left out in every round, its updates grow, because the model does not learn its samples. So all
     updates count in every ``every``-th round. Attackers use these rounds, too, but are clipped.
     ``dnc`` leaves out the same f updates, in every round, and clips nothing. Bounded for f < n/2,
@@ -186,10 +186,10 @@ def spectral_clipping(
         round_id: No update is left out if ``round_id + 1`` is a multiple of ``every``.
         gap: One direction stands out if the top eigenvalue of the covariance is this many times the
             second.
-        radius: In units of the typical norm: the median, or the (n - f)-th smallest when that
-            comes first.
-        every: In rounds; 1: no update is ever left out.
-    Returns: the weights are those of the clipped updates among each other.
+        radius: In units of the typical norm: the median, or the (n - f)-th smallest if that is
+            smaller.
+        every: In rounds; 1 if no update is ever left out.
+    Returns: the weights are relative to the other clipped updates.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
         AggregationError: ``radius`` is not above 0, ``gap`` is below 1, or ``every`` is.

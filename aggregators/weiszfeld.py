@@ -1,5 +1,5 @@
-"""The geometric median, by Weiszfeld's steps: each update counts by the inverse of its distance to
-the last estimate."""
+"""The geometric median, by Weiszfeld's steps: each update is weighted by the inverse of its
+distance to the last estimate."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ SMOOTHING = 1e-3
 
 @gram_rule(absolute=("nu",))
 def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Decision:
-    """The point with the least sum of distances to the updates: smoothed Weiszfeld, until it stands
-    still.
+    """The point with the smallest sum of distances to the updates: smoothed Weiszfeld, until
+    convergence.
 
-    Tolerates f < n/2; kappa <= 4 (1 + f / (n - 2f))^2. Needs distances; steps cost nothing beside
-    the two reads of the updates. Starts from the mean of the half of the updates that are
-    nearest to the most central one, so it does not depend on the origin; ``rfa`` is the published
-    variant that does. If rounding keeps it moving, or updates are nearly on one line, the result is
-    that of ``STEPS_MAX`` steps.
+    Tolerates f < n/2; kappa <= 4 (1 + f / (n - 2f))^2. Needs distances; the cost of the steps is
+    negligible against the two reads of the updates. Starts from the mean of the half of the updates
+    that are nearest to the most central one, so it does not depend on the origin; ``rfa`` is the
+    published variant that does. If rounding prevents convergence, or updates are nearly on one
+    line, the result is that of ``STEPS_MAX`` steps.
 
     Args:
         gram: Of the updates.
@@ -55,7 +55,7 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
 def _until_it_stands_still(
     gram: Gram, weights: FloatArray, smallest: float, still: float
 ) -> FloatArray:
-    """Return the result of steps of ``_weiszfeld`` without points beside the updates. Each step is
+    """Return the result of steps of ``_weiszfeld`` without additional points. Each step is
     a few short operations, which dominate the cost for few updates."""
     products = gram.products[: gram.n, : gram.n]
     own, least = products.diagonal(), max(smallest * smallest, float(np.finfo(np.float64).tiny))

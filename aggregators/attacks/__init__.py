@@ -3,7 +3,7 @@
     # one Byzantine peer, from the update that it would have sent
     bad = make("sign_flip", 10)(update, round_id)
 
-    # (f, d): all of them together, with knowledge of the honest updates
+    # (f, d): all attackers together, with knowledge of the honest updates
     bad = make("alie").collude(honest, f=2)
 
     # gossip rounds: another update for each receiver
@@ -16,7 +16,7 @@ An attack acts where an update leaves its sender. It depends on the round and a 
 peer sends the same in every run. Colluding attacks (``alie``, ``min_max``, ...) are omniscient in
 ``collude``. Called for one peer, they work on an estimate of the honest updates, made from the
 results that every replica has (``guessing``). A few cannot work on an estimate:
-``names(lonely=True)`` leaves them out. ``label_flip`` is an attack on data and acts where the
+``names(lonely=True)`` omits them. ``label_flip`` is an attack on data and acts where the
 trainer reads it: ``flip_labels``.
 
 Listing the names does not import torch, because command lines check them.

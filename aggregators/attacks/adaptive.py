@@ -26,8 +26,8 @@ _SECTION = (math.sqrt(5) - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class AttackOptimum:
-    """Strength at which a family of attacks did most damage to a rule, and how far it carried the
-    result."""
+    """Strength at which a family of attacks damaged a rule most, and the distance by which it moved
+    the result."""
 
     strength: float
     damage: float
@@ -39,11 +39,11 @@ def strongest(
     measure: Callable[[Tensor], float] | None = None,
 ) -> AttackOptimum:
     """Search ``lies(strength) -> (f, d)`` for the strength with the largest ``measure``: by
-    default, how far the rule's result is from the honest mean.
+    default, the distance of the rule's result from the honest mean.
 
     First the powers of 2 from 1/16 to 128, because damage is not a smooth function of strength: a
-    rule takes what is close and drops what is far. Then a golden section between the neighbours of
-    the best. ``len(STRENGTHS) + REFINEMENTS + 1`` trials.
+    rule accepts close vectors and drops distant ones. Then a golden section between the neighbours
+    of the best. ``len(STRENGTHS) + REFINEMENTS + 1`` trials.
     """
     measure = crowd.damage if measure is None else measure
 

@@ -24,8 +24,8 @@ def bit_flip(update: Tensor, *, strength: float, generator: torch.Generator) -> 
     coordinates, like failing memory.
 
     Bit 31 is the sign, 30 and 29 the top of the exponent, 22 the top of the mantissa: a value of
-    ordinary size becomes one of about 1e16 to 1e20, or nearly nothing. Few become infinite or NaN.
-    The bits are those of the Zeno authors' code; the bit-flipping of their paper is
+    ordinary size becomes one of about 1e16 to 1e20, or one close to zero. Few become infinite or
+    NaN. The bits are those of the Zeno authors' code; the bit-flipping of their paper is
     ``negated_copies``.
     """
     import torch

@@ -37,11 +37,12 @@ def dissensus(
     x_i)``.
 
     With epsilon = 1 and plain mixing the b attackers cancel the pull of all honest neighbours: the
-    receiver stays where it is.
+    receiver does not move.
 
     Args:
-        theirs: Last vector of the receiver, x_i; the own vector before one has arrived.
-        others: Last vectors of its honest neighbours, x_j. Without any, the own vector is sent.
+        theirs: Last vector of the receiver, x_i; the attacker's own vector before one has arrived.
+        others: Last vectors of its honest neighbours, x_j. Without any, the attacker sends its own
+            vector.
         neighbours: Number of these neighbours, also of those without a vector; the mean of the
             others is used for all.
         attackers: b, the number of peers that send the same.

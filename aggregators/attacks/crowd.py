@@ -64,8 +64,8 @@ class OmniscientView:
         return lie.repeat(self.f, 1)
 
     def damage(self, lies: Tensor) -> float:
-        """Return how far the attack carries the rule's result from the honest mean; infinite if the
-        result is not finite.
+        """Return the distance of the rule's result under the attack from the honest mean; infinite
+        if the result is not finite.
 
         0 if the attack itself is not finite, because no peer passes such updates to its rule.
 
@@ -95,7 +95,7 @@ class OmniscientView:
         if self.rule is None:
             raise ConfigError(
                 "this attack evaluates the rule, and needs the rule as an argument",
-                "give collude(..., rule=...)",
+                "pass collude(..., rule=...)",
             )
         return self.rule(torch.cat([self.honest, lies]))
 

@@ -1,4 +1,4 @@
-"""Attacks by name: built-in ones, and those of users, a function in a file or a module.
+"""Attacks by name: built-in ones, and those of users: functions in a file or a module.
 
     my_attacks.py:mine          a function in a file, relative to the working directory
     package.module:mine         a function in an importable module
@@ -28,7 +28,7 @@ KNOWN = {
 
 def kind_of(name: str) -> AttackKind:
     """Return the attack of a name, or of a user's file; hyphens and underscores of a name are the
-    same. Raises: UnknownName: There is none. ConfigError: It is one on data, or cannot be
+    same. Raises: UnknownName: There is none. ConfigError: It is an attack on data, or cannot be
     loaded."""
     if ":" in name:
         return load(name)
@@ -103,7 +103,7 @@ def _plain(function: Callable[..., Any], place: str) -> AttackKind:
         if parameter.name not in KNOWN[shape] and parameter.default is parameter.empty:
             raise ConfigError(
                 f"{function.__name__} of {place} needs {parameter.name}, which is not available",
-                f"it may name {', '.join(KNOWN[shape])}",
+                f"it may use {', '.join(KNOWN[shape])}",
             )
     wants = {parameter.name: parameter.default for parameter in others}
     strength = wants.get("strength", inspect.Parameter.empty)

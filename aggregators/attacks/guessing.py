@@ -17,7 +17,7 @@ class HonestEstimate:
     """An estimate of the honest updates of the next round.
 
     Every replica has the result of the last round, which is the estimate of the honest mean. The
-    peer's honest update less the result of its round is one honest deviation. The last
+    peer's honest update minus the result of its round is one honest deviation. The last
     ``RESIDUALS_MAX`` of these are the estimates of the others'. So attackers on different machines
     agree on the mean, and nearly on the deviation, without communication.
     """
@@ -35,8 +35,7 @@ class HonestEstimate:
             del self._own[min(self._own)]
 
     def saw(self, result: Tensor, round_id: int) -> None:
-        """Record the result of a round, ``(d,)``. It is kept, so its memory must not be used by
-        others."""
+        """Record the result of a round, ``(d,)``. It is kept, so its memory must not be reused."""
         own = self._own.pop(round_id, None)
         if own is not None:
             self._residuals.append(own - result)
@@ -46,8 +45,8 @@ class HonestEstimate:
             del self._own[past]
 
     def honest(self, update: Tensor, count: int) -> Tensor:
-        """Return ``(count, d)``, estimates of the honest updates. Before the first result: copies
-        of the own update."""
+        """Return ``(count, d)``, estimates of the honest updates. Before the first result these are
+        copies of the local update."""
         import torch
 
         middle = update if self.result is None else self.result

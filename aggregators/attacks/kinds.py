@@ -39,10 +39,10 @@ class AttackKind:
         strength: By default; None if there is none to set, or if it follows from n and f.
         meaning: Meaning of the strength, with its unit. Empty if there is none to set.
         wants: Names of the function's parameters.
-        refusal: Why one attacker cannot compute it from its own observations, and what to use
-            instead; empty if it can.
+        refusal: Reason why one attacker cannot compute it from its own observations, and an
+            alternative; empty if it can.
         tries: Whether it evaluates the rule.
-        allowed: Range of the strength, in words, and its test.
+        allowed: Range of the strength, as text, and its test.
         idle: Whether it has no effect with f of n attackers at the default strength.
     """
 
@@ -120,10 +120,10 @@ def attack(
         strength: Default strength. None if there is none to set, or if it follows from n and f.
         meaning: Meaning of the strength, with its unit; by default "strength" if there is one.
         shape: ``alone``, ``together`` or ``apart``.
-        refusal: Why a single peer cannot send it in a real run, and what to use instead. Empty
+        refusal: Reason why a single peer cannot send it in a real run, and an alternative. Empty
             if it can.
         tries: Whether it searches its strength by trying the rule.
-        allowed: The strengths that are allowed, in words and as a test.
+        allowed: The allowed strengths, as text and as a test.
         idle: ``(n, f) -> bool``, whether it has no effect with f Byzantine peers of n at its
             default strength.
     """
@@ -132,7 +132,7 @@ def attack(
         name = function.__name__
         known = KINDS.get(name)
         if known is not None and known.function.__module__ != function.__module__:
-            raise ConfigError(f"there is an attack {name!r} already", "give yours another name")
+            raise ConfigError(f"there is an attack {name!r} already", "rename yours")
         wants = frozenset(inspect.signature(function).parameters)
         described = meaning or ("strength" if strength is not None else "")
         KINDS[name] = AttackKind(
@@ -147,14 +147,14 @@ def names(*, lonely: bool = False) -> tuple[str, ...]:
     """Return the attacks on updates for ``make``, ascending, without ``DATA_ATTACKS``.
 
     Args:
-        lonely: Only those that one peer can carry out by itself, in a real run.
+        lonely: Only those that one peer can carry out alone, in a real run.
     """
     return tuple(sorted(name for name, kind in KINDS.items() if kind.lonely or not lonely))
 
 
 def checked_strength(kind: AttackKind, strength: float | None) -> float | None:
-    """Return the strength, or the default one. Raises: ConfigError: It is out of range, or there is
-    none to set."""
+    """Return the strength, or the default one. Raises: ConfigError: The strength is out of range,
+    or cannot be set."""
     if strength is None:
         return kind.strength
     if not kind.meaning:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class AttackerGroup:
-    """The Byzantine peers of a run, as far as one of them knows them without communication.
+    """The Byzantine peers of a run, as known to one of them without communication.
 
     Attributes:
         honest: Number of honest peers.
@@ -154,18 +154,19 @@ class Attack:
             generator: Randomness of this round. By default it follows from the seed and the round.
             rule: ``(n, d) -> (d,)``, with its f bound, for attacks that evaluate it.
             own: ``(f, d)``, the honest updates of the Byzantine peers. By default copies of
-                ``honest``, one after the other.
+                ``honest``.
             round_id: Number of the round, for attacks that replay or wait.
             locked: Rows of ``honest`` of peers in quarantine, as far as the Byzantine peers know.
-                The rule does not get them.
+                The rule does not receive them.
         Returns: ``(f, d)`` in the dtype and on the device of ``honest``.
-        Raises: ConfigError: The attack needs the rule and was given none, or has no such form.
+        Raises: ConfigError: The attack needs the rule but received none, or has no form with
+            colluding peers.
         """
         import torch
 
         if self._kind.shape == "apart":
             raise ConfigError(
-                f"{self.name} sends each receiver another update, so it is for gossip rounds only",
+                f"{self.name} sends each receiver another update: it works only in gossip rounds",
                 "use .tell(update, receiver)",
             )
         if f < 0 or not len(honest):
@@ -227,7 +228,7 @@ class Attack:
 
         Args:
             update: ``(d,)``, the honest update.
-            receiver: Number of the peer that gets it.
+            receiver: Number of the receiving peer.
             theirs: ``(d,)``, the receiver's last update, if one arrived.
             others: The last updates of other honest peers.
         Returns: ``(d,)``.
@@ -291,7 +292,7 @@ def make(
         name: One of ``names()``; hyphens and underscores are the same.
         strength: Its meaning and its default depend on the attack. ``nan``, ``zero`` and some
             others have none.
-        seed: Give each Byzantine peer its own, or all of them send the same.
+        seed: Use another seed for each Byzantine peer; with equal seeds all send the same.
         attacker_group: For attacks of several peers that each carry out their part. By default one
             Byzantine and one honest peer.
     Raises:

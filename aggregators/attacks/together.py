@@ -28,7 +28,7 @@ SEES_NOBODY_IN_TIME = (
 def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
     """Inner-product manipulation: all send ``-epsilon`` times the honest mean.
 
-    A small epsilon hides among the honest, a large one (10) outweighs them in a mean.
+    A small epsilon hides among the honest updates, a large one (10) outweighs them in a mean.
     Source: Xie, Koyejo, Gupta 2019, "Fall of Empires", arXiv:1903.03936.
     """
     return crowd.all_alike(-strength * crowd.mean())
@@ -59,9 +59,9 @@ def alie_z(n: int, f: int) -> float:
     For small n it is small: 0 for 2 of 8 and 2 of 10, 0.16 for 4 of 20. One attacker of an even
     number needs more than half of the honest, so its z is below 0, on the other side of the mean.
 
-    Where Phi^-1 would be infinite, z is at the outermost honest update, with half of one beyond.
-    This is the case for a majority of attackers, which needs no honest update beyond z (s <= 0),
-    and for one attacker and one honest peer, where z is 0.
+    Where Phi^-1 would be infinite, z is at the outermost honest update, with half an update beyond
+    it. This is the case for a majority of attackers, which needs no honest update beyond z (s <=
+    0), and for one attacker and one honest peer, where z is 0.
 
     Raises: ConfigError: There is no attacker, or no other peer.
     """
@@ -71,7 +71,7 @@ def alie_z(n: int, f: int) -> float:
     if f < 1 or honest < 1:
         raise ConfigError(
             f"alie: z needs Byzantine and honest peers, not {f} of {n}",
-            "give the strength: alie*1.5",
+            "set the strength: alie*1.5",
         )
     beyond, outermost = (n // 2 + 1 - f) / honest, 0.5 / honest
     return NormalDist().inv_cdf(1 - min(max(beyond, outermost), 1 - outermost))
@@ -90,8 +90,8 @@ def min_max(crowd: OmniscientView) -> Tensor:
 
 
 def find_hidden(crowd: OmniscientView, away: Tensor) -> float:
-    """Return the largest gamma with which the mean less gamma ``away`` is no farther from any
-    honest update than two honest ones are from each other."""
+    """Return the largest gamma for which the mean minus gamma ``away`` is no farther from any
+    honest update than two honest updates are from each other."""
     import torch
 
     apart, aside, along = _quadratics(crowd, away)
@@ -146,7 +146,7 @@ def _larger_root(a: float, b: float, c: float) -> float:
     refusal=SEES_NOBODY_IN_TIME,
 )
 def mimic(crowd: OmniscientView) -> Tensor:
-    """All copy one honest update, always that of the same peer.
+    """All attackers copy the honest update of one peer, always the same.
 
     The victim is the honest one farthest along the direction in which the honest updates of the
     first round differ most.
@@ -173,8 +173,8 @@ def _outermost(crowd: OmniscientView) -> int:
     refusal=SEES_NOBODY_IN_TIME,
 )
 def framing(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send the honest mean less ``strength`` times the difference of one honest peer to it, so
-    that this peer stands out.
+    """All attackers send the honest mean minus ``strength`` times the difference of one honest peer
+    to it, so that this peer stands out.
 
     The victim is the honest one farthest from the mean, and stays the same until it is in
     quarantine; then it is the next one.
@@ -232,12 +232,12 @@ def push_back(crowd: OmniscientView, length: float = DRIFT_LENGTH) -> Tensor:
     allowed=POSITIVE,
 )
 def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send the honest mean plus gamma times the momentum of an outer step over the honest means
-    so far, with the largest gamma that hides as in ``min_max``.
+    """All attackers send the honest mean plus gamma times the momentum of an outer step over the
+    honest means so far, with the largest gamma that hides as in ``min_max``.
 
     Momentum m <- mu m + D loses the share 1 - mu in a round. A push of g m in D reduces that share
-    to 1 - mu - g: from g = 1 - mu on, a tenth of m, nothing is lost, and the model overshoots
-    further and further. In gradients without momentum it only makes steps longer.
+    to 1 - mu - g: for g of at least 1 - mu, a tenth of m, the momentum does not decay, and the
+    model overshoots increasingly. In gradients without momentum it only makes steps longer.
     """
     before = crowd.memory.get("momentum")
     mean = crowd.mean()
@@ -275,7 +275,7 @@ def negated_copies(crowd: OmniscientView, *, strength: float) -> Tensor:
     allowed=POSITIVE,
 )
 def sacrificial_anchor(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """One sends a vector far away, the others send the mean that results from it.
+    """One attacker sends a vector far away, the others send the resulting mean.
 
     A rule that starts from the mean drops the anchor and trusts the copies of the mean most. These
     are as far from the honest as the anchor has carried the mean, so it breaks with two attackers.

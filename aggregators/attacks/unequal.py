@@ -26,8 +26,9 @@ LAST_PART = 0.1
     allowed=FRACTION,
 )
 def spread_match(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """All send the honest mean less a multiple of it. Of the multiples that hide as in ``min_max``,
-    it is the one that leaves the least of the mean in this rule's result.
+    """All attackers send the honest mean minus a multiple of it. Among the multiples that hide as
+    in ``min_max``, the attack uses the one that leaves the smallest part of the mean in this rule's
+    result.
 
     8 trials of the rule a round.
     """
@@ -39,8 +40,8 @@ def spread_match(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 @attack(shape="together", strength=20.0, meaning="rounds that it is honest", allowed=ROUNDS)
 def momentum_push(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """Honest for so many rounds. Then all send the opposite of the momentum of the honest means, as
-    long as a typical honest update."""
+    """Honest for this number of rounds. Then all send the opposite of the momentum of the honest
+    means, as long as a typical honest update."""
     seen = crowd.memory["seen"] = crowd.memory.get("seen", 0) + 1
     lies = push_back(crowd, 1.0)
     return lies if seen > strength else crowd.own.clone()
@@ -53,8 +54,8 @@ def momentum_push(crowd: OmniscientView, *, strength: float) -> Tensor:
     allowed=NOT_NEGATIVE,
 )
 def slow_drift(crowd: OmniscientView, *, strength: float) -> Tensor:
-    """``alie`` that pushes in the same direction in every round: each coordinate moves by so many
-    honest standard deviations against the sign of the sum of the honest means so far."""
+    """``alie`` that pushes in the same direction in every round: each coordinate moves by this
+    number of honest standard deviations against the sign of the sum of the honest means so far."""
     total = crowd.memory["total"] = crowd.memory.get("total", 0) + crowd.mean()
     return crowd.all_alike(crowd.mean() - strength * crowd.deviation() * total.sign())
 

@@ -58,14 +58,14 @@ __all__ = [
 log = logging.getLogger(__name__)
 forks.watch()
 SMALL = 2**18
-"""Numbers below which updates go through the plain kernels: a millisecond or two, while loading
+"""Numbers below which updates use the plain kernels: a millisecond or two, while loading
 numba takes half a second."""
 Survivors = NDArray[np.float64] | None
 _forced = ""
 
 
 def backend() -> Literal["fast", "plain"]:
-    """Return the implementation that float32 rows on the CPU go through.
+    """Return the implementation for float32 rows on the CPU.
 
     Raises: ConfigError: GOSSIP_KERNELS names an implementation that does not exist.
     """
@@ -96,7 +96,7 @@ def is_prepared(n: int, d: int) -> bool:
 
 def prepare(n: int, d: int) -> tuple[str, ...]:
     """Load the kernels that n float32 updates of d coordinates need, and compile them if this
-    machine never has.
+    machine has not done so.
 
     Call it when there is time, otherwise the first call of a rule takes that time: less than a
     second, or 6 to 13 with compilation. Of several processes at once, one compiles.
@@ -145,7 +145,7 @@ def compile_apart(n: int, d: int, patience_s: float) -> bool:
 
 
 def do_without() -> None:
-    """Use the plain kernels in this process from now on, at any setting of GOSSIP_KERNELS."""
+    """Use the plain kernels in this process from now on, regardless of GOSSIP_KERNELS."""
     global _forced
     _forced = "plain"
 
@@ -178,9 +178,9 @@ def between(
     Args:
         low, high: Ranks from 0, both included.
         count_survivors: Also count in how many columns the value of each row was in that
-            range; ties count. A number above 1: count in so many equal parts of the columns.
-        matrix: ``(m, n)`` weights: ranks are taken among the m weighted sums of rows that they
-            make, which are never stored.
+            range; ties count. A number above 1: count in this number of equal parts of the columns.
+        matrix: ``(m, n)`` weights: ranks are taken among the m weighted sums of rows, which are
+            never stored.
     Returns: ``(d,)`` in the dtype and on the device of the rows; ``(n,)`` float64 counts (``(m,)``
         with a matrix, ``(parts, n)`` with parts), or None.
     """
@@ -200,7 +200,7 @@ def nearest(
     """Return the mean of the ``count`` values of each column that are nearest to the mean of its
     sorted values ``around``.
 
-    Of two equally near the lesser is taken.
+    Of two equally near values the smaller one is used.
 
     Args:
         around: The ranks (low, high) whose mean is the center: ``middle(m)`` for the median.
@@ -219,8 +219,8 @@ def nearest(
 def majority(
     rows: Rows, count_survivors: int = 0, matrix: ArrayLike | None = None
 ) -> tuple[Tensor, Survivors]:
-    """Return 1, -1 or 0 in each column: the sign that more rows have. A row survives where it has
-    that sign.
+    """Return 1, -1 or 0 in each column: the sign that more rows have. A row survives in the columns
+    in which it has that sign.
 
     Args:
         count_survivors, matrix: As in ``between``.

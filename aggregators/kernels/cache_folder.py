@@ -47,7 +47,7 @@ def mark_complete() -> None:
 
 @contextmanager
 def alone(there: Path, what: str, patience_s: float) -> Iterator[bool]:
-    """Let one process of a machine do ``what``; the others wait for their turn, up to
+    """Let one process of a machine run ``what`` at a time; the others wait up to
     ``patience_s``. Yields whether it is this process's turn.
 
     Raises: OSError: Such a folder cannot be made.

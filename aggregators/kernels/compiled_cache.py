@@ -13,8 +13,8 @@ from . import cache_folder
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 30.0
-"""How long a process waits for another that compiles the same: longer than all kernels take, and
-not for ever, for it may be stopped."""
+"""Time that a process waits for another that compiles the same kernels: longer than the compilation
+of all, but finite, because the other may be stopped."""
 compiled: list[str] = []
 """The kernels that this process did not find in the cache."""
 

@@ -82,7 +82,7 @@ def _read_runs(rows: int, n: int, here: int, into: int, stride: int) -> int:
 def _merge(
     block: int, stride: int, table: int, count: int, rows: int, n: int, following: int
 ) -> None:
-    """Take the steps of a table; between them prefetch what is ``following`` bytes into each of n
+    """Take the steps of a table; between them prefetch the data ``following`` bytes into each of n
     rows."""
     lines = stride // 64
     share = (n * lines + count - 1) // max(count, 1)
@@ -203,7 +203,7 @@ def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
 
     The ``count`` values of a column nearest to any center are neighbours. So of all values with
     ranks that differ by multiples of ``count`` exactly one is among them: this one. Of two equally
-    near the lesser is taken.
+    near values the smaller one is used.
     """
     before = taken = load(at)
     for _ in range(turns):
@@ -297,7 +297,7 @@ def _block(
     """Aggregate one block of columns for ``ranks``. ``rows``: addresses of m rows, ``here`` bytes
     before the block.
 
-    Returns 0, or something else if there may be a NaN in it.
+    Returns 0, or another value if it may contain a NaN.
     """
     m, stride = word(job + 24), 4 * word(job + 8)
     mode, low, high, count = word(job + 80), word(job + 88), word(job + 96), word(job + 104)

@@ -1,7 +1,7 @@
 """Compiled kernels for sums over rows and over columns. Importing this compiles them, or fetches
 them from the cache on disk.
 
-Products are summed in float32 over at most 2,048 columns and in float64 from there on. Each chunk
+Products are summed in float32 over at most 2,048 columns and in float64 beyond. Each chunk
 of columns has its own sums, which are added up in order. So a result does not depend on the number
 of threads.
 """

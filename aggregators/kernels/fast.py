@@ -17,7 +17,7 @@ from .teams import Compiled, run
 COLUMNS = 128  # Columns of a block: with 20 rows it takes a third of the first-level cache.
 CHUNK = 8192  # Columns that a thread takes at a time.
 CHUNKS_MAX = 256  # Maximum of kernels that return a result for each chunk.
-ALONE = 2**15  # Numbers below which a second thread costs more than it saves.
+ALONE = 2**15  # Numbers below which a second thread takes more time than it saves.
 
 
 def between(
@@ -56,8 +56,8 @@ def _ranks(
     wanted: tuple[int, int],
     count_survivors: int,
 ) -> tuple[Tensor, plain.Counts | None] | None:
-    """Return the result of ``ranks``; None if there may be a NaN among the values. Sorting loses a
-    NaN; the plain kernels keep it."""
+    """Return the result of ``ranks``; None if there may be a NaN among the values. Sorting loses
+    NaNs; the plain kernels keep them."""
     from .compiled_ranks import ranks
 
     addresses = _addresses(rows)

@@ -26,7 +26,7 @@ def openmp(name: str) -> Any:
     one, or has no such function."""
     for library in sorted((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*")):
         try:
-            # searched in what the library depends on, too
+            # also searched in the dependencies of the library
             return getattr(ctypes.CDLL(str(library)), name)
         except (OSError, AttributeError):
             continue
@@ -57,6 +57,6 @@ def _in_child() -> None:
 
 @functools.cache
 def watch() -> None:
-    """Send the team home before each fork from now on. One call is enough."""
+    """From now on release the team before each fork. One call is enough."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_before, after_in_child=_in_child)

@@ -1,5 +1,5 @@
 """Vectors of eight float32 as a type of numba's, and the few operations on them that the kernels
-are written in.
+use.
 
 The compiler may or may not vectorize a loop over columns; with this type it has to. Addresses are
 plain integers, so rows may be separate. Only compiled code may call these functions; importing the
@@ -273,8 +273,8 @@ def put_double(builder: Any, address: Any, value: Any) -> None:
 
 @_operation(types.int64, types.int64)
 def draw_ticket(builder: Any, address: Any) -> Any:
-    """Add one to the int64 at an address, and return what it was before: each thread gets
-    another."""
+    """Add one to the int64 at an address, and return its previous value, which is different for
+    each thread."""
     return builder.atomic_rmw(
         "add", _pointer(builder, address, _INT64), ir.Constant(_INT64, 1), "monotonic"
     )

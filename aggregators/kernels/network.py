@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 BOTH, LESSER, GREATER, MERGE = 0, 1, 2, 3
-"""Kinds of steps on rows a and b: keep the lesser in a and the greater in b, or only one of them.
+"""Kinds of steps on rows a and b: keep the smaller in a and the larger in b, or only one of them.
 Or merge rows a, b with rows c, d: the comparisons (a, c), (b, d), (b, c), for a third less traffic
 with the cache."""
 ROWS_MAX = 2**12
@@ -34,7 +34,7 @@ def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
             for start in range(step % reach, n - step, 2 * step):
                 for low in range(start, start + min(step, n - start - step)):
                     merge = low // (2 * reach)
-                    # else nothing to merge with
+                    # otherwise there is no run to merge with
                     if merge == (low + step) // (2 * reach) and merge * 2 * reach + reach < n:
                         yield reach, step, low, low + step
             step //= 2
@@ -43,7 +43,7 @@ def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
 
 def runs(n: int) -> Iterator[tuple[int, int]]:
     """Yield how n rows are read: (first row, length) of each sorted run; the longest first, at most
-    one row is left over."""
+    one row remains."""
     first = 0
     for length in RUNS:
         while first + length <= n:
@@ -79,7 +79,7 @@ def table(n: int, first: int, last: int) -> NDArray[np.int64]:
         run_of[begin : begin + length] = [length] * length
     levels: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
     for reach, step, low, high, kind in comparisons(n, first, last):
-        if reach >= min(run_of[low], run_of[high]):  # else both are in one run
+        if reach >= min(run_of[low], run_of[high]):  # otherwise both are in one run
             levels.setdefault((reach, -step), {})[low] = (high, kind)
     return np.array(_fused(list(levels.values())), dtype=np.int64)
 

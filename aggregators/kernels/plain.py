@@ -1,6 +1,6 @@
 """The kernels without a compiler: torch and numpy on chunks of columns, for every dtype and device.
 
-float64 is calculated in float64 and everything else in float32. The order of operations is that of
+float64 is calculated in float64, all other types in float32. The order of operations is that of
 the compiled kernels, so both select the same values bit for bit.
 """
 
@@ -22,7 +22,7 @@ from .rows import Rows
 # Elements of a chunk for ranks: the chunk and its copy are in the second-level cache.
 RANK_ELEMENTS = 2**18
 FEW = 4096  # numbers that are sorted sooner than so many calls are made
-FLUSH = 4096  # columns after which float32 sums go over into float64
+FLUSH = 4096  # columns after which float32 sums are added in float64
 HUGE_FACTOR = 1e130  # products of float64 values beyond it could leave float64
 Counts: TypeAlias = NDArray[np.float64]
 _Part: TypeAlias = tuple[Any, Any]
@@ -59,7 +59,7 @@ def nearest(
     matrix: NDArray[np.float32] | None,
 ) -> tuple[Tensor, Counts | None]:
     """Return the mean of the ``count`` values of each column nearest to the mean of its sorted
-    values ``around``; ties to the lesser."""
+    values ``around``; ties go to the smaller."""
 
     def part(block: Any) -> _Part:
         library = _library(block)
@@ -104,7 +104,7 @@ def ranked(block: Any, low: int, high: int) -> list[Any]:
         return list(block.sort(dim=0).values[low : high + 1])
     if block.size <= FEW:
         ordered = np.sort(block, axis=0)
-        # a NaN is sorted out of sight, and has to be seen in the result
+        # sorting hides a NaN, but the result must show it
         if not np.isnan(ordered[-1]).any():
             return list(ordered[low : high + 1])
     rows = list(np.array(block, order="C"))
@@ -152,8 +152,8 @@ def _survived(block: Any, low: Any, high: Any) -> Any:
 def _each_chunk(
     rows: Rows, matrix: NDArray[np.float32] | None, part: Callable[[Any], _Part], counting: int
 ) -> tuple[Tensor, Counts | None]:
-    """Apply ``part`` to one chunk after the other. Threads would wait for the interpreter lock
-    longer than they calculate."""
+    """Apply ``part`` to one chunk after the other. Threads would wait longer for the interpreter
+    lock than they calculate."""
     work = working(rows.dtype)
     on_cpu = rows.device.type == "cpu"
     mixing = None if matrix is None else torch.from_numpy(matrix).to(rows.device, work)
@@ -247,7 +247,7 @@ def _products(
         if work == torch.float64:
             block = block.clamp(-HUGE_FACTOR, HUGE_FACTOR)
         some = block if whole else block[list(these)]
-        pieces = block.shape[1] // FLUSH  # all of them in one call: each call wakes torch's threads
+        pieces = block.shape[1] // FLUSH  # all in one call, because each call wakes torch's threads
         if pieces:
             left, right = (
                 x[:, : pieces * FLUSH].reshape(len(x), pieces, FLUSH).transpose(0, 1)

@@ -20,8 +20,8 @@ def full() -> Iterator[None]:
 
     PyTorch recommends ``torch.set_float32_matmul_precision("medium")`` for training. It rounds the
     factors to bfloat16 on processors that multiply that faster, and to TF32 on GPUs. Updates that
-    are close to each other are then equal. The setting is the process's: other threads have it,
-    too, until the last of them leaves this context.
+    are close to each other are then equal. The setting applies to the process: other threads also
+    have it, until the last of them leaves this context.
     """
     global _inside
     with _lock:

@@ -20,8 +20,8 @@ class Rows:
     stacked as a whole.
 
     Attributes:
-        n, d: How many rows, how long each.
-        dtype, device: Of all of them.
+        n, d: Number of rows, and their length.
+        dtype, device: Those of all rows.
     """
 
     __slots__ = ("_apart", "_together", "d", "device", "dtype", "n")
@@ -70,9 +70,9 @@ class Rows:
         for at, row in enumerate(apart):
             if row.shape != first.shape or row.dtype != first.dtype or row.device != first.device:
                 raise AggregationError(
-                    f"all updates must be alike: the first is {tuple(first.shape)} {first.dtype} "
-                    f"on {first.device}, number {at} is {tuple(row.shape)} {row.dtype} on "
-                    f"{row.device}"
+                    f"all updates must have the same type: the first is {tuple(first.shape)} "
+                    f"{first.dtype} on {first.device}, number {at} is {tuple(row.shape)} "
+                    f"{row.dtype} on {row.device}"
                 )
             check_stored(row)
         return cls(None, apart)
@@ -126,7 +126,7 @@ class Rows:
         return Rows(None, tuple(self.row(at) for at in rows))
 
     def replaced(self, others: Mapping[int, Tensor]) -> Rows:
-        """Return the rows with others in some places; the rest is not copied."""
+        """Return the rows with some of them replaced; the others are not copied."""
         return Rows(None, tuple(others.get(at, row) for at, row in enumerate(self.vectors)))
 
     def followed_by(self, more: Sequence[Tensor]) -> Rows:
@@ -165,14 +165,14 @@ def check_stored(tensor: Tensor, what: str = "updates") -> None:
     torch. Raises AggregationError."""
     if tensor.layout != torch.strided:
         raise AggregationError(
-            f"{what} are dense vectors, got {tensor.layout}", ".to_dense() makes them so"
+            f"{what} are dense vectors, got {tensor.layout}", "convert them with .to_dense()"
         )
     if tensor.is_meta:
         raise AggregationError(f"{what} on the device 'meta' have no numbers")
     if tensor.itemsize == 1:
         raise AggregationError(
-            f"{what} of {tensor.dtype} cannot be calculated with",
-            ".float() makes them so that they can",
+            f"{what} of {tensor.dtype} do not support arithmetic",
+            "convert them with .float()",
         )
 
 
@@ -189,7 +189,7 @@ class _Lent:
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """Return a tensor on the memory of an array, also of one that is read-only."""
+    """Return a tensor on the memory of an array, including a read-only one."""
     if array.dtype.kind != "f":
         raise AggregationError(f"updates are floating point, got an array of {array.dtype}")
     if (
