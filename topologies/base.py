@@ -56,7 +56,7 @@ class Plan:
     metropolis: bool = False
 
     def sources(self, peer: int) -> tuple[int, ...]:
-        """Return the peers that send to ``peer``, ascending. Only a gossip plan has them."""
+        """Return the peers that send to ``peer``, ascending. Only a gossip plan has pushes."""
         assert self.pushes is not None
         return tuple(sorted(sender for sender, targets in self.pushes.items() if peer in targets))
 
@@ -101,7 +101,7 @@ class Topology:
     def bind(self, **options: Any) -> Topology:
         """Return the topology with some options fixed.
 
-        Raises: ConfigError: It has no such option.
+        Raises: ConfigError: The topology has no such option.
         """
         for name in options:
             if name not in self.options:
@@ -109,7 +109,7 @@ class Topology:
         return Topology(self.function, self.name, self.rolling, {**self.bound, **options})
 
     def __call__(self, roster: Roster, round_id: int, seed: int, **options: Any) -> Plan:
-        """Return the plan of a round. Raises: BadTopology: The function returned no plan for it."""
+        """Return the plan of a round. Raises: BadTopology: The function returned no valid plan."""
         plan = self.function(roster, round_id, seed, **{**self.bound, **options})
         check_plan(self.name, plan, roster)
         return plan
@@ -120,7 +120,7 @@ class Topology:
 
 
 def unknown_option(what: str, name: str, known: Sequence[str]) -> ConfigError:
-    """Return the error for an unknown option of ``what``, with its nearest neighbour."""
+    """Return the error for an unknown option of ``what``, with the most similar known one."""
     if not known:
         return ConfigError(f"{what} takes no options, got {name!r}")
     suggestion = suggest_name(name, known)
@@ -156,7 +156,7 @@ def topology(
 
 
 def check_plan(name: str, plan: Plan, roster: Roster) -> None:
-    """Check that a plan is one for this roster. Raises ``BadTopology``.
+    """Check that a plan is valid for this roster. Raises ``BadTopology``.
 
     It may not name peers outside the roster, let a peer push to itself, or have both or neither of
     ``servers`` and ``pushes``.
@@ -174,7 +174,7 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
         named = set(order)
         if not named or not named <= members or len(named) != len(order):
             raise BadTopology(
-                f"topology {name}: {order} is not an order of peers of {roster.peers}"
+                f"topology {name}: {order} is not an order of the peers {roster.peers}"
             )
     for sender, targets in (plan.pushes or {}).items():
         if (
@@ -197,8 +197,8 @@ def check_plan(name: str, plan: Plan, roster: Roster) -> None:
 
 
 def draw(*words: object) -> int:
-    """Return a 64-bit number that is the same on every peer for the same words (blake2b, so no peer
-    can choose its own luck)."""
+    """Return a 64-bit number that is the same on every peer for the same words (blake2b, so that no
+    peer can influence it)."""
     return draws(words[:-1], words[-1:])[0]
 
 

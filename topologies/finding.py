@@ -95,7 +95,7 @@ def _topology(found: object, where: str) -> Topology:
     if not isinstance(found, Topology):
         raise ConfigError(
             f"{where} is a {type(found).__name__}, not a topology",
-            "put @gossip.topologies.topology above it",
+            "decorate it with @gossip.topologies.topology",
         )
     return found
 

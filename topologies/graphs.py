@@ -32,7 +32,7 @@ def static_regular(roster: Roster, round_id: int, seed: int, *, k: int | None = 
 
     Args:
         k: Neighbours of each peer, from 2, at most n - 1; ceil(log2 n) by default. If k and n are
-            odd there is no such graph, and each peer has k + 1.
+            odd, no such graph exists, and each peer has k + 1 neighbours.
     """
     if k is not None and (not isinstance(k, int) or k < 2):
         raise ConfigError(f"static_regular: k must be a whole number of at least 2, not {k!r}")

@@ -18,7 +18,7 @@ def default_k(n: int) -> int:
 @topology
 def random_k(roster: Roster, round_id: int, seed: int, *, k: int | None = None) -> Plan:
     """Each peer pushes to k others and receives from k others,
-    drawn afresh every round (Boyd et al. 2006).
+    drawn in every round (Boyd et al. 2006).
 
     The peers are put on a ring in random order, and all push along the same k distinct random
     distances: k disjoint cyclic shifts. So all peers receive equally often, and no peer is named

@@ -1,4 +1,4 @@
-"""The rolling parameter server: the server is drawn anew for every round and shard."""
+"""The rolling parameter server: the server is drawn  for every round and shard."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def rolling(
     are whole numbers, which are the same on every machine, unlike logarithms.
 
     Without weights the first places of a round are spread: no peer has two before every peer has
-    one. A round takes as long as the link of the peer that serves most. Drawn independently, 2
-    shards had the same server of 2 peers every other time, and 8 shards gave 2.6 to one of 8 peers.
-    A shard that is left over is the first one, and may be any peer's. The short first shard of
-    shards that decide together is an example.
+    one. The link of the peer that serves most determines the time of a round. Drawn independently,
+    2 shards had the same server of 2 peers every other time, and 8 shards gave 2.6 to one of 8
+    peers. A remaining shard is the first one, and may belong to any peer. The short first shard
+    of shards that decide together is an example.
 
     Args:
         shards: Number of parts of a vector, each with an order of its own.
@@ -54,8 +54,8 @@ def rolling(
 
 
 def _spread(orders: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """Return the same orders with other first places: from the last shard on, each goes to the
-    first peer in its order that has had none. When all have had one, the next turn begins."""
+    """Return the same orders with other first places: starting with the last shard, each goes to
+    the first peer in its order without one. When all peers have one, the next turn begins."""
     spread = []
     waiting: set[int] = set()
     for servers in reversed(orders):

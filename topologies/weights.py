@@ -14,7 +14,7 @@ from .base import Plan
 
 WEIGHT_MAX = 10
 """Maximum weight of a server; the minimum is 1. A peer of maximum weight serves at most this many
-times as often as a peer of minimum weight, which is not left out."""
+times as often as a peer of minimum weight, which still serves."""
 
 _HINT = (
     "as in 0:4,2:2: peer 0 serves four times as often as one that is not named, peer 2 twice; 1 "
@@ -37,10 +37,10 @@ def read_weights(text: str) -> Mapping[int, int]:
             raise ConfigError(f"weights of servers: {word!r} is not peer:weight", _HINT)
         peer, weight = int(match[1]), int(match[2])
         if peer in found:
-            raise ConfigError(f"weights of servers: peer {peer} is there twice", _HINT)
+            raise ConfigError(f"weights of servers: peer {peer} is listed twice", _HINT)
         if not 1 <= weight <= WEIGHT_MAX:
             raise ConfigError(
-                f"weights of servers: {word.strip()!r}: a weight is 1 to {WEIGHT_MAX}", _HINT
+                f"weights of servers: {word.strip()!r}: a weight must be 1 to {WEIGHT_MAX}", _HINT
             )
         found[peer] = weight
     return {peer: found[peer] for peer in sorted(found) if found[peer] > 1}
@@ -53,8 +53,8 @@ def write_weights(weights: Mapping[int, int]) -> str:
 
 @lru_cache(maxsize=64)
 def lots(text: str, peers: tuple[int, ...]) -> tuple[int, ...]:
-    """Return how many lots each of the peers draws in a round. The best one counts, so a peer
-    serves in proportion."""
+    """Return the number of lots that each of the peers draws in a round. The best one counts, so a
+    peer serves in proportion."""
     given = read_weights(text)
     bounded = within_bounds([given.get(peer, 1) for peer in peers])
     # With equal weights each draws one lot: then the order is that of a run without weights.
@@ -63,8 +63,8 @@ def lots(text: str, peers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def within_bounds(weights: Sequence[int]) -> list[int]:
-    """Return the weights that count. No peer has more than all others together, whatever the
-    settings are, so at least every other round is another peer's."""
+    """Return the effective weights. With any settings, no peer has more than all others together,
+    so another peer serves at least every other round."""
     most = max(1, sum(weights) - max(weights, default=1))
     return [min(weight, most) for weight in weights]
 
