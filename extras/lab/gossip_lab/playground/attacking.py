@@ -68,7 +68,7 @@ class Attackers:
             attack = of_kind["gradient"]
             if attack.tells_each and parts.topology.rolling:
                 raise ConfigError(
-                    f"{fault}: in rolling rounds an update has no other receivers to differ from",
+                    f"{fault}: in rolling rounds an update has only one receiver",
                     "it is an attack on gossip rounds, such as topology random-k",
                 )
             self.false[peers] = True

@@ -106,7 +106,7 @@ def read_availability(spec: str, peers: int, seed: int) -> Availability:
         if name == "churn" and len(numbers) == 1 and numbers[0] < 1:
             mean_s = -60 / math.log1p(-numbers[0])
             return Availability(lambda peer: _spot(peer, seed, mean_s, None))
-    raise ConfigError(f"availability {spec!r} names none", _HINT)
+    raise ConfigError(f"availability {spec!r} names no availability", _HINT)
 
 
 def read_trace(path: Path, peers: int) -> Availability:
@@ -136,7 +136,7 @@ def read_trace(path: Path, peers: int) -> Availability:
     if missing := [peer for peer, found in changes.items() if not found]:
         raise ConfigError(
             f"{path}: peer {missing[0]} has no line, so it would never be present",
-            f"write {missing[0]},0, for a peer that is always there",
+            f"write {missing[0]},0, for a peer that is always present",
         )
     return Availability(lambda peer: iter(changes[peer]))
 

@@ -53,7 +53,7 @@ def read_mishaps(words: Iterable[str], peers: int) -> Mishaps:
     for fault in faults:
         if type(fault) not in by_kind:
             raise BadFault(
-                f"{fault}: the playground does not play it",
+                f"{fault}: the playground does not support it",
                 "it plays crash, restart, hang, slow and attacks; gossip simulate plays all faults",
             )
         victims = fault.peers if isinstance(fault, ByzantineFault) else (fault.peer,)  # type: ignore[attr-defined]

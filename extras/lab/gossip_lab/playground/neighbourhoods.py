@@ -114,7 +114,7 @@ def aggregate_neighbourhoods(
         raise ConfigError(
             "out shares memory with the updates, which are read after the first aggregates are "
             "written",
-            "allocate out apart",
+            "allocate out separately",
         )
     found = NeighbourhoodVerdicts(
         out,

@@ -122,7 +122,7 @@ def _of_images(name: str, features: int, classes: int) -> nn.Module:
     if features != SIDE**2:
         raise ConfigError(
             f"model {name} is for images of {SIDE} by {SIDE}, and these have {features} numbers",
-            "take mnist or data like it, or the model mlp",
+            "use mnist or similar data, or the model mlp",
         )
     width, make_layers = _OF_IMAGES[name]
     return nn.Sequential(_Standardised(), *make_layers(), nn.Linear(width, classes))

@@ -232,7 +232,7 @@ class World:
         finally:
             if lost:
                 warnings.warn(
-                    f"in {lost} of {done} rounds all peers, or some, made no step: "
+                    f"in {lost} of {done} rounds some or all peers made no step: "
                     f"{self.aggregator} failed, or had too few updates",
                     stacklevel=2,
                 )
@@ -296,7 +296,7 @@ def engine_of(name: EngineName, parts: Parts) -> Engine:
     """Return an engine by name. Raises: ConfigError: It does not play a part of the world."""
     if parts.rule.needs_trainer:
         raise ConfigError(
-            f"{parts.rule.name} asks the trainer for its loss, and the playground has none",
+            f"{parts.rule.name} requests the loss from the trainer, but the playground has none",
             "gossip demo runs it",
         )
     if name == "exact":
