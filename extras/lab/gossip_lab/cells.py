@@ -56,7 +56,7 @@ class CellStore(Generic[Cell, Result]):
 
     Attributes:
         folder: Created at the first write.
-        facts_of: All facts that affect the row of a cell, as JSON has them. Cells with equal facts
+        facts_of: All facts that affect the row of a cell, as JSON values. Cells with equal facts
             are the same run.
         result_of: Result of a cell in its row; None if the row lacks a value that the cell needs.
     """
@@ -93,13 +93,13 @@ class CellStore(Generic[Cell, Result]):
         }
 
     def rows(self) -> Iterator[Row]:
-        """Yield all rows in the folder, whatever their cells are."""
+        """Yield all rows in the folder, of any cells."""
         for path in sorted(self.folder.glob("*.json")):
             if (row := _row_in(path)) is not None:
                 yield row
 
     def write(self, cell: Cell, row: Row) -> None:
-        """Write the file, whole or not at all. Raises: ConfigError: It cannot be written."""
+        """Write the file completely or not at all. Raises: ConfigError: It cannot be written."""
         path = self.path(cell)
         scratch = path.with_suffix(".new")
         stored = {"schema": SCHEMA, "cell": self.facts_of(cell), "row": row}
@@ -122,7 +122,7 @@ class CellStore(Generic[Cell, Result]):
         to."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            # otherwise the error would show after the first run
+            # otherwise the error would appear only after the first run
             with TemporaryFile(dir=self.folder):
                 pass
         except OSError as error:
@@ -198,7 +198,7 @@ def _begin() -> None:
 
 
 class ProgressLines:
-    """A progress line on stderr now and then, with the remaining time."""
+    """A progress line on stderr at intervals, with the remaining time."""
 
     def __init__(self, total: int, known: int, quiet: bool) -> None:
         self.total, self.done, self.quiet = total, 0, quiet

@@ -1,4 +1,4 @@
-"""Commands of the ``gossip`` command line that come with this package."""
+"""Commands of the ``gossip`` command line of this package."""
 
 from __future__ import annotations
 

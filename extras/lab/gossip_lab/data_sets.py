@@ -33,7 +33,7 @@ NAMED = {
     "mnist": ("mnist.npz", "MNIST/raw"),
     "fashion_mnist": ("fashion_mnist.npz", "FashionMNIST/raw"),
 }
-"""Their places in it."""
+"""Their positions in the data set."""
 IDX_FILES = {
     "x_train": "train-images-idx3-ubyte",
     "y_train": "train-labels-idx1-ubyte",
@@ -88,8 +88,8 @@ def load(name: str) -> TrainingData:
 
 
 def choose_tests(data: TrainingData, count: int) -> TrainingData:
-    """Return the data with so many test samples, drawn once and the same in all runs; 0 means
-    all."""
+    """Return the data with this number of test samples, drawn once and the same in all runs; 0
+    means all."""
     if not 0 < count < len(data.test_labels):
         return data
     chosen = torch.randperm(len(data.test_labels), generator=_generator_of("tests"))[:count]
@@ -120,7 +120,7 @@ def _range_of(images: NDArray[Any]) -> int:
 
 
 def find(name: str) -> Path:
-    """Return the file or folder of a set that does not come with a package.
+    """Return the file or folder of a set that is not in a package.
 
     Raises: ConfigError: There is none.
     """
@@ -137,7 +137,7 @@ def find(name: str) -> Path:
 
 
 def files(name: str) -> list[Path]:
-    """Return the files that a set is read from; none if it comes with a package, or is absent."""
+    """Return the files of a set; none if it is in a package, or is absent."""
     if name == DIGITS:
         return []
     try:
@@ -188,15 +188,13 @@ def _read_idx(path: Path) -> NDArray[Any]:
     except (OSError, EOFError) as error:
         raise ConfigError(f"cannot read {path}: {error}") from error
     if raw[:3] != b"\0\0\x08" or len(raw) < 4 or len(raw) < 4 + 4 * raw[3]:
-        raise ConfigError(
-            f"{path} is not an IDX file of bytes", "take the files that MNIST comes in"
-        )
+        raise ConfigError(f"{path} is not an IDX file of bytes", "use the files of MNIST")
     head = 4 + 4 * raw[3]
     shape = [int(size) for size in np.frombuffer(raw[4:head], ">u4")]
     if len(raw) - head != np.prod(shape, dtype=object):
         raise ConfigError(
             f"{path} should hold {' x '.join(map(str, shape))} bytes, and holds {len(raw) - head}",
-            "it was cut: fetch it again",
+            "it is incomplete: download it again",
         )
     return np.frombuffer(raw, np.uint8, offset=head).reshape(shape)
 

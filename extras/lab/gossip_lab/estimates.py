@@ -27,7 +27,8 @@ class Estimate:
 
     @property
     def error(self) -> float:
-        """The standard error of the mean; infinite for one value, which gives no estimate of it."""
+        """The standard error of the mean; infinite for one value, from which it cannot be
+        estimated."""
         count = len(self.values)
         return statistics.stdev(self.values) / math.sqrt(count) if count > 1 else math.inf
 
@@ -41,7 +42,8 @@ class Estimate:
 
     @property
     def p_value(self) -> float:
-        """Return how often a mean is as far from 0 by chance (Student's t, both sides)."""
+        """Return the probability that a mean is as far from 0 by chance (Student's t,
+        two-sided)."""
         if len(self.values) < 2:
             return 1.0
         t = abs(self.mean) / self.error if self.error else math.inf
@@ -63,7 +65,7 @@ class Estimate:
 
 def compare(differences: Estimate, level: float = 1 - CONFIDENCE) -> Comparison:
     """Return ``holds`` if the differences are above 0, ``fails`` if they are below, and
-    ``undecided`` if that may be chance: a few more seeds could reverse it.
+    ``undecided`` if they may be due to chance: a few more seeds could reverse it.
 
     Args:
         differences: One for each seed, of two runs with the same draws.
@@ -75,8 +77,8 @@ def compare(differences: Estimate, level: float = 1 - CONFIDENCE) -> Comparison:
 
 
 def false_discovery_level(p_values: Iterable[float], rate: float = 1 - CONFIDENCE) -> float:
-    """Return the largest p-value that is not due to chance: of the values up to it, the share
-    ``rate`` is wrong on average.
+    """Return the largest p-value that is not due to chance: on average, the share ``rate`` of the
+    values up to it is wrong.
 
     Source: Benjamini, Hochberg 1995, "Controlling the False Discovery Rate".
     """

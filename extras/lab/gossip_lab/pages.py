@@ -18,7 +18,7 @@ def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> lis
 
 
 def split_at(page: Path, mark: str) -> tuple[str, str]:
-    """Return what stands before ``<!-- MARK -->``, and after ``<!-- end of MARK -->``.
+    """Return the text before ``<!-- MARK -->``, and after ``<!-- end of MARK -->``.
 
     Raises: ConfigError: The page lacks one of them.
     """

@@ -25,7 +25,7 @@ LAB = (
 )
 """The same of this distribution."""
 NOT_PLAYED = ("engines", "command.py", "page.py", "sweeps.py", "tables.py")
-"""Parts of the playground that affect none."""
+"""Parts of the playground that affect no trial."""
 
 
 def digest(rule: str, attack: str = "") -> str:
@@ -51,7 +51,8 @@ def _digest_of(contents: Iterable[str]) -> str:
 
 
 def _places(rule: str, attack: str) -> Iterator[str]:
-    """Yield the modules and files, none of gossip's own, that a rule and an attack come from."""
+    """Yield the modules and files, none of them gossip's own, that a rule and an attack come
+    from."""
     from gossip.aggregators import attacks, registry
 
     own = attacks.place_of(attack.partition("*")[0])
@@ -79,7 +80,7 @@ def training_files() -> list[Path]:
 
 
 def _files_of(place: str) -> list[Path]:
-    """Return the files of the package that a rule comes from, or its own file and what that imports
+    """Return the files of the package that a rule comes from, or its own file and its imports
     from the same folder."""
     path = Path(place).expanduser().resolve()
     if not place.endswith(".py") and "/" not in place:
@@ -96,6 +97,6 @@ def _files_of(place: str) -> list[Path]:
     try:
         finder.run_script(str(path))
     except (OSError, SyntaxError, ValueError):
-        return [path]  # no Python, or absent: loading it shows the error
+        return [path]  # not Python, or absent: loading it shows the error
     found = [getattr(module, "__file__", None) for module in finder.modules.values()]
     return [Path(file) for file in found if file]

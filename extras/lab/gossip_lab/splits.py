@@ -2,8 +2,8 @@
 
     shares = split("dirichlet:0.1", (labels, images), workers=8, batch=32, seed=0)
 
-A split is written as its name, with a number after a colon if it takes one. With ``@clusters:10``
-at its end it goes by clusters of the features in place of labels: ``sorted@clusters:10``.
+A split is written as its name, with a number after a colon if it has one. With ``@clusters:10``
+at its end it uses clusters of the features instead of labels: ``sorted@clusters:10``.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ NUMBERS = {
     "gamma": "a share from 0 to 1, as gamma:0.5",
     "quantity": "a sigma above 0, as quantity:1",
 }
-"""All splits, and the number that each takes."""
+"""All splits, and the number of each."""
 
 CLUSTERS = "clusters"
 CLUSTERED = ("sorted", "dirichlet", "gamma")
-"""Splits that may go by clusters."""
+"""Splits that may use clusters."""
 
 
 def read_split(text: str) -> tuple[str, float]:
-    """Return name and number of a split; 0 if it takes none.
+    """Return the name and number of a split; 0 if it has no number.
 
     Raises: ConfigError: There is no such split, or the number is invalid for it.
     """
@@ -58,9 +58,9 @@ def read_split(text: str) -> tuple[str, float]:
 
 
 def _read_clusters(text: str) -> int:
-    """Return the number of clusters that a split goes by; 0 if it goes by labels.
+    """Return the number of clusters of a split; 0 if it uses labels.
 
-    Raises: ConfigError: It goes by something else, or the number is invalid.
+    Raises: ConfigError: It uses another key, or the number is invalid.
     """
     name, at, by = text.strip().partition("@")
     if not at:
@@ -69,7 +69,7 @@ def _read_clusters(text: str) -> int:
     if key != CLUSTERS:
         raise UnknownName("key of a split", key, (CLUSTERS,))
     if name.partition(":")[0] not in CLUSTERED:
-        raise ConfigError(f"split {text} cannot go by clusters", f"leave out @{by}")
+        raise ConfigError(f"split {text} cannot use clusters", f"leave out @{by}")
     if not number.isdigit() or int(number) < 2:
         raise ConfigError(f"split {text}: clusters take a number from 2, as clusters:10")
     return int(number)
@@ -83,14 +83,14 @@ def split(
 
     - ``iid``: every worker draws from all samples.
     - ``sorted``: the samples are sorted by label and cut into equal parts.
-    - ``dirichlet:alpha``: the shares that the workers have of a class are drawn from
-      Dirichlet(alpha), for each class anew; the smaller alpha, the fewer classes a worker has. A
-      worker with less than a batch gets the missing samples from the worker with most.
+    - ``dirichlet:alpha``: for each class, the workers' shares are drawn from Dirichlet(alpha); with
+      a smaller alpha a worker has fewer classes. A worker with less than a batch gets the missing
+      samples from the worker with most.
     - ``gamma:share``: this share of the samples is cut at random into equal parts, the rest as in
       ``sorted``.
     - ``quantity:sigma``: random parts, whose sizes beyond a batch are log-normal.
 
-    With ``@clusters:K`` they go by K clusters of the features (k-means) in place of labels.
+    With ``@clusters:K`` they use K clusters of the features (k-means) instead of labels.
 
     Args:
         samples: Labels ``(samples,)`` and features ``(samples, d)``.
@@ -109,7 +109,7 @@ def split(
         lack = "a batch" if least > 1 else "one"
         raise ConfigError(
             f"{len(labels)} samples for {workers} honest workers: some would not have {lack}",
-            "fewer workers, more samples",
+            "use fewer workers or more samples",
         )
     if name == "sorted":
         return list(labels.argsort(stable=True).tensor_split(workers))

@@ -10,7 +10,7 @@ import threading
 
 def end_with_parent() -> None:
     """End this worker with its parent. A killed parent cannot shut its pool down, and a pool
-    without a parent waits for ever."""
+    without a parent waits forever."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     threading.Thread(target=_await_orphanhood, daemon=True).start()
 

@@ -87,8 +87,8 @@ def condor(
 
     Without --shared, the settings, the key and the script are transferred with the jobs. The jobs
     find each other by a contact file on the submitting machine (condor_chirp), and connect to each
-    other's machines directly. No real HTCondor pool has run this yet: docs/schedulers.md has what
-    was tested instead.
+    other's machines directly. No real HTCondor pool has run this yet: docs/schedulers.md lists the
+    tests.
     """
     from .files import DAG, MORE_SUB, Submission
 
@@ -97,7 +97,7 @@ def condor(
     words, program = patient(words, shown, "HTCondor"), program_of(context, words)
     if program.module and not shared:
         raise ConfigError(
-            f"-m {program.script}: without --shared the jobs have no package of yours",
+            f"-m {program.script}: without --shared the jobs do not have your packages",
             "add --shared, or give a script and what it needs with --input",
         )
     name = name or re.sub(r"[^\w.-]", "_", program.name, flags=re.ASCII)
@@ -108,8 +108,8 @@ def condor(
     if submit and shutil.which("condor_submit_dag") is None:
         raise ConfigError(
             "there is no condor_submit_dag on this machine",
-            "submit where HTCondor's commands are; without --submit the files are written, to be "
-            "sent by hand",
+            "submit where HTCondor's commands are; without --submit the files are written; "
+            "submit them by hand",
         )
     elsewhere = {
         "run_dir": "each submission has a folder of its own",
@@ -160,8 +160,8 @@ def condor(
 
 
 def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
-    """Return the files that are sent with each job, into one folder. Raises: ConfigError: One is
-    missing, or cannot be named there."""
+    """Return the files that are sent with each job, into one folder. Raises: ConfigError: A file is
+    missing, or its name cannot be written there."""
     for path in paths:
         if not path.exists():
             raise ConfigError(
@@ -186,7 +186,8 @@ def sent_files(paths: Sequence[Path], resolved: Resolved) -> tuple[str, ...]:
 
 
 def check_path(path: Path) -> None:
-    """Check a path. Raises: ConfigError: HTCondor would read it as several, or as a macro."""
+    """Check a path. Raises: ConfigError: HTCondor would read the value as several, or as a
+    macro."""
     if wrong := re.search(r"[\s,$;\\\"']", str(path)):
         raise ConfigError(
             f"{path}: HTCondor's files have no way to name a path with {wrong[0]!r} in it",
@@ -207,7 +208,7 @@ def make_folder(folder: Path, resolved: Resolved | None) -> None:
         feasible.make_run_folder(folder)
     except RunExists:
         raise ConfigError(
-            f"the folder {folder} is there already, of another submission",
+            f"the folder {folder} already exists, from another submission",
             "-o FOLDER, another --name, or move it away",
         ) from None
     if resolved is None:
@@ -226,7 +227,7 @@ def send(dag: Path) -> None:
         said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
         raise ConfigError(
             f"condor_submit_dag refuses {dag}: {said}",
-            "the files are written: change them, and send them by hand",
+            "the files are written: change them, and submit them by hand",
         )
     number = re.search(r"submitted to cluster (\d+)", done.stdout)
     job = number[1] if number else "?"

@@ -1,6 +1,6 @@
 """The contact file of a submission to HTCondor: addresses of peers, for jobs that share no folder.
 
-The file is on the submitting machine. A job reads it and appends to it through HTCondor
+The file is on the submitting machine. A job reads the file and appends to it through HTCondor
 (``condor_chirp``), which needs no direct connection. That one machine appends the lines of all
 jobs, so no line is lost or cut. The file has addresses and no secret: the swarm key decides which
 peers a join server admits.
@@ -125,7 +125,7 @@ def find_chirp() -> tuple[str, ...]:
     found = next((place for place in places if place and Path(place).is_file()), None)
     if found is None:
         raise NoContact(
-            "there is no condor_chirp on this machine: jobs find each other by it where they "
-            "share no folder"
+            "there is no condor_chirp on this machine: jobs without a shared folder find "
+            "each other by it"
         )
     return (found,)

@@ -34,8 +34,8 @@ class Submission:
 
     Attributes:
         folder: Folder of the files, of the contact file, and of the results.
-        workdir: Working directory of the jobs, shared by all machines; None if nothing is shared,
-            and files are sent with the job.
+        workdir: Working directory of the jobs, shared by all machines; None if there is no shared
+            folder, and files are sent with the job.
         command: The script and its arguments; with a shared folder, the options of ``gossip run``
             before them.
         joining: The script and its arguments, for newcomers.

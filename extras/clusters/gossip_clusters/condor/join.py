@@ -24,7 +24,7 @@ from gossip.run import Task, own_address
 from .contact import Contact, find_chirp, join_servers
 from .peer import bring_back, own_key
 
-JOIN_REQUEST_S = 600.0  # Its machine may be free before those of the others are.
+JOIN_REQUEST_S = 600.0  # Its machine may be free before those of the others.
 NONE_YET = "no job of the run has begun"
 
 

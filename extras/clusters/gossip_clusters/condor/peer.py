@@ -3,7 +3,7 @@ others.
 
 Settings and swarm key are sent with the job; the contact file has the addresses of other jobs. An
 evicted job starts again with the next incarnation of its peer, which receives the state from other
-peers. The files of each life are returned with its job.
+peers. The files of each incarnation are returned with its job.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def train(contact_path: str, words: Sequence[str]) -> int:
 async def keep_in_contact(
     supervisor: Supervisor, contact: Contact, peer: int, incarnation: int
 ) -> None:
-    """Write the address of the own join server, then read those of others: of two jobs that do so,
+    """Write the address of the local join server, then read those of others: if two jobs do so,
     the later one sees the other. Repeat while peers are missing. If the trainer has restarted the
     node, write the new incarnation."""
     assert supervisor.join_server is not None
@@ -145,8 +145,8 @@ def own_key() -> Path | None:
 
 
 def bring_back(folder: Path, results: Path, peers: Mapping[int, int]) -> None:
-    """Copy the files of a life that are for users to the folder that HTCondor collects, under names
-    that are unique to this life.
+    """Copy the user's files of an incarnation to the folder that HTCondor collects, under names
+    that are unique to it.
 
     Args:
         peers: Peers that ran here, with their first incarnations.

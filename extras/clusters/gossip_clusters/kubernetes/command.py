@@ -90,20 +90,21 @@ def kubernetes(
     """Print a job for Kubernetes with a peer in each pod (no real cluster has run it yet):
     gossip kubernetes -n 8 --image IMAGE -- train.py --lr 0.1 | kubectl apply -f -
 
-    Pods find each other by the names that a headless service gives them, and need no volume. The
+    Pods find each other by their names in a headless service, and need no volume. The
     settings and the swarm key are in a secret. No real Kubernetes cluster has run this yet:
-    docs/schedulers.md has what was tested instead.
+    docs/schedulers.md lists the tests.
     """
     from .files import CONFIG, GIVEN, OWN, Pods, escaped
 
     if NAME.fullmatch(name) is None:
         raise ConfigError(
-            f"--name {name}: Kubernetes takes small letters, digits and -, 48 at most",
+            f"--name {name}: use lower-case letters, digits and -, at most 48",
             "--name my-run",
         )
     if mount and not claim:
         raise ConfigError(
-            "--mount is the path of a volume, and there is none", "--claim PVC, or leave it out"
+            "--mount is the path of a volume, but there is no volume",
+            "--claim PVC, or leave it out",
         )
     mount = mount or SHARED
     if not PurePosixPath(mount).is_absolute() or ".." in PurePosixPath(mount).parts:
@@ -185,7 +186,7 @@ def key_file(path: Path | None, config: RunConfig) -> dict[str, str]:
 
 
 def write(text: str, out: Path | None) -> None:
-    """Write the manifest. Raises: ConfigError: It cannot be written there."""
+    """Write the manifest. Raises: ConfigError: The key cannot be written there."""
     if out is None:
         print(text, end="")
         return

@@ -38,7 +38,7 @@ class Pods:
         claim: Volume that all pods share, at ``mount``; "" means none.
         port: Port of each pod's join server.
         user: User id of all processes; -1 means that of the image.
-        given: Texts of the files in the secret, by name; none: there is no secret.
+        given: Texts of the files in the secret, by name; none if there is no secret.
     """
 
     name: str
@@ -104,8 +104,8 @@ class Pods:
         return {"app.kubernetes.io/name": "gossip", "app.kubernetes.io/instance": self.name}
 
     def _secret(self) -> dict[str, Any]:
-        # Another manifest with this name has another key: its peers would be rejected by those of
-        # this one.
+        # Another manifest with this name has another key, so the peers of this one would reject its
+        # peers.
         return {
             "apiVersion": "v1",
             "kind": "Secret",

@@ -1,7 +1,7 @@
 """``python -m gossip_clusters.kubernetes.peer``: a pod of an indexed job that shares no volume with
 the others.
 
-Settings and swarm key come as files. Each pod has a stable name, and a join server at the same port
+Settings and swarm key are files. Each pod has a stable name, and a join server at the same port
 as all others. A new pod tries all names, and any pod that replies sends the addresses of all
 others. No pod is special. A restarted pod has the same index and usually another address. It
 requests the last incarnation of its peer from the others, and uses the next one.
@@ -42,7 +42,7 @@ from .files import CONFIG, names_of
 ASK_S = 2.0
 NAMES_S = 5.0  # for the lookup of all names together.
 FIND_S = 15.0  # for a restarted pod to find another pod with its last incarnation.
-# A restarted pod that has not met the others by then ends, and the job restarts it later.
+# A restarted pod that has not found the others by then ends, and the job restarts it later.
 BACK_S = 120.0
 LOOK_S = 1.0
 AGAIN_S, AGAIN_MAX_S = 5.0, 60.0
@@ -115,7 +115,7 @@ def failed_before(told: Mapping[str, str]) -> int:
 
 def coming_back(config: RunConfig) -> RunConfig:
     """Return the settings for a restarted pod. It receives the state from the others, and begins
-    anew only with most of the peers, as after a loss of all. Alone it would repeat the work of
+    again only with most of the peers, as after a loss of all. A lone pod would repeat the work of
     peers that have completed the run and ended."""
     patience_s = config.patience_s if config.min_peers else BACK_S
     return config.model_copy(
@@ -131,7 +131,7 @@ def copy_swarm_key(path: Path, folder: Path) -> KeyPair:
     """Copy the swarm key to a file in the run's folder that only its owner can read: the mode of a
     secret's file cannot be chosen here.
 
-    Raises: ConfigError: It cannot be read, or is none.
+    Raises: ConfigError: The key cannot be read, or is invalid.
     """
     try:
         pair = parse_pair(path.read_bytes(), str(path))
@@ -156,7 +156,7 @@ async def find(
     replies or ``within_s`` have passed.
 
     Args:
-        question: Request in the name of the own join server, which opens later.
+        question: Request in the name of the local join server, which opens later.
         pods: Looks up the addresses of the pods with a name.
     Returns: Addresses of the pods, and the last known incarnation; -1 means none.
     """

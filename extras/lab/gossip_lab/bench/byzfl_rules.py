@@ -1,4 +1,4 @@
-"""byzfl's rules beside those of gossip, for comparison only: nothing of gossip needs it."""
+"""byzfl's rules next to those of gossip, for comparison only: gossip does not need byzfl."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @functools.cache
 def module() -> ModuleType | None:
-    """Return ``byzfl.aggregators``, or None. The package itself is not imported, as it would import
-    torchvision and two plotting libraries."""
+    """Return ``byzfl.aggregators``, or None. The package itself is not imported, because it would
+    import torchvision and two plotting libraries."""
     try:
         found = importlib.util.find_spec("byzfl")
     except (ImportError, ValueError):
@@ -37,7 +37,7 @@ def module() -> ModuleType | None:
 
 def call(spec: str, updates: Tensor, f: int) -> tuple[Callable[[], Any] | None, str]:
     """Return byzfl's form of one of gossip's rules on these updates, as a function to call; or None
-    and the reason why there is none to time."""
+    and the reason why there is none."""
     byzfl = module()
     if byzfl is None:
         return None, ""

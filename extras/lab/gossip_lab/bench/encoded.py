@@ -47,6 +47,7 @@ class EncodedLink:
         return torch.from_numpy(self._wire.decode(raw.copy(), "result", round_id, 0))
 
     def settle(self, round_id: int, contributors: Collection[int]) -> None:
-        """Record for each worker whether its update counted: then it keeps the lost part."""
+        """Record for each worker whether its update counted: if it counted, the worker keeps the
+        lost part."""
         for worker, encoder in enumerate(self._encoders):
             encoder.settle(round_id, (worker in contributors,))

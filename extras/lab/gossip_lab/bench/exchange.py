@@ -1,5 +1,5 @@
 """``gossip bench exchange`` and ``gossip bench step``: comparison with gloo, in the same processes
-and in turns, with the limits of the machine beside each figure."""
+and alternately, with the limits of the machine next to each figure."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ def exchange(
 ) -> None:
     """Time an exchange of updates and the step of the optimizer (SGD), in milliseconds.
 
-    The other side is one all-reduce over gloo, the mean, and the same step. Both are done by the
-    same processes, turn by turn; a turn is over when the last process is. Beside them: to copy the
-    numbers once, and to pass them to another process over a unix socket and over TCP.
+    The other side is one all-reduce over gloo, the mean, and the same step. The same processes run
+    both sides alternately; a turn ends when the last process has finished. For comparison: one copy
+    of the numbers, and their transfer to another process over a unix socket and over TCP.
     """
     from . import limits
 
@@ -116,14 +116,14 @@ def step(
 ) -> None:
     """Compare training steps per second with those of PyTorch DDP over gloo.
 
-    Both train the same model by the same processes, turn by turn, one thread each. Data are drawn
-    once, and no loader is measured.
+    The same processes train the same model with both, alternately, with one thread each. Data are
+    drawn once, and no loader is measured.
     """
     from . import limits
     from .workloads import WORKLOADS
 
     if model not in WORKLOADS:
-        raise ConfigError(f"there is no model {model!r}", f"take one of {', '.join(WORKLOADS)}")
+        raise ConfigError(f"there is no model {model!r}", f"use one of {', '.join(WORKLOADS)}")
     _check_device(device)
     contest = Contest(aggregator, topology, encoding, keys)
     count = sum(each.numel() for each in WORKLOADS[model].model().parameters())
@@ -143,20 +143,20 @@ def step(
 
 
 def _check_device(device: str) -> None:
-    """Check the device. Raises: ConfigError: There is no such device here."""
+    """Check the device. Raises: ConfigError: This machine has no such device."""
     import torch
 
     if device not in ("cpu", "cuda"):
-        raise ConfigError(f"there is no device {device!r}", "take cpu or cuda")
+        raise ConfigError(f"there is no device {device!r}", "use cpu or cuda")
     if device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("this torch sees no CUDA device", "take --device cpu")
+        raise ConfigError("torch finds no CUDA device", "use --device cpu")
 
 
 # --- a measurement --------------------------------------------------------------------------------
 
 
 def measure(task: BenchTask, contest: Contest) -> dict[str, Any]:
-    """Return the seconds a step of each side, turn by turn, and the number of rounds that lack a
+    """Return the seconds per step of each side, by turn, and the number of rounds that lack a
     peer's update. Raises: LocalError: The processes did not finish."""
     with tempfile.TemporaryDirectory(prefix="gossip-bench-") as folder:
         told_task = BenchTask(**{**asdict(task), "folder": folder})
@@ -168,7 +168,7 @@ def measure(task: BenchTask, contest: Contest) -> dict[str, Any]:
         said = _followed(command, title, task.repetitions)
         result = Path(folder, "result.json")
         if not result.exists():
-            raise LocalError(f"{title}: the peers did not come to their end\n{said}")
+            raise LocalError(f"{title}: the peers did not finish\n{said}")
         return {**json.loads(result.read_text("utf-8")), **missing(run, task.peers)}
 
 
@@ -287,8 +287,8 @@ def _show_steps(row: dict[str, Any], title: str, quiet: bool) -> None:
 def _show(
     row: dict[str, Any], title: str, unit: str, sides: list[tuple[str, str]], quiet: bool
 ) -> None:
-    """Print both sides, and beside them the processor time, which other work disturbs less than the
-    time of a step, and the limits of the machine."""
+    """Print both sides, and next to them the processor time, which other work disturbs less than
+    the time of a step, and the limits of the machine."""
     spent, best = row["processor_s"], row["limits"]
     drawn = [
         *sides,

@@ -82,7 +82,7 @@ def csv_of(tables: Sequence[RobustnessTable], found: Found) -> str:
 def write_records(
     path: Path, tables: Sequence[RobustnessTable], found: Found, folder: Path, data: str
 ) -> None:
-    """Write a row for each worker and round of all runs, with the settings of its run.
+    """Write a row for each worker and round of all runs, with the settings of the run.
 
     Args:
         path: Ends in ``.parquet`` or ``.csv``.
@@ -159,7 +159,7 @@ def _latex(table: RobustnessTable, found: Found, data: str) -> str:
 
 
 def _caption(table: RobustnessTable, found: Found, data: str) -> str:
-    """Return the caption: the measured quantity, its settings, and how a cell is judged."""
+    """Return the caption: the measured quantity, its settings, and the criterion for a cell."""
     several = len(table.seeds) > 1
     measured = f"mean and standard error over {len(table.seeds)} seeds" if several else "one seed"
     settings = robustness_page.settings_of([table], data)

@@ -176,8 +176,8 @@ def robustness(
         bool, typer.Option("--json", help="Print everything as JSON, and nothing else, to stdout.")
     ] = False,
 ) -> None:
-    """Train under every attack with every rule: accuracies with error bars. Ctrl-C, and the same
-    command goes on."""
+    """Train under every attack with every rule: accuracies with error bars. After Ctrl-C the same
+    command continues."""
     options = locals()
     command = _command(options)
     tables = _tables(options)
@@ -273,7 +273,7 @@ def _check_milestones(given: Mapping[str, Any]) -> None:
     milestones = given["milestones"] or []
     if not all(0 < at < given["rounds"] for at in milestones):
         raise ConfigError(
-            f"milestones = {milestones}: each is a round from 1 to {given['rounds'] - 1}"
+            f"milestones = {milestones}: each must be a round from 1 to {given['rounds'] - 1}"
         )
 
 
@@ -292,13 +292,13 @@ def _steps(given: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _choices(given: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return each combination of the options of which a rule gets the best.
+    """Return each combination of the options from which each rule gets the best.
 
-    Raises: ConfigError: One is invalid, or there are several and nothing is held out.
+    Raises: ConfigError: One is invalid, or there are several but no held-out samples.
     """
     for lr in given["lr"]:
         if not 0 < lr < math.inf:
-            raise ConfigError(f"--lr is a learning rate above 0 and cannot be {lr:g}")
+            raise ConfigError(f"--lr must be a learning rate above 0, not {lr:g}")
     for decay in given["weight_decay"]:
         if not 0 <= decay < math.inf:
             raise ConfigError(f"--weight-decay is at least 0 and cannot be {decay:g}")
@@ -387,7 +387,7 @@ def _check_options(
     rules: Sequence[str], n: Sequence[int], f: Sequence[int], local_steps: bool
 ) -> None:
     """Check the options. Raises: ConfigError: A rule's options do not cover the Byzantine workers,
-    or do not go with local steps. If n is too small for a rule, its cells show that."""
+    or do not work with local steps. If n is too small for a rule, its cells show that."""
     from gossip.aggregators import registry
 
     for spec in rules:
@@ -399,7 +399,7 @@ def _check_options(
 
 
 def every_attack() -> list[str]:
-    """Return ``none`` and all attacks that a server can meet."""
+    """Return ``none`` and all attacks that a server can face."""
     from gossip.aggregators.attacks import DATA_ATTACKS, KINDS, names
 
     plain = [name for name in names() if KINDS[name].shape != "apart"]

@@ -29,8 +29,8 @@ fill = TextWrapper(100, break_on_hyphens=False).fill
 
 
 def check_place(path: Path) -> None:
-    """Check that a page can be written, before hours of work. Raises: ConfigError: A page cannot be
-    written there, or nothing beside it."""
+    """Check that a page can be written, before hours of work. Raises: ConfigError: The page, or
+    files next to it, cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=path.parent):
@@ -44,7 +44,8 @@ def check_place(path: Path) -> None:
 def write(
     path: Path, tables: Sequence[RobustnessTable], found: Found, head: Sequence[str], plot: bool
 ) -> None:
-    """Write the page, with ``head`` above the tables, and a heat map for each table beside it.
+    """Write the page, with ``head`` above the tables, and a heat map of each table as a file next
+    to it.
 
     Raises: ConfigError: It cannot be written.
     """
@@ -127,8 +128,8 @@ def head(tables: Sequence[RobustnessTable], found: Found, data: str, command: st
 
 
 def settings_of(tables: Sequence[RobustnessTable], data: str) -> dict[str, str]:
-    """Return the settings of all runs of these tables, by name: those that a reader looks for
-    first, and each that differs from its default."""
+    """Return the settings of all runs of these tables, by name: the most important ones, and each
+    that differs from its default."""
     chosen = [table.settings(choice) for table in tables for choice in table.choices]
     shown = {"data": data}
     for name, default in tables[0].defaults().items():
@@ -168,7 +169,7 @@ def title(table: RobustnessTable) -> str:
 
 
 def _steps_of(table: RobustnessTable) -> str:
-    """Return the number of local steps and the outer optimizer in words, or nothing without an
+    """Return the number of local steps and the outer optimizer as text; empty without an
     outer optimizer."""
     settings = table.settings()
     if not settings["outer"]:
@@ -189,8 +190,8 @@ def kind_of(table: RobustnessTable) -> str:
 
 
 def section(table: RobustnessTable, found: Found) -> list[str]:
-    """Return the table as Markdown: rules down, the hardest to break first; attacks across; then
-    the rules that hold and those that cannot be run."""
+    """Return the table as Markdown: rules as rows, the most robust first, and attacks as columns;
+    then the rules that hold and those that cannot be run."""
     reference, limit, rows = table.reference(found), table.limit(found), table.rows(found)
     last = ["settings"] if len(table.choices) > 1 else []
     low, high = (100 * end for end in limit.interval)
@@ -272,8 +273,8 @@ def _worst_classes(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> lis
 
 
 def _lost(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]:
-    """Return one line for each rule and reason: in how many rounds, under which attacks, the rule
-    made no step."""
+    """Return one line for each rule and reason, with the number of rounds without a step and the
+    attacks."""
     lines = []
     for row in rows:
         under: dict[str, list[str]] = {}
@@ -328,8 +329,8 @@ def _verdict(table: RobustnessTable, rows: Sequence[RobustnessRow]) -> list[str]
 
 
 def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
-    """Draw the test accuracy over the rounds: a panel for each attack, in it a line for each rule,
-    the mean over the seeds with its standard error around it."""
+    """Draw the test accuracy over the rounds: a panel for each attack with a line for each rule,
+    the mean over the seeds with its standard error."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -379,7 +380,7 @@ def draw_curves(table: RobustnessTable, found: Found, path: Path) -> None:
 def curve_of(
     table: RobustnessTable, rule: str, attack: str, found: Found
 ) -> list[tuple[int, Estimate]]:
-    """Return the rounds, and the accuracy after them over the seeds that were tested then."""
+    """Return the rounds, and the accuracies after them over the seeds tested at that round."""
     values: dict[int, list[float]] = {}
     for outcome in table.results(rule, attack, found):
         for made, accuracy in outcome.curve:

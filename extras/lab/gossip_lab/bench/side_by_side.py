@@ -1,5 +1,5 @@
 """One peer of ``gossip bench exchange`` and ``gossip bench step``: the same processes run both
-sides, gloo's and gossip's, turn by turn.
+sides, gloo's and gossip's, alternately.
 
 Started by ``gossip run``, with its task as JSON.
 """
@@ -27,7 +27,7 @@ class BenchTask:
     """Task of each peer.
 
     Attributes:
-        model: A name of ``WORKLOADS``, or ``vector``: nothing is computed then.
+        model: A name of ``WORKLOADS``, or ``vector``: with which nothing is computed.
         device: Device of the model.
         numbers: Length of a vector.
         steps: Steps in a turn of one side.
@@ -90,7 +90,7 @@ class Side:
 
 
 class GlooVector(Side):
-    """One all-reduce of the vector, and the mean of it."""
+    """One all-reduce of the vector, and its mean."""
 
     def __init__(self, task: BenchTask, rank: int) -> None:
         super().__init__(task, rank)
@@ -152,14 +152,14 @@ def _processor_s(name: str) -> float:
     used_ns = 0
     for process in processes:
         for thread in Path(f"/proc/{process}/task").glob("*/schedstat"):
-            with contextlib.suppress(FileNotFoundError):  # it has just ended
+            with contextlib.suppress(FileNotFoundError):  # the process has just ended
                 used_ns += int(thread.read_text("ascii").split()[0])
     return used_ns / 1e9
 
 
 def _measured(task: BenchTask, rank: int, steps: dict[str, Callable[[], None]]) -> tuple[Any, Any]:
-    """Return the seconds a step, ``(sides, turns)``, and the processor seconds of this peer,
-    ``(sides,)``. The first turn warms up, and is left out."""
+    """Return the seconds per step, ``(sides, turns)``, and the processor seconds of this peer,
+    ``(sides,)``. The first turn is a warm-up, and is not counted."""
     import torch
     import torch.distributed as dist
 

@@ -1,5 +1,5 @@
-"""``gossip bench aggregators``: the time of a rule, in passes (sums) of the updates and beside
-byzfl."""
+"""``gossip bench aggregators``: the time of a rule, in passes (sums) over the updates, and compared
+with byzfl."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def aggregators(
     """Time rules: milliseconds, passes over the updates, and how many times faster than byzfl.
 
     One pass is torch.sum over the updates, timed right before every repetition; the repetitions of
-    all rules take turns.
+    all rules alternate.
     """
     import torch
 
@@ -149,7 +149,7 @@ class TimingCell:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as long byzfl takes."""
+        """Time of byzfl as a multiple of the rule's time."""
         return None if self.ms is None or self.byzfl_ms is None else self.byzfl_ms / self.ms
 
 
@@ -179,8 +179,8 @@ class _Timed:
         return 1e3 * statistics.median(self.took) if self.took else None
 
     def is_due(self, turn: int) -> bool:
-        """Whether it is called in this turn: not again after an exception, and slow ones less
-        often."""
+        """Whether it is called in this turn: rules that raised an exception are not called again,
+        and slow ones less often."""
         slow = bool(self.took) and min(self.took) > SLOW_S and turn >= SLOW_REPETITIONS
         return not (self.call is None or self.failed or slow)
 
@@ -253,7 +253,7 @@ def _check_memory(n: Sequence[int], d: Sequence[int]) -> None:
     if need * 1.3 > free:
         raise ConfigError(
             f"{need / 2**30:.1f} GiB of updates do not fit into {free / 2**30:.1f} GiB",
-            "take a smaller --n or --d",
+            "use a smaller --n or --d",
         )
 
 

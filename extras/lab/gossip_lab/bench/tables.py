@@ -17,8 +17,8 @@ Choice = Mapping[str, Any]
 """Settings of a trial among which the best is chosen: lr, sender, weight_decay."""
 
 OF_A_CELL = frozenset({"rule", "attack", "n", "f", "seed", "declared_f", "record"})
-"""Fields of a trial that its table sets. All trials of a table share the others, unless a choice
-overrides them."""
+"""Fields of a trial that its table sets. All trials of a table share the other settings, unless a
+choice overrides them."""
 
 NOTHING: Choice = MappingProxyType({})
 
@@ -43,7 +43,7 @@ class RobustnessCell:
 
     @property
     def accuracies(self) -> tuple[float, ...]:
-        """Accuracies of the seeds; none if one cannot be run."""
+        """Accuracies of the seeds; none if a trial cannot be run."""
         known = [each.accuracy for each in self.outcomes if each.accuracy is not None]
         return tuple(known) if len(known) == len(self.outcomes) else ()
 
@@ -74,8 +74,8 @@ class RobustnessRow:
 
     @property
     def worst(self) -> RobustnessCell:
-        """The cell of the attack that hurts the rule most; one without accuracies if it ran under
-        none."""
+        """The cell of the attack that hurts the rule most; a cell without accuracies if the rule
+        ran under no attack."""
         first, *_ = cells = list(self.cells.values())
         return min((cell for cell in cells if cell.accuracies), key=_mean, default=first)
 
@@ -88,8 +88,8 @@ class RobustnessTable:
         f: Byzantine workers.
         declared_f: The f of the rules.
         shared: Settings of all its trials.
-        choices: Settings of which each rule gets those with the best accuracy under the worst
-            attack, on the held-out samples. One: there is nothing to choose.
+        choices: Settings from which each rule gets those with the best accuracy under the worst
+            attack, on the held-out samples. One if there is no choice.
     """
 
     n: int
@@ -123,7 +123,7 @@ class RobustnessTable:
         return [*alone, *cells]
 
     def _of(self, rule: str, attack: str, choice: Choice) -> list[Trial]:
-        # A trial with the true f is the same, whether that was declared or left out.
+        # A trial with the true f is the same whether f was declared or not.
         told = None if self.declared_f == self.f else self.declared_f
         settings = self.settings(choice)
         return [
@@ -148,7 +148,7 @@ class RobustnessTable:
 
     def chosen(self, rule: str, found: Found) -> Choice:
         """Return the settings with which a rule has the best mean under its worst attack, on the
-        held-out samples; of two as good the first."""
+        held-out samples; among equally good ones the first."""
         if len(self.choices) == 1:
             return self.choices[0]
 
@@ -159,8 +159,8 @@ class RobustnessTable:
         return max(self.choices, key=worst)
 
     def without_attackers(self, found: Found = MappingProxyType({})) -> list[Trial]:
-        """Return the trials of plain averaging of the honest workers alone, with the settings that
-        are best for it. None of them is suspected."""
+        """Return the trials of plain averaging of only the honest workers, with the best settings
+        for it. No worker is suspected there."""
         best = max(self.choices, key=lambda choice: _validated(self._alone(choice), found))
         return self._alone(best)
 

@@ -1,4 +1,4 @@
-"""Trials as cells of a table: the facts that distinguish them, and how one is run."""
+"""Trials as cells of a table: the facts that distinguish them, and their execution."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 def check_model(model: str, data: TrainingData) -> None:
-    """Check the model of trials. Raises: UnknownName, ConfigError: There is no such model, or not
-    for these data."""
+    """Check the model of trials. Raises: UnknownName, ConfigError: There is no such model, or it
+    does not fit these data."""
     from gossip_lab.playground import networks
 
     networks.make_model(model, data.images.shape[1], data.classes, seed=0)
@@ -45,12 +45,12 @@ def store_of(folder: Path, data: str) -> CellStore[Trial, TrialResult]:
 def run_all(
     trials: Iterable[Trial], folder: Path, data: str, jobs: int, *, quiet: bool = False
 ) -> dict[Trial, TrialResult]:
-    """Run what the folder does not have yet, as ``run_cells`` does it, and return all results.
+    """Run the trials that the folder lacks, as ``run_cells``, and return all results.
 
     Raises: ConfigError: The data cannot be read, or the folder not be written to.
     """
     if data != data_sets.DIGITS:
-        data_sets.load(data)  # errors in it are reported before a worker starts
+        data_sets.load(data)  # its errors are reported before a worker starts
     return run_cells(
         trials, functools.partial(_play, data), store_of(folder, data), jobs, quiet=quiet
     )
@@ -58,7 +58,7 @@ def run_all(
 
 def recall_records(store: CellStore[Trial, TrialResult], trial: Trial) -> dict[str, list[Any]]:
     """Return the records of a trial that was run before, by column; empty if it has none."""
-    row = store.read_row(trial) or {}  # none: its rule raised
+    row = store.read_row(trial) or {}  # none if its rule raised
     records: dict[str, list[Any]] = row.get("records", {})
     return records
 
@@ -87,7 +87,7 @@ def _play(data: str, trial: Trial) -> Row:
     except GossipError as wrong:
         error, result = wrong, TrialResult(None, str(wrong))
     except Exception as wrong:  # noqa: BLE001
-        # an exception of any rule goes into the table, which is continued
+        # an exception of a rule goes into the table, which then continues
         error, result = wrong, TrialResult(0.0, f"raised {type(wrong).__name__}: {wrong}")
     row = dataclasses.asdict(dataclasses.replace(result, arithmetic=arithmetic()))
     return row if error is None else {**row, ERROR: repr(error)}

@@ -34,8 +34,8 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
     """Run a trial. The same trial gives the same outcome, and all trials of a seed draw the same
     samples for a worker.
 
-    If a rule cannot handle so few updates or lacks an input, that is an outcome. So is an exception
-    of the rule under attack, which costs that round.
+    If a rule cannot handle so few updates or lacks an input, that is an outcome. An exception of
+    the rule under attack is also a result: the round makes no step.
 
     Raises: ConfigError: Rule, attack or sender is unknown, or the numbers are invalid. Other
     exceptions of the rule without attack are raised unchanged.
@@ -70,8 +70,9 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
 
 
 class TrialWorld(fast_rolling.RollingWorld):
-    """World of a trial. Beside what every world has, it has senders, encodings and weight decay,
-    its server has samples for rules with a judge, and attackers know all of that server."""
+    """World of a trial. In addition to the parts of every world, it has senders, encodings and
+    weight decay, its server has samples for rules with a judge, and attackers know all of that
+    server."""
 
     def __init__(self, trial: Trial, data: TrainingData) -> None:
         data = data_sets.choose_tests(data, trial.test_samples)
@@ -104,7 +105,7 @@ class TrialWorld(fast_rolling.RollingWorld):
         self._records: dict[str, list[Any]] = {name: [] for name in RECORD} if trial.record else {}
 
     def try_rule(self) -> None:
-        """Call the rule once with honest updates, before any attack: an error then is one of the
+        """Call the rule once with honest updates, before any attack: an error then comes from the
         rule or its options."""
         everybody = np.arange(self._trial.n)
         updates = self._task.compute_updates(self._here.expand(len(everybody), -1), everybody, 0)
@@ -147,7 +148,7 @@ class TrialWorld(fast_rolling.RollingWorld):
         )
 
     def _test(self, data: TrainingData) -> tuple[float, Tensor]:
-        """Return the accuracy on the test samples, and that on each class that they have,
+        """Return the accuracy on the test samples, and on each of their classes,
         ``(classes,)``."""
         labels = data.test_labels
         right = self._task.cohort.logits(self._here, data.test_images).argmax(dim=1) == labels
@@ -186,8 +187,8 @@ class TrialWorld(fast_rolling.RollingWorld):
         return self._inputs_of("judge", f)
 
     def _inputs_of(self, reader: str, f: int) -> dict[str, Any]:
-        """Return the inputs of the rule. For one that needs the loss, each reader has a fresh batch
-        of training samples in each round."""
+        """Return the inputs of the rule. For a rule that needs the loss, each reader has a new
+        batch of training samples in each round."""
         task, here = self._task, self._here
         inputs = super()._rule_inputs(f)
         inputs["learning_rate"] = task.lr if task.outer is None else task.outer.lr

@@ -12,7 +12,7 @@ from gossip_lab import splits
 
 NO_ATTACK = "none"
 REFERENCE = 256
-"""Samples with which a rule with a judge judges, as in a run."""
+"""Number of reference samples of a rule with a judge, as in a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,25 +26,26 @@ class Trial:
         n: Workers, Byzantine ones included.
         f: Byzantine workers.
         batch: Samples of a worker in a round.
-        sender: How each worker transforms its update, as ``senders.load`` takes it. Attacks use the
-            transformed updates.
-        split: How the honest workers share the samples, as ``splits.split`` takes it; Byzantine
-            workers draw from all of them.
+        sender: Transformation of each worker's update, as ``senders.load`` takes it. Attacks use
+            the transformed updates.
+        split: Division of the samples among the honest workers, as ``splits.split`` takes it;
+            Byzantine workers draw from all of them.
         declared_f: The f of the rule and the trust table; None means the true one.
         trust: Whether the trust table of a run judges the workers by the rule's verdicts: the rule
-            does not get the updates of those in quarantine.
+            does not receive the updates of those in quarantine.
         model: As ``World.model``.
-        weight_decay: Of plain SGD: this multiple of the parameters is added to each gradient.
-        reference: Samples with which a rule with a judge judges in a round.
+        weight_decay: Weight decay of plain SGD: this multiple of the parameters is added to each
+            gradient.
+        reference: Number of samples by which a rule with a judge rates updates in a round.
         validation: Share of the training samples that is held out, for a choice among settings.
         test_samples: Samples of a test, drawn once and the same in all runs; 0 means all.
-        every: Rounds between the tests that make a curve; 0 if none is made.
-        local_steps: Steps of plain SGD that each worker takes by itself in a round. Updates are
+        every: Rounds between the tests of a curve; 0 if none is made.
+        local_steps: Steps of plain SGD that each worker takes locally in a round. Updates are
             model differences then.
         outer: The outer step after them, as ``outer.load`` takes it; empty if updates are
             gradients.
-        milestones: Rounds, separated by blanks, from which on the learning rate is multiplied by
-            ``lr_decay`` (once more at each).
+        milestones: Rounds, separated by blanks, from which the learning rate is multiplied by
+            ``lr_decay`` (again at each).
         split_seed: Seed of the split; None means that of the run.
         encoding: Encoding of updates and results, as ``load_encoding`` takes it; empty means none.
         record: Whether the result has a record of each worker in each round.
@@ -111,7 +112,7 @@ class TrialResult:
         liars_quarantined: Byzantine workers that were ever in quarantine.
         validation: The accuracy on the held-out samples, as in ``accuracy``; None if no samples are
             held out.
-        curve: Rounds made, and the accuracy on the test samples after them.
+        curve: Numbers of rounds, and the accuracy on the test samples after them.
         records: Columns of the records, if they were requested: names as in ``RECORD`` -> values.
     """
 
@@ -130,12 +131,12 @@ class TrialResult:
 
 RECORD = ("round", "worker", "byzantine", "weight", "outlyingness", "trust_score", "loss")
 """Columns of a record: weight of the update in the aggregate, its outlyingness (multiples of the
-typical one; none if the rule did not get it), trust score after the round (0 to 1; none without a
-trust table), and mean loss of the honest samples at the parameters before the step."""
+typical one; none if the rule did not receive it), trust score after the round (0 to 1; none without
+a trust table), and mean loss of the honest samples at the parameters before the step."""
 
 
 def spelt(attack: str) -> str:
-    """Return an attack in its canonical spelling; a minus in the strength is one."""
+    """Return an attack in its canonical spelling; with a plain minus sign in the strength."""
     name, star, strength = attack.strip().partition("*")
     plain = name if attacks.place_of(name) else name.replace("-", "_")
     return plain + star + strength
@@ -159,7 +160,7 @@ def read_attack(text: str) -> tuple[str, float | None]:
         raise UnknownName("attack", name, (NO_ATTACK, *attacks.names(), *attacks.DATA_ATTACKS))
     if attacks.make(name, value).tells_each:
         raise ConfigError(
-            f"{name} sends each receiver another update, so it is for gossip rounds only",
+            f"{name} sends each receiver another update, so it works only in gossip rounds",
             "leave it out here",
         )
     return name, value

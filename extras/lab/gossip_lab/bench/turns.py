@@ -1,4 +1,4 @@
-"""Measurements in turns. Each turn runs every side, in the reverse order every other time, so that
+"""Measurements in turns. Each turn runs every side, in reverse order in every other turn, so that
 other load on the machine affects all sides."""
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gossip.launch.report import counted
 
 Side = TypeVar("Side")
 REPETITIONS = 15
-# of a table that goes into a file or a pipe: no line is cut off or wrapped there
+# of a table for a file or a pipe, where no line is cut or wrapped
 FILE_COLUMNS = 500
 
 
@@ -95,6 +95,6 @@ def as_json(kind: str, found: Mapping[str, Any]) -> str:
 
 
 def progress(text: str) -> None:
-    """Show a line on stderr in place of the one before; nothing if stderr is not a terminal."""
+    """Show a line on stderr instead of the previous one; do nothing if stderr is not a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

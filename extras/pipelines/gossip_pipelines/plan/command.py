@@ -175,7 +175,8 @@ def profile(
         bool, typer.Option("--again", help="Measure layers anew that the file has already.")
     ] = False,
 ) -> None:
-    """Time each layer of a model on this machine, forward and backward, and keep it in a file.
+    """Time each layer of a model on this machine, forward and backward, and store the times in a
+    file.
 
     Layers that the file has already, of this or another model, are not timed again.
     """

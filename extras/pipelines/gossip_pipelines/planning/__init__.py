@@ -1,5 +1,5 @@
-"""Pipelines of peers: what layers take on each peer, and which layers on which peers make the
-shortest step."""
+"""Pipelines of peers: the cost of layers on each peer, and the assignment of layers to peers with
+the shortest step."""
 
 from __future__ import annotations
 

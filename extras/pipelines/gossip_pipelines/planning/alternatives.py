@@ -39,7 +39,7 @@ class DataParallel:
 
 def data_parallel(costs: Costs, work: TrainingStep, local_steps: int) -> list[DataParallel]:
     """Return the times of rolling rounds and of local steps for all peers that can hold the model;
-    empty if none can.
+    empty if no peer can.
 
     Batches are divided as in ``gossip run`` by default: in rolling rounds a slow peer gets a half
     or a quarter, and with local steps each peer computes as much as it can.
@@ -61,8 +61,8 @@ def data_parallel(costs: Costs, work: TrainingStep, local_steps: int) -> list[Da
 
 def whole_model_peers(costs: Costs, work: TrainingStep) -> Group:
     """Return the peers with memory for the whole model, its optimizer, the updates of a round and
-    the activations of their part of the batch. A peer with too little leaves its part to the
-    others."""
+    the activations of their part of the batch. The part of a peer with too little memory goes to
+    the others."""
     group = tuple(range(len(costs.peers)))
     while group:
         _, samples = paced(costs, group, work.batch)

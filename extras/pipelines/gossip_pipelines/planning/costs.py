@@ -5,7 +5,7 @@ one member of each group computes a micro-batch. The time of a step is
 
     T = sum_s fill_s + max_s hold_s + max_s exchange_s
 
-``fill_s`` is the time of one micro-batch in stage s and on its way to the next stage, forward and
+``fill_s`` is the time of one micro-batch in stage s and in transit to the next stage, forward and
 backward. ``hold_s`` is the time that the other micro-batches add if stage s, or the link to the
 next stage, is the slowest. ``exchange_s`` is the round in which the members of a group agree on
 their update. With one member in each group there is no exchange, and the time is

@@ -17,7 +17,7 @@ from .costs import Numbers, Tables
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Bounds of the stages, and the time of the step that follows from them.
+    """Bounds of the stages, and the resulting time of a step.
 
     Attributes:
         bounds: S + 1 numbers: stage s has the layers from ``bounds[s]`` up to ``bounds[s + 1]``.
@@ -70,7 +70,7 @@ def best_cut(tables: Tables, below: float = math.inf) -> Cut | None:
 
 
 def _best_without_exchange(fill: Numbers, hold: Numbers, below: float) -> tuple[int, ...] | None:
-    """Return the bounds with the least ``sum fill + max hold``; None if it is not less than
+    """Return the bounds with the smallest ``sum fill + max hold``; None if it is not less than
     ``below``."""
     held = np.where(fill < math.inf, hold, math.inf)
     stages = np.arange(len(fill))
@@ -86,7 +86,7 @@ def _best_without_exchange(fill: Numbers, hold: Numbers, below: float) -> tuple[
 
 
 def _least_sum(fill: Numbers) -> tuple[float, tuple[int, ...]] | None:
-    """Return the least sum over all stages, and its bounds; None if nothing fits."""
+    """Return the smallest sum over all stages, and its bounds; None if no division fits."""
     best, came = fill[0, :, 0], []
     for of_stage in fill[1:]:
         total = of_stage + best

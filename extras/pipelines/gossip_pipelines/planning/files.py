@@ -63,7 +63,7 @@ def read_file(path: Path, kind: type[T], schema: str, made_by: str) -> T:
     """Return the record in a file.
 
     Args:
-        made_by: Command that makes such a file, for the error of a missing file.
+        made_by: Command that creates this type of file, for the error of a missing one.
     Raises: ConfigError: There is no file, it is too large, or it has another schema or an invalid
         value.
     """

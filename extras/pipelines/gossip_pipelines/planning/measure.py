@@ -44,7 +44,7 @@ def layers_of(made: Any, where: str) -> tuple[list[nn.Module | LayerMaker], Tens
     """Return the layers and the samples in the result of a user's function. Each layer is a module
     or a function that makes one.
 
-    Raises: ConfigError: The result is something else, or two layers share a parameter.
+    Raises: ConfigError: The result has another form, or two layers share a parameter.
     """
     if not isinstance(made, tuple) or len(made) != 2:
         raise ConfigError(

@@ -28,8 +28,8 @@ class Placement:
 
 
 def every_assignment(peers: int, stages: int, members_least: int) -> Iterator[Groups]:
-    """Yield all assignments with at least ``members_least`` peers in each stage. Peers may be left
-    out."""
+    """Yield all assignments with at least ``members_least`` peers in each stage. Some peers may
+    stay unused."""
     for places in product(range(stages + 1), repeat=peers):
         groups = groups_of(places, stages)
         if all(len(group) >= members_least for group in groups):
@@ -49,8 +49,8 @@ def best_placement(
 
 
 def improved(stage_costs: StageCosts, groups: Groups, seed: int) -> Placement | None:
-    """Return the local optimum from one assignment. Each move places one peer elsewhere or swaps
-    two, as long as the step gets shorter.
+    """Return the local optimum from one assignment. Each move places one peer in another group or
+    swaps two, as long as the step becomes shorter.
 
     Each assignment is tried with its best cuts. None if neither the assignment nor a neighbour
     fits.

@@ -1,4 +1,4 @@
-"""A plan as a small TOML file that a person can read and edit, and what is checked of one."""
+"""A plan as a small TOML file that a person can read and edit, and its checks."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def read_plan(path: Path) -> PipelinePlan:
 def check_stages(plan: PipelinePlan) -> list[int]:
     """Return the first layer of each stage, then the number of layers.
 
-    Raises: ConfigError: A layer is left out, a layer or a peer is in two stages, or a stage has too
+    Raises: ConfigError: A layer is missing, a layer or a peer is in two stages, or a stage has too
         few peers.
     """
     bounds, seen = [0], set[str]()
@@ -142,7 +142,7 @@ def check_stages(plan: PipelinePlan) -> list[int]:
 def check_plan(plan: PipelinePlan, costs: Costs) -> tuple[StageCosts, Placement]:
     """Return the costs and the placement of a plan on these peers.
 
-    Raises: ConfigError: The plan is for another model or other peers, leaves a layer out, has too
+    Raises: ConfigError: The plan is for another model or other peers, lacks a layer, has too
         few peers in a stage, or needs more memory than a peer has.
     """
     if plan.model != costs.model:

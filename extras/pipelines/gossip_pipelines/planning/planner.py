@@ -81,7 +81,7 @@ class PipelineOption:
 
 @dataclass(frozen=True, slots=True)
 class PlanAnswer:
-    """Pipelines, and data-parallel training in ``others``: fastest first, empty if nothing fits."""
+    """Pipelines, and data-parallel training in ``others``: fastest first, empty if no plan fits."""
 
     pipelines: tuple[PipelineOption, ...]
     others: tuple[DataParallel, ...]
@@ -91,7 +91,7 @@ def make_plan(costs: Costs, request: PlanRequest) -> PlanAnswer:
     """Return the best pipeline for each number of stages, and data-parallel training for
     comparison.
 
-    Raises: ConfigError: A layer fits no peer, there are too few peers for the stages, or nothing
+    Raises: ConfigError: A layer fits no peer, there are too few peers for the stages, or no plan
         fits the memory of these peers.
     """
     _check(costs, request)
@@ -185,7 +185,7 @@ def _searched(
 ) -> Iterator[tuple[StageCosts, Placement]]:
     """Yield the results of local searches from two starts: the differentiable search, and peers
     dealt to stages by speed. The other sizes of micro-batches start with the best result."""
-    from .relaxed import search_placement  # here: torch takes a second
+    from .relaxed import search_placement  # a local import: torch takes a second
 
     nearest = min(
         request.sample_counts,

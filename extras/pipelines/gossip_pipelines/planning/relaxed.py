@@ -1,9 +1,10 @@
 """A differentiable search for placements: gradient descent on a continuous relaxation from many
 random starts at once. The result is rounded to whole peers, with the exact cuts for them.
 
-Layers: logits give the widths of the stages, and their cumulative sums are the cuts. A sigmoid of
-its distance from cut s gives the part of a layer in the first s stages, so no cuts are enumerated.
-Peers: logits give each peer's part in each stage, or in none. The maximum over stages is a
+Layers: logits determine the widths of the stages, and their cumulative sums are the cuts. A sigmoid
+of its distance from cut s gives the part of a layer in the first s stages, so no cuts are
+enumerated.
+Peers: logits determine each peer's part in each stage, or in no stage. The maximum over stages is a
 log-sum-exp. The temperatures of all three fall geometrically.
 
 For groups in a given order, dynamic programming is exact and much faster. The search is for peers
@@ -106,7 +107,7 @@ class _Relaxation:
 
     def whole_groups(self, logits: np.ndarray) -> Groups:
         """Return groups with each peer at its largest logit. A group with too few members gets the
-        peers with the least loss from groups that can spare one."""
+        peers whose move costs least from groups that can spare one."""
         places, least = logits.argmax(1), self.work.members_least
         while True:
             sizes = np.bincount(places, minlength=self.stages + 1)[: self.stages]

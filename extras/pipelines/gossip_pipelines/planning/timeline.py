@@ -67,7 +67,7 @@ def play(stage_costs: StageCosts, placement: Placement) -> list[StagePass]:
         route.append([group[member] for member in order])
     free_s: defaultdict[int | tuple[int, int], float] = defaultdict(float)  # of peers and links
     owed: Counter[int] = Counter()  # backward passes, by peer
-    # In the first stage each member reads its micro-batches one after the other.
+    # In the first stage each member reads its micro-batches sequentially.
     ready = {_Ready(0.0, peer, 0, route[0].index(peer), False) for peer in route[0]}
     passes = []
     while ready:

@@ -1,11 +1,11 @@
 """Audits: members of a stage recompute some of each other's micro-batches.
 
 Private random bytes determine which micro-batches a member audits. The audit begins when the
-audited member reports that the micro-batch is in its sum: by then it has sent all its results. The
-auditor requests what the audited member received and sent from the neighbours of that member, and
-sends it no message. It compares the recomputed results bit by bit. If they differ, the other
-members of the stage recompute the micro-batch, too, and each puts its finding into the commits that
-it makes (``ledger/audits.py``). Until then the auditor holds back its own update. So the round does
+audited member reports that the micro-batch is in its sum: at that time it has sent all its results.
+The auditor requests the messages of the audited member from its neighbours, and sends no message to
+the member itself. It compares the recomputed results bit by bit. If they differ, the other members
+of the stage recompute the micro-batch, too, and each puts its finding into the commits that it
+makes (``ledger/audits.py``). Until then the auditor holds back its own update. So the round does
 not end, and the neighbours keep their tensors of the micro-batch.
 """
 
@@ -54,7 +54,7 @@ backward pass may run; ``telling``: the results differ, and other members recomp
 
 
 def trace_of(work: Work) -> bytes:
-    """Return a member's report of what it received and sent for a micro-batch:
+    """Return a member's report of its messages for a micro-batch:
     ``Counted.traces``."""
     return _side(work.input, work.input_gradient) + _side(work.output, work.gradient)
 
@@ -82,9 +82,9 @@ class AuditSide:
     """A neighbour of the audited member.
 
     Attributes:
-        others: Peers to ask next if this one replies that it is not a neighbour: the micro-batch
-            may have been rerouted, and a Byzantine member may have sent it elsewhere.
-        payload: Tensor that it sent to that member.
+        others: Peers that get the next request if this one replies that it is not a neighbour: the
+            micro-batch may have been rerouted, and a Byzantine member may have sent it elsewhere.
+        payload: Tensor that the peer sent to that member.
         came: Digest of the tensor that it received from that member.
         found: Digest of the tensor that it should have received.
     """
@@ -105,12 +105,12 @@ class Audit:
     """Audit of one micro-batch of one other member.
 
     Attributes:
-        trace: That member's report of what it received and sent.
-        before, behind: Its neighbours; None if it has none there.
-        own: Whether it was drawn here. Otherwise another member requested it.
+        trace: That member's report of its messages.
+        before, behind: Its neighbours; None if there is none.
+        own: Whether this peer drew the audit. Otherwise another member requested it.
         tries: Number of requests in this step.
         asked_by, waits_for: Other members: those to notify when the audit is over, and those that
-            compute the micro-batch, too.
+            also compute the micro-batch.
     """
 
     peer: PeerId
@@ -153,7 +153,7 @@ class Auditor:
 
     Args:
         patience_s: Time limit of an audit.
-        on_vote: Receives each vote that this peer is to put into its commits.
+        on_vote: Receives each vote for this peer's commits.
 
     Attributes:
         busy: The audit that the trainer computes.
@@ -269,9 +269,9 @@ class Auditor:
     # --- requests to neighbours -------------------------------------------------------------------
 
     def answer(self, sender: PeerId, request: AuditRequest, work: Work | None) -> list[Effect]:
-        """Reply with what this peer sent to the audited member and received from it. If the
-        gradient for the output that it sent is still on its way, the reply waits until that has
-        arrived."""
+        """Reply with the tensors that this peer sent to the audited member and received from it. If
+        the gradient of the output that it sent is still in transit, the reply waits for its
+        arrival."""
         stage, other = self.barrier.stage, self.barrier.pipeline.stage_of(sender)
         asked = sender, request.micro_batch
         if other is None or abs(other - stage) != 1 or self._given.get(asked, 0) >= TRIES_MAX:
@@ -287,7 +287,7 @@ class Auditor:
             work is not None
             and other < stage
             and work.source == request.peer
-            and request.peer in work.requesters  # else it has used another peer's gradient
+            and request.peer in work.requesters  # otherwise it has used another peer's gradient
         ):
             sent, received = work.input_gradient, work.input
         self._given[asked] = self._given.get(asked, 0) + 1

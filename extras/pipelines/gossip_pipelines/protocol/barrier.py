@@ -113,7 +113,7 @@ class StageBarrier:
     def ranking(
         self, round_id: int, micro_batch: int, stage: int, weights: Weights | None = None
     ) -> list[PeerId]:
-        """Return the peers of a stage in the order in which they are to compute a micro-batch.
+        """Return the peers of a stage in the order in which they should compute a micro-batch.
         ``weights``: those of ``weights_of`` by default."""
         weights = self.weights_of(stage) if weights is None else weights
         return self._router.ranking(round_id, micro_batch, stage, weights)

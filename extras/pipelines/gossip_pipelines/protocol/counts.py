@@ -47,7 +47,8 @@ class StageCounts:
         return {micro_batch for peer in peers for micro_batch in self.counted_by(peer)}
 
     def trace_by(self, peer: PeerId, micro_batch: int) -> bytes | None:
-        """Return a member's trace of a micro-batch; None if it has not counted it."""
+        """Return a member's trace of a micro-batch; None if the member has not counted the
+        micro-batch."""
         _, report = self._reports.get(peer, (-1, None))
         if report is None or micro_batch not in report.micro_batches:
             return None

@@ -1,4 +1,4 @@
-"""Messages of the next round, or of one that the trainer has yet to begin."""
+"""Messages of the next round, or of a round that the trainer has not begun yet."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 ``Router`` assigns the micro-batches to the reachable members of the first stage. A member sends an
 output to a member of the next stage, which replies with the gradient. If the receiver is skipped,
 refuses, or takes too long, the next attempt goes to another member. The sum of a lost member is
-lost, too: the other members of its stage see from ``Counted`` which micro-batches are missing, and
-recompute them from tensors that the neighbours have kept. A member hands over its sum when each
+also lost: the other members of its stage detect by ``Counted`` which micro-batches are missing, and
+recompute them from tensors that the neighbours have kept. A member sends its sum when each
 micro-batch is in the sum of a member of its stage.
 """
 
@@ -114,7 +114,7 @@ class MicroBatchFlow:
 
     @property
     def counted(self) -> tuple[int, ...]:
-        """Micro-batches that are in the own sum, ascending."""
+        """Micro-batches in the local sum, ascending."""
         return tuple(sorted(b for b, work in self.works.items() if work.step == "counted"))
 
     @property
@@ -146,7 +146,7 @@ class MicroBatchFlow:
     def payload_bytes(
         self, sender: PeerId, message: Activation | ActivationGradient | AuditReply
     ) -> int:
-        """Return the length that the payload of ``message`` must have, in bytes; -1 when none may
+        """Return the length that the payload of ``message`` must have, in bytes; -1 if none may
         come."""
         if isinstance(message, AuditReply):
             return self._audited_bytes(sender, message)
@@ -289,8 +289,8 @@ class MicroBatchFlow:
     # --- messages ---------------------------------------------------------------------------------
 
     def on_message(self, event: Received, at: int | None, now: float) -> list[Effect]:
-        """Handle a message. ``at``: the present round of this peer; None if it takes part in
-        none."""
+        """Handle a message. ``at``: the present round of this peer; None if this peer takes part in
+        no round."""
         message = event.message
         assert isinstance(message, Neighbour | Counted | Audited)
         if not self._is_ours(message):
@@ -340,8 +340,8 @@ class MicroBatchFlow:
     def _on_other_round(
         self, event: Received, message: Neighbour | Counted, at: int | None
     ) -> list[Effect]:
-        """Store a message of the next round, or of one that the trainer has yet to begin. Drop one
-        of a former round."""
+        """Store a message of the next round, or of a round that the trainer has not begun yet. Drop
+        one of a former round."""
         if message.round_id < self.round_id:
             return []
         if at is not None and at <= message.round_id <= at + 1:
@@ -513,8 +513,8 @@ class MicroBatchFlow:
         return work if useful else None
 
     def _go_on(self) -> list[Effect]:
-        """Return the effects of a change: the next task, or the collection of the sum. A round that
-        is over gets no task: the task would reach the trainer in the next round."""
+        """Return the effects of a change: the next task, or the collection of the sum. A finished
+        round gets no task, because the task would reach the trainer in the next round."""
         if self.round_id < 0 or self._is_over(self.round_id):
             return []
         effects = self._leave_to_others()
@@ -550,7 +550,8 @@ class MicroBatchFlow:
         return []
 
     def _is_of_former_life(self, work: Work) -> bool:
-        """Whether the sender of the input was restarted since, so that it has no state of it."""
+        """Whether the sender of the input was restarted since, so that it has no state of the
+        micro-batch."""
         source = work.source
         return source is not None and self.members.incarnation_of(source) > work.life
 
@@ -681,8 +682,7 @@ class MicroBatchFlow:
 
     def _leave_to_others(self) -> list[Effect]:
         """Drop unfinished micro-batches that another member has counted: otherwise one of the two
-        would have to begin its sum anew. This peer got them when that member was skipped for a
-        while."""
+        would have to restart its sum. This peer received them while that member was skipped."""
         under_way = [w for w in self.works.values() if w.step not in DONE and w.step != "backward"]
         if not under_way:
             return []
@@ -704,8 +704,8 @@ class MicroBatchFlow:
         return [DropForward(self.round_id, work.micro_batch)] if kept else []
 
     def _drop_duplicates(self) -> list[Effect]:
-        """Begin the sum anew if another member has counted the same micro-batch and is first in
-        order: a single micro-batch cannot be removed from a sum."""
+        """Restart the sum if another member has counted the same micro-batch and is first in
+        order, because a single micro-batch cannot be removed from a sum."""
         lost = [b for b in self.counted if not self._keeps(b)]
         if not lost:
             return []
@@ -725,6 +725,6 @@ class MicroBatchFlow:
         return self._first_of(micro_batch, [*others, self.local]) == self.local
 
     def _first_of(self, micro_batch: int, peers: list[PeerId]) -> PeerId:
-        """Return the first of some members of the own stage in the order of a micro-batch."""
+        """Return the first of some members of the local stage in the order of a micro-batch."""
         order = self.barrier.ranking(self.round_id, micro_batch, self.stage, self.weights)
         return next(peer for peer in order if peer in peers)

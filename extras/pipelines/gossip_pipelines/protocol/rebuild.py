@@ -53,7 +53,7 @@ class StageRebuild:
         settings: Of the run, with all stages.
 
     Attributes:
-        round_id: Round of the state that is being made; None if none is.
+        round_id: Round of the state that is being made; None if no member is.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ class StageRebuild:
         return -1 if stage is None else stage
 
     def _store_fetched(self, stage: int, effects: list[Effect]) -> list[Effect]:
-        """Return the effects of a transfer, and store the state that it has brought. Its reports
+        """Return the effects of a transfer, and store the received state. Its reports
         are dropped: they describe the state as this peer's own."""
         kept: list[Effect] = []
         for effect in effects:
@@ -167,7 +167,7 @@ class StageRebuild:
         return kept + (self._go_on() if stage in self._beside and not self._fetching else [])
 
     def _go_on(self) -> list[Effect]:
-        """Let the trainer rebuild the state from what has arrived."""
+        """Let the trainer rebuild the state from the received states."""
         assert self.round_id is not None
         self._fetching.clear()
         return [RebuildState(self.round_id, tuple(sorted(self._beside.items())), is_last=True)]

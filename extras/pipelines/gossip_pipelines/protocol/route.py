@@ -20,8 +20,9 @@ from gossip.core import PeerId
 KEPT_MAX = 16
 """Largest number of cached lists of first choices, each of one round and stage."""
 ALL_EVERY = 16
-"""Every so many rounds each member gets a micro-batch, also a slow one; with fewer micro-batches
-than members, they take turns. So a member that is fast again gets measured."""
+"""After this number of rounds each member, even a slow one, gets a micro-batch; if there are fewer
+micro-batches than members, the members alternate. So a member that has become fast again is
+measured."""
 Weights: TypeAlias = Mapping[PeerId, float]
 
 
@@ -40,8 +41,8 @@ class Router:
     def ranking(
         self, round_id: int, micro_batch: int, stage: int, weights: Weights
     ) -> list[PeerId]:
-        """Return the members of a stage in the order in which they are to compute a micro-batch:
-        the first reachable one does, and the next attempt goes to the one after it.
+        """Return the members of a stage in the order in which they should compute a micro-batch:
+        the first reachable one computes it, and the next attempt goes to its successor.
 
         Args:
             weights: Weight of each member in the share of micro-batches.

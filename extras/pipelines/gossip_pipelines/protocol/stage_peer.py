@@ -155,7 +155,7 @@ class StagePeer(Peer):
         return super()._on_arriving(event, now)
 
     def _on_received(self, event: Received, now: float) -> list[Effect]:
-        """Handle a message, which may come from another stage with rounds of its own."""
+        """Handle a message, which may come from another stage with its own rounds."""
         sender, message = event.sender, event.message
         of_stage = self._is_of_stage(message.target if isinstance(message, Ack) else sender)
         if not isinstance(message, PipelineMessage) and of_stage:
@@ -203,7 +203,7 @@ class StagePeer(Peer):
     def _on_done(self, event: Received, done: StageDone, now: float) -> list[Effect]:
         if done.lineage != self._run.lineage:
             return []
-        # A peer without a state is in no round. Its reply would mean that it is in round 0.
+        # A peer without a state is in no round. Its reply would imply that it is in round 0.
         waits = self.rounds.mode == "off" and self.rounds.round_id == 0
         asked = done.asks and not waits
         answers: list[Effect] = [Send(event.sender, self._here())] if asked else []
@@ -268,7 +268,7 @@ class StagePeer(Peer):
                     return self._resume_with_stages(held, now)
                 return self.rebuild.begin(round_id)
             case Halt() if decision.exit_code == STATE_LOST:
-                # Announced, so that the other stages do not wait for this one.
+                # It is announced, so that the other stages do not wait for this one.
                 return self._end(decision, self.membership.leave(now))
             case TakeState():
                 self.rebuild.cancel()
@@ -300,7 +300,7 @@ class StagePeer(Peer):
         self.membership.view.note_state(self.local, now)
         self.hello_exchange.adopt(event.state)
         self.rounds.future_buffer.begin_without(self.bootstrap.unheard())
-        # The chain starts anew from the state and the round, the same on all peers of the stage.
+        # The chain restarts from the state and the round, the same on all peers of the stage.
         origin = event.state + round_id.to_bytes(8, "little")
         chain = genesis(self.settings.run, self.settings.lineage, origin)
         self.rounds.adopt(round_id, chain, self.rounds.replicated.first_snapshot())

@@ -21,8 +21,8 @@ class StageRounds(RollingRounds):
 
     @property
     def is_committed(self) -> bool:
-        """Whether every shard of this round is committed here. It is over once the other stages
-        have committed it, too."""
+        """Whether every shard of this round is committed here. It ends when the other stages have
+        also committed it."""
         return bool(self.shards) and not self.present.lacking()
 
     def committed_roster(self) -> tuple[PeerId, ...]:
@@ -37,7 +37,7 @@ class StageRounds(RollingRounds):
         return self.replicated.pass_us(self.committed_roster(), held if self.is_committed else ())
 
     def pass_barrier(self, now: float) -> list[Effect]:
-        """Finish the round if it is committed here and no other stage is waited for."""
+        """Finish the round if it is committed here and the wait for other stages is over."""
         is_over = self.is_committed and self._barrier.is_open(self.round_id)
         return super()._finish(now) if is_over else []
 
@@ -52,7 +52,8 @@ class StageRounds(RollingRounds):
         return [reissue(peer, commit, payload, attempt) for commit, payload, attempt in held]
 
     def _finish(self, now: float) -> list[Effect]:
-        """Report the committed round to the other stages, and finish it if none is waited for."""
+        """Report the committed round to the other stages, and finish it if there is no stage to
+        wait for."""
         effects = self._barrier.on_round_committed(
             self.round_id, self.committed_roster(), self.committed_pass_us(), now
         )

@@ -9,7 +9,7 @@ from .barrier import StageBarrier
 
 
 class StageWatch:
-    """Other stages that have lost all their peers, and since when. The owner calls
+    """Other stages that have lost all their peers, with the times of the losses. The owner calls
     ``check_lost_stages`` periodically."""
 
     def __init__(self, settings: CoreSettings, barrier: StageBarrier, members: MemberTable) -> None:
@@ -64,8 +64,8 @@ class StageWatch:
     def _order(self, stage: int) -> tuple[float, float]:
         """Return the key that sorts lost stages by time of loss.
 
-        The loss of the first stage lets others leave, often before the next check. Then all of them
-        have the same time of loss, and the time of the last message decides.
+        After the loss of the first stage others leave, often before the next check. Then all of
+        them have the same time of loss, and the time of the last message decides.
         """
         return self._lost_at[stage], self._last_message_at(stage)
 
@@ -85,8 +85,8 @@ class StageWatch:
         return away and self._completed.isdisjoint(peers)
 
     def _verdict(self, stage: int, after: bool, round_id: int, now: float) -> Halt | None:
-        """Return the halt that a lost stage causes; None if a peer of it may still return.
-        ``after``: it has left after another stage was lost."""
+        """Return the halt that a lost stage causes; None if a peer of the stage may still return.
+        ``after``: whether it has left after the loss of another stage."""
         peers, members = self.pipeline.stages[stage], self.members
         waited_s, named = now - self._lost_at[stage], ", ".join(map(str, peers))
         if stage not in self._seen:
@@ -98,7 +98,7 @@ class StageWatch:
             )
         lost = f"stage {stage} has lost all its peers ({named}) in round {round_id}"
         left = any(members.has_left(peer) for peer in peers)
-        # A peer leaves on purpose only if no other peer of its stage has the state.
+        # A peer leaves by itself only if no other peer of its stage has the state.
         gone = left and not after and all(members.is_gone(peer) for peer in peers)
         if gone and not self.pipeline.rebuilds:
             why = f"{lost}, and it is not rebuilt (lost_stage = stop)"

@@ -13,13 +13,13 @@ stage; ``ready``: the gradient has arrived; ``backward``: the backward pass runs
 in the sum; ``given``: it was in the sum, and another member counts it now."""
 
 OWES_BACKWARD: frozenset[Step] = frozenset({"forward", "sent", "ready", "backward"})
-"""Steps in which the trainer stores what the backward pass needs."""
+"""Steps in which the trainer stores the inputs of the backward pass."""
 DONE: frozenset[Step] = frozenset({"counted", "given"})
 
 
 @dataclass(slots=True)
 class Work:
-    """State of one micro-batch. Its payloads are kept until the round is over: it may have to be
+    """State of one micro-batch. Its payloads are kept until the end of the round: it may have to be
     recomputed, or sent again to a peer that replaces a neighbour.
 
     Attributes:
@@ -27,8 +27,8 @@ class Work:
         source, life: Sender of the input, and its incarnation; None in the first stage.
         requesters: Peers that wait for the gradient of the input, with their attempts.
         target, out_attempt, tried: Receiver of the output, and its attempt; former receivers.
-        has_waited: Whether it has waited for the first member in order, which has not begun. Then
-            any other member may get it.
+        has_waited: Whether the wait for the first member in order, which has not begun, is over.
+            Then any other member may get it.
         has_it_since, sent_at, asked: Times of the first and the last sending to the target; number
             of repetitions.
         gradient: Gradient of the output.
@@ -60,5 +60,5 @@ class Work:
 
     @property
     def waits(self) -> bool:
-        """Whether the gradient of its output is still to come from the next stage."""
+        """Whether the gradient of its output has not yet arrived from the next stage."""
         return self.output is not None and self.gradient is None and self.step not in DONE

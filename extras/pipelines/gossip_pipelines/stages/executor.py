@@ -51,7 +51,7 @@ class StageExecutor:
             first: Number of the first one in the model.
             seed: Seed of the run. With step, micro-batch and layer it determines random numbers.
             loss: Loss function, in the last stage.
-        Raises: UnsupportedModel: A layer keeps statistics of the batches that it sees.
+        Raises: UnsupportedModel: A layer keeps statistics of its batches.
         """
         for at, layer in enumerate(layers, first):
             check_no_statistics(layer, at)
@@ -137,7 +137,7 @@ class StageExecutor:
         kept = self._kept.pop(micro_batch)
         if self._loss_of is not None:
             loss = kept.outputs.detach()
-            # The factor lets gradients of micro-batches of different sizes add up.
+            # With this factor gradients of micro-batches of different sizes can be added.
             gradient = torch.full_like(loss, kept.samples)
             self.last_loss, summed = float(loss), loss * kept.samples
             self._loss_sum = summed if self._loss_sum is None else self._loss_sum + summed

@@ -35,7 +35,7 @@ def counterparts(lost: Sequence[str], beside: Sequence[str]) -> list[int | None]
     """Return the counterpart of each lost layer in a neighbouring stage.
 
     The layers with one signature are matched in order: first with first, second with second, and
-    all that remain with the last. None if the other stage has no layer with this signature.
+    all remaining ones with the last. None if the other stage has no layer with this signature.
 
     Args:
         lost, beside: Signatures of the layers of the two stages, in order.

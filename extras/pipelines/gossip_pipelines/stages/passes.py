@@ -23,7 +23,7 @@ from .executor import StageExecutor
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """Tensor of a micro-batch that a stage receives from the one before, or sends to the next.
+    """Tensor of a micro-batch that a stage receives from the previous one, or sends to the next.
 
     Attributes:
         shape: ``(samples, ...)``.
@@ -92,7 +92,7 @@ class StageWork:
         )
 
     def begin(self) -> None:
-        """Begin a round, or begin the present one anew."""
+        """Begin a round, or restart the present one."""
         self.executor.reset()
         self.loss = None
 
@@ -186,7 +186,7 @@ def boundaries(plan: PipelineConfig, stage: int, handed_on: Sequence[HandedOn]) 
 
 
 def rows_of(batch: Any, plan: PipelineConfig, what: str) -> tuple[Tensor, ...]:
-    """Return the micro-batches of the ``what`` of a step.
+    """Return the micro-batches of the ``what`` (inputs or targets) of a step.
 
     Raises: ConfigError: ``batch`` is not a tensor of as many rows.
     """

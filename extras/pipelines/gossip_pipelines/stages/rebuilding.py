@@ -37,7 +37,7 @@ class StageModel:
     Attributes:
         cut: First and last layer of each stage.
         model: The peer's own layers, by number, as the script has made them.
-        layers: All layers; those of other stages have no memory.
+        layers: All layers; those of other stages are on the meta device.
         signatures: Signatures of all layers.
         make_optimizer: The function that the script passes to ``peer.pipeline``.
     """
@@ -83,8 +83,8 @@ class StageModel:
 
 
 Made: TypeAlias = tuple[events.StateRebuilt, Mapping[str, Any] | None]
-"""Outcome of a rebuild, without the digest of the state; and the state of the parameters beside the
-optimizer, if there is any."""
+"""Outcome of a rebuild without the digest of the state, and the state of the optimizer for its
+parameters, if any."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ def load_layers(
 
 
 def copy_settings(optimizer: torch.optim.Optimizer, groups: Sequence[Mapping[str, Any]]) -> None:
-    """Copy settings such as the learning rate, if the optimizer has as many groups."""
+    """Copy settings such as the learning rate, if the optimizer has the same number of groups."""
     own = optimizer.param_groups
     for group, theirs in zip(own, groups, strict=False) if len(own) == len(groups) else ():
         group.update({key: value for key, value in theirs.items() if key != "params"})

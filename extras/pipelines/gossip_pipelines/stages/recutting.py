@@ -74,7 +74,7 @@ def load_recut(
         except (StateMismatch, KeyError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"{found.path} does not fit this script: {error}",
-                "build the same layers and optimizer, or begin anew without --resume",
+                "build the same layers and optimizer, or start from the beginning without --resume",
             ) from error
         made.update(layers)
         groups = groups or training["groups"]
@@ -89,7 +89,7 @@ def load_recut(
     except StateMismatch as error:
         raise ConfigError(
             f"the checkpoints of step {parts[0].step} do not fit this script: {error}",
-            "build the same layers and optimizer, or begin anew without --resume",
+            "build the same layers and optimizer, or start from the beginning without --resume",
         ) from error
     copy_settings(optimizer, groups)
     extra.pop(ANSWERS, None)

@@ -85,7 +85,7 @@ class StageStep(OwnStage):
             node.serve_until_go()
 
     def _run_passes(self, round_id: int) -> None:
-        """Run passes until the round is applied, or until another round, or this one again, may be
+        """Run passes until the round is applied, or until another round, or this one again, can be
         computed."""
         node = self._run.node
 

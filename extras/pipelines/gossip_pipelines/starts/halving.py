@@ -147,7 +147,7 @@ def _placed(
     left: Sequence[int], peers: Sequence[int], tries: int, tried: Mapping[int, frozenset[int]]
 ) -> dict[int, tuple[tuple[int, int], ...]]:
     """Assign each candidate to ``tries`` different peers: those with the fewest trials, and among
-    these first the peers that have not tried it in the rung before."""
+    these first the peers that did not try it in the previous rung."""
     found: dict[int, list[tuple[int, int]]] = {peer: [] for peer in peers}
     for at in range(tries):
         for candidate in left:
@@ -181,8 +181,8 @@ def _judge(rung: Rung, left: Sequence[int], claims: Mapping[int, Claims], f: int
 
 def _robust(values: Sequence[float], f: int) -> float:
     """Return the mean without the f largest and the f smallest values. With fewer than 2f + 1
-    values, return the largest, so that a claim cannot make a start better than another trial of
-    it."""
+    values, return the largest, so that a claim cannot make a start look better than another trial
+    of it."""
     ordered = sorted(values)
     if not ordered:
         return math.inf

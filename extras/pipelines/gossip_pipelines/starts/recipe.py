@@ -16,8 +16,8 @@ from gossip_pipelines.generators import apart
 Make: TypeAlias = Callable[[], nn.Module]
 
 INITS = ("own", "kaiming", "xavier", "orthogonal")
-"""``own`` is the initialization of the model's constructor. The others draw its matrices anew: He
-et al. 2015, Glorot and Bengio 2010, Saxe et al. 2014."""
+"""``own`` is the initialization of the model's constructor. The other recipes redraw its matrices:
+He et al. 2015, Glorot and Bengio 2010, Saxe et al. 2014."""
 _DEFAULTS = (
     ("own", 1.0),
     ("kaiming", 1.0),
@@ -90,7 +90,7 @@ def build(make: Make, recipe: StartRecipe) -> nn.Module:
         if not isinstance(model, nn.Module):
             raise ConfigError(
                 f"make returned a {type(model).__name__}",
-                "it has no argument and returns the model: lambda: Net()",
+                "it must have no argument and return the model: lambda: Net()",
             )
         with torch.no_grad():
             for parameter in model.parameters():

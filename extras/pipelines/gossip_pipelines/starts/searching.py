@@ -28,7 +28,7 @@ from .settings import StartSearch
 from .trial import Loss, MakeOptimizer, TrialTask, run_trial
 
 PATIENCE = 0.5
-"""Time to wait for the trials of other peers, as a fraction of the time of the own trials."""
+"""Time to wait for the trials of other peers, as a fraction of the time of the local trials."""
 START_S = 20.0
 """Assumed time of the parts without trials, for the same purpose."""
 WAITS_MAX = 16
@@ -42,7 +42,7 @@ ORDERS_MAX = 2**16  # orders of batches in one rung
 
 
 class PastStart(Exception):
-    """The run has had steps: this peer receives its state, and does not search."""
+    """The run has had steps: this peer receives its state and does not search."""
 
 
 class Searching:
@@ -115,7 +115,7 @@ class Searching:
         }
 
     def _run_rung(self, rung: Rung) -> Mapping[int, Mapping[int, Claim]]:
-        """Run the own trials. Return the claims of all living peers that are not much slower."""
+        """Run the local trials. Return the claims of all living peers that are not much slower."""
         began = time.monotonic()
         took_s = 0.0
 
@@ -132,10 +132,10 @@ class Searching:
         self, what: str, make: Callable[[], Any], took_s: Callable[[], float]
     ) -> dict[int, Any]:
         """Return the value of each peer for this part of the search. The wait for living peers is
-        limited by the time that most peers have worked (``PATIENCE``).
+        limited by the working time of most peers (``PATIENCE``).
 
         Args:
-            make: Makes the value of this peer. Called once, and not if the results are known.
+            make: Makes the value of this peer. Called once, unless the results are already known.
             took_s: Returns the time that this peer has worked.
         """
         own: list[Any] = []
@@ -200,7 +200,7 @@ def is_complete(rows: Collection[Mapping[str, Any]], answered: int) -> bool:
 
 
 def most_common(said: Mapping[int, Any]) -> Any:
-    """Return the most common value; of equally common ones, the value of the lowest peer."""
+    """Return the most common value; among equally common ones, that of the lowest peer."""
     values = [repr(value) for _, value in sorted(said.items())]
     most = max(Counter(values).items(), key=lambda item: (item[1], -values.index(item[0])))[0]
     return next(value for _, value in sorted(said.items()) if repr(value) == most)
@@ -230,7 +230,7 @@ def check_alike(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
     differ = sorted(name for name in {*shapes, *other} if shapes.get(name) != other.get(name))
     name = differ[0]
     raise ConfigError(
-        f"make builds another model than prepare was given: {name} has shape {other.get(name)}, "
+        f"make builds another model than prepare received: {name} has shape {other.get(name)}, "
         f"not {shapes.get(name)}",
         "build the prepared model with the same function: peer.prepare(make(), ...)",
     )

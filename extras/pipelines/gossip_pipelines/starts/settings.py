@@ -39,7 +39,7 @@ class StartSearch:
             if type(value) is not int or value < least:
                 raise ConfigError(f"{name} is {value!r}, not a number of at least {least}")
         if not isinstance(self.starts, int) and not self.starts:
-            raise ConfigError("search_start was given no starts", "pass at least one StartRecipe")
+            raise ConfigError("search_start received no starts", "pass at least one StartRecipe")
 
     def recipes(self, seed: int) -> tuple[StartRecipe, ...]:
         """Return the recipes to compare in a run with this seed."""

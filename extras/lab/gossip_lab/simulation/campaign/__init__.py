@@ -1,4 +1,4 @@
-"""Plays schedules, checks them, shrinks failing ones and draws what happened."""
+"""Plays schedules, checks them, shrinks failing ones and draws the events."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def describe_message(message: Message) -> str:
 
 
 def _place(message: Any) -> Iterator[str]:
-    """Yield what the message has of round, shard, stage, micro-batches, attempt and peer."""
+    """Yield the message's round, shard, stage, micro-batches, attempt and peer, if it has them."""
     found = {name: getattr(message, name) for name in _PLACE if hasattr(message, name)}
     if "round_id" in found:
         yield f"r{found['round_id']}{_shard(found.get('shard', 0))}"

@@ -1,9 +1,9 @@
-"""No live peer is declared dead: swarms of memberships on lossy links and beside paused peers, and
+"""No live peer is declared dead: swarms of memberships with lossy links or paused peers, and
 the count of false deaths.
 
-A *false death* is an entry in any table with the status dead, or left, of a peer with a life that
-runs and has not been disturbed. Every change of every table is checked, not its reports, so an
-entry that is corrected within the same event counts as well.
+A *false death* is an entry in any table with the status dead, or left, of a peer whose present
+incarnation runs and has not been disturbed. Every change of every table is checked instead of the
+reports, so an entry that is corrected within the same event also counts.
 
     seen = rain(LossySwarm(n=8, seed=3))
     assert not seen.false_deaths, seen.false_deaths
@@ -109,8 +109,8 @@ class LossySwarm:
     Attributes:
         node_seconds: Peers times virtual seconds, of all peers together.
         in_order: Whether links keep the order of messages, as TCP does.
-        sleepers: Number of peers that pause again and again, each for times of ``CHURN_S``, and are
-            restarted now and then. Their own deaths do not count, and neither do their seconds.
+        sleepers: Number of peers that pause repeatedly, each time for ``CHURN_S``, and are
+            restarted occasionally. Neither their own deaths nor their seconds count.
         core: Core of every peer.
     """
 
@@ -177,14 +177,14 @@ class Pause:
 
     The worst moment is when one of them suspects a peer: the accusation is then the last message
     that it receives before it can judge. On lossy links the run waits for this moment. Without loss
-    there is none, so the moment is any.
+    there is no such moment, so it is arbitrary.
 
     Attributes:
         observers: Number of observers among the ``n`` peers; those with the highest ids.
         loss: Share of lost messages, all the time: so suspicions are open when the observers pause,
             and they miss refutations.
-        deaf: Whether messages to them during the pause are lost, refutations too. Otherwise they
-            receive them first when they resume, as a stopped process does.
+        deaf: Whether messages to them during the pause are lost, including refutations. Otherwise
+            they receive them first when they resume, as a stopped process does.
         core: Core of every peer.
     """
 

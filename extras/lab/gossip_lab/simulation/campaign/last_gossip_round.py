@@ -31,7 +31,7 @@ COPY_SHARES = (0.0, 0.1, 0.3)
 HANDLING_S = (0.0, 0.005)
 SLICE_S = 0.5
 FETCHES = 3
-"""Round timeouts within which a peer that is behind gets another's state."""
+"""Number of round timeouts within which a peer that is behind gets another's state."""
 
 
 def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
@@ -56,7 +56,7 @@ def play_gossip_end(swarm: Swarm[Peer], checker: EverybodyEnds) -> None:
     alone_s = (last - min(at)) * compute_s
     rounds_s = (left + FETCHES) * (settings.round_timeout_s + compute_s)
     leaves_s = settings.drain_timeout_s + settings.linger_s
-    # the last peer to return is waited for, and then waits for others itself; or gives up if no
+    # others wait for the last peer to return, which then waits for others itself, or gives up if no
     # other peer has a state
     until = began + over_s + alone_s + rounds_s + 2 * leaves_s + settings.quorum_timeout_s
     while swarm.now < until and checker.remaining():
@@ -105,6 +105,6 @@ def _disturb_one(swarm: Swarm[Peer], peer: PeerId, for_s: float, last: int, rng:
 
 
 def _kill(swarm: Swarm[Peer], peer: PeerId) -> None:
-    """Kill a peer for good, unless it has ended."""
+    """Kill a peer permanently, unless it has ended."""
     if swarm.hosts[peer].running:
         swarm.crash(peer)

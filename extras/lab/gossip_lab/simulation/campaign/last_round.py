@@ -51,7 +51,7 @@ def toys_of(swarm: Swarm[Peer]) -> dict[PeerId, ToyTrainer]:
 
 
 def slow_copies(swarm: Swarm[Peer], copy_s: float) -> None:
-    """Let copying or restoring a state take at least so long."""
+    """Let copying or restoring a state take at least this long."""
     for trainer in toys_of(swarm).values():
         trainer.pace.snapshot_s = max(copy_s, trainer.pace.snapshot_s)
 

@@ -1,8 +1,8 @@
 """Rounds of a swarm far larger than real ones have been: the traffic of a peer in a round, and the
 size of the largest message.
 
-Everything except sockets and training is that of a real peer. All peers have met before, so that
-the greetings of a thousand peers that start at once are not part of it.
+Everything except sockets and training is the code of a real peer. All peers have met before, so
+that the greetings of a thousand peers that start at once are not part of it.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class ManyPeers:
 
 @dataclass(frozen=True, slots=True)
 class ManyPeersResult:
-    """Bytes are those of encoded messages, without those of ZeroMQ, TCP and IP. Payloads are left
-    out: with one server for each of n shards a peer sends and receives twice the update, less an
-    n-th part.
+    """Bytes are those of encoded messages, without the framing of ZeroMQ, TCP and IP. Payloads are
+    not counted: with one server for each of n shards a peer sends and receives twice the update,
+    less an n-th part.
 
     Attributes:
         rounds: The round of all peers at the end.
@@ -92,7 +92,7 @@ class SwarmSpeed:
 
     Attributes:
         peer_rounds_per_s: Rounds, times the peers, in a second of processor time.
-        events_per_peer_round: Events that the cores were given.
+        events_per_peer_round: Events that the cores handled.
         mib_per_peer: Growth of the largest resident size of this process, MiB.
     """
 
@@ -106,8 +106,8 @@ class SwarmSpeed:
 
 @dataclass(slots=True)
 class Acquaintance:
-    """Knowledge that all peers share: the present life of each peer, and its hello at the start of
-    the run."""
+    """Knowledge that all peers share: the present incarnation of each peer, and its hello at the
+    start of the run."""
 
     lives: dict[PeerId, int]
     hellos: dict[PeerId, Hello] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Acquaintance:
 
 class AcquaintedPeer(Peer):
     """A peer that has met all initial peers at its start, is connected to them, and has received
-    their hellos, as after an hour of work together. A peer that starts later has all addresses."""
+    their hellos, as after an hour in the same run. A peer that starts later has all addresses."""
 
     def __init__(self, *arguments: Any, known: Acquaintance, **addresses: Any) -> None:
         super().__init__(*arguments, **addresses)
@@ -144,8 +144,8 @@ class AcquaintedPeer(Peer):
             member.heard_at = now
             view.settle(member)
         effects = [effect for effect in effects if not isinstance(effect, events.Connect)]
-        # table exchange over the first of its links, as each peer does: else it would use the first
-        # later link
+        # table exchange over the first of its links, like each peer: otherwise it would use the
+        # first later link
         neighbour = (self.local + 1) % len(self.settings.peers)
         return effects + self.membership.on_link(neighbour, True, "", now)
 

@@ -54,7 +54,7 @@ class MassCrash:
 
 
 class ConnectedMemberCore(MemberCore):
-    """A core that has met all peers before it starts, as after an hour of work together."""
+    """A core that has met all peers before it starts, as after an hour in the same run."""
 
     def _dispatch(self, event: Event, now: float) -> list[Effect]:
         effects = super()._dispatch(event, now)

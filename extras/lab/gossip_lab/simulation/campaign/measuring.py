@@ -31,7 +31,7 @@ class TrafficMeter:
     by_kind: Counter[str] = field(default_factory=Counter)
     largest: dict[str, int] = field(default_factory=dict)
     sent: Counter[str] = field(default_factory=Counter)
-    _last: Envelope | None = None  # a message to several peers is one object, and encoded once
+    _last: Envelope | None = None  # a message to several peers is one object, which is encoded once
     _length: int = 0
 
     def __call__(

@@ -38,7 +38,7 @@ _WORDS = {
 
 @dataclass(slots=True)
 class _Arrow:
-    """A message on its way: the row in which it was sent and those in which it arrived; ``fate``:
+    """A message in transit: the row in which it was sent and those in which it arrived; ``fate``:
     the reason if it did not arrive."""
 
     sent: int | None

@@ -123,7 +123,7 @@ AT_THE_END = (
     | SaysThatNoRoundComes
     | StaysForTakers
 )
-"""Checkers that hold through an attack in the last round, too, and an onlooker that they read."""
+"""Checkers that also hold during an attack in the last round, and an onlooker that they read."""
 
 FORKING = (
     Partition
@@ -163,7 +163,7 @@ class SimulationResult:
     Attributes:
         rounds: Round that half of the peers have reached at the end. Single peers do not count
             because an attacker may send a peer to any round.
-        struck: Kind of fault -> how often it really took place.
+        struck: Kind of fault -> number of times that it took place.
         cuts: Different ways in which the network was cut.
         counts: Messages by fate: sent, delivered, lost, cut, corrupted, malformed, ...; and the
             number of peers that got a false result in the last round.
@@ -188,8 +188,8 @@ class SimulationResult:
 
 
 Folder = dict[PeerId, tuple[int, str, str]]
-"""Incarnation, control and bulk address of each peer's present life: the content of the run's
-folder of addresses."""
+"""Incarnation, control and bulk address of each peer's present incarnation: the content of the
+run's folder of addresses."""
 
 
 PLANS_KEPT = 256
@@ -239,7 +239,7 @@ class _SeedingStagePeer(_SeedingPeer, StagePeer):
 
 
 def _begotten(swarm: Swarm[Peer]) -> Violation:
-    """Return the violation of messages that cause messages for ever, so that the clock never
+    """Return the violation of messages that cause messages forever, so that the clock never
     advances: one of S15."""
     event = swarm.handling
     what = type(event.message if isinstance(event, Received) else event).__name__
@@ -392,8 +392,8 @@ def _trickling(schedule: Schedule) -> tuple[PeerId, ...]:
 
 
 def _may_part(schedule: Schedule) -> bool:
-    """Whether one of two peers may go on alone while a result of the other, which pauses, is on its
-    way. A link may end before it has carried a large result, and two peers need no majority."""
+    """Whether one of two peers may go on alone while a result of the other, which pauses, is in
+    transit. A link may end before it has carried a large result, and two peers need no majority."""
     stops = FaultPlan(schedule.faults).of_kind(Hang)
     return bool(stops) and schedule.bytes_per_s > 0 and schedule.peers < 3
 
@@ -555,7 +555,7 @@ def tolerated(schedule: Schedule) -> int:
 
 
 def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
-    """Return the function that aggregates updates, and the least number of updates that it needs
+    """Return the function that aggregates updates, and the smallest number of updates that it needs
     with 0, 1, ... ``f`` Byzantine ones among them.
 
     The plain mean is summed here in a fixed order; every other rule is the one of real runs, which
@@ -570,18 +570,18 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
 
     from gossip import aggregators
 
-    # eight numbers cannot be shared among threads, and those of many searches would compete for
-    # processors
+    # eight numbers cannot be divided among threads, and the threads of many searches would compete
+    # for processors
     torch.set_num_threads(1)
     rule = aggregators.load(aggregator)
     if rule.needs_trainer:
         raise ConfigError(
-            f"{rule.name} asks the trainer for its loss, and simulated trainers have none",
+            f"{rule.name} requests the loss from the trainer, but simulated trainers have none",
             "gossip demo runs it",
         )
     if rule.needs_center:
         raise ConfigError(
-            f"{rule.name} starts from the own update, which simulated trainers do not name",
+            f"{rule.name} needs the peer's own update, which simulated trainers do not have",
             "gossip demo --topology random-k runs it",
         )
 
@@ -609,7 +609,7 @@ def reducer_of(aggregator: str, f: int) -> tuple[Reducer, tuple[int, ...]]:
         except ConfigError as error:
             return RuleRefusal(str(error))
         except Exception as error:  # noqa: BLE001
-            # as in a node: an exception of a rule costs its round and nothing else
+            # as in a node: an exception of a rule affects only its round
             return RuleRefusal(f"{rule.name} failed: {type(error).__name__}: {error}"[:200])
         return RuleResult(
             verdict.aggregate.tolist(),

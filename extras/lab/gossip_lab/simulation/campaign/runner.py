@@ -41,12 +41,12 @@ EVERY_CHECKER = 1000  # schedules after which each checker must have judged
 
 @dataclass(frozen=True, slots=True)
 class SearchQuery:
-    """Schedules to search: the seeds from ``first`` on, with some of their draws replaced.
+    """Schedules to search: the seeds from ``first``, with some of their draws replaced.
 
     Attributes:
         count: Number of seeds; None means no end.
         plan: Faults and world in place of the drawn ones.
-        pipelines: Whether to draw a pipeline for each seed; nothing else is given then.
+        pipelines: Whether to draw a pipeline for each seed; then nothing else is set.
     """
 
     first: int = 0
@@ -64,7 +64,7 @@ class SearchQuery:
             raise ConfigError(f"seed {seed}: seeds are counted from 0")
         if self.pipelines:
             return generate_pipeline(seed)
-        # Checked before anything is drawn for so many peers.
+        # This is checked before anything is drawn for this number of peers.
         if self.plan is not None:
             Schedule(seed).with_plan(replace(self.plan, faults=()))
         if self.peers is not None:
@@ -74,7 +74,7 @@ class SearchQuery:
                 seed, peers=self.peers, topology=self.topology, aggregator=self.aggregator
             ).checked()
         world = self.plan.simulate
-        # A rule is drawn against the drawn attackers: it has nothing to do with those of the plan.
+        # A rule is drawn against the drawn attackers: those of the plan are irrelevant.
         aggregator = self.aggregator or world.get("aggregator") or Schedule(seed).aggregator
         drawn = generate(
             seed,
@@ -118,7 +118,7 @@ def search(question: SearchQuery, jobs: int) -> Iterator[SimulationResult]:
     """Play the schedules and yield their results, in no particular order.
 
     Args:
-        jobs: Number of processes. With one all runs in this one.
+        jobs: Number of processes. With one, everything runs in this process.
         Raises: LocalError: A process was killed.
     """
     if jobs <= 1:
@@ -181,7 +181,8 @@ class _SearchWorker:
 def _begin_work(over: Event) -> None:
     _SearchWorker.over = over
     end_with_parent()
-    # a run makes many objects and hardly any cycles: collecting them takes a twentieth of the time
+    # a run creates many objects and almost no cycles, and collecting them takes a twentieth of the
+    # time
     gc.freeze()
     gc.disable()
 
@@ -207,7 +208,7 @@ class CampaignTally:
     # kind of fault -> schedules that include it
     drawn: Counter[str] = field(default_factory=Counter)
     occurred: Counter[str] = field(default_factory=Counter)  # schedules in which it took place
-    struck: Counter[str] = field(default_factory=Counter)  # how often in all
+    struck: Counter[str] = field(default_factory=Counter)  # total count
     counts: Counter[str] = field(default_factory=Counter)
     reports: Counter[str] = field(default_factory=Counter)
     judged: Counter[str] = field(default_factory=Counter)

@@ -139,7 +139,7 @@ def _simpler(outcome: SimulationResult) -> Iterator[Schedule]:
 
 
 def _over_s(fault: Fault) -> float:
-    """Return when the effect of the fault is over, if it has a time."""
+    """Return the time at which the effect of the fault ends, if it has a time."""
     at_s = getattr(fault, "at_s", None)
     if at_s is None:
         return 0.0 if getattr(fault, "round", None) is None else float("inf")

@@ -30,7 +30,7 @@ class Violation(AssertionError):
         invariant: Its number, ``"S1"`` .. ``"S33"``, ``"L1"`` .. ``"L12"``.
         peer: The peer at which it is broken.
         now_s: Virtual time, seconds.
-        text: What is the case and what should be.
+        text: The actual and the expected facts.
     """
 
     def __init__(self, invariant: str, peer: PeerId, now_s: float, text: str) -> None:
@@ -72,8 +72,8 @@ Byzantine peer form a majority. A peer that returns into that round accepts the 
 attacker sends it unchanged."""
 
 INVENTING_ATTACKS = frozenset({"forged_incarnations"})
-"""Attacks that make honest peers record lives that never existed: those of peers from which they
-have received nothing yet, and refutations, which the peer then outbids."""
+"""Attacks that make honest peers record incarnations that never existed: those of peers from which
+they have received nothing yet, and refutations, which the peer then outbids."""
 
 FATAL_ATTACKS = frozenset({"false_deaths"})
 """Attacks that make honest peers record as dead a peer from which they have received nothing. Until
@@ -102,28 +102,28 @@ other attacks may make an honest peer accuse another, or close a connection to i
 TIMELY_ATTACKS = frozenset(
     ["sign_flip", "nan", "huge", "two_updates", "strangers", *STATE_ATTACKS]
 ) - {"far_states"}
-"""Attacks that cost a round no time: an update is accepted or rejected, and a state is requested
+"""Attacks that do not delay a round: an update is accepted or rejected, and a state is requested
 beside the rounds."""
 
 FALSE_STATES = frozenset({"wrong_states", "swapped_states", "far_states"})
-"""Attacks that give a wrong state to a peer that restores from a Byzantine donor: if f = 0, or if
-fewer than f + 1 peers have attested the state. The peer, and those that restore from it, hold other
+"""Attacks that send a wrong state to a peer that restores from a Byzantine donor: if f = 0, or if
+fewer than f + 1 peers have attested the state. The peer, and those that restore from it, have other
 parameters than the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunConditions:
-    """Conditions of a run, as far as they decide what its peers must fulfil.
+    """Conditions of a run that determine the requirements on its peers.
 
     Attributes:
         attackers: Byzantine peers; at least their updates are false.
         forks: A commit may reach some peers and not others (loss, cuts, resets, delays of the order
             of a round timeout), so that two branches exist for a while. Otherwise at most one
             digest is ever applied for a round.
-        equivocating: Peers that send other claims than their node holds. Their own state is
+        equivocating: Peers whose claims differ from the state of their node. Their own state is
             compared with no other.
-        lies: Names of these attacks (from ``gossip.inject.message_attacks``). Each excuses what the
-            sets above state, and no more.
+        lies: Names of these attacks (from ``gossip.inject.message_attacks``). Each attack excuses
+            exactly the facts that the sets above state.
         forgetting: Some peers are killed and restarted, and lose their votes. Or their trainer
             hangs: they have no update of their own to compare a result with, and are skipped while
             they hold a result.
@@ -163,8 +163,8 @@ class RunConditions:
 
     @property
     def forking_lies(self) -> bool:
-        """Whether an attack may fork the history. The fork may show long after the attack, and so
-        may a result that one peer holds and all others reject."""
+        """Whether an attack may fork the history. The fork may show long after the attack, as may a
+        result that one peer has and all others reject."""
         if self.untolerated:
             return True
         return not FORKING_ATTACKS.isdisjoint(self.lies) or (
@@ -237,7 +237,7 @@ class TaintedStates(Watching):
 
 
 class Refusals(Watching):
-    """Results that each peer has rejected, in its present life and since it last restored a
+    """Results that each peer has rejected in its present incarnation, since it last restored a
     state."""
 
     needs = "rolling"
@@ -251,7 +251,7 @@ class Refusals(Watching):
 
     @on_report("recovering")
     def forget(self, report: Report) -> None:
-        # if it returns to its round, it has no record of them
+        # a peer that returns to its round has no record of them
         self._known[self.peer].clear()
 
     @on_report(*REFUSALS)
@@ -305,9 +305,9 @@ class Onlookers(NamedTuple):
 
 
 class PerLife(Generic[Record]):
-    """An attribute of a checker with one value for each life of each peer. It reads and sets the
-    value of the present peer. ``make`` creates the value when a life first needs it: None by
-    default."""
+    """An attribute of a checker with one value for each incarnation of each peer. It reads and sets
+    the value of the present peer. ``make`` creates the value when an incarnation first needs it:
+    None by default."""
 
     def __init__(self, make: Callable[[], Record] = lambda: None) -> None:  # type: ignore[return-value, assignment]
         self.make = make
@@ -356,8 +356,8 @@ class Checker(Watching):
         """Create the records that the checker keeps of a run."""
 
     def per_life(self, make: Callable[[], Record] | None = None) -> dict[PeerId, Record]:
-        """Return records of each peer's present life. ``make`` creates one when a life begins;
-        without it a life begins with none."""
+        """Return records of each peer's present incarnation. ``make`` creates one when an
+        incarnation begins; without it an incarnation begins with none."""
         records: dict[PeerId, Record] = {}
         self._of_lives.append((records, make))
         return records
@@ -415,7 +415,7 @@ def updates_needed(
     settings: CoreSettings, roster: Iterable[PeerId], proven: Collection[PeerId]
 ) -> int:
     """Return the number of updates that are enough for the rule. Each peer that is proven Byzantine
-    is one less for the rule to tolerate."""
+    reduces the number that the rule has to tolerate by one."""
     return settings.updates_needed(settings.f - sum(1 for peer in roster if peer in proven))
 
 

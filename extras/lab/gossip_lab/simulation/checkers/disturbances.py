@@ -1,7 +1,7 @@
 """Disturbances of a run: pauses and cuts of peers, and times at which the network was worse than a
 protocol must tolerate.
 
-Several invariants hold for the undisturbed peers only, and for them without exception.
+Several invariants hold only for undisturbed peers, and for all of these.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class Disturbances(Watching):
         return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
 
     def undisturbed_s(self, swarm: AnySwarm, peer: PeerId) -> float:
-        """Return for how long ``peer``, which runs, was neither paused nor at either end of a cut,
-        in a bearable network."""
+        """Return the time for which the running ``peer`` was neither paused nor at either end of a
+        cut, in a tolerable network."""
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
         self._record_conditions(swarm)

@@ -1,5 +1,5 @@
-"""Evidence that each peer has received for and against another's life, derived from its events and
-effects.
+"""Evidence that each peer has received for and against another peer's being alive, derived from its
+events and effects.
 
 If the outcome of a probe cannot be derived, it counts as failed: a probe that can be sent to no
 peer leaves no trace except that no connection is up.

@@ -99,7 +99,7 @@ class Panel(Observer):
             checker.settled()
 
     def close(self) -> None:
-        """Let all checkers judge once more, some time after all had settled. Raises: Violation,
+        """Let all checkers judge again, some time after the swarm has settled. Raises: Violation,
         also if a liveness checker lacks something again."""
         for checker in self._judges:
             if not isinstance(checker, Liveness):
@@ -116,7 +116,7 @@ class Panel(Observer):
         return (self._raises or [NothingRaises()])[0].blame(swarm, error)
 
     def judged(self) -> dict[str, int]:
-        """Return the number of judgements of each invariant. Without a judgement an invariant is
+        """Return the number of judgements of each invariant. An invariant without a judgement is
         not proven."""
         totals: dict[str, int] = {}
         for checker in self._judges:

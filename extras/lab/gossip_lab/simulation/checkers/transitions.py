@@ -94,7 +94,7 @@ class TableWatch:
         if not self.sink:
             return []
         noted = self.sink.copy()
-        self.sink.clear()  # the class keeps appending to this very list
+        self.sink.clear()  # the class keeps appending to this  list
         return noted
 
 
@@ -114,21 +114,22 @@ class TableChecker(Checker):
         """Judge a change of a row."""
 
     def is_invented(self, subject: PeerId) -> bool:
-        """Whether an attacker may have invented the life of ``subject`` that the peer has recorded
-        and from which it has received nothing."""
+        """Whether an attacker may have invented the incarnation of ``subject`` that the peer has
+        recorded without having received a message from it."""
         if not self.circumstances.invented_lives or self.peer == subject:
             return False
         return not self.membership.members[subject].spoken
 
     def is_alive(self, subject: PeerId, incarnation: int) -> bool:
-        """Whether exactly this life of a peer runs, and takes part."""
+        """Whether exactly this incarnation of a peer runs, and takes part."""
         host = self.swarm.hosts[subject]
         if not host.running or host.incarnation != incarnation or host.membership is None:
             return False
         return bool(host.membership.me.status == "alive")
 
     def is_false_death(self, transition: TableTransition) -> bool:
-        """Whether the peer declares another one dead although the life of that number runs."""
+        """Whether the peer declares another one dead although the incarnation of that number
+        runs."""
         subject = transition.subject
         if transition.status != "dead" or subject == self.peer:
             return False
@@ -136,7 +137,7 @@ class TableChecker(Checker):
 
 
 def watch_life(watches: dict[PeerId, TableWatch], swarm: AnySwarm, peer: PeerId) -> None:
-    """Watch the table of a peer that begins a life, if it has one."""
+    """Watch the table of a peer that begins an incarnation, if it has one."""
     membership = swarm.hosts[peer].membership
     if membership is not None:
         watches[peer] = TableWatch(membership)

@@ -40,7 +40,7 @@ class _Handler(NamedTuple):
 
     Attributes:
         kinds: Types of events, effects or messages that it watches.
-        carried: Whether it takes ``Received`` or ``Send``, and then the message in it.
+        carried: Whether it takes ``Received`` or ``Send``, and then their message.
         reports: Names of the reports that it watches; empty means any effect.
     """
 
@@ -212,10 +212,11 @@ class Watching(Observer):
         self.end_life()
 
     def begin_life(self) -> None:
-        """Handle the start of a life of the peer: the core exists and has handled nothing yet."""
+        """Handle the start of an incarnation of the peer: the core exists and has handled no event
+        yet."""
 
     def resume_life(self) -> None:
-        """Handle the end of a pause: the process has handled nothing yet."""
+        """Handle the end of a pause: the process has handled no event yet."""
 
     def end_life(self) -> None:
         """Handle the kill of the process; its core can still be read."""

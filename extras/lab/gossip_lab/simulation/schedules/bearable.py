@@ -38,15 +38,15 @@ SOME_SERVER, SOME_MAKER = -1, -2  # any server; any server that has made a commi
 
 @dataclass(frozen=True, slots=True)
 class _Losses:
-    """Losses that ``n`` peers already have: ``gone`` peers are lost for good, and ``mortal`` peers
-    lose their state, at least for a while."""
+    """Losses that ``n`` peers already have: ``gone`` peers are lost permanently, and ``mortal``
+    peers lose their state, at least for a while."""
 
     n: int
     mortal: list[PeerId | str]
     gone: list[PeerId | str] = field(default_factory=list)
 
     def bear(self, fault: Fault) -> bool:
-        """Count a fault. Return False if it is one too many."""
+        """Count a fault. Return False if that is one too many."""
         match fault:
             case Crash(peer="server"):
                 return self._lose(SOME_SERVER)
@@ -80,7 +80,7 @@ class _Losses:
 def bearable_of(faults: list[Fault], n: int) -> tuple[Fault, ...]:
     """Remove the faults that the protocol does not have to survive, and no others.
 
-    Peers that are gone for good (a crash, a polite leave) are a minority of all peers that ever
+    Peers that are lost permanently (by a crash or a leave) are a minority of all peers that ever
     start. Without checkpoints the state is in memory alone. So among the peers that die and return,
     one stays up all the time, is not cut off from the others, and has no false state. A late peer
     has no state until it starts.

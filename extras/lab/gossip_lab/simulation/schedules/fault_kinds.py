@@ -60,7 +60,7 @@ LIES = (
 @dataclass(frozen=True, slots=True)
 class FaultGenerator:
     """Frequency of a kind of fault, and the function that draws it. The function draws the same
-    number of lots whatever the outcome."""
+    number of lots for any outcome."""
 
     name: str
     weight: float
@@ -83,7 +83,7 @@ def _restart(lots: FaultSampler) -> list[Fault]:
 
 
 def _restart_loop(lots: FaultSampler) -> list[Fault]:
-    """Restart one peer again and again, sooner than any peer detects it."""
+    """Restart one peer repeatedly, before any peer detects it."""
     victim, began, every_s, after_s = (
         lots.peers()[0],
         lots.ms(1.0, 6.0),
@@ -94,7 +94,7 @@ def _restart_loop(lots: FaultSampler) -> list[Fault]:
 
 
 def _massacre(lots: FaultSampler) -> list[Fault]:
-    """Kill all peers but one within a fifth of a second, and restart them within two."""
+    """Kill all peers except one within a fifth of a second, and restart them within two."""
     order, at_s = lots.peers(), lots.ms(3.0, lots.active_s - 4.0)
     drawn = [(lots.ms(0.0, 0.2), lots.long(0.05, 2.0)) for _ in range(PEERS_MAX)]
     return [
@@ -198,8 +198,8 @@ def _share_of_messages(
 def _narrow(
     lots: FaultSampler, speeds: tuple[float, float], queues: tuple[int, ...], least_s: float
 ) -> list[Fault]:
-    """Draw a narrow link. With slow speeds and short queues an update is still on its way when the
-    next one arrives, for which there is no room."""
+    """Draw a narrow link. With slow speeds and short queues an update is still in transit when the
+    next one arrives, which then has no room."""
     speed, queue_bytes = lots.long(*speeds), float(lots.random.choice(queues))
     return [Narrow(speed, queue_bytes, lots.when(0.2), lots.long(least_s, 8.0), _near(lots))]
 
@@ -210,7 +210,7 @@ def _drift(lots: FaultSampler) -> list[Fault]:
 
 
 def _kill_trainer(lots: FaultSampler) -> list[Fault]:
-    """Kill a trainer once, or again and again soon after each start. Then its peer announces its
+    """Kill a trainer once, or repeatedly soon after each start. Then its peer announces its
     end while others still spread the news of its start."""
     victim, at_s, after_s = lots.peers()[0], lots.when(), lots.long(0.02, 3.0)
     looping, every_s, soon_s = lots.random.random() < 0.5, lots.long(0.1, 1.0), lots.long(0.01, 0.2)

@@ -1,7 +1,7 @@
 """Draws a fault schedule from a seed.
 
 Every kind of fault has a generator of its own and draws everything it could need, whether it is
-used or not. Leaving a kind or a peer out leaves the rest of the schedule unchanged. Peers are
+used or not. Omitting a kind or a peer does not change the rest of the schedule. Peers are
 chosen by lots that every possible peer draws.
 """
 
@@ -46,14 +46,14 @@ KINDS_A_SCHEDULE = (4, 6)
 TOPOLOGIES = ("rolling", "rolling", "rolling", "random-k", "random-k", "ring", "full")
 SHARDS = ((8,), (8,), (5, 3), (4, 4, 4))
 RULES_S = (0.0001, 0.0001, 0.01, 0.1)
-"""Seconds. Eight numbers are aggregated at once, a real model is not: in this time a server may
-fail."""
-# the default of nodes is the first, and costs most
+"""Seconds. Eight numbers are aggregated at once, unlike a real model, during whose aggregation a
+server may fail."""
+# nodes use the first by default, which takes most time
 PROBE_INTERVALS_S = (MembershipSettings().probe_interval_s, 0.5, 0.5, 0.5, 1.0, 1.0, 1.0, 1.0)
 COMPUTE_S = (0.46, 0.58)
 ROUNDS_MIN = 50  # takes 28 s without faults
-# share of the schedules with rolling rounds and few peers: in their calm every peer must have had
-# its turn
+# share of the schedules with rolling rounds and few peers: in their calm every peer must have
+# served
 FAST = 1 / 16
 FAST_COMPUTE_S = (0.08, 0.1)
 FAST_PEERS = 6
@@ -114,7 +114,7 @@ PIECE_ATTACKER = 0.5
 rounds, in which others attest the pieces, and enough peers."""
 PIECES_PEERS = 4  # the peer that requests, and 2f + 1 others
 PIECES_ASKING = 3  # peers that are restarted
-PIECES_FROM_S = 2.0  # by then no other peer has been killed for good
+PIECES_FROM_S = 2.0  # by then no other peer has been killed permanently
 
 
 def generate(
@@ -182,13 +182,13 @@ def _draw_world(seed: int, n: int, topology: str, shards: tuple[int, ...]) -> Sc
 
 def _with_rule(base: Schedule, rule: str, shards: tuple[int, ...], together: Random) -> Schedule:
     """Use the drawn rule in schedules with attackers, and in some others, if it has updates enough;
-    in some schedules with many peers one that servers of shards run together.
+    in some schedules with many peers use a rule that servers of shards run together.
 
     Args:
         shards: As drawn; at least two are needed for that.
     """
-    # With one to spare, or a single crash would cost every round from then on; and with as many as
-    # are gone for good.
+    # One more is added because otherwise a single crash would lose every later round, and one for
+    # each permanent loss.
     spare = max(1, sum(isinstance(fault, Crash | Leave) for fault in base.faults))
     robust = Random(f"schedule/{base.seed}/robust").random() < ROBUST
     n, rolling = base.peers, topologies.load(base.topology).rolling
@@ -234,7 +234,7 @@ def _draw_faults(
         # no peer serves in gossip rounds
         made = [[fault for fault in faults if not needs_a_server(fault)] for faults in made]
     bearable: tuple[Fault, ...] = ()
-    # Some drawn faults cannot be survived together with others: more kinds make up for them.
+    # Some drawn faults cannot be survived together with others: more kinds compensate for them.
     while len({type(fault) for fault in bearable}) < KINDS_MIN and chosen <= len(KINDS):
         picked = [fault for number in sorted(order[:chosen]) for fault in made[number]]
         bearable = bearable_of(
@@ -267,7 +267,7 @@ def _draw_attacker_of_pieces(base: Schedule) -> list[Fault]:
 
 
 def _with_claims(base: Schedule, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-    """Replace server attacks by false claims beside a result's numbers, in some schedules with a
+    """Replace server attacks by false claims that accompany a result, in some schedules with a
     rule that tolerates an attacker."""
     lot = Random(f"schedule/{base.seed}/claims")
     if base.aggregator == "mean" or lot.random() >= CLAIM_ATTACK_SHARE:
@@ -357,7 +357,7 @@ def _guarded(drawn: Schedule) -> Schedule:
 
 
 def needs_a_server(fault: Fault) -> bool:
-    """Whether the fault means nothing in gossip rounds."""
+    """Whether the fault has no meaning in gossip rounds."""
     return isinstance(fault, ServerFault) or (
         isinstance(fault, NodeAttack) and fault.lie in SERVER_ATTACKS
     )

@@ -46,8 +46,8 @@ FIRST_S = (0.03, 0.4)  # all peers are known, and one is about to send its weigh
 LOWEST = 0.6  # the share of them in which the fault strikes peer 0, which has these weights
 AWAY_S = (0.3, 4.0)
 BEGUN_S = 3.0
-"""Seconds after the patience. By then all present peers have begun; a peer that is lost before is
-one too many."""
+"""Seconds after the patience. After that all present peers have begun; a peer that is lost earlier
+is one too many."""
 
 
 def begun_late(drawn: Schedule, need: int) -> Schedule:
@@ -151,5 +151,5 @@ def _is_of(peers: set[int], fault: Fault) -> bool:
 
 
 def _goes_before(at_s: float, fault: Fault) -> bool:
-    """Whether the fault removes a peer for good before this time."""
+    """Whether the fault removes a peer permanently before this time."""
     return isinstance(fault, Crash | Leave) and fault.at_s is not None and fault.at_s < at_s

@@ -1,4 +1,4 @@
-"""Random draws for a part of a schedule: numbers that do not depend on what else is drawn."""
+"""Random draws for a part of a schedule: numbers that do not depend on other draws."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Scenario:
 
     Attributes:
         weight: Relative frequency.
-        least, most: Bounds of the number of peers, which else stays as drawn.
+        least, most: Bounds of the number of peers, which otherwise stays as drawn.
         arrange: Returns the schedule, made from the drawn one without its faults.
     """
 
@@ -72,7 +72,7 @@ def draw_scenario(
     """Return one of the scenarios in place of the drawn schedule, in a ``share`` of the schedules.
 
     Args:
-        name: Of the lot, which depends on nothing else.
+        name: Word of the lot, which depends on nothing else.
         changes: Fields of the schedule that a scenario begins with.
     """
     lot = Random(f"schedule/{drawn.seed}/{name}")

@@ -42,7 +42,7 @@ SIZES = ((2, 2), (3, 3), (2, 3, 1), (2, 2, 2), (3, 3, 3), (1, 2, 2), (3, 4), (3,
 """Members of each stage; each entry is equally likely."""
 MICRO_BATCHES = (2, 4, 6, 8)
 LARGE_ENOUGH = 3
-"""Members that a stage needs for a majority. Fewer members each go on alone if a partition
+"""Members that a stage needs for a majority. Fewer members each continue alone if a partition
 separates them, and two branches form, as in a swarm of two."""
 ROUNDS_MIN = 20
 AUDITS = (0.1, 0.3, 0.6)
@@ -116,7 +116,7 @@ def _with_audits(schedule: Schedule, draw: Random) -> Schedule:
 def _with_lost_stage(
     faults: tuple[Fault, ...], schedule: Schedule, draw: Random
 ) -> tuple[Fault, ...]:
-    """Kill all peers of one stage at about the same time. Of two peers one may stay away; of more,
+    """Kill all peers of one stage at about the same time. One of two peers may stay away; of more,
     as many as leave a majority."""
     members = draw.choice(schedule.members)
     at_s = draw.uniform(0.3, 0.7) * schedule.active_s
@@ -148,7 +148,7 @@ def _bearable(
     faults: tuple[Fault, ...], schedule: Schedule, survivors: set[int]
 ) -> tuple[Fault, ...]:
     """Return the faults after which each stage has one member that keeps its state, and a majority
-    of members that are not gone for good."""
+    of members that are not permanently lost."""
     kinds: tuple[type[Fault], ...] = OF_MACHINES + SLOWING
     if min(schedule.stages) >= LARGE_ENOUGH:
         kinds += OF_NETWORKS

@@ -44,8 +44,8 @@ class Schedule:
         min_peers: ``RoundSettings.min_peers``: this many peers begin without the others; 0 if all
             are waited for.
         patience_s: ``RoundSettings.patience_s``: wait for the others once those are present.
-        apart: Whether each peer's weights are its own, as in scripts without a seed: all begin with
-            those of one of them.
+        apart: Whether each peer has its own initial weights, as in scripts without a seed: all
+            begin with those of one peer.
         commit_log: ``RoundSettings.commit_log``: a peer that is further behind needs a state.
         batch_policy: ``CoreSettings.batch_policy``.
         stable_addresses: Whether a restarted peer keeps its addresses.
@@ -60,12 +60,13 @@ class Schedule:
             0 if copying takes no time.
         joins_s: Start times of newcomers. Their ids follow those of ``peers``, and each finds the
             others through the folder of addresses.
-        told: Whether launchers report peers that have ended for good, and expected ones.
+        told: Whether launchers report permanently ended and expected peers.
         piece_bytes: Size of a piece of the toy model's state. A float32 element has 4 bytes.
         quorum: ``RoundSettings.quorum``.
         local_steps: Steps of an update of the toy model. With more than one an outer step with
             momentum applies the aggregate.
-        fragments: Of the toy model, each as large as an update: a round is on one of them.
+        fragments: Fragments of the toy model, each as large as an update: a round exchanges one of
+            them.
         further_every: Steps of a toy model's optimizer before each step of another one, in a round
             that is no step of the run; 0 if there is one optimizer.
         overlap: 1: trainers compute the next update beside the round of the last one.
@@ -332,7 +333,8 @@ def _alike(value: object, example: object) -> bool:
 
 
 PEERS_NEEDED: Mapping[type, int] = {Flap: 2, Ring: 4}
-"""Peers without which a fault means nothing: in a ring of three each is next to both others."""
+"""Peers without which a fault means nothing: in a ring of three each peer is next to both
+others."""
 
 
 def without_peer(schedule: Schedule, gone: int) -> Schedule:
@@ -353,7 +355,7 @@ def without_peer(schedule: Schedule, gone: int) -> Schedule:
             [sum(p != gone for p in members) for members in schedule.members if members != (gone,)]
         )
         schedule = dataclasses.replace(schedule, stages=stages if schedule.stages else ())
-        # as many as before are waited for
+        # the number of awaited peers does not change
         least = max(0, min(schedule.min_peers - (not late), schedule.peers - 1))
         return dataclasses.replace(
             schedule, peers=schedule.peers - 1, min_peers=least, faults=faults

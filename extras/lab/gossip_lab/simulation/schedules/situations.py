@@ -1,10 +1,10 @@
-"""Situations that randomly drawn faults hardly ever cause. Some rules of the protocol exist only
+"""Situations that randomly drawn faults rarely cause. Some rules of the protocol exist only
 for them.
 
-Most of a swarm leaves at once. A Byzantine server gets state requests again and again, from peers
+Most of a swarm leaves at once. A Byzantine server gets state requests repeatedly, from peers
 that leave and return. A link is so slow that commits are late for seconds. A node is overloaded,
-and nothing else is wrong. A share of the random schedules is one of these situations: its seed, its
-times and the size of its swarm stay as drawn, if possible.
+and there is no other fault. A share of the random schedules is one of these situations: its seed,
+its times and the size of its swarm stay as drawn, if possible.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ OFTEN_S = 0.2  # between two probes
 # that tolerate one Byzantine peer of three
 RULES_UNDER_ATTACK = ("geometric_median", "median", "trimmed_mean")
 STANDING = 0.08
-"""Share of standstills among the random schedules that are none of these situations and begin with
-all peers. In a standstill, results are rejected while few peers are left."""
+"""Share of standstills among the random schedules that are not one of these situations and begin
+with all peers. In a standstill, results are rejected while few peers are left."""
 # attacks that every peer with an update of its own detects
 REFUSED = ("wrong_results", "scaled_results", "nan_results")
 BRIEF_S = (12.0, 17.0)
@@ -65,8 +65,8 @@ def standing(drawn: Schedule) -> Schedule:
 
 
 def _harmless(lots: FaultSampler, peers: Sequence[int] = ()) -> list[Fault]:
-    """Draw faults that lose no message and give no peer a wrong identity: for some of ``peers``, or
-    all."""
+    """Draw faults that lose no message and give no peer a wrong identity: for some or all of
+    ``peers``."""
     order, at_s, for_s = (
         peers or lots.peers(),
         [lots.when(0.2) for _ in range(3)],
@@ -101,7 +101,7 @@ def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
     dies, back_s = lots.random.random() < 0.6, lots.long(0.05, 4.0)
     lossy, share = lots.random.random() < 0.6, round(lots.random.uniform(0.2, 0.45), 3)
     # Results are sent in the order of the peers, so the peers that leave get them first. They
-    # leave within a round, as its rule takes long.
+    # leave within a round, because its rule takes long.
     leavers, rule_s = (sorted(order)[:count], 0.3) if dies else (order[:count], rule_s)
     faults: list[Fault] = [Leave(peer, when) for peer, when in zip(leavers, after_s, strict=False)]
     if dies:
@@ -113,7 +113,7 @@ def _exodus(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _overload(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Overload one node or two for seconds; nothing is lost, and all other peers are
+    """Overload one or two nodes for seconds; no message is lost, and all other peers are
     undisturbed."""
     order, count = lots.peers(), lots.few(2)
     slow = [
@@ -171,8 +171,8 @@ def _slow_link(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Quarantine a peer that stands out for some rounds. Others pause for as many rounds, and go on
-    from the round of the rest."""
+    """Quarantine a peer that stands out for some rounds. Others pause for as many rounds, and
+    continue from the round of the others."""
     attacker, *others = lots.peers()
     topology = (
         drawn.topology if drawn.topology != "rolling" else lots.random.choice(("random-k", "full"))
@@ -201,7 +201,7 @@ def _leap(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Break the connections of one peer as soon as they are up, again and again."""
+    """Break the connections of one peer as soon as they are up, repeatedly."""
     order, share = lots.peers(), round(lots.random.uniform(0.2, 0.7), 2)
     broken = Reset(share, lots.ms(2.0, 8.0), lots.long(1.0, 6.0), (order[0],))
     return replace(
@@ -210,7 +210,7 @@ def _broken_links(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _standstill(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Reject a server's results while so many others are dead, or their trainers hang, that the
+    """Reject a server's results while so many others are dead or have hanging trainers, that the
     remaining peers are not a majority without it. Rounds are short, or the dead peers would have
     left the roster before the attacker's next turn."""
     attacker, *others = lots.peers()

@@ -1,9 +1,9 @@
-"""Schedules with hardly any faults but much strain: payloads that take time, peers that pause.
+"""Schedules with few faults but much strain: payloads that take time, peers that pause.
 
 A swarm of one; all peers paused at once; links and processors for which updates and states are
-large, without a fault or with peers that pause; a newcomer with a link that carries less than the
-rounds need; payloads that trickle; the last holder of the state, joined by newcomers. A share of
-the random schedules is one of these.
+large, without a fault or with peers that pause; a newcomer with a link that is too slow for the
+rounds; payloads that trickle; the last holder of the state, joined by newcomers. A share of the
+random schedules is one of these.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from .schedule import Schedule
 
 SHARE, LENT_SHARE = 0.3, 0.08
 """Share of strains among the random schedules that are not situations and begin with all peers, and
-share of lent memory among those that are left."""
+share of lent memory among the remaining ones."""
 STARVED_SHARE, FIRST_S = 0.04, 0.06
 """Share of all schedules, and the time by which all processes have just begun."""
 FAR_SHARE, FAR_S, JITTERS = 0.04, (0.01, 0.2), (0.0, 0.3)
 """Share of all schedules, time of a message one way, and its relative variation."""
 FAR_PEERS = 3
-"""Two peers have no majority: each receives the other's commit a moment later, and both go on
+"""Two peers have no majority: each receives the other's commit a moment later, and both continue
 alone."""
 PLAIN: dict[str, Any] = {
     "topology": "rolling",
@@ -50,7 +50,7 @@ COMPUTE_S = (0.1, 0.2)
 QUEUE_S = 0.6
 """A queue of 0.1 s, and a segment that is sent again after 0.2 s or after 0.4 s more."""
 QUEUED_BELOW = 5.0
-"""Payloads a second: faster links fill no queue for so long."""
+"""Payloads a second: faster links do not fill a queue for this time."""
 STOPPED_SHARE = 0.5
 """Share of the schedules with large payloads in which peers pause."""
 ROUND_TIMEOUT_S = 10.0
@@ -70,7 +70,7 @@ def lent(drawn: Schedule) -> Schedule:
 
 def starved(drawn: Schedule) -> Schedule:
     """Give some or all peers a tenth of a processor, from their first moments on or later. A share
-    of the schedules gets this fault beside the others, which stay unchanged."""
+    of the schedules gets this fault in addition to the others, which do not change."""
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/starved"), drawn.peers, drawn.active_s)
     if lots.random.random() >= STARVED_SHARE:
         return drawn
@@ -81,7 +81,7 @@ def starved(drawn: Schedule) -> Schedule:
 
 
 def far(drawn: Schedule) -> Schedule:
-    """Put the hosts as far apart as continents. A share of the schedules has such links, and is
+    """Put the hosts as far apart as continents. A share of the schedules has these links, and is
     otherwise unchanged. Narrow links stay near: their payloads take seconds already, about as long
     as peers that have finished wait for others."""
     lots = FaultSampler(Random(f"schedule/{drawn.seed}/far"), drawn.peers, drawn.active_s)
@@ -93,8 +93,8 @@ def far(drawn: Schedule) -> Schedule:
 
 
 def _alone(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Run one peer alone, from the start or because the other is gone. It is paused, or slow, and a
-    newcomer may join."""
+    """Run one peer alone, from the start or because the other has been lost. It is paused, or slow,
+    and a newcomer may join."""
     begins_alone, for_s, at_s, joins = (
         lots.random.random() < 0.6,
         lots.long(0.3, 4.0),
@@ -136,8 +136,8 @@ def _all_stop(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _large(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Use links, or nodes, that need seconds for the payloads of a round. Nothing else is wrong, or
-    one or two peers pause for a moment, while payloads are on their way to and from them."""
+    """Use links, or nodes, that need seconds for the payloads of a round. There is no other fault,
+    or one or two peers pause for a moment while payloads are in transit to and from them."""
     nbytes = 4.0 * max(drawn.shards)
     link, copies = lots.long(0.2, 40.0), lots.long(0.5, 60.0)  # payloads a second
     which = lots.random.choice(("link", "copies", "both"))
@@ -175,7 +175,7 @@ def _slow_newcomers(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _trickle(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """Let the payloads of one peer trickle for a while; all its other messages get through."""
+    """Let the payloads of one peer trickle for some time; all its other messages arrive."""
     peer, rate, at_s, for_s = (
         lots.peers()[0],
         lots.long(1.0, 40.0),
@@ -186,8 +186,8 @@ def _trickle(lots: FaultSampler, drawn: Schedule) -> Schedule:
 
 
 def _last_holder(lots: FaultSampler, drawn: Schedule) -> Schedule:
-    """End all peers but one for good at once, which their launchers report. As many newcomers are
-    starting as there were peers, or sometimes too few."""
+    """End all peers except one permanently at once, which their launchers report. As many newcomers
+    are starting as there were peers, or sometimes too few."""
     at_s, later_s, (_, *gone) = lots.ms(3.0, 6.0), lots.long(0.1, 2.5), lots.peers()
     crashes = tuple(
         Crash(peer, None, round(at_s + 0.01 * number, 3)) for number, peer in enumerate(gone)

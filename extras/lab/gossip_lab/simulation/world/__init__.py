@@ -1,4 +1,4 @@
-"""The virtual world: clocks, machines, links and trainers, and the faults that befall them."""
+"""The virtual world: clocks, machines, links and trainers, and their faults."""
 
 from __future__ import annotations
 

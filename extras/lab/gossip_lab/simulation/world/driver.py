@@ -1,5 +1,5 @@
-"""Runs sans-IO cores over a simulated network on a virtual clock: the node's work for one real
-peer, done for a whole swarm.
+"""Runs sans-IO cores over a simulated network on a virtual clock: it does the work of a node for a
+whole swarm.
 
 The same seed gives the same run, to the last bit, as ``Swarm.trace_hash`` shows. Messages travel as
 the codec's bytes.
@@ -15,8 +15,8 @@ the codec's bytes.
     swarm.run_for(2.0)
 
 Time inside is whole nanoseconds, so that no sum of delays depends on the order of its terms. Cores
-get seconds, by the clock of their machine. ``hooks`` observe (``observer``), ``outgoing`` attacks
-(``liars``).
+receive seconds, by the clock of their machine. ``hooks`` observe (``observer``), ``outgoing``
+attacks (``liars``).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from .wire import Outgoing, Wire
 
 __all__ = ["AnySwarm", "SimulationStuck", "Swarm", "address", "node_rng"]
 
-# in one run: a core that causes its own events for ever is a bug, not a long test
+# in one run: a core that causes its own events forever is a bug, not a long test
 DELIVERIES_MAX = 50_000_000
 CRASHED: str = "crashed"
 # a node does not notice a shorter pause: ``StallDetector`` in the node
@@ -91,7 +91,7 @@ def _as_received(host: SimProcess[Any], event: Received) -> tuple[type, Received
 
 
 def node_rng(seed: int, peer: PeerId, incarnation: int) -> random.Random:
-    """Return the only source of randomness of a node's life."""
+    """Return the only source of randomness of an incarnation of a node."""
     return random.Random(f"node/{seed}/{peer}/{incarnation}")
 
 
@@ -99,8 +99,8 @@ class Swarm(Timeline, Generic[C]):
     """n peers, a network and a clock.
 
     Args:
-        make_core: Makes the core of a peer's life, ``(peer, incarnation) -> core``; incarnations
-            start at 0.
+        make_core: Creates the core of a peer's incarnation, ``(peer, incarnation) -> core``;
+            incarnations start at 0.
         n: Number of peers, 0..n-1. They start within ``start_spread_s`` of each other, except for
             the ``absent`` ones, which ``join`` starts.
         seed: Of everything random in the swarm.
@@ -110,21 +110,21 @@ class Swarm(Timeline, Generic[C]):
         run: The run's id in every envelope.
         encoded: Whether messages travel as bytes. Turning it off makes long runs several times
             faster.
-        progress_s: Interval at which the core gets its trainer's progress.
+        progress_s: Interval at which the core receives its trainer's progress.
         stable_addresses: Whether a restarted peer gets its old address again.
-        traced: Whether there is a ``trace_hash``. Without it a message to many peers is not written
-            down once for each of them.
+        traced: Whether there is a ``trace_hash``. Without it a message to many peers is not
+            recorded separately for each of them.
 
     Attributes:
         now_ns: Virtual time; ``now`` is the same in seconds.
         counts: Messages by fate (sent, delivered, lost, cut, no_link, gone, malformed, duplicated,
             corrupted, ...) and how often a process was crashed, restarted, paused.
-        inspections: Of each present life that is a whole peer. A Byzantine peer's roster may name
-            peers that never existed.
-        machines: Of each peer, through all its lives.
+        inspections: Inspection of each present incarnation that is a complete peer. A Byzantine
+            peer's roster may name peers that never existed.
+        machines: Reports of each peer, through all its incarnations.
         hooks: Observers.
-        deliveries: Events that cores were given. Beyond ``deliveries_max`` of them the exception of
-            ``too_many`` is raised.
+        deliveries: Number of events that cores have handled. Beyond ``deliveries_max`` of them the
+            exception of ``too_many`` is raised.
         handling, handler, asked: The last event, the peer that handles it, and the effects that its
             core has returned.
         outgoing: Changes the messages of Byzantine peers; None if all are honest.
@@ -157,7 +157,7 @@ class Swarm(Timeline, Generic[C]):
         self.machines: dict[PeerId, Machine] = {}
         self.hooks = Hooks()
         self.outgoing: Outgoing | None = None
-        self._dice: dict[PeerId, random.Random] = {}  # of a peer in all its lives
+        self._dice: dict[PeerId, random.Random] = {}  # of a peer in all its incarnations
         # bytes of payloads that a node copies in a second; 0.0 if copying takes no time
         self.copies_per_s = 0.0
         self.travel_s = 0.0  # time of the payloads of a round on links and in nodes
@@ -216,7 +216,7 @@ class Swarm(Timeline, Generic[C]):
         return trainer
 
     def reports(self, peer: PeerId, event: str | None = None) -> list[events.Report]:
-        """Return the reports of a peer in its present life, in order."""
+        """Return the reports of a peer in its present incarnation, in order."""
         return [
             report
             for _, report in self.hosts[peer].reports
@@ -303,7 +303,7 @@ class Swarm(Timeline, Generic[C]):
 
     def resume(self, peer: PeerId) -> None:
         """Resume core and trainer, as SIGCONT does: first the queued events, then ``ClockJumped``,
-        then the late timers. Short pauses go unnoticed."""
+        then the late timers. Short pauses are not detected."""
         host = self.hosts[peer]
         assert host.state == "paused", f"peer {peer} is {host.state}"
         host.state = "up"
@@ -330,14 +330,14 @@ class Swarm(Timeline, Generic[C]):
         )
 
     def stop_trainer(self, peer: PeerId) -> None:
-        """Hang the trainer, while its node goes on."""
+        """Hang the trainer, while its node continues."""
         self.hosts[peer].trainer_stopped = True
 
     def resume_trainer(self, peer: PeerId) -> None:
         self._trainers.resume(self.hosts[peer])
 
     def lose_trainer(self, peer: PeerId) -> None:
-        """End the trainer's process, while its node goes on."""
+        """End the trainer's process, while its node continues."""
         host = self.hosts[peer]
         host.trainer = None
         self.deliver(host, events.TrainerLost("killed"))
@@ -351,7 +351,7 @@ class Swarm(Timeline, Generic[C]):
         self.deliver(self.hosts[peer], event)
 
     def let_go(self, sender: PeerId, to: PeerId) -> None:
-        """Deliver at once the messages that a fault has slowed down on this link."""
+        """Deliver at once the messages on this link that a fault has delayed."""
         self._wire.let_go(sender, to)
 
     def slow_down(self, peer: PeerId, factor: float, handling_s: float = 0.0) -> None:
@@ -372,7 +372,7 @@ class Swarm(Timeline, Generic[C]):
             self._set_alarm(host, token, at_s)
 
     def make_timers_late(self, peer: PeerId, late_s: float) -> None:
-        """Delay every timer that the peer sets from now on by ``late_s``, as on an overloaded
+        """From now on delay every timer that the peer sets by ``late_s``, as on an overloaded
         machine."""
         self.machines[peer].late_ns = to_ns(late_s)
 
@@ -487,7 +487,7 @@ class Swarm(Timeline, Generic[C]):
         return True
 
     def _set_timer(self, host: SimProcess[C], effect: events.SetTimer) -> None:
-        # With one token for two timers in one life, stale timers kill healthy peers
+        # With one token for two timers in one incarnation, stale timers kill healthy peers
         # (docs/design_notes.md N7).
         assert effect.token not in host.used_tokens, (
             f"peer {host.peer} used timer token {effect.token} twice"

@@ -41,7 +41,7 @@ C = TypeVar("C", bound=SansIOCore)
 
 
 class SwarmEnvironment(Protocol):
-    """The swarm, as its links, its messages and its slow nodes see it."""
+    """The part of the swarm that its links, messages and slow nodes use."""
 
     hosts: dict[PeerId, SimProcess[Any]]
     network: Network
@@ -68,17 +68,17 @@ class Lane:
     up: bool = False
     to_incarnation: int = 0  # of the receiver, once connected
     tries: int = 0
-    attempt: int = 0  # names the pending attempt, so that an outdated one does nothing
-    breaks: int = 0  # resets, in which messages on their way are lost
+    attempt: int = 0  # names the pending attempt, so that an outdated one has no effect
+    breaks: int = 0  # resets, in which messages in transit are lost
     # last arrival, control and bulk: first in, first out
     arrives_ns: list[int] = field(default_factory=lambda: [0, 0])
-    free_at_ns: int = 0  # when the bulk lane has sent the queued payloads
-    let_go: int = 0  # how often all messages on their way got through at once
-    # messages on their way on a link that a fault makes slow
+    free_at_ns: int = 0  # time at which the bulk lane has sent the queued payloads
+    let_go: int = 0  # times that all messages in transit arrived at once
+    # messages in transit on a link that a fault slows down
     slowed: list[tuple[Any, ...]] = field(default_factory=list)
 
     def in_order(self, arrives_ns: int, bulk: bool) -> int:
-        """Return the arrival time at which nothing is overtaken."""
+        """Return the arrival time at which the message overtakes no other."""
         last = self.arrives_ns
         if arrives_ns > last[bulk]:
             last[bulk] = arrives_ns
@@ -87,7 +87,7 @@ class Lane:
 
 @dataclass(slots=True)
 class SimProcess(Generic[C]):
-    """One process of a peer: a core, its trainer, and the driver's state of them. Times in reports
+    """One process of a peer: a core, its trainer, and the driver's state for them. Times in reports
     and commits: seconds."""
 
     peer: PeerId

@@ -1,4 +1,4 @@
-"""Byzantine peers of a simulation: the messages that their nodes send in place of those of their
+"""Byzantine peers of a simulation: the messages that their nodes send instead of those of their
 honest cores.
 
 swarm.outgoing = ByzantinePeers(swarm, {3: ("false_deaths", "wrong_results")})
@@ -35,7 +35,7 @@ class ByzantinePeers:
         self.active = True
 
     def count_attacks(self) -> Counter[str]:
-        """Return how often each attack took place, at any peer."""
+        """Return the number of times that each attack took place, at any peer."""
         total: Counter[str] = Counter()
         for attacker in self.attackers.values():
             total.update(attacker.told)

@@ -13,7 +13,7 @@ from .machine import to_ns
 from .network import between
 
 FIRST_TRY_S, HANDSHAKE_WAYS = 0.001, 4
-"""Least time until a connection is up, and one-way trips that it takes: TCP, then ZMTP."""
+"""Minimum time until a connection is up, and its number of one-way trips: TCP, then ZMTP."""
 
 
 AnyProcess = SimProcess[Any]
@@ -37,7 +37,7 @@ class Links:
         self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
     def stand(self, host: AnyProcess, to: AnyProcess) -> None:
-        """Connect a host as if it had been connected for long: it gets no event."""
+        """Connect a host as if it had been connected for a long time: it gets no event."""
         control, _ = self.swarm.address_of(to.peer, to.incarnation)
         host.lanes[to.peer] = Lane(control, up=True, to_incarnation=to.incarnation)
 
@@ -47,7 +47,7 @@ class Links:
             lane.up, lane.attempt = False, lane.attempt + 1
 
     def reset(self, host: AnyProcess, to: PeerId, lane: Lane) -> None:
-        """Break the connection: messages on their way are lost, and the peer that opened it gets an
+        """Break the connection: messages in transit are lost, and the peer that opened it gets an
         event and opens it again."""
         if not lane.up:
             return
@@ -76,7 +76,7 @@ class Links:
         self._try_later(host, to, lane, self._handshake_s(host.peer, to))
 
     def close_process(self, host: AnyProcess) -> None:
-        """Close the connections of a process at once; others see theirs to it close a moment
+        """Close the connections of a process at once; the other ends detect this a moment
         later."""
         for other in self.swarm.hosts.values():
             lane = other.lanes.get(host.peer)
@@ -140,7 +140,7 @@ class Links:
             self._try_later(host, to, lane, again_after_s)
 
     def heartbeats(self) -> None:
-        """Schedule the timeouts of links over which nothing arrives any more."""
+        """Schedule the timeouts of links over which messages no longer arrive."""
         if self.swarm.network.heartbeat_s is None:
             return
         for host in self.swarm.hosts.values():

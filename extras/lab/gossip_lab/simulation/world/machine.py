@@ -14,20 +14,21 @@ def to_ns(seconds: float) -> int:
 
 @dataclass(slots=True)
 class Machine:
-    """Machine of a peer, through all its lives: a restarted process finds it unchanged.
+    """Machine of a peer, through all its incarnations: a restarted process finds it unchanged.
 
     A core sees its machine's clock only. Time in the simulated world is an integer number of
     nanoseconds.
 
     Attributes:
-        slowness: Factor on the time of all work of the trainer.
+        slowness: Factor of the time of all work of the trainer.
         handling_ns: Time of the node for one event, in which other events wait. 0 if events take no
             time.
         late_ns: Delay of every timer.
         free_at_ns: When the node has handled its present event.
         copied_ns: When the node has copied the payloads that have arrived.
-        waited: Number of events that had to wait for that.
-        true: Whether its clock shows the world's time, as most do: saves the arithmetic.
+        waited: Number of events that had to wait for the node.
+        true: Whether its clock shows the world's time, which saves the arithmetic for most
+            machines.
     """
 
     slowness: float = 1.0
@@ -37,7 +38,7 @@ class Machine:
     copied_ns: int = 0
     waited: int = 0
     rate: float = 1.0
-    _since_ns: int = 0  # when the clock got its present rate
+    _since_ns: int = 0  # time at which the clock got its present rate
     _since_s: float = 0.0  # its time then
     true: bool = True
 

@@ -1,5 +1,5 @@
-"""A swarm of cores with nothing but a membership: for large swarms and long runs, in which rounds
-would only cost time."""
+"""A swarm of cores that have only a membership, for large swarms and long runs, in which rounds
+would only take time."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ from gossip.inject import ByzantinePeer, Instead, Letter, lie
 OFTEN = 0.1  # share of the messages that carry false claims about others, if they can
 HUGE = np.float32(1e30)
 STATUSES: tuple[Status, ...] = ("alive", "suspect", "dead", "left")
-STRANGERS = 10_000  # ids from here on belong to no peer of the run
+STRANGERS = 10_000  # these and higher ids belong to no peer of the run
 
 
 # --- updates --------------------------------------------------------------------------------------
@@ -106,7 +106,8 @@ def usurper(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 
 def _measures(letter: Letter) -> tuple[PartialStatistics | None, np.ndarray]:
-    """Return the statistics of a shard in the letter, and their numbers; None if it has none."""
+    """Return the statistics of a shard in the letter, and their numbers; None if it has no
+    statistics."""
     message = letter.message
     if not isinstance(message, PartialStatistics) or not message.statistics:
         return None, np.empty(0)
@@ -151,7 +152,7 @@ def kept_measures(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def wrong_decisions(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Decide, as the server of the first shard, for all shards that the first update alone
+    """Decide, as the server of the first shard, for all shards that only the first update
     counts."""
     message = letter.message
     if not isinstance(message, Commit) or message.server != attacker.peer or not message.decision:
@@ -168,7 +169,7 @@ def _victim(attacker: ByzantinePeer) -> PeerId:
 
 def _standing_of(attacker: ByzantinePeer, subject: PeerId) -> int:
     """Return the standing of a peer in the membership of the attacker's core; 0 if it is not
-    there."""
+    a member."""
     membership = getattr(attacker.core(), "membership", None)
     member = membership.members.get(subject) if membership is not None else None
     return member.standing if member is not None else 0
@@ -188,7 +189,7 @@ def _with_rumor(letter: Letter, rumor: Rumor) -> Instead:
 def _claim(
     attacker: ByzantinePeer, letter: Letter, victim: PeerId, status: Status, origin: PeerId
 ) -> Instead:
-    """Return the letter with a false claim about the victim, as if ``origin`` made it."""
+    """Return the letter with a false claim about the victim, as if it came from ``origin``."""
     rumor = Rumor(victim, status, _standing_of(attacker, victim), "", "", origin)
     return _with_rumor(letter, rumor)
 

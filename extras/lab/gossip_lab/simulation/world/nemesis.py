@@ -1,5 +1,5 @@
 """Carries out a schedule's faults in a swarm, ends them for the calm phase, and counts those that
-really took place.
+ took place.
 
 A fault without an effect (the peer is dead already, no message was sent while messages were lost)
 is not counted.
@@ -87,7 +87,7 @@ class Nemesis(Observer):
     """Faults of one run.
 
     Attributes:
-        struck: How often each kind of fault took place.
+        struck: Number of times that each kind of fault took place.
         network: Faults of the network.
 
     Raises: BadFault: The schedule has a fault that the simulator cannot carry out.
@@ -131,7 +131,8 @@ class Nemesis(Observer):
         return prod([fault.factor for fault in self._slow_now if fault.peer == peer])
 
     def second_reading(self, row: Row, round_id: int, now: float) -> Vector:
-        """Return the update of a row as it is in its owner's memory when a server aggregates."""
+        """Return the update of a row from its owner's memory at the time at which a server
+        aggregates."""
         vector: Vector = row.payload.data
         for fault in self.plan.of_kind(Rewritten):
             if row.peer in fault.peers and not self._calm:
@@ -145,8 +146,8 @@ class Nemesis(Observer):
     def begin(self, swarm: AnySwarm) -> None:
         """Schedule all faults with a time in a new swarm.
 
-        The nemesis is an observer only if it has to wait for an event, and then the last one:
-        others see the effect before the peer dies.
+        The nemesis is an observer only if it has to wait for an event, and then the last one, so
+        that other observers see the effect before the peer dies.
         """
         self._arm_attackers(swarm)
         if any(
@@ -180,7 +181,7 @@ class Nemesis(Observer):
 
     def _plan(self, swarm: AnySwarm, number: int, fault: Fault) -> None:
         """Schedule a fault, or let it wait for its event. Slow and Byzantine peers are so from the
-        first round on, in the trainer."""
+        first round, in the trainer."""
         if isinstance(fault, NetworkFault):
             self.network.plan(swarm, number, fault)
         elif isinstance(fault, ProcessFault):
@@ -212,7 +213,7 @@ class Nemesis(Observer):
 
     def _come(self, swarm: AnySwarm, fault: StartFault) -> None:
         """Start a late peer, or end the wait for it. The fault took place if the others have ended
-        a round without the peer; in a pipeline, where they cannot, if any has begun one."""
+        a round without the peer; in a pipeline, where they cannot, if any peer has begun one."""
         others = [host.core.rounds for peer, host in swarm.hosts.items() if peer != fault.peer]
         waited_for = self.schedule.stages and any(rounds.mode == "active" for rounds in others)
         if waited_for or any(rounds.round_id > 0 for rounds in others):
@@ -228,8 +229,8 @@ class Nemesis(Observer):
         self.network.reshape(swarm)
 
     def end(self, swarm: AnySwarm) -> None:
-        """End every fault: the network is whole, and paused peers resume. Peers that crashed for
-        good stay away, and Byzantine trainers stay Byzantine."""
+        """End every fault: the network is whole, and paused peers resume. Peers that crashed
+        permanently stay away, and Byzantine trainers stay Byzantine."""
         self.network.end(swarm)
         for fault in self.plan.of_kind(NeverStarts):
             self._come(swarm, fault)
@@ -324,11 +325,11 @@ class Nemesis(Observer):
             self._at_round.append(Crash("server"))  # the next server
         elif isinstance(fault, Hang):
             self._hang(swarm, fault, fault.peer)
-        elif fault.peer in swarm.hosts:  # else it has not started yet
+        elif fault.peer in swarm.hosts:  # otherwise it has not started yet
             self._kill(swarm, fault, fault.peer)
 
     def _kill(self, swarm: AnySwarm, fault: Fault, peer: PeerId) -> None:
-        """Kill a peer, which comes again if the fault says so."""
+        """Kill a peer, which restarts if the fault includes a restart."""
         if not swarm.hosts[peer].running:
             return
         self.struck[name_of(fault)] += 1
@@ -336,7 +337,7 @@ class Nemesis(Observer):
         swarm.crash(peer)
         again_after_s: float | None = getattr(fault, "after_s", None)
         if again_after_s is not None:
-            # Not within an event of the life that ends here.
+            # Not within an event of the incarnation that ends here.
             swarm.at(swarm.now, partial(swarm.restart, peer, again_after_s))
         elif self._launchers is not None:
             self._launchers.has_ended(swarm, peer)
@@ -363,7 +364,7 @@ class Nemesis(Observer):
                 swarm.stop(peer, "asked to leave")
             case Drift():
                 swarm.drift(peer, fault.rate)
-                # if this life still runs
+                # if this incarnation still runs
                 mend = lambda: swarm.drift(peer, 1.0) if swarm.hosts[peer] is host else None  # noqa: E731
                 self.later(swarm, until_s, mend)
             case LateTimers():
@@ -381,7 +382,7 @@ class Nemesis(Observer):
         self.struck[name_of(fault)] += 1
 
     def later(self, swarm: AnySwarm, t: float, act: Callable[[], None]) -> None:
-        """Schedule a call, unless the calm has begun by then."""
+        """Schedule a call, unless the calm has begun before."""
         swarm.at(t, lambda: act() if not self._calm else None)
 
 

@@ -1,5 +1,5 @@
 """Network between simulated peers. It delays, loses, duplicates or damages messages, or carries
-none at all."""
+no messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LinkModel:
     """One direction between two peers. Probabilities are per message, and drawn whether they can
     matter or not.
 
-    TCP itself loses nothing: there, messages are lost with their connection (``reset``) or at a
+    TCP itself loses no messages: they are lost with their connection (``reset``) or at a
     full queue (``queue_bytes``). ``loss``, ``duplicate``, ``reorder`` and ``corrupt`` are harsher
     than that.
     """
@@ -41,7 +41,7 @@ class LinkModel:
     queue_s: float = 0.0
     # a payload that finds a longer queue than this is dropped: the high-water mark
     queue_bytes: float | None = None
-    # ``bytes_per_s`` is a fault: payloads on their way at its end get through at once
+    # ``bytes_per_s`` is a fault: payloads in transit at its end are delivered at once
     slowed: bool = False
     unreadable: bool = False  # no payload arrives, and all other messages do
     numbered_shares: tuple[tuple[int, float], ...] = field(init=False, repr=False, compare=False)
@@ -79,9 +79,9 @@ class Network:
     reconnect_s: float = 0.1
     models: dict[Link, LinkModel] = field(default_factory=dict)
     cuts: dict[Link, bool] = field(default_factory=dict)  # an ordered set
-    # payloads are on their way until then, on links with a ``queue_s``
+    # payloads are in transit until then, on links with a ``queue_s``
     loaded_until_ns: int = 0
-    changed: int = 0  # counts changes of ``cuts``, so that the swarm notices them
+    changed: int = 0  # counts changes of ``cuts``, so that the swarm detects them
 
     def model(self, link: Link) -> LinkModel:
         return self.models.get(link, self.default)

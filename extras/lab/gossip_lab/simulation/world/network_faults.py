@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class FaultClock(Protocol):
-    """The nemesis, as its faults of the network see it."""
+    """The part of the nemesis that its network faults use."""
 
     def later(self, swarm: AnySwarm, t: float, act: Callable[[], None]) -> None: ...
 
@@ -50,7 +50,7 @@ class NetworkFaults:
 
     Attributes:
         cuts_seen: Each different way in which the network was cut.
-        proofs: Observer that finds out which faults took place.
+        proofs: Observer that detects which faults took place.
     """
 
     def __init__(self, nemesis: FaultClock) -> None:

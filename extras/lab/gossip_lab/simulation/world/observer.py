@@ -19,18 +19,18 @@ Watcher = Callable[..., None]
 
 
 MANY = 32
-"""Effects of one event from which on they count as a flood, or nearly one."""
+"""Numbers of effects of one event that count as a flood, or almost as one."""
 
 
 class Observer:
     """Base of observers, which override the methods that they need; the others do nothing.
 
-    The core of a peer's present life is ``swarm.hosts[peer].core``, the time ``swarm.now`` in
-    seconds (``swarm.now_ns``).
+    The core of a peer's present incarnation is ``swarm.hosts[peer].core``, the time ``swarm.now``
+    in seconds (``swarm.now_ns``).
     """
 
     def on_start(self, swarm: Any, peer: PeerId) -> None:
-        """Observe the start of a life: the core exists and has handled nothing yet."""
+        """Observe the start of an incarnation: the core exists and has handled no event yet."""
 
     def on_event(self, swarm: Any, peer: PeerId, event: Event) -> None:
         """Observe an event before the core handles it."""
@@ -41,7 +41,7 @@ class Observer:
 
     def on_flood(self, swarm: Any, peer: PeerId, event: Event) -> None:
         """Observe more than ``MANY`` effects of one event, ``swarm.asked``. None of them has been
-        carried out."""
+        carried out yet."""
 
     def after_event(self, swarm: Any, peer: PeerId, event: Event) -> None:
         """Observe an event after the core has handled it and its effects were carried out. Not
@@ -49,7 +49,7 @@ class Observer:
 
     def on_resume(self, swarm: Any, peer: PeerId) -> None:
         """Observe the end of a pause, which began at ``swarm.hosts[peer].paused_at_ns``. The
-        process has handled nothing yet."""
+        process has handled no event yet."""
 
     def on_crash(self, swarm: Any, peer: PeerId) -> None:
         """Observe a crash: the process has ended, and its core can still be read. A core that halts

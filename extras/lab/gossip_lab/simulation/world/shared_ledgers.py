@@ -2,8 +2,8 @@
 
 After the same commits all peers have equal ledgers. Each change of a ledger is computed once, for
 the first peer that makes it, and the others get its result. A shared ledger never changes: each
-change is made on a copy. A peer that adopts a state, or that takes another way to the same content,
-shares its ledger again.
+change is made on a copy. A peer that adopts a state, or that reaches the same content in another
+way, shares its ledger again.
 """
 
 from __future__ import annotations

@@ -12,9 +12,8 @@ from .host import SimProcess, SwarmEnvironment
 
 
 class SlowNodes:
-    """Queues of slow nodes. ``SimProcess.waiting`` holds the events that wait,
-    ``Machine.free_at_ns`` is the time when the node is free. ``handle_now`` delivers an event to a
-    core."""
+    """Queues of slow nodes. ``SimProcess.waiting`` has the waiting events, ``Machine.free_at_ns``
+    is the time at which the node is free. ``handle_now`` delivers an event to a core."""
 
     def __init__(
         self,
@@ -24,8 +23,8 @@ class SlowNodes:
         self.swarm, self.handle_now = swarm, handle_now
 
     def puts_off(self, host: SimProcess[Any], event: Event, said: bytes | None = None) -> bool:
-        """Whether the event has to wait, as it does from now on. If not, the node is busy with
-        it."""
+        """Return whether the event has to wait; if so, it is queued. If not, the node begins to
+        handle it."""
         machine, now_ns = host.machine, self.swarm.now_ns
         if not machine.handling_ns:
             return False
@@ -56,6 +55,6 @@ class SlowNodes:
         self.handle_now(host, event, said)
 
     def catch_up(self, host: SimProcess[Any]) -> None:
-        """Handle all waiting events at once, as the node is no longer slow."""
+        """Handle all waiting events at once, because the node is no longer slow."""
         while host.waiting and host.state == "up":
             self.handle(host, *host.waiting.popleft())

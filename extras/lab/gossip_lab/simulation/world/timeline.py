@@ -1,5 +1,5 @@
-"""Queue of calls in whole nanoseconds of virtual time. The earliest runs first; of calls at one
-time, the one that was requested first."""
+"""Queue of calls in whole nanoseconds of virtual time. The earliest runs first; among calls at one
+time, the first requested one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .machine import NS, to_ns
 
 
 class SimulationStuck(AssertionError):
-    """``run_until`` waited in vain. The message has the time and the state of all peers."""
+    """``run_until`` reached its limit. The message has the time and the state of all peers."""
 
 
 class ChangeCounter(Protocol):
@@ -55,7 +55,7 @@ class Timeline:
         heappush(self._heap, (t_ns if t_ns > self.now_ns else self.now_ns, seq, act, arguments))
 
     def step(self) -> bool:
-        """Run the next call. Return False if none is left."""
+        """Run the next call. Return False if no call is left."""
         self._tend_if_changed()
         if not self._heap:
             return False
@@ -88,7 +88,7 @@ class Timeline:
         return (self.now_ns - start_ns) / NS
 
     def summary(self) -> str:
-        """Describe the state of the run, to show why nothing happens."""
+        """Describe the state of the run, to show why it makes no progress."""
         return f"{len(self._heap)} things to happen"
 
     def _tend_if_changed(self) -> None:

@@ -1,8 +1,8 @@
 """Attacks of the fault plan in the simulator, on a peer's updates: the attacks of real runs, on toy
 vectors.
 
-Simulated attackers compute what real ones can only guess: they share the seed from which every peer
-draws its noise.
+Simulated attackers compute values that real ones can only guess: they share the seed from which
+every peer draws its noise.
 """
 
 from __future__ import annotations

@@ -101,10 +101,10 @@ class ToyModel:
 
     def update(self, round_id: int, beside: Sequence[float] = ()) -> list[float]:
         """Return the honest update for a round, from the present parameters, or with ``beside``,
-        the update of the last round, on top of them."""
+        the update of the last round, from those plus that update."""
         noise = noise_of(f"{self.seed}/{self.peer}/{round_id}", len(self._target))
         size, blur = self.step_size, self.noise
-        if self.local_steps > 1:  # together these steps come as far as one of this size
+        if self.local_steps > 1:  # together these steps move as far as one of this size
             size = 1.0 - (1.0 - size) ** self.local_steps
         start: Sequence[float] = self._here
         if beside:

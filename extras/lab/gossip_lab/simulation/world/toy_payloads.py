@@ -28,8 +28,8 @@ def digest_of(*arrays: NDArray[Any]) -> bytes:
 
 
 def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
-    """Return a payload with its facts. The array is made read-only, as the peers of a simulation
-    share it."""
+    """Return a payload with its facts. The array is made read-only, because the peers of a
+    simulation share it."""
     array.setflags(write=False)
     finite = bool(np.logical_and.reduce(np.isfinite(array))) if array.dtype.kind == "f" else True
     content = to_bytes(array)
@@ -37,7 +37,7 @@ def payload_of(array: NDArray[Any], digest: bool = False) -> Payload:
 
 
 def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
-    """Return the payload of float32 ``values``: numbers that are too large become infinite."""
+    """Return the payload of float32 ``values``: too large numbers become infinite."""
     packed = array("f", values)
     content = to_bytes(np.frombuffer(packed.tobytes(), np.float32))
     # A sum of float32 in float64 stays finite if all are.
@@ -46,7 +46,7 @@ def payload_of_values(values: Iterable[float], digest: bool = False) -> Payload:
 
 
 def noise_of(name: str, elements: int) -> list[float]:
-    """Return numbers with mean 0 and variance 1 that depend on ``name`` alone. Making a generator
+    """Return numbers with mean 0 and variance 1 that depend on ``name`` alone. Creating a generator
     would take 20 times as long."""
     drawn = struct.unpack(
         f"<{4 * elements}H", hashlib.shake_128(name.encode()).digest(8 * elements)

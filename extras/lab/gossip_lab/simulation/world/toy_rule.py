@@ -22,7 +22,7 @@ class RuleResult(NamedTuple):
 
 
 class RuleRefusal(NamedTuple):
-    """The rule made nothing of the updates; ``reason`` is its own text."""
+    """The rule has no result on the updates; ``reason`` is its own text."""
 
     reason: str
 
@@ -30,7 +30,7 @@ class RuleRefusal(NamedTuple):
 Reducer = Callable[..., Values | RuleResult | RuleRefusal]
 """``(rows of (d,), samples of each, f, previous, round_id) -> (d,)``; a bare vector has no
 verdicts. f is that of the present request: it falls as Byzantine peers are detected. previous is
-the last aggregate, if there is one. A rule that returns lengths gets ``usual=`` of recent
+the last aggregate, if there is one. A rule that returns lengths receives ``usual=`` of recent
 rounds."""
 
 Step = Callable[[events.Aggregate], events.Aggregated]
@@ -44,8 +44,8 @@ class ToyRule:
 
     Args:
         step: Runs the rule if the shards decide together.
-        second_reading: An update as it is in its owner's memory when the rule reads it, ``(row,
-            round, now) -> update``.
+        second_reading: An update from its owner's memory at the time at which the rule reads it,
+            ``(row, round, now) -> update``.
     """
 
     reducer: Reducer = weighted_mean
@@ -122,7 +122,7 @@ class ToyRule:
     def _measure_outside(
         self, ask: events.Aggregate, previous: list[float] | None
     ) -> tuple[float, ...]:
-        """Return the outlyingness of the rows outside, as if the rule had got all rows."""
+        """Return the outlyingness of the rows outside, as if the rule had received all rows."""
         if not ask.outside:
             return ()
         everybody = sorted((*ask.rows, *ask.outside), key=lambda row: row.peer)

@@ -62,7 +62,7 @@ class Trainer(Protocol):
         ...
 
     def on_effect(self, effect: Effect, now: float) -> list[tuple[float, Said]]:
-        """Return such events for an effect of ``TRAINER_EFFECTS``."""
+        """Return the trainer's events for an effect of ``TRAINER_EFFECTS``."""
         ...
 
     def progress(self, now: float) -> events.TrainerProgress:
@@ -70,11 +70,11 @@ class Trainer(Protocol):
         ...
 
     def is_still_valid(self, event: Said) -> bool:
-        """Whether an answer that it gave earlier still holds now that it is due."""
+        """Whether an earlier answer is still valid when it is due."""
         ...
 
     def put_off(self, said: Said) -> Sequence[Effect]:
-        """Return, in order, the effects that were put off until the trainer had sent ``said``."""
+        """Return, in order, the effects that were deferred until the trainer had sent ``said``."""
         ...
 
 
@@ -176,7 +176,7 @@ class OptimizerTurns:
     """Turns of two optimizers of a script.
 
     Attributes:
-        every: Steps before each step of the second one; 0 if there is none.
+        every: Steps before each step of the second one; 0 if there is no second one.
         steps: Since the last one of the second optimizer.
         awaits: Whether a step of the kind that the script has begun is pending.
     """
@@ -302,8 +302,8 @@ class ToyTrainer(ToyModel):
         return [] if again else [(0.0002, events.ConfirmState(effect.round_id))]
 
     def _has_to_wait(self, effect: Effect) -> bool:
-        """Whether the effect has to wait until the computation ends: all but a round that is
-        started again, with its samples."""
+        """Whether the effect has to wait until the computation ends: all except a restarted round
+        with its samples."""
         again = isinstance(effect, events.StartRound)
         return isinstance(self.computing, ComputedAhead) or (
             self.computing is not None and not again
@@ -459,8 +459,8 @@ class ToyTrainer(ToyModel):
         return plain and go.compares
 
     def _used(self, round_id: int, samples: int) -> int:
-        """Return how many samples of its slice the trainer uses. With local steps a peer may use
-        fewer than others, and leaves the rest. With overlap it uses all."""
+        """Return the number of samples of its slice that the trainer uses. With local steps a peer
+        may use fewer than others, and leaves the others unused. With overlap it uses all."""
         if self.local_steps == 1 or self.overlap or samples < 2:
             return samples
         lot = random.Random(f"steps/{self.seed}/{self.peer}/{round_id}")

@@ -1,5 +1,4 @@
-"""A hash of all deliveries of a run, and of their times: two runs with equal hashes are the same
-run."""
+"""A hash of all deliveries of a run, and of their times: runs with equal hashes are identical."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainers beside their nodes: what a core requests of them, and when they answer."""
+"""The trainers of all nodes: the requests of their cores, and the times of the answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Trainers:
         self.swarm = swarm
 
     def resume(self, host: SimProcess[Any]) -> None:
-        """Let a trainer that hung go on, with what came in between."""
+        """Let a trainer that hung continue, with the requests that arrived in between."""
         host.trainer_stopped = False
         waiting, host.trainer_inbox = host.trainer_inbox, []
         for event in waiting:
@@ -43,7 +43,7 @@ class Trainers:
             )
 
     def schedule(self, host: SimProcess[Any], answers: list[tuple[float, Said]]) -> None:
-        """Schedule the trainer's answers. Those that take no time are settled before the node
+        """Schedule the trainer's answers. Requests that take no time are answered before the node
         handles its timers, as in ``Node._settle``."""
         for delay_s, event in answers:
             if not delay_s and isinstance(event, events.Aggregated):
@@ -52,8 +52,8 @@ class Trainers:
             self._work(host, event, delay_s)
 
     def _work(self, host: SimProcess[Any], event: Said, left_s: float) -> None:
-        """Let the trainer finish an answer. A slow machine works in slices, as it may become fast
-        again before the end."""
+        """Let the trainer finish an answer. A slow machine works in slices, because it may become
+        fast again before the end."""
         slowness = host.machine.slowness
         done_s = left_s if slowness == 1.0 else min(left_s, SLICE_S / slowness)
         act = (self._work, host, event, left_s - done_s)
@@ -71,8 +71,8 @@ class Trainers:
             self._deliver(host, event)
 
     def _deliver(self, host: SimProcess[Any], event: Said) -> None:
-        """Let the trainer go on, and deliver its event, in this order. The core may react to the
-        event with a command, which comes after those that the trainer has."""
+        """Let the trainer continue, and deliver its event, in this order. The core may react to the
+        event with a command, which follows those that the trainer already has."""
         if host.trainer is not None:
             for effect in host.trainer.put_off(event):
                 self.request(host, effect)

@@ -1,4 +1,4 @@
-"""Messages on their way between simulated peers: as the codec's bytes, with all effects of a link
+"""Messages in transit between simulated peers: as the codec's bytes, with all effects of a link
 on them."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BULK = frozenset(BULK_MESSAGES)
 _RUNNING = frozenset({"up", "paused"})
 WORD = 2**64 - 1
 TOLD_EVERY_NS = to_ns(TOLD_EVERY_S)
-KNOWN_MAX = 512  # decoded messages that are kept, since most are sent to several peers
+KNOWN_MAX = 512  # cached decoded messages, because most are sent to several peers
 
 Outgoing = Callable[[PeerId, PeerId, Envelope, Payload | None], Iterable[OutMessage]]
 """``(sender, to, envelope, payload) -> messages to send instead``."""
@@ -41,12 +41,12 @@ class Wire:
     def __init__(self, swarm: SwarmEnvironment, links: Links) -> None:
         self.swarm, self.links = swarm, links
         self._known: dict[bytes, Envelope] = {}
-        # the last one: a message to several peers is one object, and encoded once
+        # the last one: a message to several peers is one object, which is encoded once
         self._said: Envelope | None = None
         self._encoded = b""
 
     def send(self, host: SimProcess[Any], effect: Send) -> None:
-        """Send the message of the core of ``host``, or what its attacker sends in its place."""
+        """Send the message of the core of ``host``, or those of its attacker instead."""
         to, message, payload, said = effect.peer, effect.message, effect.payload, self._said
         if (
             said is None
@@ -75,7 +75,7 @@ class Wire:
         self, host: SimProcess[Any], to: PeerId, said: Envelope | bytes, payload: Payload | None
     ) -> None:
         """Put one message on the link to ``to``. The effects of the link follow from two lots,
-        drawn whether they matter or not: switching one fault off leaves the others unchanged."""
+        drawn in any case, so that switching one fault off does not change the others."""
         swarm, sender = self.swarm, host.peer
         model = swarm.network.model((sender, to))
         lot, roll = host.dice.getrandbits(64), host.dice.random()
@@ -139,7 +139,7 @@ class Wire:
         return leaves_ns
 
     def _delay_s(self, sending: _Sending) -> float:
-        """Return its delay from there on."""
+        """Return its delay from there."""
         swarm, model, (least, most) = self.swarm, sending.model, sending.model.delay_s
         network = swarm.network
         delay_s = least + (most - least) * sending.roll
@@ -179,14 +179,14 @@ class Wire:
             swarm.at_ns(lane.in_order(arrives_ns, bulk) if fifo else arrives_ns, self._arrive, trip)
 
     def _got_through(self, trip: _Trip) -> None:
-        """Deliver a payload that a fault has slowed down, unless it got through sooner."""
+        """Deliver a payload that a fault has delayed, unless it was delivered earlier."""
         lane = trip.sending.lane
         if any(waiting is trip for waiting in lane.slowed):
             lane.slowed = [waiting for waiting in lane.slowed if waiting is not trip]
             self._arrive(trip)
 
     def let_go(self, sender: PeerId, to: PeerId) -> None:
-        """Restore the speed of the link: messages on their way get through."""
+        """Restore the speed of the link: messages in transit are delivered."""
         lane = self.swarm.hosts[sender].lanes.get(to) if sender in self.swarm.hosts else None
         if lane is not None and lane.slowed:
             trips, lane.slowed, lane.free_at_ns = lane.slowed, [], self.swarm.now_ns
@@ -300,7 +300,7 @@ def _chance(lot: int, number: int) -> float:
 
 
 class _Sending(NamedTuple):
-    """A message that is put on a link, and all that decides on its fate there."""
+    """A message on a link, and the data that determine its fate."""
 
     sender: PeerId
     to: PeerId
@@ -319,7 +319,7 @@ class _Sending(NamedTuple):
 
 
 class _Trip(NamedTuple):
-    """A message on its way: the lane as it was when it left, and what travels."""
+    """A message in transit: its content, and the state of the lane when it was sent."""
 
     sending: _Sending
     incarnation: int

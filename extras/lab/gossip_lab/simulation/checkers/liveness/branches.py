@@ -11,14 +11,14 @@ AT_ONCE_S = 0.1  # for the effects of the same moment
 
 
 class JoinsTheLarger(Checker):
-    """L5: if only one side of a partition can go on, the smaller side of a fork adopts the larger
-    one's state at once.
+    """L5: if only one side of a partition can continue, the smaller side of a fork adopts the
+    larger one's state at once.
 
-    It does so as soon as more peers report another branch of the present round than the own one,
-    and more than f, which may be Byzantine. It does not wait until the others have gone on, which
-    they may not be able to. A peer that has just left its branch for this reason, and returned to
-    it without another state, may stay for the time of a round. It then sends others the state of
-    its branch.
+    It does so as soon as more peers report a branch of the present round other than its own,
+    and more than f, which may be Byzantine. It does not wait until the others have continued,
+    because they may be unable to. A peer that has just left its branch for this reason, and
+    returned to it without another state, may stay for the time of a round. It then sends others the
+    state of its branch.
     """
 
     invariant = "L5"

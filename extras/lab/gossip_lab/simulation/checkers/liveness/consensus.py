@@ -1,4 +1,4 @@
-"""L5, of gossip rounds: replicas stay close to each other, though nothing makes them identical."""
+"""L5, of gossip rounds: replicas stay close to each other, although they are not identical."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from .liveness import RoundLiveness, Shortcoming
 
 class ReplicasStayClose(RoundLiveness):
     """L5, of gossip rounds: in the calm the replicas' distance from their mean falls below the
-    bound at which mixing is raised. Not judged with Byzantine peers: they can move a mean as far as
-    they like."""
+    bound at which mixing is raised. Not judged with Byzantine peers: they can move a mean without
+    bound."""
 
     invariant = "L5"
 

@@ -24,7 +24,7 @@ class _Crash:
 
     Attributes:
         furthest: Round of the others.
-        lost: Number of rounds that had changed nothing.
+        lost: Number of rounds that  changed nothing.
         within_s: Time within which the others must reach a further round.
         hung: Peers without an update because their trainer hung.
     """
@@ -38,7 +38,7 @@ class _Crash:
 
 
 class CrashCostsLittle(Checker):
-    """L3: a crash, also of the server in the middle of its broadcast, costs one round at most, and
+    """L3: a crash, also of the server in the middle of its broadcast, costs at most one round, and
     no more time than its detection and a round timeout. Judged only if no other fault occurs in
     this time."""
 
@@ -46,7 +46,7 @@ class CrashCostsLittle(Checker):
     needs = "rolling"
 
     def make_records(self) -> None:
-        # rounds that changed nothing, though the rule had enough updates
+        # rounds that changed nothing, although the rule had enough updates
         self._lost: dict[int, None] = {}
         self._started_at = NEVER
 
@@ -101,7 +101,7 @@ class CrashCostsLittle(Checker):
         self.demand(len(gone) <= 1, f"its crash cost {len(gone)} rounds: {gone}", victim)
 
     def _are_enough(self, cores: Sequence[Inspection], hung: Sequence[PeerId] = ()) -> bool:
-        """Whether rounds go on, and do not fail for lack of updates. A Byzantine peer may have
+        """Whether rounds continue, and do not fail for lack of updates. A Byzantine peer may have
         announced that others have left.
 
         Args:

@@ -1,5 +1,5 @@
-"""L8, L11: without faults nothing goes wrong, however large payloads are and however slow links and
-processors; and if only payloads of some peers trickle, no peer waits for them for long."""
+"""L8, L11: without faults no round fails, for payloads of any size and links and processors of any
+speed; and if only payloads of some peers trickle, no peer waits for them for long."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ WRONG = ("attempt", "late", "suspect", "dead", "recovering", "fork", "paused")
 
 
 ROUND_TIMEOUTS = 3.0
-"""A trickling server is skipped after one; the next may have to wait for updates, and be skipped,
-too."""
+"""A trickling server is skipped after one; the next may have to wait for updates, and may also be
+skipped."""
 
 
 class NothingGoesWrong(Checker):
@@ -32,7 +32,7 @@ class NothingGoesWrong(Checker):
 
     @on_report(*WRONG)
     def judge_report(self, report: Report) -> None:
-        # near the optimum, now and then
+        # occasionally, near the optimum
         refused = report.event == "attempt" and "is refused" in report.fields["reason"]
         if self.circumstances.faultless:
             text = f"reports {report.event} {report.fields}, and nothing is wrong"
@@ -55,7 +55,7 @@ class NothingGoesWrong(Checker):
 
 class NobodyWaitsForATrickle(Checker):
     """L11: if the only fault is that payloads of some peers trickle, or cannot be read, all other
-    peers go on. Each round ends within three round timeouts, however slowly a payload moves."""
+    peers continue. Each round ends within three round timeouts, however slowly a payload moves."""
 
     invariant = "L11"
     needs = "rolling"

@@ -26,10 +26,10 @@ from gossip_lab.simulation.checkers.safety import memory_s
 from gossip_lab.simulation.checkers.watching import on_effect, on_event
 from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 
-LINGER_S = 0.5  # the last messages may still be on their way
+LINGER_S = 0.5  # the last messages may still be in transit
 # multiple of the expected rounds per turn: by the draw this happens to one peer in ten million
 STARVED_AFTER = 16
-ROUNDS_AFTER = 3  # rounds that every peer applies in a calm phase before it counts as going on
+ROUNDS_AFTER = 3  # rounds that every peer applies in a calm phase before it counts as continuing
 
 Shortcoming = tuple[PeerId, str] | None
 
@@ -80,18 +80,18 @@ class Liveness(Checker):
         raise self.violated(text, peer)
 
     def deadline_at(self) -> float:
-        """Return the time when it must be content: counted from the beginning of the calm phase, or
-        from the last start or crash in it."""
+        """Return the time at which the checker must be satisfied: counted from the beginning of the
+        calm phase, or from the last start or crash in it."""
         assert self.calm_at is not None, "begin_calm comes first"
         return max(self.calm_at, self._last_life_at) + self.time_limit_s()
 
     @abstractmethod
     def time_limit_s(self) -> float:
-        """Return the time that it may take, seconds."""
+        """Return the allowed time, in seconds."""
 
     @abstractmethod
     def lacks(self) -> Shortcoming:
-        """Return the peer at which something is lacking, and what; None if the checker is
+        """Return the peer that fails the requirement, and the failure; None if the checker is
         content."""
 
 
@@ -145,7 +145,7 @@ class RoundLiveness(Liveness):
         )
 
     def participants(self) -> list[tuple[PeerId, Inspection]]:
-        """Return the running peers that go on; none unless they are a quorum of some roster."""
+        """Return the running peers that continue; none unless they are a quorum of some roster."""
         cores = self.swarm.inspections
         here = [
             (p, cores[p])
@@ -161,8 +161,8 @@ class RoundLiveness(Liveness):
 
 
 class RoundsGoOn(RoundLiveness):
-    """L2: with a connected quorum, all peers apply round after round. Once all has settled in the
-    calm, never two round timeouts pass without a round, up to the end."""
+    """L2: with a connected quorum, all peers apply round after round. When the swarm has settled in
+    the calm, never two round timeouts pass without a round, up to the end."""
 
     invariant = "L2"
 
@@ -223,7 +223,9 @@ class EverybodyContributes(RoundLiveness):
 
     def make_records(self) -> None:
         super().make_records()
-        self._contributes: dict[PeerId, bool] = self.per_life()  # in its present life, in the calm
+        self._contributes: dict[PeerId, bool] = (
+            self.per_life()
+        )  # in its present incarnation, in the calm
 
     def begin_calm(self) -> None:
         super().begin_calm()
@@ -247,8 +249,8 @@ class EverybodyContributes(RoundLiveness):
             proven = trust.proven()
             useful = sum(1 for other, _ in participants if other not in proven)
             if useful < updates_needed(core.settings, rounds.roster, proven):
-                # with so few updates the rule makes nothing while an undetected attacker may be
-                # among them
+                # with this few updates the rule has no result while one of them may be an
+                # undetected attacker's
                 continue
             if peer not in self._contributes and peer not in trust.quarantined():
                 where = f"{core.phase}, {rounds.mode} in round {rounds.round_id}"
@@ -282,8 +284,8 @@ class OneLineage(RoundLiveness):
         """Check that no peer is far behind its sources. In a ring those are two, and the far side
         may be further.
 
-        No peer has to follow one that an attacker has sent into a round that never comes, nor the
-        claims of f peers alone.
+        No peer has to follow one that an attacker has sent into a round that never comes, nor
+        claims of only f peers.
         """
         at = {peer: core.rounds.round_id for peer, core in participants}
         far = STASH_ROUNDS + 2
@@ -328,7 +330,7 @@ class OneLineage(RoundLiveness):
 
 
 class NobodyStarves(Checker):
-    """L6: every peer that may serve gets its turn. The draw is random, so the bound is not 2n
+    """L6: every peer that may serve eventually serves. The draw is random, so the bound is not 2n
     rounds but 16n; more in proportion to the weight of the others."""
 
     invariant = "L6"
@@ -337,7 +339,7 @@ class NobodyStarves(Checker):
     def make_records(self) -> None:
         # rounds without a turn, and their start
         self._waits: dict[PeerId, tuple[int, float]] = self.per_life()
-        # rounds in a row in which it could have had one
+        # consecutive rounds in which it could have had one
         self._able: dict[PeerId, int] = self.per_life()
         self._born_at: dict[PeerId, float] = {}
         self._latest = -1
@@ -390,8 +392,8 @@ def _is_active(swarm: AnySwarm, peer: PeerId) -> bool:
 
 
 class StopEnds(Checker):
-    """L7: a peer that was requested to stop has ended after its drain timeout, whatever the others
-    do."""
+    """L7: a peer that was requested to stop has ended after its drain timeout, regardless of the
+    others."""
 
     invariant = "L7"
 
@@ -420,7 +422,7 @@ class StopEnds(Checker):
 
 def settings_of(swarm: AnySwarm) -> CoreSettings | None:
     """Return the settings of the first whole peer; they are the same for all. None if there is
-    none."""
+    no such peer."""
     return next(
         (core.settings for host in swarm.hosts.values() if (core := host.inspection) is not None),
         None,

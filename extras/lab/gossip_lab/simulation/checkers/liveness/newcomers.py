@@ -23,9 +23,9 @@ it."""
 
 
 class CountsWhenItKeepsUp(Checker):
-    """L9: a newcomer that a commit adds to the roster is behind by no more rounds than pass while
-    its report travels. Otherwise the others would wait for its update, and for its turn to serve,
-    over a link that may carry less than the rounds need."""
+    """L9: a newcomer that a commit adds to the roster is behind by at most the rounds that pass
+    while its report is in transit. Otherwise the others would wait for its update, and for its turn
+    to serve, over a link that may carry less than the rounds need."""
 
     invariant = "L9"
     needs = "rolling"
@@ -56,8 +56,8 @@ class CountsWhenItKeepsUp(Checker):
 
 
 class WaitsForThoseWhoCome(Checker):
-    """L10: no peer gives up for lack of a quorum, before its time, if newcomers are present or on
-    their way that can replace the members of its roster that have ended. The peer may be the last
+    """L10: no peer gives up for lack of a quorum, before its time, if newcomers are present or
+    arriving that can replace the members of its roster that have ended. The peer may be the last
     holder of the state."""
 
     invariant = "L10"

@@ -1,5 +1,5 @@
-"""L2, L3 and L5 where time matters: no peer waits for one that it skips, nor when all is present,
-nor without a request."""
+"""L2, L3 and L5 where time matters: no peer waits for a peer that it skips, nor when everything is
+present, nor without a request."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ CHANGES = (
 
 
 class NobodyWaitsForTheSkipped(Checker):
-    """L3: a server that a peer skips costs it no time. The peer turns at once to a server that it
-    does not skip, if there is one."""
+    """L3: a server that a peer skips does not delay the peer. The peer turns at once to a server
+    that it does not skip, if there is one."""
 
     invariant = "L3"
     needs = "rolling"
@@ -236,7 +236,7 @@ class OverWhenAllIsThere(Checker):
 
 class NobodyIsStuck(Checker):
     """L2: if all peers see each other and are undisturbed, no peer stays in a round for two round
-    timeouts, whatever has happened before."""
+    timeouts, regardless of earlier events."""
 
     invariant = "L2"
 
@@ -325,13 +325,13 @@ def _is_sent_payloads(swarm: AnySwarm, peer: PeerId) -> bool:
 
 
 class AsksForWhatItLacks(Checker):
-    """L5: a peer that receives reports that others are ahead requests what it lacks, and again as
-    long as the reports continue."""
+    """L5: a peer that receives reports that others are ahead requests the missing commits,
+    repeatedly as long as the reports continue."""
 
     invariant = "L5"
     needs = "rolling"
 
-    # since when others have been reported ahead without a request of this peer
+    # time since which others were reported ahead without a request of this peer
     _reported_at = PerLife[float | None]()
 
     def resume_life(self) -> None:
@@ -363,8 +363,8 @@ class AsksForWhatItLacks(Checker):
         waits = core.recover_at is not None and self.now < core.recover_at
         stood_still = self.now - core.handled_at > STILL_S
         if waits or stood_still or _is_sent_payloads(self.swarm, self.peer):
-            # it could not keep up and has reported so, was paused, or the missing commits may be on
-            # their way
+            # it could not keep up and has reported so, was paused, or the missing commits may be in
+            # transit
             self._reported_at = self.now
         else:
             waited_s = self.now - reported_at
@@ -384,7 +384,7 @@ class AsksForWhatItLacks(Checker):
 
 
 class TakesAStateInstead(Checker):
-    """L5: if the commits that a peer lacks are not kept any more, it adopts a state and requests no
+    """L5: if the commits that a peer lacks are no longer stored, it adopts a state and requests no
     more commits. The same holds if others are farther ahead than any peer keeps commits. It does so
     as soon as more peers report this than may be Byzantine."""
 
@@ -414,7 +414,7 @@ class TakesAStateInstead(Checker):
         if not is_told or len({event.sender, *ahead}) <= core.settings.f:
             return
         yield
-        # if it restores none, it tries again later
+        # if it restores no state, it tries again later
         self.demand(
             core.phase != "running" or core.recover_at is not None,
             f"cannot go on from round {here} by commits, by its reports, and adopts no state",
@@ -422,7 +422,7 @@ class TakesAStateInstead(Checker):
 
 
 def _is_of_old(core: Inspection, event: Received) -> bool:
-    """Whether the message is of a stranger or of a former life, which counts for nothing."""
+    """Whether the message comes from a stranger or a former incarnation, and so does not count."""
     member = core.membership.members.get(event.sender)
     return not core.settings.may_be(event.sender) or (
         member is not None and event.incarnation < member.incarnation
@@ -430,6 +430,6 @@ def _is_of_old(core: Inspection, event: Received) -> bool:
 
 
 def _is_well(swarm: AnySwarm, peer: PeerId) -> bool:
-    """Whether neither its trainer hangs nor its machine has too much to do."""
+    """Whether its trainer does not hang and its machine is not overloaded."""
     host = swarm.hosts[peer]
     return not host.trainer_stopped and not host.machine.late_ns and not host.machine.handling_ns

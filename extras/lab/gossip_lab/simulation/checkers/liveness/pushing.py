@@ -1,4 +1,4 @@
-"""L4, S11, L3, of gossip rounds: a peer pushes to all that its plan names, does not wait when there
+"""L4, S11, L3, of gossip rounds: a peer pushes to all peers in its plan, does not wait when there
 is nothing to wait for, and each sample has one reader."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ EPOCHS_KEPT = 4
 class PushesToAll(Checker):
     """L4, of gossip rounds: as soon as its trainer contributes an update, a peer pushes it once to
     all peers that the plan names and that are not skipped. It pushes to no other peer. In every
-    ``mix_every``-th round it pushes its parameters, too."""
+    ``mix_every``-th round it also pushes its parameters."""
 
     invariant = "L4"
     needs = "gossip"
@@ -67,8 +67,8 @@ class PushesToAll(Checker):
 
 class WaitsForSomebody(Checker):
     """L3, of gossip rounds: a peer with its own update waits only while a push of some source is
-    still expected. A source that the peer begins to skip, or that announces its end, costs no
-    time."""
+    still expected. A source that the peer begins to skip, or that announces its end, causes no
+    delay."""
 
     invariant = "L3"
     needs = "gossip"

@@ -1,7 +1,7 @@
 """L2, L4, S14: waits of a server, and the next roster.
 
-These checkers judge for which missing peers the server of a round waits, how long all wait when
-results are rejected, and which peers the server names for the next round.
+These checkers judge the missing peers for which the server of a round waits, the time that peers
+wait when results are rejected, and the peers that the server names for the next round.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WaitsForNobodyInVain(Checker):
     """L2: no server uses up its grace period for a peer that will send no update.
 
     Such a peer holds a result of this round that the server has rejected; or its link broke and it
-    has reported no round since. A new link may lead to another life of it, which has a node that
+    has reported no round since. A new link may lead to another incarnation, whose node
     replies long before its trainer has a state.
     """
 
@@ -59,7 +59,7 @@ class WaitsForNobodyInVain(Checker):
     @on_event
     def record_broken_link(self, event: LinkDown) -> None:
         rounds, silent = self.rolling, self._silent
-        # before the first round no peer has a state that another life would lack
+        # before the first round no peer has a state that another incarnation would lack
         if rounds.round_id > 0:
             # A report of a round that has not begun here is kept, and counts when that round
             # begins.
@@ -103,7 +103,7 @@ class WaitsForNobodyInVain(Checker):
 
 class NoRoundStands(Checker):
     """L2: if results of a round are rejected, the round is over before each server has had its turn
-    twice. This holds if a majority is present and undisturbed from the end of the first turns on. A
+    twice. This holds if a majority is present and undisturbed after the first turns. A
     skipped peer has no turn. Byzantine peers count only if they have forwarded a result: one that
     withholds everything does not count towards a majority."""
 
@@ -159,8 +159,8 @@ class NoRoundStands(Checker):
 
 class LetsInWhoIsReady(Checker):
     """L4: if a quorum has answered and no other peer will, the server closes the round to let a
-    ready newcomer in, though the rule makes nothing of so few updates. With the newcomer's update
-    it may succeed again."""
+    ready newcomer in, although the rule has no result with this few updates. With the newcomer's
+    update it may succeed again."""
 
     invariant = "L4"
     needs = "rolling"
@@ -205,7 +205,7 @@ class KeepsWhoSpeaks(Checker):
     tests/simulation/test_lies.py."""
 
     invariant = "S14"
-    # peers that have announced their end, in whatever life
+    # peers that have announced their end, in any incarnation
     _leaving = PerLife(set[PeerId])
     _judged = PerLife[tuple[int, int, int] | None]()
 

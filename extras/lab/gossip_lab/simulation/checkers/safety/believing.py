@@ -34,7 +34,7 @@ def must_be_refused(
     core: Inspection, rounds: RollingInspection, commit: Commit, similarity: ResultSimilarity | None
 ) -> str:
     """Return why the result must be rejected, as a clause after "although"; "" if it may be
-    accepted. A result that is too long may be rejected, too."""
+    accepted. A result that is too long may also be rejected."""
     if _is_opposed(core, rounds, commit, similarity):
         return "it opposes its own update"
     if not _speaks_for_all(core, rounds, commit):
@@ -56,7 +56,7 @@ def _is_opposed(
     commit: Commit,
     similarity: ResultSimilarity | None,
 ) -> bool:
-    """Whether the result points against the own update, if that has more than noise."""
+    """Whether the result points against the local update, if that is more than noise."""
     limits = core.settings.results
     if similarity is None or not (
         similarity.product < limits.opposed * similarity.length * similarity.own
@@ -70,8 +70,8 @@ def _is_opposed(
 
 
 def _recoils(core: Inspection, similarity: ResultSimilarity | None) -> bool:
-    """Whether the result goes back along the own update by more than a result that is not opposed
-    may. This may be judged false however small the own update is."""
+    """Whether the result points back along the local update by more than is allowed for a result
+    that is not opposed. This test applies to a local update of any size."""
     limits = core.settings.results
     return (
         similarity is not None

@@ -12,17 +12,17 @@ from gossip_lab.simulation.world import ToyTrainer
 
 
 class EndsAlike(Checker):
-    """S9: all peers that get a state before one round confirmed hold the same state. This is judged
+    """S9: all peers with a confirmed state before one round hold the same state. This is judged
     if f > 0 and a confirmation was possible: more than 2f peers without a tainted state run, or no
     other peer holds a tainted one. If more than 2f peers without a tainted state run, all that have
-    requested a confirmation get it in the end."""
+    requested a confirmation finally get it."""
 
     invariant = "S9"
     needs = "rolling"
 
     def make_records(self) -> None:
         self._confirmed: dict[int, tuple[bytes, PeerId]] = {}
-        # peers that have requested a confirmation, and since when
+        # peers that have requested a confirmation, with the time
         self.waiting: dict[PeerId, float] = self.per_life()
 
     @on_event
@@ -56,7 +56,7 @@ class EndsAlike(Checker):
 
     def judge_end(self, peers: Iterable[PeerId]) -> None:
         """Judge the end of the training: if one of ``peers`` has reached its last round, all
-        running ones of them have, and no peer waits any more."""
+        running ones of them have, and no peer still waits."""
         hosts = self.swarm.hosts
         trainers = {peer: hosts[peer].trainer for peer in peers if hosts[peer].running}
         finished = {
@@ -84,12 +84,12 @@ class EndsAlike(Checker):
 class EverybodyEnds(Checker):
     """L12: once all scripts reach their last round, in gossip rounds each in its own time, all
     peers end by themselves. This includes peers that are behind, pause, hang or are killed and
-    restarted in between. A peer that was sent the final state ends with exit code 0, in rolling
-    rounds, too."""
+    restarted in between. A peer that was sent the final state ends with exit code 0, also in
+    rolling rounds."""
 
     invariant = "L12"
 
-    # the round of the state that this life was sent last
+    # the round of the state that this incarnation was sent last
     _sent = PerLife[int](lambda: -1)
 
     @on_effect
@@ -106,7 +106,7 @@ class EverybodyEnds(Checker):
             self.demand(halt.exit_code == 0, text + halt.reason)
 
     def remaining(self) -> list[PeerId]:
-        """Return the peers that have not ended and were not killed for good."""
+        """Return the peers that have not ended and were not killed permanently."""
         hosts = self.swarm.hosts.items()
         return [p for p, host in hosts if host.running or host.state == "starting"]
 

@@ -60,12 +60,12 @@ class _Branch:
     roster: tuple[PeerId, ...]
     steps: int = 0
     used: Ranges | None = None  # or never to be used
-    end: int = 0  # of all samples given out
+    end: int = 0  # of all assigned samples
 
 
 class Conserved(Checker):
     """S11: a commit averages exactly what its header names: the updates that its contributors,
-    members of the roster, have sent, once each. Along a history no sample is used twice, none is
+    members of the roster, have sent, each once. Along a history no sample is used twice, none is
     omitted, and every epoch has as many rounds as planned."""
 
     invariant = "S11"
@@ -221,7 +221,8 @@ class Conserved(Checker):
                 )
 
     def _judge_epoch(self, done: Committed, steps: int) -> None:
-        """Check the epoch by counting its steps anew: no failure makes it longer or shorter."""
+        """Check the epoch by an independent count of its steps: no failure makes it longer or
+        shorter."""
         planned = self._batch * len(self.core.settings.peers)
         epoch = steps // -(-done.samples_total // planned)
         text = (
@@ -231,7 +232,7 @@ class Conserved(Checker):
         self.demand(done.epoch == epoch, text)
 
     def _judge_order(self, done: Committed, used: Ranges) -> None:
-        """Check that a round gives out unused samples, the first ones that are left, and none
+        """Check that a round assigns the first unused samples, and none
         beyond the end of its epoch."""
         assert done.slices is not None
         given = [pair for ranges in done.slices.values() for pair in ranges]
@@ -260,8 +261,8 @@ def _samples_used(commits: list[Commit]) -> dict[PeerId, int]:
 def _never_again(
     commits: list[Commit], slices: dict[PeerId, Any], end: int
 ) -> list[tuple[int, int]]:
-    """Return the unused samples that are not given out again: a script skipped them, or no update
-    on them was finite for the second time. Samples below ``end`` were given out before."""
+    """Return the unused samples that are not assigned again: a script skipped them, or no update
+    on them was finite for the second time. Samples below ``end`` were assigned before."""
     reasons = {each.peer: each.reason for commit in commits for each in commit.rejected}
     return [
         (start, min(stop, end) if reasons[peer] != "skipped" else stop)
@@ -296,7 +297,7 @@ class TakesOverTheDonorsState(Checker):
     peer. It offers no update for an earlier round."""
 
     invariant = "S12"
-    _first = PerLife(int)  # round of the state with which it has begun
+    _first = PerLife(int)  # round of its initial state
 
     def make_records(self) -> None:
         self._taken: dict[int, list[bytes]] = {}
@@ -350,13 +351,13 @@ class TakesOverTheDonorsState(Checker):
 
 
 def content_digest(payload: Payload) -> bytes:
-    """Return the digest of the bytes themselves, whatever digest the payload states."""
+    """Return the digest of the bytes themselves, independent of the digest in the payload."""
     return digest_of(to_bytes(np.ascontiguousarray(payload.data)))
 
 
 def _state_digest(payload: Payload) -> bytes:
-    """Return the digest of the parameters in a toy trainer's packed state, whatever digest the
-    payload states."""
+    """Return the digest of the parameters in a toy trainer's packed state, independent of the
+    digest in the payload."""
     return payload_digest(bytes_of_state(payload)[:-OWN_BYTES])
 
 
@@ -369,10 +370,11 @@ def _name_of(payload: Payload) -> bytes:
 
 
 class CheckedBeforeUse(Checker):
-    """S13: only checked content is applied. A message of a stranger, of a former life, of another
-    lineage, round or branch, or with a payload that differs from its header, changes nothing. Input
-    of a rule or a model is finite and of the right size. A commit belongs to its round whichever
-    peer forwards it, so only its sender's life need not be the present one."""
+    """S13: only checked content is applied. A message of a stranger, of a former incarnation, of
+    another lineage, round or branch, or with a payload that differs from its header, changes
+    nothing. Input of a rule or a model is finite and of the right size. A commit belongs to its
+    round whichever peer forwards it, so only its sender's incarnation need not be the present
+    one."""
 
     invariant = "S13"
 
@@ -403,7 +405,7 @@ class CheckedBeforeUse(Checker):
         member = core.membership.members.get(event.sender)
         if not core.settings.may_be(event.sender):
             return "a stranger"
-        # A life from which nothing was received is invented if the peer goes on sending in an
+        # An incarnation without received messages is invented if the peer continues to send in an
         # earlier one.
         invented = member is not None and self.circumstances.invented_lives and not member.spoken
         bound = not isinstance(message, Commit) and not invented

@@ -2,8 +2,7 @@
 draw.
 
 A peer is accused, skipped or declared dead only with grounds. A peer that loses its connection is
-skipped at once. Messages of a former life count for nothing, and nothing is requested from dead
-peers.
+skipped at once. Messages of a former incarnation do not count, and dead peers receive no requests.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from gossip_lab.simulation.checkers.base import Checker
 from gossip_lab.simulation.checkers.transitions import TableChecker, TableTransition
 from gossip_lab.simulation.checkers.watching import after_event, on_effect
 
-# of quiet: by then every connection is up again, and the peers at its ends have exchanged hellos
+# of quiet: after that every connection is up again, and the peers at its ends have exchanged hellos
 LINKED_AFTER_S = 1.0
 
 
@@ -143,7 +142,7 @@ class ClosedIsSkipped(Checker):
 
 
 class FormerLivesAreNotAnswered(Checker):
-    """S13: messages of a process count for nothing once a later life of it has sent some."""
+    """S13: messages of a process do not count after a later incarnation has sent some."""
 
     invariant = "S13"
     needs = ""

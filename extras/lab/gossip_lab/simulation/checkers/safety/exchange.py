@@ -1,5 +1,5 @@
 """S11, of gossip rounds: the pushes that a peer has received go into its next round, and nothing
-else does; and for which peers it waits."""
+else does; and the peers for which it waits."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def targets_of(
 
 
 def _may_push(core: Inspection, sender: PeerId, round_id: int) -> bool:
-    """Whether a plan pushes it to this peer: a plan of all peers, of those in its view, or of those
-    that the run began with. Views differ for a moment when a peer joins or leaves."""
+    """Whether a plan pushes it to this peer: a plan of all peers, of those in its view, or of the
+    initial peers. Views differ for a moment when a peer joins or leaves."""
     views = {everybody_of(core), members_of(core), tuple(sorted(core.settings.peers))}
     return any(core.local in targets_of(core, sender, round_id, view) for view in views)
 
@@ -75,7 +75,7 @@ def is_worth_waiting(core: Inspection, rounds: GossipInspection, source: PeerId)
 
 @dataclass(frozen=True, slots=True)
 class _Arrived:
-    """A push. ``payload`` is None if there is nothing to use."""
+    """A push. ``payload`` is None if there is no push to use."""
 
     round_id: int
     samples: int
@@ -116,7 +116,7 @@ class PushInbox:
 @dataclass(slots=True)
 class _ExchangeRound:
     """The round that a peer is in. ``expected``: kind -> sender -> the push that goes into its
-    rule, once the round is closed."""
+    rule, after the round is closed."""
 
     round_id: int
     sources: tuple[PeerId, ...]
@@ -130,15 +130,15 @@ class _ExchangeRound:
 
 @dataclass(slots=True)
 class _Desk:
-    """Records of one life of a peer."""
+    """Records of one incarnation of a peer."""
 
     inboxes: dict[PeerId, dict[Kind, PushInbox]] = field(default_factory=dict)
     lives: dict[PeerId, int] = field(default_factory=dict)
     round: _ExchangeRound | None = None
 
     def has_delivered(self, sender: PeerId, kind: Kind, round_id: int) -> bool:
-        """Whether ``sender`` has nothing more for this round. Pushes arrive in order, so a later
-        push is a proof."""
+        """Whether ``sender`` has no further push for this round. Pushes arrive in order, so a later
+        push proves it."""
         boxes = self.inboxes.get(sender)
         if boxes is None:
             return False
@@ -148,16 +148,16 @@ class _Desk:
 
 
 class TakesWhatItWasPushed(Checker):
-    """S11, of gossip rounds: the pushes of present lives that the plan names go into the next
-    aggregate, once, beside the own update; nothing else does. A round is closed when all expected
-    peers have delivered, or after its grace period."""
+    """S11, of gossip rounds: the pushes of present incarnations in the plan go into the next
+    aggregate, each once, together with the local update; nothing else does. A round is closed when
+    all expected peers have delivered, or after its grace period."""
 
     invariant = "S11"
     needs = "gossip"
     _desks = PerLife(_Desk)
 
     def make_records(self) -> None:
-        # round -> gradient and parameters, of all lives
+        # round -> gradient and parameters, of all incarnations
         self._contributed: dict[PeerId, dict[int, list[tuple[bytes, bytes]]]] = defaultdict(dict)
 
     @on_event
@@ -199,8 +199,8 @@ class TakesWhatItWasPushed(Checker):
         desk.inboxes[sender][push.what].add(arrived, staleness + 1)
 
     def _is_accepted(self, event: Received) -> bool:
-        """Whether the message is neither a stranger's, nor of a life after which a later one has
-        sent something or is known to have begun."""
+        """Whether the sender is not a stranger, and no later incarnation of it has sent a message
+        or is known to have begun."""
         member = self.core.membership.members.get(event.sender)
         if not self.core.settings.may_be(event.sender):
             return False

@@ -1,7 +1,7 @@
-"""S10, from the other end: a commit is neither withheld from a peer that would commit again, nor
-ignored by it.
+"""S10, from the other end: a commit is neither withheld from a peer that would otherwise commit
+again, nor ignored by that peer.
 
-And L5: a peer that requests the commits that it lacks gets them.
+It also checks L5: a peer that requests its missing commits receives them.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class HandsOnWhatItHolds(Checker):
 
 
 def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | None) -> bool:
-    """Whether the commit is sound, comes from the server in turn, and is the one that its shard
-    lacks."""
+    """Whether the commit is sound, comes from the server in turn, and is the one missing in its
+    shard."""
     if (commit.round_id, commit.parent) != (rounds.round_id, rounds.chain):
         return False
     if commit.shard >= len(rounds.shards):
@@ -69,13 +69,13 @@ def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | No
 
 
 class TakesWhatWasCommitted(Checker):
-    """S10: a peer accepts a sound commit of its round, unless it has moved on to a later attempt.
+    """S10: a peer accepts a sound commit of its round, unless it has moved  to a later attempt.
     The server of a later attempt accepts it, too: it sends the commit under its own attempt, and
     does not make a second one, though its rule may be running.
 
-    And S13: no peer accepts a result that opposes its own update, or has an implausible roster or
-    rates, until more than f peers have forwarded one in this round. (It may reject one that is too
-    long, too.)
+     S13: no peer accepts a result that opposes its own update, or has an implausible roster or
+    rates, until more than f peers have forwarded one in this round. (It may also reject a result
+    that is too long.)
     """
 
     invariant = "S10"
@@ -109,7 +109,7 @@ class TakesWhatWasCommitted(Checker):
         attempt, serves = shard.attempt, shard.server_of(shard.attempt) == self.peer
         refusable: str | None = ""
         if is_doubtful(core, rounds, commit, event.similarity):
-            # also if the commit is too late: its sender counts as one that has forwarded it
+            # also if the commit is too late: its sender counts as having forwarded it
             refusable = self._refusable(event, commit)
         if refusable is None or (commit.attempt < attempt and not serves):
             return
@@ -142,7 +142,7 @@ class TakesWhatWasCommitted(Checker):
 
 class GivesWhatIsAskedFor(Checker):
     """L5: a peer that requests the commits from a round on gets every one of them, in an acceptable
-    form. If they are not kept any more, it gets that reply at once. It catches up with a short
+    form. If they are no longer stored, it gets that reply at once. It catches up with a short
     absence by replaying it."""
 
     invariant = "L5"
@@ -184,8 +184,8 @@ def _counts(
     event: Received,
     message: UpdateRequest | Update | Commit | CommitRequest,
 ) -> bool:
-    """Whether the message counts: it is of its sender's present life (or a commit of a former one),
-    of this lineage, and its sender takes part."""
+    """Whether the message counts: it comes from its sender's present incarnation (or is a commit of
+    a former one), from this lineage, and its sender takes part."""
     member = core.membership.members.get(event.sender)
     if member is None or message.lineage != core.settings.lineage:
         return False
@@ -198,7 +198,7 @@ def _counts(
 
 def _held(rounds: RollingInspection, message: UpdateRequest | Update) -> Commit | None:
     """Return the commit that the sender of ``message`` lacks. A commit of a past round is already
-    on its way, unless the message is of a later attempt."""
+    in transit, unless the message is of a later attempt."""
     if rounds.holds_back:
         # the peer stores the commit that it has sent before it receives this message, and the round
         # may then be over

@@ -78,8 +78,8 @@ class NothingRaises(Checker):
             )
 
     def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
-        """Return the violation for an exception of a run, with the last event that any core was
-        given."""
+        """Return the violation for an exception of a run, with the last event that a core
+        received."""
         text = f"{type(error).__name__}: {error}; the last event was {_words(swarm.handling)}"
         return Violation(self.invariant, swarm.handler, swarm.now, text)
 
@@ -92,8 +92,8 @@ class Bounded(Checker):
     """S15: everything that a core keeps stays within the bounds of its settings and the number of
     peers.
 
-    Checked now and then, and at the end of each life: a store that has grown too large does not
-    shrink by itself.
+    Checked at intervals, and at the end of each incarnation: a store that has grown too large does
+    not shrink by itself.
     """
 
     invariant = "S15"
@@ -121,7 +121,7 @@ class Bounded(Checker):
             self._judge(host.inspection.stores(), core_bounds(host.inspection, n))
 
     def finish(self) -> None:
-        """Check every running peer once more."""
+        """Check every running peer again."""
         for peer in self.swarm.up:
             self.select_peer(self.swarm, peer)
             self._check_bounds()
@@ -133,7 +133,7 @@ class Bounded(Checker):
 
 
 def table_bounds(membership: MembershipInspection, n: int) -> dict[str, int]:
-    """Return the bounds of what a membership may keep among ``n`` peers."""
+    """Return the bounds of the stores of a membership of ``n`` peers."""
     return {
         "members in the table": n,
         "rumours waiting": n * membership.accusers_max,
@@ -146,7 +146,7 @@ def table_bounds(membership: MembershipInspection, n: int) -> dict[str, int]:
 
 
 def core_bounds(core: Inspection, n: int) -> dict[str, int]:
-    """Return the bounds of what a whole peer may keep beside its membership."""
+    """Return the bounds of the stores of a peer other than its membership."""
     rounds, shards = core.rounds, max(1, len(core.rounds.shard_bytes))
     pipeline = core.settings.pipeline
     micro_batches = 0 if pipeline is None else pipeline.micro_batches
@@ -243,7 +243,7 @@ class TimersAndHalt(Checker):
 
     @on_effect
     def judge_halt(self, halt: Halt) -> None:
-        # The core is given nothing more to handle, so these are all the effects that it can still
+        # The core receives no further events, so these are all the effects that it can still
         # return.
         asked = self.swarm.asked
         later = [other for at, other in enumerate(asked) if halt in asked[:at]]

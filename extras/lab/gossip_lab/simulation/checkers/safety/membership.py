@@ -27,7 +27,7 @@ class StandingNeverFalls(TableChecker):
     _seen = PerLife(dict[PeerId, int])
 
     def make_records(self) -> None:
-        # highest standing of a peer in its own table, in all its lives
+        # highest standing of a peer in its own table, in all its incarnations
         self._highest: dict[PeerId, int] = {}
 
     def begin_life(self) -> None:
@@ -57,8 +57,8 @@ class StandingNeverFalls(TableChecker):
         if self.circumstances.invented_lives and incarnation_of(standing) == incarnation_of(
             highest
         ):
-            # the number of refutations in this life: an attacker may misstate it, and the peer
-            # outbids it
+            # the number of refutations in this incarnation: an attacker may misstate it, and the
+            # peer outbids it
             return
         if standing > highest:
             raise self.violated(
@@ -87,7 +87,7 @@ class NoReturnFromTheDead(TableChecker):
             return
         life = self.swarm.hosts[subject].incarnation
         if self.circumstances.invented_lives and incarnation_of(went_with) > life:
-            del gone[subject]  # an attacker invented the life that died, and it is replaced
+            del gone[subject]  # an attacker invented the incarnation that died, and it is replaced
         elif transition.standing > went_with:
             del gone[subject]
             self.judged += 1
@@ -106,8 +106,8 @@ class NoSuspicionOfTheDead(NoReturnFromTheDead):
 
 
 class NotDeadWhileRunning(TableChecker):
-    """S3: no running peer records itself as dead, whatever others claim; only a peer that halts may
-    announce its own death."""
+    """S3: no running peer records itself as dead, regardless of claims of others; only a peer that
+    halts may announce its own death."""
 
     invariant = "S3"
 
@@ -123,16 +123,16 @@ class NotDeadWhileRunning(TableChecker):
 
 
 class OneAddressALife(TableChecker):
-    """S5: within a life of a peer its address does not change at an observer, and is never that of
-    an earlier life."""
+    """S5: within an incarnation of a peer its address does not change at an observer, and is never
+    that of an earlier one."""
 
     invariant = "S5"
     fields = ("control", "bulk", "enlisted")
-    # subject -> life, control address
+    # subject -> incarnation, control address
     _held = PerLife(dict[PeerId, tuple[int, str]])
 
     def make_records(self) -> None:
-        # the last life in which a peer had an address
+        # the last incarnation in which a peer had an address
         self._lives: dict[PeerId, dict[tuple[str, str], int]] = defaultdict(dict)
 
     def begin_life(self) -> None:
@@ -146,8 +146,8 @@ class OneAddressALife(TableChecker):
             self._lives[peer][me.control, me.bulk] = host.incarnation
 
     def _is_mended(self, subject: PeerId, control: str) -> bool:
-        """Whether the true life replaces an invented one: an attacker may have named a life before
-        it began, with an address of its own."""
+        """Whether the true incarnation replaces an invented one: an attacker may have named it
+        before it began, with another address."""
         membership = self.swarm.hosts[subject].membership
         own = membership is not None and membership.me.control == control
         return self.circumstances.invented_lives and own
@@ -179,8 +179,8 @@ class NoFalseDeath(TableChecker):
     """S6: no peer is declared dead that runs and was undisturbed for as long as a suspicion can
     last.
 
-    Holds for up to 20 % loss and 100 ms of jitter, whatever other peers crash, pause or are cut
-    off.
+    Holds for up to 20 % loss and 100 ms of jitter, regardless of other peers that crash, pause or
+    are cut off.
     """
 
     invariant = "S6"
@@ -203,8 +203,8 @@ class NoFalseDeath(TableChecker):
         )
 
     def _is_outbid(self, subject: PeerId) -> bool:
-        """Whether ``subject`` takes the peer's probes for those of a former life, and sends no
-        acks: an attacker has invented a later life before the two had met (seed 923271)."""
+        """Whether ``subject`` treats the peer's probes as those of a former incarnation, and sends
+        no acks: an attacker invented a later incarnation before the two had met (seed 923271)."""
         theirs = self.swarm.hosts[subject].membership
         known = theirs.members.get(self.peer) if theirs is not None else None
         if not self.circumstances.invented_lives or known is None or known.spoken:
@@ -213,7 +213,7 @@ class NoFalseDeath(TableChecker):
 
 
 class NoDeathByAStalledPeer(TableChecker):
-    """S7: after a pause, a peer gives those that it then misses their full time again before it
+    """S7: after a pause, a peer waits the full time again for those that it then misses before it
     declares any of them dead."""
 
     invariant = "S7"
@@ -238,7 +238,7 @@ class NoDeathByAStalledPeer(TableChecker):
 
 
 def memory_s(settings: MembershipSettings, n: int) -> float:
-    """Return how long a disturbance can have consequences: its last probe, by the peer with the
-    lowest local health, and a suspicion."""
+    """Return the time for which a disturbance can have consequences: its last probe, by the peer
+    with the lowest local health, and a suspicion."""
     slowest_probe_s = 1.5 * settings.awareness_max * settings.probe_interval_s
     return slowest_probe_s + longest_s(n, settings) + 1.0

@@ -2,7 +2,7 @@
 
 Every micro-batch counts once in each stage, and all peers that compute it get the same gradient.
 Nothing old is computed on, and no stage continues before all have committed. Audits find only
-Byzantine peers, and others do their work from then on. A rebuilt stage continues with the others.
+Byzantine peers, and others then do their work. A rebuilt stage continues with the others.
 Members agree on the share of the micro-batches of each. No member begins a micro-batch that another
 has counted, and nothing is sent to a peer that would drop it.
 """
@@ -79,7 +79,7 @@ class ComputesAlike(StageChecker):
     @on_event
     def judge(self, event: BackwardDone) -> None:
         if event.audit or self.circumstances.tampering:
-            return  # the auditor may have been given another input
+            return  # the auditor may have received another input
         found = self.trainer.gradients[event.round_id, event.micro_batch]
         stage = self.stage_of[self.peer]
         known = self.gradients[stage, event.round_id]
@@ -140,8 +140,8 @@ class CountsOnce(StageChecker):
 
     def _mixed_distance(self, round_id: int, found: list[float]) -> float:
         """Return the distance from the mean of updates. Gradients of one micro-batch may differ, so
-        each contributor counts with one of the updates that it has offered of the micro-batches
-        that the commit names."""
+        each contributor counts with one of the updates that it has offered for the micro-batches in
+        the commit."""
         named = self._named[self.stage_of[self.peer]]
         offers = [self.computed.offered[each.peer, round_id, each.micro_batches] for each in named]
         weights = [len(each.micro_batches) / self.micro_batches for each in named]
@@ -163,12 +163,12 @@ def _distance(a: list[float], b: list[float]) -> float:
 
 @dataclass(slots=True)
 class _Activations:
-    """Activations that one life has received.
+    """Activations that one incarnation has received.
 
     Attributes:
         arrived: Id of a payload -> the payload (kept so that no other object gets its id), its
-            sender, the sender's life and the message.
-        latest: Sender, round and micro-batch -> life and attempt that the sender named last.
+            sender, the sender's incarnation and the message.
+        latest: Sender, round and micro-batch -> incarnation and attempt that the sender named last.
         computed: Rounds and micro-batches that were computed in this round.
     """
 
@@ -179,7 +179,8 @@ class _Activations:
 
 class UsesNothingOld(StageChecker):
     """S22: a member begins to compute only on an activation of the latest attempt that its sender
-    has announced. The activation comes from no life of the sender before the recorded one."""
+    has announced. The activation does not come from an incarnation of the sender before the
+    recorded one."""
 
     invariant = "S22"
     _activations = PerLife(_Activations)
@@ -199,7 +200,7 @@ class UsesNothingOld(StageChecker):
 
     @on_report("stage_rebuilt", "restored")
     def forget_attempts(self, report: Report) -> None:
-        # until then it took part in nothing, and rejected what arrived
+        # until then it did not take part, and rejected all messages
         self._activations.latest.clear()
 
     @on_effect
@@ -231,7 +232,7 @@ class GoesOnTogether(StageChecker):
     invariant = "S23"
 
     def make_records(self) -> None:
-        # number of rounds of which a member of the stage held all commits
+        # number of rounds for which a member of the stage had all commits
         self._committed = [0] * len(self.stages)
 
     @on_effect
@@ -281,7 +282,7 @@ class FindsLiarsAlone(StageChecker):
     @on_effect
     def judge_commit(self, committed: Committed) -> None:
         """Check that no peer in quarantine has computed micro-batches of this round. The changes
-        that a commit makes hold from the next round on."""
+        in a commit apply from the next round."""
         working = {c.peer for c in committed.commit.contributors if c.micro_batches}
         locked = sorted(working & self._locked)
         text = f"round {committed.commit.round_id} has micro-batches of {locked}, in quarantine"
@@ -296,7 +297,7 @@ class FindsLiarsAlone(StageChecker):
 
 class StageGoesOn(StageChecker):
     """S26: a stage is rebuilt only if no running peer holds its state, and continues in the round
-    that the other stages are in."""
+    of the other stages."""
 
     invariant = "S26"
 
@@ -325,7 +326,7 @@ class SharesAlike(StageChecker):
     @on_effect
     def judge(self, start: StartRound) -> None:
         if self.rolling.round_id != start.round_id:
-            return  # it has gone on to another round
+            return  # it has moved to another round
         found = dict(self.core.weights)
         text = f"round {start.round_id}: micro-batches are shared by"
         place = self.stage_of[self.peer], start.round_id, self.rolling.chain
@@ -337,8 +338,8 @@ class SharesAlike(StageChecker):
 
 @dataclass(slots=True)
 class _CountedRound:
-    """The round that a life is in: which peers, in which life, have counted which micro-batches;
-    and the micro-batches that have been in the own sum."""
+    """The round of an incarnation: the micro-batches counted by each peer and incarnation, and
+    those that have been in the local sum."""
 
     round_id: int = -1
     reports: dict[PeerId, tuple[int, Counted]] = field(default_factory=dict)
@@ -389,8 +390,9 @@ class LeavesWhatIsCounted(StageChecker):
 
 
 class SendsToWhoHasBegun(StageChecker):
-    """S33: an activation is sent only to a peer that has begun a round in the life that its sender
-    has recorded. Otherwise the node would drop the payload, and the sender wait for a gradient."""
+    """S33: an activation is sent only to a peer that has begun a round in the incarnation that its
+    sender has recorded. Otherwise the node would drop the payload, and the sender wait for a
+    gradient."""
 
     invariant = "S33"
 
@@ -413,6 +415,6 @@ class SendsToWhoHasBegun(StageChecker):
         to, host = send.peer, self.swarm.hosts.get(send.peer)
         member = self.core.membership.members.get(to)
         if host is None or member is None or member.incarnation != host.incarnation:
-            return  # the sender cannot know that life
+            return  # the sender cannot have that incarnation
         text = f"micro-batch {sent.micro_batch} of round {sent.round_id} is sent to peer {to}"
         self.demand(to in self._begun, f"{text}, which has begun no round")

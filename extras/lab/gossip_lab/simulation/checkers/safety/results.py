@@ -1,5 +1,5 @@
-"""S11: a committed or applied result is what the rule made of those rows; a rule makes one of the
-updates that it needs; and how far a peer moves towards others."""
+"""S11: a committed or applied result is the rule's result on those rows, a rule has a result if it
+gets the updates that it needs, and the move of a peer towards others is right."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class _Question:
 
 class CommitsWhatTheRuleSaid(Checker):
     """S11: a server commits the result of the rule for the rows of that attempt, with the weights
-    of the rule. Those rows are what the trainers of their peers have contributed for this round."""
+    of the rule. Those rows are the contributions of their peers' trainers to this round."""
 
     invariant = "S11"
     needs = "rolling"
     _questions = PerLife(dict[int, _Question])
 
     def make_records(self) -> None:
-        # round -> shards, of all lives
+        # round -> shards, of all incarnations
         self._contributed: dict[PeerId, dict[int, list[tuple[bytes, ...]]]] = defaultdict(dict)
 
     @on_event
@@ -98,7 +98,7 @@ class CommitsWhatTheRuleSaid(Checker):
                 f"{commits} with the length {commit.length:g}; its rule has returned {length:g}"
             )
         if ask.step == "combine":
-            return  # it names what was decided: ``DecidesTogether``
+            return  # it names the decision: ``DecidesTogether``
         judged = tuple([(c.peer, c.weight, c.outlyingness) for c in commit.contributors])
         peers = ask.peers if ask.step == "decide" else [row.peer for row in ask.rows]
         output = (
@@ -125,9 +125,9 @@ class _RuleAsked:
 
 
 class AppliesWhatTheRuleSaid(Checker):
-    """S11, of gossip rounds: a peer applies what the rule made of the gradients, or its own
+    """S11, of gossip rounds: a peer applies the rule's result on the gradients, or its own
     gradient if it is alone or the rule failed. It moves towards the others as the rule determines,
-    by a part that leaves something of its own: at most k/(k+1) beside k others."""
+    by a fraction that keeps a part of its own: at most k/(k+1) with k others."""
 
     invariant = "S11"
     needs = "gossip"
@@ -203,8 +203,8 @@ class AppliesWhatTheRuleSaid(Checker):
 
 
 class RuleAnswers(Checker):
-    """S11: a rule makes a finite aggregate if it gets as many finite updates as it needs for f
-    Byzantine peers.
+    """S11: a rule returns a finite aggregate if it receives as many finite updates as it needs for
+    f Byzantine peers.
 
     Differences of parameters are excepted: those of Byzantine peers may be too far apart for
     float32.

@@ -43,7 +43,7 @@ from gossip_lab.simulation.world import AnySwarm, ToyTrainer
 OFFERS_KEPT = 512
 FORKS_AFTER_S = 6.5
 """Two round timeouts and the messages between them. After this time since the network was uneven,
-no second commit of a round appears. A peer that was paused goes from attempt to attempt until a
+no second commit of a round appears. A peer that was paused moves from attempt to attempt until a
 server sends it the commit again (seed 1980: 6.02 s)."""
 
 
@@ -61,8 +61,8 @@ def rule_has_enough(core: Inspection, here: Collection[PeerId]) -> bool:
 
 @dataclass(slots=True)
 class _Place:
-    """Position of a life in its history. ``restored`` is the next round of a state that was loaded
-    and is not adopted yet."""
+    """Position of an incarnation in its history. ``restored`` is the next round of a state that was
+    loaded and is not adopted yet."""
 
     next_round: int = 0
     head: bytes = b""
@@ -70,10 +70,10 @@ class _Place:
 
 
 class AppliedOnce(Checker):
-    """S8: a life applies every round of its lineage once and in order, each chained to the one
-    before, and is requested to compute each round once.
+    """S8: an incarnation applies every round of its lineage once and in order, each chained to the
+    one before, and is requested to compute each round once.
 
-    In gossip rounds, which may be skipped, the rounds that a life applies ascend.
+    In gossip rounds, which may be skipped, the rounds that an incarnation applies ascend.
     """
 
     invariant = "S8"
@@ -167,7 +167,7 @@ class AppliedOnce(Checker):
 
 
 def _is_same(a: Commit, b: Commit) -> bool:
-    """Whether the commits differ in nothing but the attempt under which they were sent."""
+    """Whether the commits differ only in the attempt under which they were sent."""
     return a is b or replace(a, attempt=b.attempt) == b
 
 
@@ -189,7 +189,7 @@ class IdenticalReplicas(Checker):
         }
 
     def end_life(self) -> None:
-        """Drop initial states that no peer holds any more. The last holder of the state that the
+        """Drop initial states that no peer still has. The last holder of the state that the
         run began with may die before any round is over; the remaining peers then begin with another
         one."""
         others = [other for other in self.swarm.up if other != self.peer]
@@ -282,14 +282,16 @@ class OneHistory(Checker):
 
     def make_records(self) -> None:
         self._calm_at: float | None = None
-        # the round before which each peer has announced to leave
+        # the round before which each peer has announced that it leaves
         self._leaves: dict[PeerId, int] = self.per_life()
         self._made: dict[tuple[bytes, int, int, int], tuple[Life, bytes]] = {}
         self._applied: dict[
             tuple[bytes, int, int], dict[bytes, PeerId]
         ] = {}  # parent, round, shard -> digest -> the peer that had it first
         self._orders: dict[tuple[int, bytes], tuple[tuple[PeerId, ...], ...]] = {}
-        self._began_at: dict[tuple[int, bytes], float] = {}  # when the first peer was in it
+        self._began_at: dict[
+            tuple[int, bytes], float
+        ] = {}  # time at which the first peer was in it
 
     def begin_calm(self) -> None:
         self._calm_at = self.now
@@ -438,7 +440,7 @@ class OneHistory(Checker):
         if not self.circumstances.forks:
             return False
         if self.circumstances.forking_lies and not self._is_calm():
-            # an attack may show long after it happened, but not after all have compared their
+            # an attack may show long after it happened, but not after all peers have compared their
             # results
             return True
         return self.now - self.disturbances.uneven_until <= FORKS_AFTER_S

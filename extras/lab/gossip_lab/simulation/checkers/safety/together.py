@@ -23,11 +23,11 @@ KEPT = 1024
 class DecidesTogether(Checker):
     """S10, of a round with shards that decide together.
 
-    The commits of all shards that changed anything name the same updates with the same weights, as
+    The commits of all shards with a change name the same updates with the same weights, as
     a commit of the first shard did. The decision is based on the statistics of the shards' servers.
     Its server holds no other shard's result, as an earlier decision made that one. A server
-    combines by the decision, and only what it has measured itself. (``OneHistory`` checks that
-    there is one commit of the first shard.)
+    combines by the decision, and only updates that it has measured itself. (``OneHistory`` checks
+    that there is one commit of the first shard.)
     """
 
     invariant = "S10"
@@ -66,7 +66,9 @@ class DecidesTogether(Checker):
         elif ask.step == "decide":
             self._judge_parts(ask)
         elif ask.step == "combine" and self.rolling.round_id == ask.round_id:
-            self._judge_weights(ask)  # else it has gone on to another round within the same event
+            self._judge_weights(
+                ask
+            )  # otherwise it has moved to another round within the same event
 
     def _judge_parts(self, ask: Aggregate) -> None:
         common = set.intersection(*[set(part.peers) for part in ask.parts])
@@ -124,7 +126,7 @@ class DecidesTogether(Checker):
         if not self.core.settings.cross_shard or commit.shard == 0 or not commit.digest:
             return
         if self.peer in liars or commit.server in liars:
-            return  # a Byzantine peer holds what it has made, and the others what they could accept
+            return  # they have another result
         decided = self._decided.get((commit.round_id, commit.parent), set())
         self.demand(
             commit.contributors in decided,

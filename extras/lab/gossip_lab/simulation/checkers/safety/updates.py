@@ -63,10 +63,9 @@ class TakesTurns(Checker):
 
 
 class ComputedInTurn(Checker):
-    """S24: an update is computed from its peer's parameters as they are or, if a trainer computes
-    beside a round, from those one round older, in any case of the same history. It uses the samples
-    that its peer has in its round. Without any fault all updates computed beside a round are
-    offered."""
+    """S24: an update is computed from its peer's present parameters or, if a trainer computes
+    beside a round, from those one round older, always of the same history. It uses the samples that
+    its peer has in its round. Without any fault all updates computed beside a round are offered."""
 
     invariant = "S24"
     _given = PerLife[StartRound | None]()
@@ -82,7 +81,7 @@ class ComputedInTurn(Checker):
         if given is None or made_of is None or not event.samples:
             return
         if not made_of.round_id == given.round_id == event.round_id:
-            return  # it has started another round, and the core drops this update
+            return  # the trainer has started another round, and the core drops this update
         here = f"its update of round {given.round_id} is of"
         self.demand(
             made_of.lacks <= trainer.overlap, f"{here} parameters that lack {made_of.lacks} rounds"

@@ -1,4 +1,4 @@
-"""Traffic checkers: how often a peer sends what."""
+"""Traffic checkers: the number of messages that a peer sends."""
 
 from . import answers
 from .rates import AsksInMeasure, FallsSilent, NewsGrowOld, SpeaksInMeasure

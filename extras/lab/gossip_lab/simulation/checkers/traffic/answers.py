@@ -98,8 +98,8 @@ class CommitsForAReason(Checker):
     """S15: a peer is sent a commit of a shard no more often than there are reasons.
 
     Reasons are: the commit has been made; a server receives it; a peer at a later attempt than the
-    one that made it receives it. An update, query or request that arrives when the commit is held
-    is a reason, too. In a pipeline, so is a repeated report of counted micro-batches.
+    one that made it receives it. An update, query or request that arrives after the commit is also
+    a reason. In a pipeline, so is a repeated report of counted micro-batches.
     """
 
     invariant = "S15"
@@ -155,7 +155,7 @@ def _calls_for_a_commit(
     if message.round_id != rounds.round_id or message.shard >= len(rounds.shards):
         return True  # it may be one, once its round begins
     shard = rounds.shards[message.shard]
-    if not isinstance(message, Commit):  # else the update is waited for
+    if not isinstance(message, Commit):  # otherwise the server waits for the update
         return shard.commit is not None or rounds.holds_back
     return shard.commit is None and (
         shard.server_of(shard.attempt) == rounds.local or message.made_at < shard.attempt
@@ -164,7 +164,7 @@ def _calls_for_a_commit(
 
 class OffersOnce(Checker):
     """S15: an update is offered to the server of an attempt once; again if the server requests it.
-    A peer offers it again, too, if it has restored a state or returned to its own, or (in a
+    A peer also offers it again if it has restored a state or returned to its own, or (in a
     pipeline) if another sum is requested.
 
     The server of an attempt requests the update of each other peer once. It requests it again if

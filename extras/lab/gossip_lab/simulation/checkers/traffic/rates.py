@@ -1,7 +1,7 @@
-"""S15: how often a peer sends something.
+"""S15: the rates at which a peer sends messages.
 
-Of each kind of message it sends at most about twice what the protocol needs, each piece of news a
-limited number of times, and when all has settled hardly anything beside its probes."""
+A peer sends at most about twice the necessary messages of each kind, and each piece of news a
+limited number of times. In a settled swarm it sends almost only probes."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ TIMES = 2.0
 """Tolerated multiple of the protocol's need, which is an estimate."""
 
 SETTLES_S = 1.0
-"""Seconds after all has settled in which the last news still spreads: all peers agree by then, but
-not all have received the news of it."""
+"""Seconds after the swarm has settled in which the last news still spreads: all peers agree by
+then, but not all have received the news of it."""
 
 FAR_S = 0.005
 """One way: hosts in different buildings are farther apart."""
@@ -56,8 +56,8 @@ reply."""
 
 
 def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, float]:
-    """Return how many messages of each kind one of ``n`` peers sends unprompted in the busiest
-    second. In this second each other peer comes, goes or is accused once.
+    """Return the number of messages of each kind that one of ``n`` peers sends unprompted in the
+    busiest second. In this second each other peer joins, leaves or is accused once.
 
     A probe is a few pings, and a few requests to helpers if the pings are not answered. Hellos are
     counted for each receiver.
@@ -74,15 +74,15 @@ def needed_a_second(membership: MembershipInspection, n: int) -> dict[type, floa
         # after its return; a new link, a new member
         Hello: 1.0 / (RETURN_HELLO_EVERY * RETURN_INTERVAL_S) + 2.0,
         CommitRequest: 1.0 / RETURN_INTERVAL_S,
-        # requests go to all peers: for the state that they hold, or will hold before a round
+        # requests go to all peers: for their present state, or their state before a round
         StateRequest: 1.5 * turns * others,
     }
 
 
 def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, float]:
-    """Return how many messages of each kind a peer sends unprompted in a second while all peers see
-    each other. A peer that was away receives deaths in others' tables, and gossips each death as
-    often as news requires."""
+    """Return the number of messages of each kind that a peer sends unprompted in a second while all
+    peers reach each other. A peer that was away receives deaths in others' tables, and gossips each
+    death as often as news requires."""
     settings = membership.settings
     turns = 1.0 / settings.probe_interval_s
     nothing = dict.fromkeys((Hello, CommitRequest, StateRequest), 0.0)
@@ -96,8 +96,8 @@ def needed_in_the_calm(membership: MembershipInspection, n: int) -> dict[type, f
 
 
 class SpeaksInMeasure(Checker):
-    """S15: in no second does a peer send more than twice what the protocol needs, of each kind of
-    message that is not a reply."""
+    """S15: in no second does a peer send more than twice the necessary messages of a kind, except
+    replies."""
 
     invariant = "S15"
     needs = ""
@@ -126,7 +126,7 @@ class SpeaksInMeasure(Checker):
     @on_effect
     def excuse(self, restore: Restore) -> None:
         if self.circumstances.equivocating:
-            # each result that a server sends in two versions costs another state
+            # each result that a server sends in two versions causes another state transfer
             self._sent_at[self.peer].pop((StateRequest, -1), None)
 
     @on_effect
@@ -181,7 +181,7 @@ class SpeaksInMeasure(Checker):
             # peer has: after each of its turns it needs the others' state.
             return bool(message.piece) or self.peer in self.circumstances.equivocating
         if kind in (Hello, Ping) and type(cause) is LinkUp and cause.peer == send.peer:
-            # a link comes up as often as the network resets it
+            # a link reconnects as often as the network resets it
             return _is_sent_once(self.swarm, kind, send.peer)
         if type(cause) is not Received:
             return False
@@ -207,13 +207,13 @@ class SpeaksInMeasure(Checker):
 
 
 class FallsSilent(Checker):
-    """S15: a peer stops gossiping once its last news is older than their spread takes, as long as
-    it has receivers for them. A message that is for rumours alone contains one."""
+    """S15: a peer stops gossiping when its last news is older than the time of its spread, as long
+    as it has receivers for it. A message that is for rumours alone contains one."""
 
     invariant = "S15"
     needs = ""
 
-    # number of news, since when the last ones are sent, time of the last message
+    # number of news, first time of the last ones, time of the last message
     _news = PerLife[tuple[int, float, float]](lambda: (-1, 0.0, 0.0))
 
     @on_effect
@@ -249,7 +249,7 @@ def _is_sent_once(swarm: AnySwarm, kind: type, to: PeerId) -> bool:
 
 AGAIN = 3
 """Times that the same news may have to start again: for example an accusation of a peer that was
-away."""
+absent."""
 KEPT = 4096
 
 REQUESTS = ((12, 1.0), (15, 3.0))
@@ -289,9 +289,9 @@ class NewsGrowOld(Checker):
 
 
 class AsksInMeasure(Checker):
-    """S15: a peer that is behind requests the commits that it lacks a dozen times in a second at
-    most, and hardly ever in the next two. Each reply has all of them, and is on its way for as long
-    as the network takes."""
+    """S15: a peer that is behind requests the commits that it lacks at most a dozen times in a
+    second, and rarely in the next two. Each reply has all of them, and is in transit for as long as
+    the network takes."""
 
     invariant = "S15"
     needs = "rolling"

@@ -1,5 +1,5 @@
-"""S12 and S15: which pieces of a state a peer requests from which donors, how often, and how often
-donors send them."""
+"""S12 and S15: the pieces of a state that a peer requests from donors, and the numbers of requests
+and replies."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ CREDIT_MAX = 2
 GIVEN_MAX = 4
 
 TIMES = 2.0
-"""Tolerated multiple of the estimate of how often a failing donor may be asked again."""
+"""Tolerated multiple of the estimated number of repeated requests to a failing donor."""
 
 
 def _right_piece(core: Inspection, event: Received, offer: StateOffer) -> bytes | None:
     """Return the digest of the received piece, if the peer has requested it; b"" if it is another
-    one; None if it was not requested, or nothing was received."""
+    one; None if it was not requested, or no reply was received."""
     recovery, pieces = core.recovery, core.recovery.pieces
     if event.payload is None or not offer.digest or pieces is None:
         return None
@@ -68,7 +68,7 @@ class AsksForWhatIsMissing(Checker):
         recovery, pieces, piece = self.core.recovery, self.core.recovery.pieces, ask.piece
         here, false = self._here, self._false
         if ask.what == "state" and not piece and recovery.attestation is None:
-            false.discard(send.peer)  # nothing is attested: each donor has its turn again
+            false.discard(send.peer)  # nothing is attested: each donor may be used again
         if not piece or pieces is None:
             return
         here &= {*pieces.outline.digests}
@@ -82,9 +82,10 @@ class AsksForWhatIsMissing(Checker):
 
 
 class FetchesInMeasure(Checker):
-    """S15: in no second does a peer request more pieces of a donor than it has received right ones
-    from it, plus a credit. The donor has this credit for each time that a failing donor may be
-    asked again. However soon a useless reply arrives, it does not cause another request at once."""
+    """S15: in no second does a peer request more pieces from a donor than the right ones that it
+    has received from it, plus a credit. The donor has this credit for each time that a failing
+    donor may be asked again. A useless reply does not cause another request at once, even if it
+    arrives early."""
 
     invariant = "S15"
     _asked = PerLife(lambda: defaultdict[PeerId, deque[float]](deque))
@@ -114,8 +115,9 @@ class FetchesInMeasure(Checker):
 
 
 class GivesInMeasure(Checker):
-    """S15: no peer is sent the same piece of the same copy of a state, or the same whole, more than
-    four times, however often it requests it. A peer that does not lose it has no need of it."""
+    """S15: no peer is sent the same piece of the same copy of a state, or the same complete copy,
+    more than four times, for any number of requests. A peer that does not lose it does not need it
+    again."""
 
     invariant = "S15"
     # by round: the copy, and the number of times for each receiver and piece

@@ -1,4 +1,4 @@
-"""L4, L7: the help that peers that restore a state can count on, however near the end is.
+"""L4, L7: the help that peers that restore a state can count on, even near the end.
 
 A request or a reply may be lost; the requested round may never come; and a peer that has finished
 leaves, but not while another one restores its state.
@@ -29,9 +29,9 @@ LATE_S = 0.25
 
 
 class RemindsTheSilent(Checker):
-    """L4: a peer that was asked for an attestation, and neither replies nor is unreachable, is
-    asked again every second, for as long as its attestation is needed. A request or a reply may be
-    lost, and peers that have finished do not wait for a third one."""
+    """L4: a peer that is reachable and does not reply to a request for an attestation receives
+    another request every second, for as long as its attestation is needed. A request or a reply may
+    be lost, and peers that have finished do not wait for a third one."""
 
     invariant = "L4"
     _nonce = PerLife[int](lambda: -1)
@@ -67,8 +67,9 @@ class RemindsTheSilent(Checker):
 
 
 class SaysThatNoRoundComes(Checker):
-    """L7: a peer that has had its last round, or leaves, replies to each request for its state
-    before a round to come that there will be none. No peer waits for that in vain."""
+    """L7: a peer that has completed its last round, or leaves, replies to each request for its
+    state before a future round that there will be none. So no peer waits for a state that will not
+    exist."""
 
     invariant = "L7"
     _told = PerLife(set[tuple[PeerId, int]])  # receiver and nonce
@@ -91,14 +92,14 @@ class SaysThatNoRoundComes(Checker):
 
 class StaysForTakers(Checker):
     """L4: a peer that has finished leaves no peer that is about to restore its state. Each request
-    gives the other peer the time of a drain again, though no more than the total for a peer that is
-    expected back."""
+    gives the other peer the time of a drain again, but no more than the total for a peer that may
+    return."""
 
     invariant = "L4"
     _urged = PerLife(int)
 
     def make_records(self) -> None:
-        # by peer: the last request, by the own clock
+        # by peer: the last request, by the local clock
         self._asked = self.per_life(dict[PeerId, float])
 
     @on_event
@@ -112,7 +113,7 @@ class StaysForTakers(Checker):
 
     @on_report("recovering")
     def forget(self, report: Report) -> None:
-        # what it has requested before, it has received, or has given up
+        # its earlier requests are completed or abandoned
         for asked in self._asked.values():
             asked.pop(self.peer, None)
 
@@ -132,7 +133,7 @@ class StaysForTakers(Checker):
 
     def _takers(self) -> Iterator[tuple[PeerId, float]]:
         """Yield the peers that have requested the state, are within reach and have not received all
-        of it, each with the time of its last request by the own clock."""
+        of it, each with the time of its last request by the local clock."""
         core = self.core
         for other, asked_s in self._asked[self.peer].items():
             host = self.swarm.hosts[other]

@@ -19,21 +19,21 @@ from gossip.core import (
 from gossip_lab.simulation.checkers.base import Checker, PerLife, has_unattested_state
 from gossip_lab.simulation.checkers.watching import on_effect, on_event, on_report
 
-KNOWN_S = 1.0  # a peer with a state has had the time to attest it after so long
+KNOWN_S = 1.0  # after this time a peer with a state has had enough time to attest it
 
 
 class TakesNoFewersWord(Checker):
     """S12: in rolling rounds a peer restores a state only when f + 1 peers have attested the same
-    one, and exactly that one, whatever its donor claims. It accepts fewer attestations only if
-    fewer peers can have a state, or if no more than 2f of the peers with one are reachable for the
-    time of a round."""
+    one, and exactly that one, regardless of its donor's claims. It accepts fewer attestations only
+    if fewer peers can have a state, or if no more than 2f of the peers with one are reachable for
+    the time of a round."""
 
     invariant = "S12"
     _vouched = PerLife(dict[PeerId, StateAttestation])
 
     def make_records(self) -> None:
         self._began: dict[PeerId, float] = {}
-        self._able: dict[PeerId, float] = self.per_life()  # since when each peer has a state
+        self._able: dict[PeerId, float] = self.per_life()  # time since which each peer has a state
 
     @on_event
     def record_able(self, event: TimerFired | Received) -> None:
@@ -149,7 +149,7 @@ class AnswersForTheRoundAsked(Checker):
 
 
 class NamesARoundToCome(Checker):
-    """S12: a peer that has asked others to attest their states in whatever round, and has found
+    """S12: a peer that has requested attestations of the others' states in any round, and has found
     them in different rounds, does not repeat that request. It asks for the state before a round
     that it names."""
 
@@ -163,12 +163,12 @@ class NamesARoundToCome(Checker):
             return
         before = self._asked
         self._asked = ask.nonce, ask.round_id
-        # A pause takes a nonce, too: after one the peer begins again, as when no peer has attested
+        # A pause also uses a nonce: after one the peer begins again, as when no peer has attested
         # a state, or none has sent the attested one.
         if before != (ask.nonce - 1, 0):
             return
-        # When it began to ask, no reachable peer may have been able to report how far the others
-        # are.
+        # When it sent its first request, possibly no reachable peer could report the rounds of the
+        # others.
         found_somebody = any(
             isinstance(each, Report) and "subject" in each.fields for each in self.swarm.asked
         )

@@ -21,9 +21,10 @@ class HistoryChecker(Checker):
 
     Attributes:
         told: Reports of decisions that the record of a history has to explain.
-        record_kind: Class of these records; ``begin`` makes that of a history without rounds.
+        record_kind: Class of these records; ``begin`` creates the record of a history without
+            rounds.
         records: Records of histories, by the hash of their last round. ``wrong`` of a record is a
-            decision of the core that does not follow from it: the peer, and what is wrong.
+            decision of the core that does not follow from it: the peer, and the error.
     """
 
     needs = "rolling"

@@ -1,4 +1,4 @@
-"""Evidence that trust must follow from: the peers that stood out in each round, as the rules
+"""Evidence from which trust must follow: the peers that stood out in each round, as the rules
 reported, and those that may be in quarantine for it."""
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ class Record:
     """Record of one peer. Rounds are counted as they occur, because their numbers may leap.
 
     Attributes:
-        in_a_row: Latest rounds in a row, of those that judged the peer, in which it clearly stood
-            out.
+        in_a_row: Number of latest consecutive rounds that judged the peer, in which it clearly
+            stood out.
         counts: Rounds in which it stood out, or may have, since its last release.
-        refused: Results of it that more than f peers have refused, since its last release. Two
+        refused: Its results that more than f peers have refused, since its last release. Two
             results of one turn count as several.
         twice: Turns in which it made two results, as more than f peers state of each, since its
             last release.
@@ -26,7 +26,7 @@ class Record:
         released_for: Rounds since the one with which its last quarantine ended, from which its
             parole runs; -1 if it has been in none.
         ordinary: Updates in its present quarantine that did not clearly stand out.
-        ordinary_in_a_row: Latest updates in a row, in its present quarantine, that cannot have
+        ordinary_in_a_row: Latest consecutive updates in its present quarantine that cannot have
             stood out.
     """
 
@@ -95,8 +95,8 @@ class Ledger:
         return tuple([peer for peer in self.locked() if self.records[peer].twice])
 
     def updates_needed(self, roster: Collection[PeerId]) -> int:
-        """Return how many updates the rule needs. Each peer of ``roster`` that is proven Byzantine
-        is one less to tolerate."""
+        """Return the number of updates that the rule needs. Each peer of ``roster`` that is proven
+        Byzantine reduces the number to tolerate by one."""
         proven = len([peer for peer in self.proven() if peer in roster])
         most = min(self.f, len(self.updates_for) - 1)
         return self.updates_for[max(0, min(most, self.f - proven))]
@@ -114,7 +114,7 @@ class Ledger:
         )
 
     def most(self, score: float) -> int:
-        """Return the number of rounds of standing out that take a score below the threshold."""
+        """Return the number of rounds as an outlier after which a score is below the threshold."""
         return ceil(log(self.settings.quarantine_below / score) / log(self.settings.memory))
 
     def after(
@@ -195,14 +195,14 @@ class Ledger:
         return sum(len(by) > self.f for by in contents.values()) > 1
 
     def _may_be_trusted(self, record: Record) -> bool:
-        """Whether enough of its updates in quarantine did not stand out clearly: those that take
-        the highest score of a peer in quarantine to where it is trusted."""
+        """Whether enough of its updates in quarantine did not stand out clearly: enough to raise
+        the highest score of a peer in quarantine to a trusted one."""
         settings = self.settings
         left = (1.0 - settings.trusted_above) / (1.0 - settings.quarantine_below)
         return record.ordinary >= ceil(log(left) / log(settings.memory))
 
     def _lacks_grounds(self, record: Record) -> str:
-        """Return the evidence against a peer in quarantine if it is not enough, else nothing."""
+        """Return the evidence against a peer in quarantine if it is insufficient, else nothing."""
         # On parole a score begins between the thresholds.
         between = (self.settings.suspect_below + self.settings.quarantine_below) / 2
         start = 1.0 if record.released_for < 0 else between
@@ -220,8 +220,8 @@ class Ledger:
     def _lacks(
         self, round_id: int, records: dict[PeerId, Record], members: Collection[PeerId]
     ) -> tuple[PeerId, str] | None:
-        # Only a peer that stands out as a rule is accused: earlier updates may clear it as long as
-        # they are remembered.
+        # Only a peer that usually stands out is accused: earlier updates may clear it while they
+        # are stored.
         locked = [peer for peer, record in records.items() if record.locked_for >= 0]
         if len([peer for peer in locked if not records[peer].twice]) > self.f:
             return locked[0], f"is in quarantine with {locked}, more than f, and without proof"

@@ -1,7 +1,7 @@
 """S14, L6: servers that are skipped because their results do not arrive.
 
-More than f peers must claim for the same rounds that they have waited in vain. Every peer that has
-waited makes this claim. The skip lasts as long as it should, on all peers alike.
+More than f peers must claim for the same rounds that they have waited without a result. Every peer
+that has waited makes this claim. The skip lasts as long as it should, on all peers alike.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .histories import Decision, HistoryChecker
 TURNS = ("passed_over", "serves_again")
 KNOWN_MAX = 32  # of the waits of a peer, as many as it surely remembers
 OPEN_MAX = 16
-"""Rounds of one server with open claims, from which on a core may drop the first."""
+"""Rounds of one server with open claims, beyond which a core may drop the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class _RoundTurns:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Record, along a history, of peers that waited in vain for a server's results. ``wrong`` is a
+    """Record, along a history, of peers that did not receive a server's results. ``wrong`` is a
     decision of the core that does not follow from this record.
 
     Attributes:
-        claims: Server and round -> peers that have waited in vain for its result of that round.
-        rounds: Server -> rounds in which more than f peers have waited for it in vain: since it was
+        claims: Server and round -> peers that did not receive its result of that round.
+        rounds: Server -> rounds in which more than f peers did not receive its result: since it was
             skipped last, and since a result of it was accepted.
         rests: Server -> rounds for which it is still skipped.
         again: Servers that were skipped before: fewer rounds are enough the next time.
@@ -81,12 +81,12 @@ class Waits:
 
     @property
     def window(self) -> int:
-        """Rounds after which no peer needs to make the claim any more."""
+        """Rounds after which no peer still needs to make the claim."""
         return 64 + 16 * self.f
 
     def enough(self, start: float) -> int:
-        """Return the number of rounds that take a server's standing from ``start`` below the
-        threshold."""
+        """Return the number of rounds after which a server's standing falls from ``start`` below
+        the threshold."""
         return (
             floor(log(self.settings.quarantine_below / start) / log(self.settings.heard_memory)) + 1
         )
@@ -176,14 +176,14 @@ class Waits:
 
 
 class OmissionsFollowTheCommits(HistoryChecker):
-    """S14: along a history a server is skipped for as long as it should be, once more than f peers
-    have waited in vain in enough rounds, and not before. While it is skipped it makes no result. A
-    peer that has waited itself states this in its next commit."""
+    """S14: along a history a server is skipped for the right time after more than f peers have
+    waited without a result in enough rounds, and not earlier. While it is skipped it makes no
+    result. A peer that has waited itself states this in its next commit."""
 
     invariant = "S14"
     told = TURNS
     record_kind = Waits
-    # server and round of results that the peer has waited for in vain
+    # server and round of results that the peer did not receive
     _waited = PerLife(dict[tuple[PeerId, int], None])
 
     @on_report("attempt")

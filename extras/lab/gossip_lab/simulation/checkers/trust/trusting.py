@@ -1,7 +1,7 @@
 """S14, S11: quarantine follows from the rules' measurements alone.
 
-A peer in quarantine is neither aggregated nor serves, and each rule gets the number of Byzantine
-peers that it has to tolerate. No peer makes an accusation without evidence of its own.
+A peer in quarantine is neither aggregated nor serves, and each rule receives the number of
+Byzantine peers that it has to tolerate. No peer makes an accusation without evidence of its own.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TOLD = ("quarantined", "parole")
 class TrustFollowsTheCommits(HistoryChecker):
     """S14, of rolling rounds: along a history a peer is in quarantine for standing out, for as long
     as it should be. A peer that stands out for long is quarantined, as long as more Byzantine peers
-    can be tolerated. A peer in quarantine contributes to no commit and makes none."""
+    can be tolerated. A peer in quarantine neither contributes to nor makes commits."""
 
     invariant = "S14"
     told = TOLD
@@ -191,8 +191,8 @@ def _standing_out(
 
 class TrustFollowsExperience(Checker):
     """S14, of gossip rounds: a peer quarantines peers that stand out by its own rule's
-    measurements, or have sent it a non-finite update. Its rule gets the number of Byzantine peers
-    that are left to tolerate."""
+    measurements, or have sent it a non-finite update. Its rule receives the remaining number of
+    Byzantine peers to tolerate."""
 
     invariant = "S14"
     needs = "gossip"
@@ -264,15 +264,15 @@ class TrustFollowsExperience(Checker):
 
 class AccusesByExperience(Checker):
     """S14, of rolling rounds: a commit accuses peers only of results of their own making. They have
-    themselves sent these to the server of the commit, which has rejected them or waited for them in
-    vain; or the commit states what they have sent to it. Claims of others about their results are
-    not evidence."""
+    themselves sent these to the server of the commit, which has rejected them or not received them;
+    or the commit states the results that they have sent to it. Claims of others about their results
+    are not evidence."""
 
     invariant = "S14"
     # peer and round -> hashes of its results
     _handed = PerLife(dict[tuple[PeerId, int], set[bytes]])
     _refused = PerLife(set[tuple[PeerId, int]])  # peer and round of results
-    _waited = PerLife(set[tuple[PeerId, int]])  # peer and round of results, waited for in vain
+    _waited = PerLife(set[tuple[PeerId, int]])  # peer and round of results, not received
 
     @on_event
     def record_handed(self, event: Received, commit: Commit) -> None:
