@@ -1,4 +1,4 @@
-"""ASHA against whole grids: whether it finds the best cell, and with which share of the steps.
+"""ASHA against whole grids: whether it finds the best cell, and its share of the steps.
 
 For each seed a grid of learning rates is played to its end, and again with early stopping: by
 rounds of halving (``local``), or by ASHA (``optuna``). The cells are in an order that the seed

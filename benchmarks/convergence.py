@@ -1,4 +1,4 @@
-"""The promise "eventually converges", scenario by scenario, each beside a twin that breaks it.
+"""The promise "eventually converges", scenario by scenario, each with a twin that breaks it.
 
 python benchmarks/convergence.py --seeds 50 --jobs 2 --write docs/results/convergence.md
 """

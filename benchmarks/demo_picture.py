@@ -1,7 +1,6 @@
-"""The demo's curves as a picture: accuracy against rounds for each run, with what happened on the
-way.
+"""The demo's curves as a picture: accuracy against rounds for each run, with its events.
 
-    python benchmarks/demo_picture.py runs/demo-1234 docs/demo.png
+python benchmarks/demo_picture.py runs/demo-1234 docs/demo.png
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def draw(folder: Path, picture: Path) -> None:
             f"  {', '.join(suspicion)} suspected from round "
             f"{', '.join(map(str, sorted(set(suspicion.values()))))}"
         )
-        # plain averaging climbs a little in its first rounds: to the right of that there is room
+        # plain averaging rises slightly in its first rounds; there is room to the right
         at = (max(suspicion.values()) + 0.05 * (config.rounds or 0), 0.02)
         axes.annotate(label, at, fontsize=8, color=BLUE)
     axes.set(xlabel="round", ylabel="test accuracy", ylim=(0, 1.02), xlim=(0, config.rounds))

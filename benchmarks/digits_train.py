@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import gossip
 
 # The part of a run that is measured, as fractions of its steps:
-# neither start-up nor the others' leaving.
+# without the start and the leaving of the others.
 FROM, TO = 0.2, 0.9
 
 

@@ -1,5 +1,5 @@
 """Failures without a fault: rounds over peers, sizes of the model, links and other work.
-The memory of a peer is measured, too.
+The memory of a peer is also measured.
 
     python benchmarks/fault_free.py --peers 4 --numbers 25000000 --rounds 15
     python benchmarks/fault_free.py --peers 2 4 8 --numbers 100000 1000000 --busy 0 4 --rounds 200
@@ -9,9 +9,8 @@ The memory of a peer is measured, too.
 Each combination is a run. Counted are commits without all contributors, attempts above 0, late
 updates, suspicions, restored states and branches: all of them should be 0. Two hosts are network
 namespaces of this machine (root, and ip and tc of iproute2) with cables that carry ``--mbit``, 0
-for no limit. ``--busy`` processes compute beside the peers. The model is a single vector, of which
-nothing is computed: the test is of updates and results as they travel, and are copied, hashed and
-summed.
+for no limit. ``--busy`` processes compute at the same time. The model is a single vector without
+computation: the test covers the transfer, copies, hashes and sums of updates and results.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def watch(seen: list[int], over: threading.Event) -> None:
     while not over.wait(LOOK_S):
         total = 0
         for process in me.children(recursive=True):
-            with suppress(psutil.NoSuchProcess):  # it has just ended
+            with suppress(psutil.NoSuchProcess):  # the process has just ended
                 total += process.memory_full_info().pss
         seen.append(total)
 
@@ -157,7 +156,7 @@ def cell(
         if missing := [name for name in WRITTEN if not (folder / "out" / name).is_file()]:
             said = "what it says is above" if done.stderr else "it has said nothing"
             raise SystemExit(
-                f"a run of {peers} peers and {numbers} numbers has left no "
+                f"a run of {peers} peers and {numbers} numbers has  no "
                 f"{' and no '.join(missing)}: its launcher has ended with exit code "
                 f"{done.returncode}, {said}"
             )

@@ -74,7 +74,7 @@ def _shown(estimate: Estimate | None, limit: float) -> str:
 
 
 def page(sweep: Sweep) -> list[str]:
-    """Return the lines of all tables, and how they were made."""
+    """Return the lines of all tables, and the commands that made them."""
     cells = cells_of(sweep)
     lines = [_made(sweep)]
     for topology in dict.fromkeys(topology for topology, *_ in cells):

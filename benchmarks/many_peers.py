@@ -38,7 +38,7 @@ def main() -> int:
         print(json.dumps(asdict(measure_speed(world))))
         return 0
     well = True
-    gc.disable()  # millions of objects that stay, and hardly any cycles of references
+    gc.disable()  # millions of permanent objects, and almost no reference cycles
     for n in options.peers:
         found = many_peers(
             ManyPeers(n, options.seed, options.rounds, options.topology),

@@ -1,8 +1,8 @@
 """A small model under ``gossip run``, with local steps that each last a stated time.
 
-It learns which of 32 tokens follows two others. Each peer writes how many steps it made, and how
-long it computed, to ``computed-PEER.json`` in the run's folder. The run is over at the round that
-the file ``until`` there names. Started by ``slow_links.py``; ``planned_storm.py`` trains the same
+It learns which of 32 tokens follows two others. Each peer writes its number of steps and its
+computing time to ``computed-PEER.json`` in the run's folder. The run is over at the round that the
+file ``until`` there names. Started by ``slow_links.py``; ``planned_storm.py`` trains the same
 model.
 """
 
@@ -27,7 +27,7 @@ def source(seed: int = 0) -> tuple[Any, Any]:
     first, second = 1.5 * torch.randn(2, TOKENS, TOKENS, generator=draw)
     before = torch.randint(TOKENS, (SAMPLES + HELD_OUT, 2), generator=draw)
     chances = torch.softmax(first[:, None] + second[None], dim=2).flatten(0, 1)
-    # by the inverse of the distribution: a peer that starts again draws them all in a moment
+    # by the inverse of the distribution: a restarted peer draws them all quickly
     of_pair = before[:, 0] * TOKENS + before[:, 1]
     upto = (chances.cumsum(dim=1) + torch.arange(TOKENS**2)[:, None]).flatten()
     lots = of_pair + torch.rand(len(before), generator=draw)

@@ -1,17 +1,17 @@
-"""Eight peers and a planned number of epochs in a storm of all that may happen to peers. Does the
+"""Eight peers and a planned number of epochs under all kinds of faults of peers. Does the
 run end as planned, and as well as without faults?
 
     python benchmarks/planned_storm.py --into storm --seed 1       # about half an hour
     python benchmarks/planned_storm.py --into storm --epochs 1 --pause 0.02
 
 Faults come at random times, drawn from the seed: kills with a restart, paused or slow peers, cuts
-in one and in both directions. Peers also join, and are requested to leave (SIGTERM) a while later.
-The same script runs once without faults and without pauses.
+in one and in both directions. Peers also join, and are requested to leave (SIGTERM) some time
+later. The same script runs once without faults and without pauses.
 
-Exit 1 if the run did not end in order, did not use each sample exactly once in each planned
+Exit 1 if the run did not end properly, did not use each sample exactly once in each planned
 epoch, or ended with replicas that differ. Exit 1 if the loss on held-out samples is more than 1 %
-above that without faults. Exit 1, too, if a process that lived for five minutes grew: its memory by
-16 MiB from the second quarter of its life to the last, or by 20 descriptors or 5 threads.
+above that without faults. Also exit 1 if a process that ran for five minutes grew: its memory by 16
+MiB from the second quarter of its run to the last, or by 20 descriptors or 5 threads.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ CALM_S = 10.0
 WORSE_MAX = 0.01
 LASTS_MAX_S = 3600.0
 LEAK_LIVED_S = 300.0
-# A peer that left keeps five descriptors for half a minute (`gossip_to_dead_s`). Were they kept for
-# ever, the guests of a quarter of an hour would add more than thirty.
+# A departed peer keeps five descriptors for half a minute (`gossip_to_dead_s`). If they were kept
+# forever, the joined peers of a quarter of an hour would add more than thirty.
 LEAK_ROOM = {"bytes": 16 * 2**20, "descriptors": 20, "threads": 5}
 
 
@@ -179,7 +179,7 @@ class Growth:
 
 
 class Guests:
-    """Peers that join, and are asked to leave after a while."""
+    """Peers that join, and are requested to leave after some time."""
 
     def __init__(self, run: Path, env: dict[str, str], rng: random.Random) -> None:
         self._run, self._env, self._rng = run, env, rng

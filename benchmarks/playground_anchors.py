@@ -1,4 +1,4 @@
-"""Published results that the playground repeats, and what policies of data change.
+"""Published results that the playground repeats, and the effects of data policies.
 
     python benchmarks/playground_anchors.py data --mnist path/to/mnist.npz
     for name in epidemic_learning d_cliques policies orders; do
@@ -6,9 +6,9 @@
     done
     python benchmarks/playground_anchors.py tables
 
-``data`` writes MNIST with 1,000 drawn test images: to evaluate many models on all 10,000 takes
-longer than to train them. ``tables`` prints Markdown. A sweep that was stopped goes on with the
-same command, and ``tables`` counts the seeds that there are.
+``data`` writes MNIST with 1,000 drawn test images: evaluating many models on all 10,000 takes
+longer than training them. ``tables`` prints Markdown. A stopped sweep continues with the same
+command, and ``tables`` counts the available seeds.
 """
 
 from __future__ import annotations

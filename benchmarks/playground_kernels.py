@@ -4,10 +4,10 @@
 
 One line of JSON for each number of peers, number of threads and rule. Each peer aggregates its own
 model and those of 7 drawn peers, of 9,610 numbers each. ``together`` is one call for all
-neighbourhoods, with memory for the aggregates that is used again, ``fresh`` the same with fresh
-memory, ``judged`` one call that returns weights and outlyingness, too. ``alone`` calls the rule
-once for each peer and returns no more than ``together``. Each is the median of some repetitions,
-which take turns.
+neighbourhoods, with reused memory for the aggregates, ``fresh`` the same with new memory,
+``judged`` one call that also returns weights and outlyingness. ``alone`` calls the rule once for
+each peer and returns the same as ``together``. Each time is the median of some repetitions, which
+alternate.
 """
 
 from __future__ import annotations
@@ -82,13 +82,14 @@ def neighbourhood_rates(peers: int, options: argparse.Namespace) -> Iterator[dic
 
 
 def rates(kinds: Mapping[str, Callable[[], Any]], count: int, repetitions: int) -> dict[str, int]:
-    """Return for each function how many of ``count`` things it does in a second."""
+    """Return the number of items per second of each function, which processes ``count`` in a
+    call."""
     seconds: dict[str, list[float]] = {kind: [] for kind in kinds}
     for repetition in range(repetitions + 1):
         for kind, function in kinds.items():
             began = time.perf_counter()
             function()
-            if repetition:  # the first loads what it needs
+            if repetition:  # the first call loads the kernels
                 seconds[kind].append(time.perf_counter() - began)
     return {kind: round(count / statistics.median(values)) for kind, values in seconds.items()}
 

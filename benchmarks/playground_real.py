@@ -1,12 +1,14 @@
-"""Real runs beside their worlds in the playground: accuracy, payload bytes, and seconds per round.
+"""Real runs compared with their worlds in the playground: accuracy, payload bytes, and seconds per
+round.
 
     python benchmarks/playground_real.py
     python benchmarks/playground_real.py --cases rolling random-k-crash --json real.json
 
 Each case is one ``gossip run`` of ``playground_train.py``, and the same world in the playground:
-with the drawn times of computations (``exact``, ``fast``), and in the exact engine with those that
-the run had on this machine (``measured``). Honest peers that are present are evaluated. Seconds per
-round are measured between the first evaluated round and the last, so they contain no start. A
+with the drawn times of computations (``exact``, ``fast``), and in the exact engine with those
+measured in the run on this machine (``measured``). Honest peers that are present are evaluated.
+Seconds per round are measured between the first evaluated round and the last, so they contain no
+start. A
 killed peer cannot report its bytes: where one is killed, the bytes of the others are compared, and
 the playground's total is reduced by an equal share of the rounds before.
 """
@@ -52,7 +54,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Curve:
-    """What a run or a played world came to.
+    """Outcome of a run or a played world.
 
     Attributes:
         accuracies: For each evaluated round, the mean test accuracy of present honest peers.

@@ -4,9 +4,10 @@ after the other.
     python benchmarks/recovery.py  # a random peer every second for three minutes
     python benchmarks/recovery.py --every 3 --seconds 60 --json recovery.json
 
-Three runs of ``gossip demo --only`` with the same settings: a short one measures how many rounds
-fill the time, one has no faults, one has them all. Exit 1 if a sample was used twice, replicas
-differ, a peer did not finish, or accuracy fell by more than 0.01. The machine is busy importing
+Three runs of ``gossip demo --only`` with the same settings: a short one measures the number of
+rounds that fill the time, one has no faults, one has all faults. Exit 1 if a sample was used twice,
+replicas differ, a peer did not finish, or accuracy fell by more than 0.01. The machine is busy
+importing
 torch for restarted peers: the times depend on the number of cores, which is printed.
 """
 

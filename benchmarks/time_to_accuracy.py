@@ -1,4 +1,4 @@
-"""Time to an accuracy, predicted by the playground, beside that of real runs.
+"""Time to an accuracy: the prediction of the playground compared with real runs.
 
     python benchmarks/time_to_accuracy.py
     python benchmarks/time_to_accuracy.py --cases wan-rolling spot-random-k --json times.json
@@ -9,9 +9,9 @@ each with rolling rounds, random-k, and rolling rounds of 30 local steps. Both e
 an evaluation every ``--every`` rounds; then ``gossip run`` plays the same world with eight
 processes that sleep until the time of a computation is over. In a real run the WAN is made by
 injected faults (``delay``, ``trickle``), and the end of a spot instance by a ``restart``. A peer
-that returns needs some seconds until it takes part: ``--start`` has them, as measured in a run
-before. Times count from the first round, without the start of the run. Exit 1 if a predicted time
-is not within 25 % of the real one.
+that returns needs some seconds until it takes part: ``--start`` sets this time, as measured in an
+earlier run. Times are counted from the first round, without the start of the run. Exit 1 if a
+predicted time is not within 25 % of the real one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GOAL = 0.25
 MARGIN = 1.4
 """Rounds of a real run, in those that were predicted to be enough."""
 STABLE_PEERS = 4
-"""Peers that a spot market leaves alone, so that some report the times of the whole run."""
+"""Peers that the spot market never stops, so that some report the times of the whole run."""
 DELAY_S, LINK_BYTES_PER_S = 0.05, 1_250_000
 WAN = (f"delay:all*{DELAY_S}s@0s+1000s", f"trickle:0-7*{LINK_BYTES_PER_S}@0s+1000s")
 LINKS = {
@@ -76,7 +76,7 @@ def list_absences(market: str, peers: int, seed: int, until_s: float) -> list[tu
 def write_trace(
     path: Path, peers: int, absences: list[tuple[int, int, int]], start_s: float
 ) -> None:
-    """Write the availability of the peers, each of which needs so long to start after an
+    """Write the availability of the peers, each of which needs this long to start after an
     absence."""
     lines = ["peer,from_s,to_s"]
     for peer in range(peers):
@@ -91,7 +91,7 @@ def write_trace(
 
 def predict(parts: Parts, engine: EngineName, options: argparse.Namespace) -> tuple[int, float]:
     """Return the rounds to the target, and the seconds from the first round to that one; infinity
-    if the last round comes before."""
+    if the run ends earlier."""
     first_s = None
     for moment in engine_of(engine, parts).moments():
         first_s = moment.virtual_s if first_s is None else first_s
@@ -125,7 +125,7 @@ def read_time(parts: Parts, run: Path, rounds: int, options: argparse.Namespace)
 def time_case(
     world: World, faults: Iterable[str], options: argparse.Namespace, place: Path
 ) -> dict[str, float]:
-    """Return the seconds to the target: predicted by each engine, and those of a real run."""
+    """Return the seconds to the target: predicted by each engine, and measured in a real run."""
     parts = world.build()
     engines: tuple[EngineName, ...] = ("exact", "fast")
     predicted = {engine: predict(parts, engine, options) for engine in engines}

@@ -4,8 +4,8 @@ exchange``, on two network namespaces of this machine.
     sudo python benchmarks/two_hosts.py                       # no limit, and 1 Gbit/s
     sudo python benchmarks/two_hosts.py --mbit 100 --encodings int8 --numbers 1000000
 
-Needs root, and ip and tc of iproute2. tc limits what each host sends and what it is sent. gloo has
-no keys. Exit 1 when some update was missing from a round.
+Needs root, and ip and tc of iproute2. tc limits the rate at which each host sends and receives.
+gloo has no keys. Exit 1 when some update was missing from a round.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ runpy.run_module("gossip_lab.bench.side_by_side", run_name="__main__")
 
 
 def play(on: Hosts, numbers: int, encoding: str, repetitions: int) -> dict[str, Any]:
-    """Return the seconds a step of each side, turn by turn, and the number of rounds that lack a
+    """Return the seconds per step of each side, by turn, and the number of rounds that lack a
     peer's update. Raises: whole_runs.Failed."""
     with scratch() as folder:
         script, run = folder / "peer.py", folder / "run"

@@ -1,14 +1,14 @@
-"""Two versions of gossip in paired turns: the time of a round, rule by rule.
+"""Two versions of gossip in paired turns: the time of a round,  by rule.
 
     git worktree add ../before e62a7da
     python benchmarks/versions.py --before ../before --rules mean suspicion --pairs 8
 
 Both run ``digits_train.py`` of this checkout. A turn is one run of each, in changing order, so that
-other work on the machine meets both. Measured is the time of a round in the middle of a run (20 to
-90 % of the steps) inside rank 0; and the processor time of the whole run with its start, which
-other work disturbs less. Printed are the ratios, this version to the one before: the geometric mean
-over the pairs with its 95 % interval (Student's t). It is ``within`` the bound or ``beyond`` it
-where the whole interval is, else ``undecided``.
+other work on the machine affects both. The benchmark measures the time of a round in the middle of
+a run (20 to 90 % of the steps) inside rank 0; and the processor time of the whole run with its
+start, which other work disturbs less. It prints the ratios of this version to the previous one: the
+geometric mean over the pairs with its 95 % interval (Student's t). A result is ``within`` or
+``beyond`` the bound if the whole interval is, else ``undecided``.
 """
 
 from __future__ import annotations

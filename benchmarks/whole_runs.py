@@ -1,4 +1,4 @@
-"""Parts that benchmarks of whole runs share: their options, processes side by side, the folder of a
+"""Parts that benchmarks of whole runs share: their options, concurrent processes, the folder of a
 run, ``gossip demo`` as a run, and the conclusion."""
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ RUN_TIMEOUT_S = 300.0
 END_S = 10.0
 
 _asked_to_end: list[int] = []
-"""Received end signals: deferred while a process is being started, as no list would have it."""
+"""Received end signals: deferred while a process is being started, because no list has it yet."""
 
 
 def ask_to_end(number: int, frame: FrameType | None) -> None:
@@ -32,7 +32,7 @@ def ask_to_end(number: int, frame: FrameType | None) -> None:
 
 
 class Failed(Exception):
-    """A run did not end well; the message holds its last words."""
+    """A run failed; the message has its last output."""
 
 
 def environment(**extra: str) -> dict[str, str]:
@@ -68,7 +68,7 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> 
                 if time.monotonic() > deadline:
                     raise Failed(f"not done in {RUN_TIMEOUT_S:.0f} s\n{last_words(log)}")
                 if any(process.poll() for process in running):
-                    break  # one failed: the others would wait for it
+                    break  # one failed, and the others would wait for it
                 time.sleep(0.02)
             if _asked_to_end:
                 sys.exit(128 + _asked_to_end[0])
@@ -79,7 +79,7 @@ def run_all(commands: Sequence[tuple[list[str], dict[str, str]]], log: Path) -> 
 
 
 def run_gossip(words: Sequence[str], within_s: float) -> None:
-    """Run ``gossip run`` with these words to its end. Raises: Failed: It did not end well."""
+    """Run ``gossip run`` with these words until it ends. Raises: Failed: It did not end well."""
     done = subprocess.run(
         [*GOSSIP, "run", *words],
         env=environment(),
@@ -122,8 +122,8 @@ def parser(doc: str | None, peers: int, seed: str) -> argparse.ArgumentParser:
 
 @contextmanager
 def scratch(prefix: str = "gossip-benchmark-") -> Iterator[Path]:
-    """Yield a temporary folder. It stays, with the records of its runs, if one of them has
-    failed."""
+    """Yield a temporary folder. The folder is kept, with the records of its runs, if one of them
+    has failed."""
     place = Path(tempfile.mkdtemp(prefix=prefix))
     try:
         yield place
@@ -170,7 +170,7 @@ def demo(run: Path, peers: int, rounds: int, faults: Sequence[str], *words: str)
         *words,
     ]
     command += [word for fault in faults for word in ("--fault", fault)]
-    none = {**os.environ, "GOSSIP_FAULTS": ""}  # else those of the demo, where none is given
+    none = {**os.environ, "GOSSIP_FAULTS": ""}  # otherwise those of the demo, if none is set
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=none)
     if not (run / "summary.json").exists():
         raise SystemExit(f"gossip demo ended with {done.returncode}:\n{done.stderr[-2000:]}")

@@ -34,8 +34,8 @@ def substitute(text: str, edits: dict[str, str], where: str) -> str:
 
 
 def make_folder(folder: Path, script: PublicScript, source: Path, seed: int | None) -> list[int]:
-    """Write the script and what it needs to ``folder``, for one process with a ``seed``, or for
-    gossip (None). Returns how many lines gossip adds and removes."""
+    """Write the script and its dependencies to ``folder``, for one process with a ``seed``, or for
+    gossip (None). Returns the numbers of lines that gossip adds and removes."""
     folder.mkdir(parents=True)
     work = folder.parents[2]
     # nanoGPT and llama2.c read data/, mnist ../data, and wgan and dcgan ../../data/mnist.
@@ -69,7 +69,7 @@ def make_folder(folder: Path, script: PublicScript, source: Path, seed: int | No
 
 
 def run(folder: Path, command: list[str], words: str) -> str:
-    """Run ``command`` in ``folder``. Returns what it has printed."""
+    """Run ``command`` in ``folder``. Returns its output."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(HERE / "probe"), str(folder)]),
         "PROBED": "1",

@@ -7,18 +7,18 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class PublicScript:
-    """A public script, and how it becomes one of gossip.
+    """A public script, and its conversion to gossip.
 
     Attributes:
         file: Script, in the folder of checkouts.
         words: Arguments. ``BATCH`` is the batch of a peer, for a single process four times that.
         loss: Pattern of the loss that the script prints.
-        last: How many of the last losses of a process count, as their mean.
+        last: Number of last losses of a process of which the mean counts.
         batch: Batch of a peer.
         steps: Steps planned.
         edits: Documented lines, by file: a text, and its replacement.
         small: Constants of the script that no argument sets, for every run.
-        beside: What the script imports, beside it in the checkout.
+        beside: Modules next to the script in the checkout that it imports.
     """
 
     file: str
