@@ -1,4 +1,4 @@
-"""Adapters on a frozen base (LoRA): peers exchange a few thousand numbers in place of all.
+"""Adapters on a frozen base (LoRA): peers exchange a few thousand numbers instead of all.
 
 gossip run -n 4 examples/adapters.py          # pip install scikit-learn
 
@@ -16,8 +16,8 @@ import gossip
 
 
 class Adapted(nn.Module):
-    """A frozen linear layer, and beside it a product of two narrow matrices that learns
-    (Hu et al. 2021, arXiv:2106.09685). It begins as what it adapts."""
+    """A frozen linear layer plus a trained product of two narrow matrices
+    (Hu et al. 2021, arXiv:2106.09685). Its initial output is that of the frozen layer."""
 
     def __init__(self, base: nn.Linear, rank: int) -> None:
         super().__init__()
@@ -31,8 +31,8 @@ class Adapted(nn.Module):
 
 
 def learnt_base(x: Tensor, y: Tensor) -> nn.Sequential:
-    """A network that knows the digits: the same on every peer, since all begin alike. In earnest it
-    would come from a file."""
+    """A network that knows the digits: the same on every peer, since all begin alike. In a real
+    script it would come from a file."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
     model.append(nn.Linear(256, 10))

@@ -1,4 +1,4 @@
-"""A transformer that learns to write, character by character: numbers in words, or a text of yours.
+"""A transformer that learns to write character by character: numbers in words, or your own text.
 
 gossip run -n 4 examples/char_transformer.py                      # one two three four ...
 gossip run -n 4 examples/char_transformer.py --text FILE --steps 2000

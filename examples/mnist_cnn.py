@@ -1,4 +1,4 @@
-"""A small convolutional network on MNIST, some of it for a short run. The data are yours:
+"""A small convolutional network on MNIST, or on a part of it for a short run. The data are yours:
 
 gossip run -n 4 examples/mnist_cnn.py --data path/to/folder    # with mnist.npz, as Keras has it
 """

@@ -1,5 +1,5 @@
-"""A transformer over characters with its layers spread over peers: no peer trains all of it. Needs
-the package gossip-pipelines.
+"""A transformer over characters with its layers divided among peers: no peer trains the whole
+model. Needs the package gossip-pipelines.
 
 gossip plan profile examples/pipeline.py:layers --name lab1        # on each machine, with its name
 gossip plan lab1.toml lab2.toml lab3.toml --batch 32 --mbit 1000   # writes plan.toml
@@ -57,14 +57,14 @@ class Scores(nn.Sequential):
 def layers() -> tuple[list[Callable[[], nn.Module]], Tensor]:
     """Return functions that make the layers, and some samples.
 
-    These are what ``gossip plan profile`` times, and what is trained. No process ever holds more
-    layers than those of its stage.
+    ``gossip plan profile`` times these layers, and the script trains them. No process ever holds
+    more layers than those of its stage.
     """
     return [Embedded, *[Block] * 6, Scores], torch.zeros(4, LENGTH, dtype=torch.long)
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
-    """The samples of a step, the same on every peer: codes that count on by 1 to 5."""
+    """The samples of a step, the same on every peer: codes that increase by 1 to 5."""
     draw = torch.Generator().manual_seed(step)
     first = torch.randint(LETTERS, (BATCH, 1), generator=draw)
     pace = torch.randint(1, 6, (BATCH, 1), generator=draw)
