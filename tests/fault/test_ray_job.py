@@ -173,7 +173,7 @@ def test_an_actor_that_is_killed_comes_back_and_a_lost_node_stops_nobody(
     assert summary["exit_code"] == 0, said[-3000:]
     assert summary["finished"] == others, said[-3000:]
     assert [(row["peer"], row["incarnation"]) for row in summary["rejoins"]] == [(struck, 1)]
-    assert f"x peers {lost[0]} are lost; the others are done" in said
+    assert f"x peers {lost[0]} are lost; the others have finished" in said
     assert summary["rounds_lost"] == 0
     accuracies = [float(found) for found in re.findall(r"\| accuracy (\S+)", said)]
     assert len(accuracies) == 2, said[-3000:]

@@ -121,7 +121,7 @@ def test_a_job_that_loses_a_node_trains_on_and_ends_with_0(cluster: Slurm, tmp_p
     )
     job, said = cluster.job(number), output.read_text()
     assert (job["JobState"], job["ExitCode"]) == ("COMPLETED", "0:0"), said[-4000:]
-    assert "came to the end: 0, 1; not: 2, 3" in said
+    assert "finished: 0, 1; not: 2, 3" in said
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["exit_code"], summary["finished"], summary["rounds_lost"]) == (0, [0, 1], 0)
     assert summary["replicas_identical"] is True

@@ -125,7 +125,7 @@ class SubmittedSwarm:
         assert [job.finish() for job in (*self.peers, more)] == [0] * (N + 1), self.log()
         code, said, summary = self.verdict()
         assert code == 0
-        assert f"came to the end: {', '.join(map(str, range(N + 1)))}\n" in said
+        assert f"finished: {', '.join(map(str, range(N + 1)))}\n" in said
         assert self.every_sample_was_used_once()
         assert [row["peer"] for row in summary["rejoins"]] == [1]
         return summary

@@ -236,5 +236,5 @@ def test_pods_on_a_shared_volume_meet_there_and_one_that_is_lost_comes_back(appl
     command = [sys.executable, "-m", "gossip.launch.schedulers.task_runs", str(run), "0"]
     done = zygote.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert f"came to the end: {', '.join(map(str, ALL))}\n" in done.stdout
+    assert f"finished: {', '.join(map(str, ALL))}\n" in done.stdout
     assert [row["peer"] for row in json.loads((run / "summary.json").read_text())["rejoins"]] == [1]

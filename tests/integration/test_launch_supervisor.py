@@ -178,7 +178,7 @@ async def test_who_is_started_again_and_too_late_is_sent_home_before_it_says_any
     assert outcome.finished == [0, 2]
     assert outcome.last_lives[1].how == "killed by SIGTERM"
     assert outcome.unplanned == []
-    assert "! peer 1 came back too late: the others are done" in heard.said
+    assert "! peer 1 returned too late: the others have finished" in heard.said
 
 
 async def test_a_peer_whose_start_takes_until_the_others_are_done_is_sent_home(
@@ -203,7 +203,7 @@ async def test_a_peer_whose_start_takes_until_the_others_are_done_is_sent_home(
     monkeypatch.setattr(watched.shutdown, "dismiss_latecomers", see_who_is_done)
     outcome = await run(watched)
     assert outcome.finished == [0, 2]
-    assert "! peer 1 came back too late: the others are done" in heard.said
+    assert "! peer 1 returned too late: the others have finished" in heard.said
 
 
 async def test_a_peer_that_is_sent_home_and_stays_is_killed(

@@ -201,7 +201,8 @@ def test_a_run_of_another_machine_is_not_touched(folder: Path) -> None:
     with launchers.present(folder, [0, 1]):
         _change_word(folder, machine="another", host="nodeb")
         with pytest.raises(
-            ConfigError, match=rf"one is led from nodeb \(pid {os.getpid()}\): this machine cannot"
+            ConfigError,
+            match=rf"one was started on nodeb \(pid {os.getpid()}\): this machine cannot",
         ) as caught:
             stopping.stop(
                 run_state.read_state(folder), now=True, timeout_s=1, say=lambda line: None
@@ -296,7 +297,7 @@ def test_who_leads_a_folder_by_another_program_is_not_signalled(
         pytest.raises(ConfigError, match=r"is another process: ") as caught,
     ):
         _stop(folder)
-    assert caught.value.hint == f"if it is a launcher nevertheless: kill -TERM {os.getpid()}"
+    assert caught.value.hint == f"if it is a launcher: kill -TERM {os.getpid()}"
     assert signals == []
 
 

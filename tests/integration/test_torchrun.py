@@ -103,7 +103,7 @@ def test_processes_with_the_variables_of_torch_distributed_are_the_peers_of_one_
 def tracked_rounds(run: Path) -> list[int]:
     """Rounds of the swarm's curves in TensorBoard, once the tracker has said that it is done."""
     until, log = time.monotonic() + 100, run / "tracker-tensorboard.log"
-    while "were handed on" not in log.read_text():
+    while "were exported" not in log.read_text():
         assert time.monotonic() < until, log.read_text()
         time.sleep(0.05)  # between two looks, not instead of one
     read = EventAccumulator(str(run / "tensorboard"), {"scalars": 0})

@@ -49,7 +49,7 @@ def test_tensorboard_has_the_values_of_the_run_when_it_ends(folder: Path) -> Non
         script.write(TELLS_WHAT_IT_CALLS)
     done = zygote.run(command(ROUNDS), cwd=folder, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "values were handed on" in done.stdout
+    assert "values were exported" in done.stdout
     read = EventAccumulator(str(folder / "out" / "tensorboard"), {"scalars": 0, "tensors": 0})
     read.Reload()
     for peer in (0, 1):

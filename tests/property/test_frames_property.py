@@ -89,6 +89,6 @@ def test_a_word_that_cannot_be_taken_costs_that_word_and_is_told_once() -> None:
 
 
 def test_what_is_nested_without_end_is_no_frame_and_no_address() -> None:
-    with pytest.raises(Malformed, match="no JSON"):
+    with pytest.raises(Malformed, match="not JSON"):
         Decoder().feed(frames.MARK + b"[" * 100_000 + b"\n")
     assert parse_seed(0, b"[" * 100_000) is None

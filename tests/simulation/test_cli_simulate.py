@@ -180,10 +180,10 @@ def test_ctrl_c_tells_what_was_found_so_far_and_leaves_the_plans(
         (["--replay", "3", "--seeds", "5"], "neither --seeds nor --minutes"),
         (["--topology", "rong"], "Did you mean 'ring'?"),
         (["--aggregator", "mediam", "--replay", "1"], "Did you mean 'median'?"),
-        (["--aggregator", "zeno", "--replay", "1"], "asks the trainer for its loss"),
+        (["--aggregator", "zeno", "--replay", "1"], "requests the loss from the trainer"),
         (
             ["--aggregator", "krum:f=0"],
-            "krum:f=0 tolerates f=0 Byzantine peers, and f=1 may be there",
+            "krum:f=0 tolerates f=0 Byzantine peers, and f=1 may be present",
         ),
         (
             ["--aggregator", "multi_krum:m=9"],
@@ -249,7 +249,7 @@ def test_real_runs_refuse_a_plan_that_only_the_simulator_can_carry_out(
         plan.read_text() + '[[fault]]\nkind = "drift"\npeer = 1\nrate = 0.9\nat_s = 1\nfor_s = 1\n'
     )
     done = CliRunner().invoke(app, [command[0], "--faults", str(plan), *command[1:]])
-    assert "only the simulator can do 'drift'" in str(done.exception)
+    assert "only the simulator supports 'drift'" in str(done.exception)
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_where_peers_listen_decides_about_keys_unless_somebody_says_so(
 
 
 def test_insecure_keys_are_a_contradiction() -> None:
-    with pytest.raises(ConfigError, match="leave out one of both"):
+    with pytest.raises(ConfigError, match="leave one of them out"):
         resolve({"keys": True, "insecure": True})
 
 

@@ -574,7 +574,7 @@ def test_dissensus_of_all_liars_undoes_what_the_honest_neighbours_do() -> None:
 
 
 def test_the_shapes_are_not_mixed_up() -> None:
-    with pytest.raises(ConfigError, match="gossip rounds only"):
+    with pytest.raises(ConfigError, match="only in gossip rounds"):
         attacks.make("dissensus").collude(HONEST, 2)
     with pytest.raises(ConfigError, match="each receiver"):
         attacks.make("equivocation")(MEAN, 0)

@@ -137,7 +137,7 @@ def test_vectors_of_different_length_or_of_whole_numbers_are_refused() -> None:
 
 @pytest.mark.parametrize("parts", [(krum, nnm), (nnm,), (nnm, nnm), (krum, krum), (krum,), ()])
 def test_stages_in_the_wrong_order_are_named(parts: tuple[object, ...]) -> None:
-    with pytest.raises(AggregationError, match="is in the wrong place"):
+    with pytest.raises(AggregationError, match="is at the wrong position"):
         compose(*parts)  # type: ignore[arg-type]
 
 
@@ -153,7 +153,7 @@ def test_what_is_no_stage_is_named() -> None:
 
 
 def test_a_stage_alone_is_no_rule_and_says_how_to_write_one() -> None:
-    with pytest.raises(ValueError, match="makes no rule alone") as caught:
+    with pytest.raises(ValueError, match="is not a rule by itself") as caught:
         load("nnm")
     assert "nnm+trimmed_mean" in str(caught.value.hint)  # type: ignore[attr-defined]
 

@@ -403,7 +403,7 @@ def test_a_search_that_would_take_too_long_is_refused_with_a_way_out() -> None:
         ("spectral_clipping:every=0", "every is a number of rounds, not 0"),
         ("bucketing:s=0+mean", "s is the number of updates per bucket"),
         ("clipping:radius=0+mean", "the radius of a ball"),
-        ("clipping:about=center+mean", "needs one, and there is none"),
+        ("clipping:about=center+mean", "needs a center, and there is none"),
         ("multi_krum:m=0", "m is the number of updates to average"),
     ],
 )

@@ -156,7 +156,11 @@ def test_a_rule_in_a_module_is_found(folder: Path, monkeypatch: pytest.MonkeyPat
         ("my_rules.py:plian", "Did you mean 'plain'", "nearest_zero"),
         ("my_rules.py", "does not name the function", "my_rules.py:name"),
         ("my_rules.py:f=1", "does not name the function", "my_rules.py:name"),
-        ("my_rules.py:number", "number of my_rules.py is not a rule but int", "a rule is a function"),
+        (
+            "my_rules.py:number",
+            "number of my_rules.py is not a rule but int",
+            "a rule is a function",
+        ),
         ("aggregators.py:plain", "RuntimeError: this file has nothing", "run it with python"),
         (
             "no_such_package.rules:plain",

@@ -446,9 +446,9 @@ def test_a_rule_with_a_memory_starts_from_the_last_aggregate(spec: str) -> None:
 @pytest.mark.parametrize("spec", ["monna", "self_centered_clipping", "nnm+monna"])
 def test_a_rule_that_starts_from_the_own_update_is_refused_where_there_is_none(spec: str) -> None:
     assert "there is none here" in reduced(spec, cloud()).reason
-    with pytest.raises(ConfigError, match="starts from the own update, and rolling has none"):
+    with pytest.raises(ConfigError, match="needs the peer's own update, and rolling has none"):
         fitting.describe(spec, "rolling", 8)
-    with pytest.raises(ConfigError, match="simulated trainers do not name"):
+    with pytest.raises(ConfigError, match="simulated trainers do not have"):
         play.reducer_of(spec, 1)
     assert fitting.describe(spec, "full", 8)["name"] == spec
     assert reduced(spec, cloud(), own=N - 1, mix=True).payload is not None
@@ -495,7 +495,7 @@ def test_what_is_not_given_is_no_more_than_the_rules_own_arguments_cover(spec: s
         ("zeno:b=3", "zeno leaves out b=3 updates, but f=4"),
         ("multi_krum:m=13", "multi_krum needs 17 updates to tolerate f=4"),
         ("dnc:c=0.5", "dnc: c=0.5 leaves out 2 updates, but f=4"),
-        ("krum:f=3", "krum:f=3 tolerates f=3 Byzantine peers, and f=4 may be there"),
+        ("krum:f=3", "krum:f=3 tolerates f=3 Byzantine peers, and f=4 may be present"),
         ("nnm:f=3+krum", r"nnm:f=3\+krum tolerates f=3"),
         ("nnm:f=5+krum:f=3", r"tolerates f=3"),
         ("nnm+krum:f=0", "f=0 Byzantine peers, and f=4"),

@@ -69,7 +69,7 @@ def test_of_a_snapshot_that_is_wrong_in_one_place_nothing_is_taken_over(
 
 @pytest.mark.parametrize("snapshot", [(), ([0],), tuple("roster"), ([0, 1, 2, 3], [], [], [], [])])
 def test_what_has_not_the_six_parts_of_a_snapshot_is_none(snapshot: tuple[Any, ...]) -> None:
-    with pytest.raises(ValueError, match="a snapshot has a roster"):
+    with pytest.raises(ValueError, match="a snapshot must have a roster"):
         agreed().check(snapshot)
 
 

@@ -185,7 +185,7 @@ def test_records_of_runs_with_whole_and_broken_rates_are_in_one_file(tmp_path: P
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        *((["--milestones", at], "each is a round from 1 to 2") for at in (0, 3, 900)),
+        *((["--milestones", at], "each must be a round from 1 to 2") for at in (0, 3, 900)),
         (["--record", "records.txt"], r"neither in \.parquet nor in \.csv"),
         (["--lr", 0.1, "--lr", 0.5], "2 settings to choose from, and nothing to choose by"),
     ],

@@ -145,9 +145,9 @@ def test_the_files_of_mnist_are_read_where_a_name_looks_for_them(
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (b"", "no IDX file of bytes"),
-        (b"\0\0\x0d\x01\0\0\0\x01a", "no IDX file of bytes"),
-        (b"\0\0\x08\x03\0\0\0\x01", "no IDX file of bytes"),
+        (b"", "not an IDX file of bytes"),
+        (b"\0\0\x0d\x01\0\0\0\x01a", "not an IDX file of bytes"),
+        (b"\0\0\x08\x03\0\0\0\x01", "not an IDX file of bytes"),
         (idx(np.zeros((2, 3, 3)))[:-1], "should hold 2 x 3 x 3 bytes, and holds 17"),
     ],
 )

@@ -477,8 +477,8 @@ def test_misspelt_rules_attacks_and_senders_stop_the_command_before_it_starts(
         ({"n": [5], "f": [5]}, "5 Byzantine of 5 workers"),
         ({"rules": None, "n": [5], "f": [-1]}, "-1 Byzantine of 5 workers"),
         ({"n": [0], "f": [0]}, "0 Byzantine of 0 workers"),
-        ({"lr": [math.nan]}, "--lr is a learning rate above 0 and cannot be nan"),
-        ({"lr": [-1.0]}, "--lr is a learning rate above 0 and cannot be -1"),
+        ({"lr": [math.nan]}, "--lr must be a learning rate above 0, not nan"),
+        ({"lr": [-1.0]}, "--lr must be a learning rate above 0, not -1"),
         ({"lr": [math.inf]}, "cannot be inf"),
     ):
         options = {

@@ -94,8 +94,8 @@ def test_a_split_that_makes_no_sense_is_refused_with_what_it_takes() -> None:
         ("sorted@cluster:3", "Did you mean 'clusters'"),
         ("sorted@clusters", "clusters take a number from 2"),
         ("gamma:0.5@clusters:1", "clusters take a number from 2"),
-        ("iid@clusters:3", "iid@clusters:3 cannot go by clusters"),
-        ("quantity:1@clusters:3", "cannot go by clusters"),
+        ("iid@clusters:3", "iid@clusters:3 cannot use clusters"),
+        ("quantity:1@clusters:3", "cannot use clusters"),
     ):
         with pytest.raises(ConfigError, match=says):
             read_split(text)

@@ -227,9 +227,9 @@ def test_what_is_no_record_is_told_and_the_run_is_still_known(tmp_path: Path) ->
     seen = run_state.read_state(run)
     assert (seen.name, seen.peers, seen.state) == ("one", 2, "not begun")
     assert [line.removeprefix(f"{run}/").split(":")[0] for line in seen.broken] == [
-        "summary.json is no JSON",
+        "summary.json is not JSON",
         "launchers/a.json is not a launcher's record",
-        "launchers/b.json is no JSON",
+        "launchers/b.json is not JSON",
         "events.jsonl is a folder, where a file is expected",
     ]
 
@@ -258,7 +258,7 @@ def test_a_second_name_of_anothers_file_is_not_read(
         "of the own files any name will do"
     )
     monkeypatch.setattr(careful, "owner_of", lambda fd: os.fstat(fd).st_uid + 1)
-    with pytest.raises(ConfigError, match=r"summary.json is another user's file by a second name"):
+    with pytest.raises(ConfigError, match=r"summary.json is a hard link to another user's file"):
         careful.read_object(tmp_path / "run", "summary.json")
 
 
@@ -340,7 +340,9 @@ def test_a_claim_and_the_number_of_a_doors_folder_are_read_with_care(
 def test_what_is_no_number_of_a_doors_folder_is_told(tmp_path: Path, said: str) -> None:
     (tmp_path / "join_servers").mkdir()
     (tmp_path / "join_servers" / "place").write_text(said)
-    with pytest.raises(ConfigError, match="place is not a number of 16 hexadecimal digits") as caught:
+    with pytest.raises(
+        ConfigError, match="place is not a number of 16 hexadecimal digits"
+    ) as caught:
         RegistryFolder(tmp_path, b"12345678").place()
     assert caught.value.hint == f"remove {tmp_path}/join_servers/place"
 

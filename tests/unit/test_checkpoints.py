@@ -655,7 +655,7 @@ def test_another_format_is_not_damage_but_is_refused(folder: Path) -> None:
     assert not isinstance(raised.value, DamagedCheckpoint)
     found, passed_over = checkpoints.newest_good(folder)
     assert found is None
-    assert "use the version of gossip that has written it" in passed_over[0]
+    assert "use the version of gossip that wrote it" in passed_over[0]
 
 
 @pytest.mark.parametrize(

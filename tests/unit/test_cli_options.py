@@ -129,7 +129,7 @@ def test_version_is_printed(gossip: Gossip) -> None:
         (("run", "--config", "none.toml", "x.py"), "cannot read the settings none.toml"),
         (("run", "--quorum", "some", "x.py"), "'majority' or 'available'"),
         (("run", "-n", "0", "x.py"), "peers = 0"),
-        (("run", "--name", "a/b", "x.py"), "name = 'a/b': it should be a plain word"),
+        (("run", "--name", "a/b", "x.py"), "name = 'a/b': it must be a plain word"),
         (("run", "--name", "..", "x.py"), "name = '..'"),
         (("run", "-n", "4", "--room", "2", "x.py"), "room = 2: 4 peers start"),
         (("run", "missing.py"), "there is no script missing.py"),
@@ -155,7 +155,7 @@ def test_version_is_printed(gossip: Gossip) -> None:
         ),
         (
             ("run", "--deterministic", "--slices", "speed", "x.py"),
-            "slices = speed (flag): batches that depend on how fast peers are",
+            "slices = speed (flag): batches then depend on the speed of",
         ),
         (
             ("run", "-n", "4", "--deterministic", "--min-peers", "3", "x.py"),
@@ -276,7 +276,7 @@ def test_a_folder_that_was_there_is_closed_to_others(
 
     monkeypatch.setattr(Path, "chmod", denied)
     with pytest.raises(
-        ConfigError, match=r"others can look into the run folder .*/b \(mode 0777\)"
+        ConfigError, match=r"other users can read the run folder .*/b \(mode 0777\)"
     ):
         feasible.make_run_folder(tmp_path / "b")
 
@@ -342,7 +342,7 @@ def test_the_demo_gives_each_peer_more_honest_neighbours_than_liars(
 def test_an_option_behind_the_run_to_join_is_not_taken_for_a_script(gossip: Gossip) -> None:
     done = gossip("join", "127.0.0.1:9", "--timeout", "2")
     assert done.returncode == 2
-    assert "--timeout stands behind the run: options come before it" in done.stderr
+    assert "--timeout stands after the run: options come before it" in done.stderr
 
 
 SAID = {

@@ -67,7 +67,7 @@ def test_tensors_with_one_element_are_numbers_and_tuples_lists() -> None:
     "value", [object(), torch.zeros(3), {(1, 2): 3}, {"a": {1, 2}}, 2**70], ids=range(5)
 )
 def test_other_data_is_refused(value: Any) -> None:
-    with pytest.raises(ConfigError, match="plain data only"):
+    with pytest.raises(ConfigError, match="only plain data"):
         pack_object(value)
 
 
@@ -193,7 +193,7 @@ def test_so_many_answers_are_kept_and_handed_over() -> None:
     assert other.state() == answers.state()
     assert other.find((ANSWERS_KEPT + 4, 0, "any")) == {0: b"x"}
     for wrong in (7, [[1, 2]], [[1, 2, "any", [[0, "no hex"]]]]):
-        with pytest.raises(ValueError, match="no answers of collective operations"):
+        with pytest.raises(ValueError, match="not a valid answer"):
             other.adopt(wrong)
 
 

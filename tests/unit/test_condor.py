@@ -163,7 +163,7 @@ def test_settings_that_stand_in_variables_go_with_the_jobs(
     ("given", "said"),
     [
         (["tain.py"], "there is no script tain.py"),
-        (["--", "-m", "train"], "without --shared the jobs have no package of yours"),
+        (["--", "-m", "train"], "without --shared the jobs do not have your packages"),
         (["--", "--agregator", "krum", "train.py"], "--agregator"),
         (["--", "--aggregator", "kurm", "train.py"], "Did you mean 'krum'?"),
         (["--", "--run-dir", "/x", "train.py"], "run_dir is set (flag)"),
@@ -446,4 +446,4 @@ def test_the_last_node_ends_well_when_peers_came_to_the_end(
     )
     (folder / "events.jsonl").write_text("")  # of somebody who joined by the folder
     assert condor_verdict.main() == 0
-    assert "came to the end: 1; not: 0" in capsys.readouterr().out
+    assert "finished: 1; not: 0" in capsys.readouterr().out

@@ -213,7 +213,7 @@ def test_a_plan_file_is_read(tmp_path) -> None:  # type: ignore[no-untyped-def]
         ('[[fault]]\nkind = "zero"\npeers = []\n', "is not a list of peers"),
         ('[[fault]]\nkind = "zero"\npeers = [1]\nstrength = 3\n', "zero has no 'strength'"),
         ('[[fault]]\nkind = "crush"\n', "Did you mean 'crash'?"),
-        ("[[fault]]\npeer = 3\n", "it has no kind"),
+        ("[[fault]]\npeer = 3\n", "the kind is missing"),
         ("[[faults]]\n", "unknown key 'faults'"),
         ("fault = 3\n", "array of tables"),
         ("[[fault\n", "is not TOML"),

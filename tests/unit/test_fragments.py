@@ -128,8 +128,8 @@ def test_more_fragments_than_layers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"local_steps": 30, "fragments": 4}, "no whole number"),
-        ({"fragments": 2}, "no whole number"),
+        ({"local_steps": 30, "fragments": 4}, "not a whole number"),
+        ({"fragments": 2}, "not a whole number"),
         ({"local_steps": 4, "fragments": 2, "topology": "random-k"}, "mix all"),
         ({"local_steps": 4, "fragments": 2, "encoding": "powersgd:4"}, "powersgd:4"),
         (
@@ -560,5 +560,5 @@ def test_own_parameters_are_saved_and_are_there_again(tmp_path: Path) -> None:
     assert torch.equal(flat_parameters(again), shared), "it joins with what all share"
     later.resume_after_round()
     assert torch.equal(flat_parameters(again), own)
-    with pytest.raises(StateMismatch, match="of another model"):
+    with pytest.raises(StateMismatch, match="belong to another model"):
         later.load_own(loaded.parameters[1:])

@@ -756,7 +756,7 @@ def test_a_state_of_another_run_or_of_rolling_rounds_is_refused() -> None:
     rounds.adopt(12, chain, snapshot)
     assert rounds.round_id == 12
     for wrong in ((b"x" * 16, ()), (chain, ([0, 1], [], []))):
-        with pytest.raises(ValueError, match="not of gossip rounds"):
+        with pytest.raises(ValueError, match="not come from gossip rounds"):
             rounds.adopt(20, *wrong)
     assert rounds.round_id == 12
 

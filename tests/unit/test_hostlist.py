@@ -49,12 +49,12 @@ def test_what_is_given_is_a_file_where_there_is_one(
             "hosts.txt:2: unknown option 'slot'. Did you mean 'slots'?",
             "known: slots, peers, python, workdir, address",
         ),
-        ("a 2", "hosts.txt:1: '2' is not an option", "after the name stand options: a slots=2"),
+        ("a 2", "hosts.txt:1: '2' is not an option", "options follow the name: a slots=2"),
         ("a slots=1 slots=2", "hosts.txt:1: slots is given twice", None),
         ("a python=", "hosts.txt:1: python is given no value", None),
         ("a workdir='/b", "hosts.txt:1: No closing quotation", None),
-        ("a:70000", "hosts.txt:1: there is no port 70000", "a slots=70000: so many peers"),
-        ("a\nx@a", "hosts.txt: a is there twice", "more peers on one host: a slots=2"),
+        ("a:70000", "hosts.txt:1: there is no port 70000", "a slots=70000 starts that many peers"),
+        ("a\nx@a", "hosts.txt: a is listed twice", "more peers on one host: a slots=2"),
         ("# nobody", "hosts.txt: there is no host in it", None),
         (
             "-oProxyCommand=x",
@@ -86,7 +86,7 @@ def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
 def test_a_port_on_the_command_line_is_not_taken_for_a_number_of_peers() -> None:
     with pytest.raises(ConfigError, match="2222 peers on one host") as wrong:
         parse_list("a:2222")
-    assert wrong.value.hint == "a port of ssh stands in a host file: a:2222 slots=1"
+    assert wrong.value.hint == "the port of ssh belongs in a host file: a:2222 slots=1"
 
 
 def test_peers_are_numbered_in_the_order_of_the_hosts() -> None:

@@ -51,9 +51,9 @@ def test_who_names_a_key_wants_keys(
 
 def test_a_key_without_keys_is_refused(tmp_path: Path):
     keygen(tmp_path / "swarm.key")
-    with pytest.raises(ConfigError, match="of no use to a run without keys"):
+    with pytest.raises(ConfigError, match="no effect in a run without keys"):
         own_key(tmp_path / "swarm.key", RunConfig(keys=False))
-    with pytest.raises(ConfigError, match="of no use to a run without keys"):
+    with pytest.raises(ConfigError, match="no effect in a run without keys"):
         own_key(None, RunConfig(allowed=str(tmp_path / "peers.txt")))
 
 
@@ -73,7 +73,7 @@ def test_peers_whose_keys_the_list_does_not_have_are_refused_before_anything_sta
     check_listed(RunConfig(peers=2, keys=True), "")
     path.write_text(f"{pairs[0].public} peer\n")
     with pytest.raises(
-        ConfigError, match=r"own key of peer 1 is not on the allow-list .*peers\.txt"
+        ConfigError, match=r"the key of peer 1 is not on the allow-list .*peers\.txt"
     ) as caught:
         check_listed(config, files)
     assert (

@@ -92,8 +92,8 @@ OTHER = new_pair()
     ("text", "what"),
     [
         ("", "no public"),
-        ("\0\1\2", "no key of gossip"),
-        ("é", "no key of gossip"),
+        ("\0\1\2", "not a key of gossip"),
+        ("é", "not a key of gossip"),
         ("x" * 5000, "4096"),
         (f'public = "{PAIR.public}"', "no secret"),
         (f'public = "{PAIR.public}"\nsecret = 7', "no secret key of 40"),

@@ -190,10 +190,13 @@ def test_settings_of_this_shell_come_along_and_what_does_not_is_said(
         ),
         (["--", "-n", "3", "train.py"], "peers is set (flag)"),
         (["--", "--name", "x", "train.py"], "name is set (flag)"),
-        (["--name", "My_Run", "train.py"], "small letters, digits and -"),
-        (["--name", "x" * 49, "train.py"], "48 at most"),
+        (["--name", "My_Run", "train.py"], "lower-case letters, digits and -"),
+        (["--name", "x" * 49, "train.py"], "at most 48"),
         (["--claim", "c", "--mount", "shared", "train.py"], "is not a path from the root"),
-        (["--mount", "/shared", "train.py"], "--mount is the path of a volume, and there is none"),
+        (
+            ["--mount", "/shared", "train.py"],
+            "--mount is the path of a volume, but there is no volume",
+        ),
         (["--", "--no-keys", "train.py"], "without keys any process that reaches them"),
         (["--", "-f", "1", "--aggregator", "krum", "train.py"], "krum"),
         (

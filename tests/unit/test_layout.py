@@ -97,7 +97,7 @@ def test_a_gradient_of_a_parameter_that_was_frozen_at_first_is_refused():
         UnsupportedModel, match=r"0\.weight has a gradient, but was frozen"
     ) as caught:
         layout.flatten_gradients(torch.zeros(layout.elements))
-    assert "freeze it after that" in str(caught.value.hint)
+    assert "freeze it afterwards" in str(caught.value.hint)
 
 
 def test_scattered_gradients_do_not_point_into_the_arena():

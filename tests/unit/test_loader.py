@@ -155,7 +155,7 @@ def test_other_samples_than_were_shared_out_are_refused():
         loader = sharded(given, ScriptedRounds([(0, ((0, 5),)), (1, ((10, 15),))]))
         next(iter(loader))
         change()
-        with pytest.raises(ConfigError, match="were shared out among the peers"):
+        with pytest.raises(ConfigError, match="were divided among the peers"):
             next(iter(loader))
     for same in (chosen, SubsetRandomSampler(torch.arange(5))):  # type: ignore[arg-type]
         loader = sharded(DataLoader(numbers(), 5, sampler=same), ScriptedRounds([(0, ((0, 5),))]))
@@ -346,9 +346,9 @@ class Unmeasured(Dataset):
     [
         (
             lambda: DataLoader(Unmeasured(), batch_size=2, sampler=SubsetRandomSampler([0])),
-            "Unmeasured does not know its length",
+            "Unmeasured has no length",
         ),
-        (lambda: DataLoader(numbers(), batch_size=None), "makes its own batches"),
+        (lambda: DataLoader(numbers(), batch_size=None), "its own batch sampler"),
         (
             lambda: DataLoader(numbers(), sampler=WeightedRandomSampler([1.0] * 10, 10)),
             "WeightedRandomSampler",

@@ -66,14 +66,14 @@ def file_of(header: bytes, data: bytes = b"") -> bytes:
         (b"short", "is not a safetensors file"),
         (struct.pack("<Q", 2**60), "its header has 1152921504606846976 bytes"),
         (file_of(b"[1]"), "is not a safetensors file"),
-        (file_of(b'{"a": 3}'), "its tensor a has no valid place in the file"),
+        (file_of(b'{"a": 3}'), "its tensor a has no valid position in the file"),
         (
             file_of(b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}', b"123"),
-            "its tensor a has no valid place in the file",
+            "its tensor a has no valid position in the file",
         ),
         (
             file_of(b'{"a": {"dtype": "F32", "shape": [1], "data_offsets": [-4, 0]}}', b"123"),
-            "its tensor a has no valid place in the file",
+            "its tensor a has no valid position in the file",
         ),
         (save({"0.weight": torch.ones(1)}), "another stage has 0.weight, too"),
     ],

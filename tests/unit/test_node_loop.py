@@ -446,7 +446,7 @@ def test_a_trainer_that_takes_nothing_does_not_eat_the_memory(
         core.say(*[Apply(r, (vector(r, r, r, r),)) for r in range(20)])
         assert stage.join() == 70
         error = json.loads((tmp_path / "peer-0" / "node_error.json").read_text())
-        assert "the trainer has not taken" in error["message"]
+        assert "the trainer has not read" in error["message"]
         assert any("trainer_link.py" in line for line in error["traceback"])
 
 

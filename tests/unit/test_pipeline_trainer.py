@@ -272,9 +272,9 @@ def test_a_step_of_another_size_is_refused() -> None:
             stage.pipe.step(None, y)
         with pytest.raises(ConfigError, match=r"optimizer\.step"):
             stage.pipe.optimizer.step()
-        with pytest.raises(ConfigError, match="shard: a pipeline cannot do that"):
+        with pytest.raises(ConfigError, match="shard: a pipeline does not support that"):
             stage.swarm.session.shard([1, 2], batch_size=1)
-        with pytest.raises(ConfigError, match="mean: a pipeline cannot do that"):
+        with pytest.raises(ConfigError, match="mean: a pipeline does not support that"):
             stage.swarm.session.mean(loss=1.0)
 
 

@@ -98,7 +98,7 @@ def test_hosts_that_do_not_fit_the_plan_are_refused_with_both_named(
         ("-x=a", "'-x' is not a name of a peer"),
         ("=a", "'' is not a name of a peer"),
         ("lab1=", "is neither a host nor a file"),
-        ("lab1=a,a", "a is there twice"),
+        ("lab1=a,a", "a is listed twice"),
     ],
 )
 def test_names_of_peers_that_cannot_be_are_refused(hosts: str, said: str) -> None:
@@ -123,7 +123,7 @@ def test_a_dry_run_names_the_peers_of_each_host(
     told = capsys.readouterr().out
     assert "host    a: peers 1 (lab1, stage 1) 2 (lab2, stage 1)" in told
     assert "host    b: peers 0 (lab3, stage 0)" in told
-    with pytest.raises(ConfigError, match="--resume auto: which folder"):
+    with pytest.raises(ConfigError, match="--resume auto: the folder"):
         app([*words, "--resume", "auto", "--", "train.py"], standalone_mode=False)
 
 
@@ -201,7 +201,7 @@ def test_a_host_without_its_layers_is_refused_where_nobody_of_its_stage_has_them
         (
             "saved@8",
             {"lab3": [part(4, 0)], "lab1": [part(4, 1)], "lab2": []},
-            "no stages in saved have the whole model of step 8",
+            "no set of stages in saved has the whole model of step 8",
         ),
         (
             "saved",

@@ -45,6 +45,6 @@ def test_another_number_of_tasks_than_peers_is_refused() -> None:
 
 def test_a_plan_is_refused_where_any_machine_may_get_any_peer() -> None:
     refuse_plan({"pipeline": {"value": None}}, "Ray")
-    with pytest.raises(ConfigError, match="Ray starts a peer on whatever machine is free") as no:
+    with pytest.raises(ConfigError, match="Ray starts a peer on any free machine") as no:
         refuse_plan({"pipeline": {"value": {"names": NAMES}}}, "Ray")
     assert "--task NAME" in str(no.value.hint)

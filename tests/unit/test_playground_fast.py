@@ -334,7 +334,7 @@ def test_updates_that_are_not_finite_are_not_used(topology: str) -> None:
 
 @pytest.mark.parametrize("engine", ["fast", "exact"])
 def test_a_rule_that_asks_for_the_loss_is_an_error(engine: EngineName) -> None:
-    with pytest.raises(ConfigError, match="asks the trainer for its loss"):
+    with pytest.raises(ConfigError, match="requests the loss from the trainer"):
         engine_of(engine, build(aggregator="zeno", f=1))
 
 

@@ -172,8 +172,8 @@ def aggregate(spec: str = "mean", **given: Any) -> NeighbourhoodVerdicts:
         ({"f": [1]}, "there are 2 neighbourhoods and 1 values of f"),
         ({"center": cloud()}, f"there are 2 neighbourhoods and {N} values of center"),
         ({"centre": cloud()}, "unknown argument of a rule 'centre'"),
-        ({"spec": "monna"}, "rule monna needs center, and there is none here"),
-        ({"spec": "trimmed_mean"}, "rule trimmed_mean needs f, and there is none here"),
+        ({"spec": "monna"}, "rule monna needs center, which is not available here"),
+        ({"spec": "trimmed_mean"}, "rule trimmed_mean needs f, which is not available here"),
         ({"out": torch.zeros(3, D)}, r"out is \(3, 130\)"),
     ],
 )

@@ -69,7 +69,7 @@ def test_what_is_not_there_is_said_with_what_to_do(
 
 
 def test_a_module_has_a_name() -> None:
-    with pytest.raises(ConfigError, match="stands alone"):
+    with pytest.raises(ConfigError, match="has no module"):
         Program.of(["-m"])
 
 

@@ -291,7 +291,7 @@ def test_what_tasks_resume_from_is_looked_at_before_they_wait_in_a_queue(
     words = (scheduler, *SCHEDULERS[scheduler], "--", "--aggregator", "mean")
     code, _, err = gossip(*words, "--resume", "none", "train.py")
     assert code == 2
-    says = "there is no run" if scheduler == "slurm" else "names a folder by where it is from here"
+    says = "there is no run" if scheduler == "slurm" else "is a relative path"
     assert says in err
     for resume in ("auto", str(here / "ckpt")):
         code, _, err = gossip(*words, "--resume", resume, "train.py")

@@ -325,7 +325,7 @@ def test_a_schedule_as_a_plan_is_the_same_schedule_again() -> None:
         ("peers = 0", "has 1 to 64 peers"),
         ("duration_s = 5", "active_s <= duration_s"),
         ("rule_s = -0.1", "at least 0, and no more than round_timeout_s = 3"),
-        ("server_weights = '0:4,0:2'", "peer 0 is there twice"),
+        ("server_weights = '0:4,0:2'", "peer 0 is listed twice"),
         ("server_weights = '5:2'", "there are 5 peers"),
         ("topology = 'ring'\nserver_weights = '0:2'", "ring takes no options, got 'weights'"),
         ("rule_s = 3.5", "at least 0, and no more than round_timeout_s = 3"),

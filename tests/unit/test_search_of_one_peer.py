@@ -224,7 +224,7 @@ def test_a_make_of_another_model_is_refused_by_the_parameter() -> None:
         ({"steps": 9}, "steps is 9, not a number of at least 10"),
         ({"extensions": -1}, "extensions is -1"),
         ({"held_out": 0}, "held_out is 0"),
-        ({"starts": ()}, "was given no starts"),
+        ({"starts": ()}, "received no starts"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(given: dict[str, Any], says: str) -> None:

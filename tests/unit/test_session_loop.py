@@ -541,7 +541,7 @@ def test_optimizers_that_step_together_share_a_round():
         assert swarm.session.round == swarm.session.step == 4
         backward(model, 4)
         both[0].step()
-        with pytest.raises(UnsupportedModel, match="optimizer 1 was not asked"):
+        with pytest.raises(UnsupportedModel, match="optimizer 1 did not step"):
             swarm.session._loop.next_round()
 
 

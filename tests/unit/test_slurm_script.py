@@ -172,7 +172,7 @@ def test_without_sbatch_or_when_it_refuses_that_is_said(
     assert ended.value.code == 2
     assert (tmp_path / "sent").read_text().startswith("#!/bin/bash\n#SBATCH --job-name=train\n")
     with pytest.raises(
-        ConfigError, match="sbatch refuses the job: sbatch: error: invalid partition specified: x"
+        ConfigError, match="sbatch rejects the job: sbatch: error: invalid partition specified: x"
     ):
         slurm.send("x")
     fake(tmp_path, "sbatch", "cat > sent; echo '77;cluster'")
@@ -217,7 +217,7 @@ def test_the_job_has_gone_well_when_peers_came_to_the_end(
     tell(folder, 1, 500.0, (2001.0, *began), (2003.0, "round", {"round": 4, "alive": 3}))
     tell(folder, 2, 700.0, (2001.0, *began), (2006.0, "exited", {"code": 1, "how": "exit code 1"}))
     assert task_runs.verdict(folder, 1) == 0
-    assert "came to the end: 0; not: 1, 2" in capsys.readouterr().out
+    assert "finished: 0; not: 1, 2" in capsys.readouterr().out
     assert json.loads((folder / "summary.json").read_text())["wall_s"] == 9.0, (
         "the machines' clocks were not put together"
     )

@@ -191,7 +191,7 @@ def untouched(model, optimizer, change) -> None:
         (lambda: (torch.nn.Sequential(*net()[:2]), "sgd"), "the packed state has no 2.weight"),
         (
             lambda: (torch.nn.Sequential(*net(), torch.nn.Linear(2, 2)), "sgd"),
-            "has 3.bias, the model has not",
+            "has 3.bias, but the model does not",
         ),
         (
             lambda: (net(), "adamw"),

@@ -182,8 +182,8 @@ def said_of(run: RecordedRun) -> list[str]:
 def test_the_last_words_of_a_tracker_are_said(
     run: RecordedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exporter_is(monkeypatch, "import sys; sys.stdin.read(); print('7 values were handed on')")
-    assert said_of(run) == ["tensorboard: 7 values were handed on"]
+    exporter_is(monkeypatch, "import sys; sys.stdin.read(); print('7 values were exported')")
+    assert said_of(run) == ["tensorboard: 7 values were exported"]
 
 
 def test_a_tracker_that_fails_is_named_with_what_to_do(

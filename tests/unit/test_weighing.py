@@ -218,7 +218,7 @@ def test_settings_hold_weights_in_one_way_of_writing_them() -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        ({"server_weights": "0:11"}, "a weight is 1 to 10"),
+        ({"server_weights": "0:11"}, "a weight must be 1 to 10"),
         ({"server_weights": "a:4"}, "is not peer:weight"),
         ({"server_weights": "0:4,4:2"}, "there is no peer 4 of 4"),
         (

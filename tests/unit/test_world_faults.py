@@ -96,7 +96,7 @@ def test_real_processes_refuse_what_only_the_simulator_can_do(kind: str) -> None
     plan = FaultPlan(
         (Crash(0, 5), *(fault for fault in EXAMPLES if type(fault) is WORLD_KINDS[kind]))
     )
-    with pytest.raises(BadFault, match=f"only the simulator can do '{kind}'") as caught:
+    with pytest.raises(BadFault, match=f"only the simulator supports '{kind}'") as caught:
         plan.specs  # noqa: B018 - asking for the words is what real runs do first
     assert "gossip simulate" in str(caught.value.hint)
 
