@@ -1,4 +1,4 @@
-"""Attacks of a world: what its Byzantine peers send in place of their updates."""
+"""Attacks of a world: the vectors that its Byzantine peers send instead of their updates."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Knowledge:
 
     Attributes:
         rule: The rule as the server of the round runs it, ``(m, d) -> (d,)``.
-        locked: ``(n,)`` bool: peers in quarantine, whose updates the rule does not get.
+        locked: ``(n,)`` bool: peers in quarantine, whose updates the rule does not receive.
     """
 
     rule: attacks.Aggregator
@@ -42,8 +42,9 @@ class Attackers:
 
     Attributes:
         flipped: ``(n,)`` bool: peers that train on wrong labels.
-        false: ``(n,)`` bool: peers that send another update than theirs.
-        apart: ``(n,)`` bool: those of them that send each receiver another one, in gossip rounds.
+        false: ``(n,)`` bool: peers that do not send their true update.
+        apart: ``(n,)`` bool: those of them that send each receiver a different one, in gossip
+            rounds.
         colluding: ``(n,)`` bool: those of them whose attack needs the vectors of honest peers.
     """
 
@@ -80,7 +81,8 @@ class Attackers:
                     self._alone[kind, peer] = make(seed + peer)
 
     def alike(self, peer: int) -> frozenset[int]:
-        """Return the peers with the attack on updates that this one has; none if it has none."""
+        """Return the peers with the attack on updates that this one has; none if it has no
+        attack."""
         return next(
             (frozenset(fault.peers) for fault, _ in self._attacks if peer in fault.peers),
             frozenset(),
@@ -148,7 +150,7 @@ class Attackers:
 
 
 def _try_rule(rule: attacks.Aggregator, free: NDArray[np.bool_], updates: Tensor) -> Tensor:
-    """Return the step that the rule would make; zeros if it fails, as the round is lost then.
+    """Return the step that the rule would make; zeros if it fails, because the round is then lost.
 
     Args:
         free: ``(m,)``: updates of peers that are not in quarantine.

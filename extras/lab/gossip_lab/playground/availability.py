@@ -1,4 +1,4 @@
-"""Availability of peers: when each peer of a world is there.
+"""Availability of peers: the times at which each peer of a world is present.
 
     availability = read_availability("spot:2h:10m", peers=100, seed=0)
     availability.present(3, now_s=60.0)
@@ -6,7 +6,7 @@
 At the end of its presence a peer is killed without notice: its update of this round, its state and
 its optimizer are lost. When it returns it joins as a restarted peer does, and copies the state
 from the others. A peer that is absent at time 0 joins at its first arrival. Faults of the world
-come on top: a peer takes part if it is present and no fault keeps it away.
+are added to it: a peer takes part if it is present and no fault keeps it away.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _COLUMNS = ["peer", "from_s", "to_s"]
 
 
 class Availability:
-    """Presence of the peers of a world, for ever, without memory of what was asked before.
+    """Presence of the peers of a world, without end, independent of earlier calls.
 
     Args:
         changes: For a peer, the times at which it arrives, leaves, arrives, ..., in seconds,
@@ -46,7 +46,7 @@ class Availability:
         self._known: dict[int, tuple[list[float], Iterator[float]]] = {}
 
     def present(self, peer: int, now_s: float) -> bool:
-        """Whether the peer is there. At the time of a change the new state holds."""
+        """Whether the peer is present. At the time of a change the new state holds."""
         return bisect_right(self._until(peer, now_s), now_s) % 2 == 1
 
     def next_change(self, peer: int, now_s: float) -> float:
@@ -57,7 +57,7 @@ class Availability:
         return known[at] if at < len(known) else math.inf
 
     def present_peers(self, peers: int, now_s: float) -> NDArray[np.bool_]:
-        """Return ``(peers,)``: whether each of the first peers is there."""
+        """Return ``(peers,)``: whether each of the first peers is present."""
         return np.array([self.present(peer, now_s) for peer in range(peers)], bool)
 
     def _until(self, peer: int, now_s: float) -> list[float]:
@@ -79,8 +79,8 @@ def read_availability(spec: str, peers: int, seed: int) -> Availability:
     - empty if every peer is always present.
     - ``FILE.csv``: a trace, see ``read_trace``.
     - ``spot:MEAN_UP:MEAN_DOWN``: presence and absence take exponential times. All peers are present
-      at time 0, as hosts are when a run starts on them.
-    - ``campus:DAY``: desktops that their users take away in the daytime. Time 0 is 18:00. Each day
+      at time 0, like the hosts of a run at its start.
+    - ``campus:DAY``: desktops that their users need in the daytime. Time 0 is 18:00. Each day
       three of four leave at about 9:00 and return at about 18:00, each up to 90 minutes earlier or
       later. DAY is the length of a day, 24h by default.
     - ``churn:RATE``: the share of the present peers that leaves within a minute, at any time with
@@ -117,7 +117,7 @@ def read_trace(path: Path, peers: int) -> Availability:
     not overlap. Lines of peers beyond the world are not used, so a smaller world can have the same
     file.
 
-    Raises: ConfigError: There is no such file, or a line is not valid, or a peer has none. The
+    Raises: ConfigError: There is no such file, or a line is not valid, or a peer has no line. The
         message has the number of the line.
     """
     spans: dict[int, list[tuple[float, float, int]]] = {peer: [] for peer in range(peers)}
@@ -190,7 +190,7 @@ def _spot(peer: int, seed: int, up_s: float, down_s: float | None) -> Iterator[f
             now_s += CHURN_AWAY_S
         else:
             drawn = float(draw_uniform("availability", seed, peer, change))
-            # never 0, so that each change is after the one before
+            # never 0, so that each change is after the previous one
             now_s += mean_s * max(-math.log1p(-drawn), 1e-9)
 
 

@@ -312,7 +312,7 @@ def sweep(
         bool, typer.Option("--json", help="Print the means as JSON, and nothing else, to stdout.")
     ] = False,
 ) -> None:
-    """Play all cells of a grid of worlds. Ctrl-C, and the same command goes on: gossip sweep
+    """Play all cells of a grid of worlds. After Ctrl-C the same command continues: gossip sweep
     grid.toml -j 2"""
     from .engines import SweepSettings
     from .grids import Grid

@@ -23,7 +23,7 @@ class MixingStrength:
     """Strength of mixing of n peers, from the sketches that each of them has received.
 
     Attributes:
-        raised: ``(n,)`` bool: peers that mix more, as the replicas are too far apart.
+        raised: ``(n,)`` bool: peers that mix more, because the replicas are too far apart.
     """
 
     def __init__(self, settings: CoreSettings, judges: Judges) -> None:

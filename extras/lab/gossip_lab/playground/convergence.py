@@ -40,7 +40,7 @@ _RANDOM_K = load("random-k")
 @topology
 def parted(roster: Roster, round_id: int, seed: int, *, until: int = 0, k: int = 3) -> Plan:
     """Peers of even and of odd number form two groups without a link, each with random-k, until the
-    round ``until``; random-k among all from then on. ``until=0``: for ever."""
+    round ``until``; then random-k among all. ``until=0``: for ever."""
     if until and round_id >= until:
         return _RANDOM_K(roster, round_id, seed, k=k)
     groups = [Roster(roster.peers[part::2], roster.lineage) for part in (0, 1)]
@@ -71,7 +71,7 @@ class Scenario:
 
     Attributes:
         condition: Condition that the twin lacks.
-        source: Where the condition comes from.
+        source: Source of the condition.
         calm: The world without the disturbance.
         world: The world with it.
         twin: That world without the condition.

@@ -14,7 +14,7 @@ from .parts import Parts
 
 
 class Disruptions(Observer):
-    """Faults that are due at a round or at a time, and peers that arrive and leave."""
+    """Faults at a round or a time, and peers that arrive and leave."""
 
     def __init__(self, parts: Parts) -> None:
         mishaps, self._availability, self._n = parts.mishaps, parts.availability, parts.peers

@@ -31,10 +31,10 @@ from .recorder import Recorder
 from .states import StateTable
 
 ROUND_S_MAX = 300.0
-"""Virtual time without the end of a round after which nothing more will happen, in seconds: longer
-than all timeouts of the core."""
+"""Virtual time without the end of a round after which the world no longer changes, in seconds:
+longer than all timeouts of the core."""
 EVENTS_MAX = 50_000_000
-"""Events within a round after which a core causes its own events for ever."""
+"""Events within a round after which a core causes its own events forever."""
 
 
 class ExactEngine:
@@ -63,7 +63,7 @@ class ExactEngine:
 
         Raises:
             ReplicasDiverged: Two peers have applied a round with different results.
-            ConfigError: No round ends any more, as after the crash of all peers.
+            ConfigError: Rounds no longer end, as after the crash of all peers.
         """
         recorder = Recorder(self._parts)
         swarm = _make_swarm(self._parts, recorder)

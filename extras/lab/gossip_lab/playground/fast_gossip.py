@@ -20,7 +20,7 @@ from .pushing import Pushes, PushStore, VectorRows
 from .schedule import Schedule, Wave, by_round
 
 OWN_SHARE = 0.5
-"""Share of the own model difference in what a peer applies, as in ``GossipRounds``."""
+"""Share of a peer's own model difference in the applied one, as in ``GossipRounds``."""
 
 
 class GossipWorld:

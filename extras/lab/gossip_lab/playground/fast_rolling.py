@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 RULE_S, APPLY_S = 0.0001, 0.0002
 """Virtual time to aggregate and to apply a round, in seconds, as of the simulator's trainers."""
 CHUNK = 2**10
-"""Learners that are computed in one call: the memory for all of ten thousand would be too much."""
+"""Learners that are computed in one call: ten thousand at once would need too much memory."""
 
 
 class RollingWorld:
@@ -104,7 +104,7 @@ class RollingWorld:
         return np.asarray(least_s + (most_s - least_s) * drawn)
 
     def _await_return(self) -> None:
-        """Let time pass until an absent peer is back: too few are left for the round."""
+        """Let time pass until an absent peer returns, because too few are left for the round."""
         back_s, running = self._presence.next_return_s(), self._presence.runs.copy()
         if back_s == np.inf:
             raise ConfigError(
@@ -128,8 +128,8 @@ class RollingWorld:
         return plan.servers[0]
 
     def _find_server(self, order: tuple[int, ...]) -> tuple[int, float]:
-        """Return the server, and the time from which on the others send to it: when they have
-        noticed that those before it are away."""
+        """Return the server, and the time at which the others begin to send to it: after they have
+        detected that those before it are absent."""
         serves_s = -np.inf
         for peer in order:
             if self._presence.runs[peer]:
@@ -158,7 +158,7 @@ class RollingWorld:
         return locked
 
     def _updates_of(self, peers: Peers, locked: NDArray[np.bool_]) -> Tensor:
-        """Return what these peers send, ``(m, d)``."""
+        """Return the vectors that these peers send, ``(m, d)``."""
         updates = self._compute_updates(peers)
         self._attackers.falsify(updates, np.arange(len(peers)), peers, self._round_id)
         return updates
@@ -176,7 +176,7 @@ class RollingWorld:
         return updates
 
     def _rule_inputs(self, f: int) -> dict[str, Any]:
-        """Return the arguments of the rule beside the updates."""
+        """Return the arguments of the rule other than the updates."""
         inputs: dict[str, Any] = {"f": f, "round_id": self._round_id}
         if self._previous is not None:
             usual = max(self._lengths, default=0.0)
@@ -206,7 +206,7 @@ class RollingWorld:
         rows = updates if is_taken.all() else updates[torch.from_numpy(is_taken)]
         verdict = self._explain(rows, inputs)
         rejected: list[Rejection] = []
-        if settings.f:  # else no peer is ever in quarantine
+        if settings.f:  # otherwise no peer is ever in quarantine
             rejected = [Rejection(peer, "non_finite") for peer in broken.tolist()]
             is_due = self._round_id % settings.trust.measured_every == 0
             if verdict is not None and is_due and outside.any():
@@ -224,7 +224,7 @@ class RollingWorld:
 
     def _explain(self, rows: Tensor, inputs: dict[str, Any]) -> Verdict | None:
         """Return the rule's verdict; None if it has no finite result. As in a run, an exception of
-        the rule costs the round: an attack may cause it."""
+        the rule loses the round, because an attack may cause it."""
         needed = self._settings.updates_needed(inputs["f"])
         if len(rows) < max(1, needed):
             self._lose_round(f"{len(rows)} finite updates were left, it needs {needed}")
@@ -280,8 +280,8 @@ class RollingWorld:
         transfer_s = self._parts.links.transfer_s(self._nbytes, count)
         result_s = made_s + self._draw_delays("down") + transfer_s
         result_s[server] = made_s
-        # A peer that computes when the result comes applies it afterwards. The others do not begin
-        # the round any more.
+        # A peer that computes when the result arrives applies it afterwards. The others no longer
+        # begin the round.
         begins = presence.runs & (times.begin_s < result_s)
         applied_s = np.maximum(result_s, np.where(begins, times.finish_s, self._ready_s))
         sent = begins & (times.finish_s < result_s)
@@ -306,7 +306,7 @@ class RollingWorld:
 
 def are_finite(updates: Tensor) -> NDArray[np.bool_]:
     """Return whether all numbers of each row are finite."""
-    # A sum is not finite if a number is not, and takes one pass. A large sum may overflow.
+    # A sum is non-finite if a number is, and takes one pass. A large sum may overflow.
     found: NDArray[np.bool_] = updates.sum(dim=1).isfinite().numpy()
     for row in np.flatnonzero(~found).tolist():
         found[row] = bool(updates[row].isfinite().all())

@@ -1,4 +1,4 @@
-"""Fields of a world as TOML files, command lines and pages show them.
+"""Fields of a world in TOML files, on command lines and on pages.
 
 All of it is read from the dataclass itself: the types from its annotations, the help from the
 ``Attributes`` of its docstring.
@@ -42,7 +42,7 @@ class Field:
     help: str
 
     def read(self, value: Any) -> Any:
-        """Return a value as the dataclass takes it: numbers as they are, a list as a tuple.
+        """Return a value in the form of the dataclass: numbers unchanged, a list as a tuple.
 
         Raises: ConfigError: The value has another type, or is not among the choices.
         """

@@ -27,7 +27,7 @@ class Graces:
 
         Args:
             peers: ``(e,)``, ascending: the receiver of each push.
-            lags_s: ``(e,)``: how long after its own update the push came; below 0 counts as 0.
+            lags_s: ``(e,)``: time from its own update to the push; below 0 counts as 0.
         """
         firsts = np.searchsorted(peers, peers)
         at = (self._next[peers] + np.arange(len(peers)) - firsts) % WINDOW

@@ -91,7 +91,7 @@ def d_cliques(  # noqa: PLR0913 - three arguments are those of every topology
     metropolis: bool = False,
     histograms: Histograms | None = None,
 ) -> Plan:
-    """Cliques of peers with labels that together are like those of all peers, and few edges
+    """Cliques of peers whose labels together resemble those of all peers, with few edges
     between the cliques. The same graph in all rounds.
 
     Peers are put into cliques at random. Then pairs of cliques swap two peers if that lowers the
@@ -217,7 +217,7 @@ def averaging_matrix(plan: Plan, peers: Sequence[int]) -> NDArray[np.float64]:
 
 def spectral_gap(matrix: NDArray[np.float64]) -> float:
     """Return one minus the second largest modulus of the eigenvalues: 1 for a matrix that averages
-    at once, near 0 for one that hardly mixes, 0 for a graph in parts."""
+    at once, near 0 for one that mixes slowly, 0 for a disconnected graph."""
     moduli = np.sort(np.abs(np.linalg.eigvals(matrix)))
     return float(1 - moduli[-2]) if len(moduli) > 1 else 1.0
 
@@ -241,6 +241,6 @@ def _draw_others(
     random = Random(draw(seed, roster.lineage, round_id, name))
     fan = min(k, len(order) - 1)
     for at, peer in enumerate(order):
-        # numbers from ``at`` on mean the peer after, so no peer draws itself
+        # numbers of at least ``at`` are the next peer, so that no peer draws itself
         drawn = random.sample(range(len(order) - 1), fan)
         yield peer, [order[place + (place >= at)] for place in drawn]

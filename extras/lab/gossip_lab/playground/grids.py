@@ -157,8 +157,8 @@ def facts_of(world: World | RunCommand) -> dict[str, Any]:
 
 
 def play_cell(cell: WorldCell, report: Report | None = None) -> StoredRow:
-    """Play a cell, and return its row for the store. An exception of the cell is part of the row:
-    the other cells go on.
+    """Play a cell, and return its row for the store. An exception of the cell is part of the row;
+    the other cells continue.
 
     Args:
         report: Called after each evaluation; may stop the cell.

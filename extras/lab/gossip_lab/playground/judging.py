@@ -23,8 +23,8 @@ DIFFERENCES = 2**20
 """Largest number of elements of differences that are aggregated in one call."""
 EXACT_MAX = 256
 """Number of peers up to which results have the bits of a run, as the exact engine plays so many.
-With more peers, a rule may round in another way, and one that commutes with shifts gets parameters
-in place of their differences."""
+With more peers, a rule may round differently, and a rule that commutes with shifts receives
+parameters instead of their differences."""
 SPARSE_FROM = 2_000
 """Number of peers from which tables drop the entries of peers with full trust: all entries would
 not fit in memory."""
@@ -34,7 +34,7 @@ SPARSE_EVERY = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Neighbourhoods:
-    """Vectors that the rule of each of m peers gets.
+    """Input vectors of the rule of each of m peers.
 
     Attributes:
         peers: ``(m,)``, ascending.
@@ -94,7 +94,7 @@ class Aggregates:
     """Results of the rule.
 
     Attributes:
-        vectors: ``(m, d)``; the own vector where the rule has failed or has nothing to do.
+        vectors: ``(m, d)``; the peer's own vector where the rule failed or had no other vector.
         outlyingness: ``(e,)``.
         failed: ``(m,)`` bool.
     """
@@ -110,7 +110,7 @@ class Judges:
     def __init__(self, parts: Parts) -> None:
         self._settings, self._rule, self._n = parts.settings, parts.rule, parts.peers
         self._samples = parts.task.batch * parts.task.local_steps
-        self._judged = parts.settings.f > 0  # else no peer is ever in quarantine
+        self._judged = parts.settings.f > 0  # otherwise no peer is ever in quarantine
         self._tables = [new_table(parts.settings) for _ in range(self._n if self._judged else 0)]
         self._out = torch.empty(0, parts.task.cohort.d)  # new memory for each call is slow
         self._locked: dict[int, frozenset[int]] = {}
@@ -185,7 +185,7 @@ class Judges:
 
     def mix(self, vectors: Tensor, near: Neighbourhoods, out: Tensor) -> None:
         """Write the aggregate of each neighbourhood's differences from the own vector to ``out``,
-        ``(m, d)``; zeros where the rule has failed or has nothing to do."""
+        ``(m, d)``; zeros where the rule failed or had no other vector."""
         d, largest = vectors.shape[1], int(near.counts.max(initial=1))
         shifts = self._n > EXACT_MAX and self._rule.rule.translation
         step = CHUNK if shifts else max(1, DIFFERENCES // (largest * d))
@@ -253,7 +253,7 @@ class Judges:
         """Feed the tables as ``GossipRounds`` does.
 
         Args:
-            near, results: What the rule got, and its verdicts.
+            near, results: Inputs of the rule, and its verdicts.
             outside: Peers in quarantine; their updates are only measured.
             faulty: Peers with updates that are not finite.
         """

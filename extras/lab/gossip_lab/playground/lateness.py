@@ -33,7 +33,7 @@ class RoundTimes:
         server: The peer that makes the result.
         begin_s, finish_s: ``(n,)``: when each peer begins the round, and has its update.
         arrives_s: ``(n,)``: when its update is with the server; infinity: never.
-        skipped_s: ``(n,)``: from when on the server does not wait for a peer.
+        skipped_s: ``(n,)``: time after which the server does not wait for a peer.
         expected: ``(n,)`` bool: peers that the server waits for.
     """
 
@@ -76,7 +76,7 @@ class RollingPatience:
         deadline = self._deadlines[times.server]
         usual = times.expected & ~self._find_slow(times.server, deadline)
         usual_last = float(over[usual].max(initial=first))
-        # The lags of these updates count before the grace of the others is needed.
+        # The lags of these updates count before the grace of the others is computed.
         self._observed = usual & (times.arrives_s <= usual_last)
         self._observed[times.server] = False
         _observe(deadline, times.arrives_s[self._observed] - first)
@@ -96,7 +96,7 @@ class RollingPatience:
         """Record the lags and the duration of a round that is over.
 
         Args:
-            lags_s: ``(n,)``: how long after the first update each other one came; NaN if it never
+            lags_s: ``(n,)``: time from the first update to each other one; NaN if it never
                 came to this server.
         """
         late = ~self._observed & np.isfinite(lags_s)

@@ -29,7 +29,7 @@ from gossip.errors import ConfigError
 WayName = Literal["auto", "products", "vmap", "loop"]
 IMAGES_AT_ONCE = 256
 """Images in a forward pass of one learner: larger passes do not fit the cache, and take twice as
-long an image."""
+long per image."""
 AT_ONCE = 64
 """Learners in one call: the parameters of so many small models fit a processor's cache. Chunks are
 cut in the same way for any number of threads, so they do not affect the results."""
@@ -229,7 +229,8 @@ class _Forward:
 
     def __init__(self, model: nn.Module) -> None:
         self._original = deepcopy(model)
-        # A call puts parameters into a module, so no two calls use the same one at a time.
+        # A call writes parameters into a module, so two calls must not use the same module at a
+        # time.
         self._spare = [model]
         self._shapes = {name: each.shape for name, each in model.named_parameters()}
         self._sizes = [math.prod(shape) for shape in self._shapes.values()]
@@ -298,7 +299,7 @@ class _Vmapped:
 
 
 class _Products:
-    """Linear layers with rectified units between them, as batched matrix products.
+    """Linear layers with ReLUs between them, as batched matrix products.
 
     Args:
         layers: Inputs and outputs of each layer. Each has a bias.

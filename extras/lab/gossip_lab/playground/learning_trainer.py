@@ -27,10 +27,10 @@ simulator's other trainer takes the same."""
 
 class RuleRunner:
     """The aggregation of a node, at once. The shortcut of rules like the mean, which adds up
-    separate rows, is off: it rounds in another order than the rule itself.
+    separate rows, is disabled, because it rounds in another order than the rule itself.
 
     Args:
-        centered: Whether the rule may get the local row as its center: in gossip rounds.
+        centered: Whether the rule may receive the local row as its center, as in gossip rounds.
     """
 
     def __init__(self, rule: BoundRule, *, centered: bool) -> None:
@@ -79,7 +79,7 @@ class SharedParts:
 
 
 class LearningTrainer:
-    """Trainer in one life of a peer. While it computes, it does nothing else."""
+    """Trainer in one incarnation of a peer. While it computes, it does no other work."""
 
     def __init__(self, peer: PeerId, shared: SharedParts) -> None:
         self.peer, self.shared = peer, shared
@@ -97,7 +97,7 @@ class LearningTrainer:
         return [(0.0, events.Prepared(layout, self.state.digest, (bytes_for(d),)))]
 
     def progress(self, now: float) -> events.TrainerProgress:
-        """Return the next round, and for how long it has been that."""
+        """Return the next round, and the time since it became the next one."""
         return events.TrainerProgress(self.next_round, max(0.0, now - self._changed_at))
 
     def is_still_valid(self, event: Said) -> bool:

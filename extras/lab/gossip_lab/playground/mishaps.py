@@ -1,4 +1,5 @@
-"""Faults of a world: those of fault plans that the playground plays, for many peers at once.
+"""Faults of a world: those faults of fault plans that the playground supports, for many peers at
+once.
 
 A world's faults are written as those of a run (``crash:3@50``, ``restart:3@50+2s``,
 ``hang:3@50+2s``, ``slow:2*4``, ``sign_flip:5,6*10``, ``label_flip:5``), and crash, restart, hang
@@ -40,7 +41,7 @@ class Mishaps:
 
 
 def read_mishaps(words: Iterable[str], peers: int) -> Mishaps:
-    """Read the faults of a world of so many peers.
+    """Read the faults of a world with this number of peers.
 
     Raises: BadFault: A word is not a fault, a fault is not played here, or a peer is not of the
         world.

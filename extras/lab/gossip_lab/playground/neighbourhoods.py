@@ -44,8 +44,8 @@ class NeighbourhoodVerdicts:
         aggregates: ``(m, d)``, dtype and device of the updates; NaN where the rule failed.
         reasons: Why the rule failed, for each neighbourhood; None where it did not.
         lengths: ``(m,)`` float64: ``Verdict.length``, for a rule that names ``usual``.
-        mask: ``(m, k)``: True for the updates in an aggregate, or with weight 0 in it; False beyond
-            the end of a neighbourhood, and where the rule failed.
+        mask: ``(m, k)``: True for the updates of an aggregate, including those with weight 0; False
+            beyond the end of a neighbourhood, and where the rule failed.
         weights, outlyingness: ``(m, k)`` float64 as in ``Verdict``, in the order of the
             neighbourhood; 0 where ``mask`` is False. All 0 if the neighbourhoods are not judged.
     """
@@ -79,14 +79,14 @@ def aggregate_neighbourhoods(
         judged: Whether to return weights and outlyingness. True if results are those of
             ``rule.explain``, bit for bit. False if aggregates are those of ``rule``, which differ
             from those by rounding for some rules.
-        out: ``(m, d)``, memory for the aggregates, which shares nothing with ``updates``. Fresh
-            memory costs a quarter of the time of a mean.
+        out: ``(m, d)``, memory for the aggregates, which shares nothing with ``updates``. New
+            memory takes a quarter of the time of a mean.
         options: Arguments that the rule may name. ``f``, the Byzantine peers to tolerate, is one
             number or m. ``center``, ``gradient`` and ``previous`` are ``(m, d)``, or m vectors;
-            ``usual`` has m numbers and ``evaluate`` m functions. None in place of a vector: this
-            neighbourhood has none. ``learning_rate`` and ``round_id`` are numbers.
-    Raises: ConfigError: The arguments do not fit each other, or the rule needs one that is not
-        given.
+            ``usual`` has m numbers and ``evaluate`` m functions. None instead of a vector means
+            that this neighbourhood has none. ``learning_rate`` and ``round_id`` are numbers.
+    Raises: ConfigError: The arguments do not fit each other, or the rule needs an argument that is
+        missing.
     """
     n, d = (rows := Rows.of(updates)).n, rows.d
     members, sizes = _read_rows(neighbours, n)

@@ -28,7 +28,7 @@ def make_model(spec: str, features: int, classes: int, seed: int) -> nn.Module:
             ``logreg_mnist``, ``fc_mnist`` and ``cnn_mnist`` of ByzFL's benchmark, or ``small_cnn``
             with 6,000 parameters, for images of 28 by 28; or ``file.py:name``, a function
             ``(features, classes) -> torch.nn.Module``.
-    Raises: ConfigError: There is no such model, or not for such data.
+    Raises: ConfigError: There is no such model, or it does not fit these data.
     """
     make = _from_file(spec) if ".py:" in spec else _built_in(spec)
     try:
@@ -90,7 +90,7 @@ def _built_in(spec: str) -> Callable[[int, int], nn.Module]:
 
 
 class _Standardised(nn.Module):
-    """Pixels of images from 0 to 1, brought to mean 0 and deviation 1 as MNIST has them."""
+    """Pixels of images from 0 to 1, normalised with the mean and deviation of MNIST."""
 
     def forward(self, images: Tensor) -> Tensor:
         return ((images - MEAN) / DEVIATION).view(-1, 1, SIDE, SIDE)
@@ -103,7 +103,7 @@ def _cnn() -> list[nn.Module]:
 
 
 def _small_cnn() -> list[nn.Module]:
-    """Return convolutions with a stride of 2 in place of maxima, which take longer."""
+    """Return convolutions with a stride of 2 instead of max pooling, which takes longer."""
     first = [nn.Conv2d(1, 8, 5, stride=2), nn.ReLU()]
     return [*first, nn.Conv2d(8, 16, 5, stride=2), nn.ReLU(), nn.Flatten()]
 

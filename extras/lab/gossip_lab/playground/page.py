@@ -1,4 +1,4 @@
-"""The report of a played world or of a sweep, as one HTML file that needs nothing else."""
+"""The report of a played world or of a sweep, as one self-contained HTML file."""
 
 from __future__ import annotations
 

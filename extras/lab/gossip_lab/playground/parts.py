@@ -21,7 +21,7 @@ class Parts:
 
     Attributes:
         settings: Settings of the core, the same in both engines and in a real run.
-        availability: When each peer is there. A presence that ends is a crash without notice, and
+        availability: Presence of each peer. A presence that ends is a crash without notice, and
             its next begin a restart.
         moves: Swaps of samples between peers; None if each keeps its share.
     """

@@ -32,7 +32,7 @@ METRICS = (
   norm.
 - ``quarantined``: share of pairs of a present honest peer and a Byzantine one in which the first
   has the second in quarantine.
-- ``falsely_quarantined``: the same of pairs of a present honest peer and another honest one.
+- ``falsely_quarantined``: the same share for pairs of a present honest peer and another honest one.
 - ``present``: present peers; ``samples``: samples in all updates that were used so far.
 """
 
@@ -77,7 +77,7 @@ class PlayedRun:
 
     def reach(self, target: float, metric: str = "mean", by: str = "virtual_s") -> float:
         """Return the first place on the axis ``by`` at which the metric is at least the target, or
-        one of ``FALLING`` at most; infinity if there is none."""
+        at most the target for metrics in ``FALLING``; infinity if there is none."""
         sign = -1 if metric in FALLING else 1
         reached = (at for at, value in self.curve(metric, by) if sign * value >= sign * target)
         return next(reached, math.inf)

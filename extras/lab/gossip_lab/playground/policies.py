@@ -81,11 +81,11 @@ def _order_of(shared: SharedOrder, epoch: int) -> Whole:
 
 @dataclass(frozen=True, slots=True)
 class MovePolicy:
-    """Every so many rounds, pairs of peers with opposed updates swap samples.
+    """Each time after this number of rounds, pairs of peers with opposed updates swap samples.
 
     Attributes:
         every: Rounds between two exchanges.
-        samples: Most samples that each of a pair gives.
+        samples: Maximum number of samples that each peer of a pair gives.
     """
 
     every: int
@@ -102,7 +102,7 @@ class Move:
 
     Attributes:
         first, second: Rows of the peers.
-        first_label, second_label: Labels of the samples that each of them gives.
+        first_label, second_label: Labels of the samples that each peer of a pair gives.
         samples: Samples that each gives.
     """
 
@@ -116,16 +116,16 @@ class Move:
 def plan_moves(
     histograms: NDArray[np.float64], gram: NDArray[np.float64], samples: int
 ) -> tuple[Move, ...]:
-    """Return the swaps of a round. A peer takes part in one at most.
+    """Return the swaps of a round. A peer takes part in at most one.
 
     Pairs are formed by the most negative cosine of their updates. A pair swaps the two labels that
-    bring both histograms nearest to the common one, in the sum of their L1 distances as shares, and
-    nothing if none does. A histogram of a Byzantine peer is only a claim.
+    bring both histograms nearest to the common one, measured by the sum of their L1 distances as
+    shares; if no swap helps, it swaps no samples. A histogram of a Byzantine peer is only a claim.
 
     Args:
         histograms: ``(n, labels)``: samples of each peer.
         gram: ``(n, n)``: inner products of the peers' updates.
-        samples: Most samples that each of a pair gives.
+        samples: Maximum number of samples that each peer of a pair gives.
     """
     norms = np.sqrt(np.maximum(gram.diagonal(), 1e-300))
     cosines = gram / norms[:, None] / norms[None, :]
@@ -150,13 +150,14 @@ def plan_moves(
 def _best_swap(
     pair: NDArray[np.float64], held: NDArray[np.float64], common: NDArray[np.float64], samples: int
 ) -> tuple[int, int, int] | None:
-    """Return the label that each of the two gives, and how many samples; None if no swap helps."""
+    """Return the label that each of the two gives, and the number of samples; None if no swap
+    helps."""
     labels = len(common)
     given = np.minimum(np.minimum(pair[0][:, None], pair[1][None, :]), samples)
     excess = pair - held[:, None] * common
     gains = np.zeros((labels, labels))
     for row, sign in ((0, 1.0), (1, -1.0)):
-        # the row gives one label (first axis for row 0) and gets the other
+        # the row gives one label (first axis for row 0) and receives the other
         before = np.abs(excess[row])
         less = before[:, None] - np.abs(excess[row][:, None] - sign * given)
         more = before[None, :] - np.abs(excess[row][None, :] + sign * given)

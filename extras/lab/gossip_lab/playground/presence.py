@@ -22,12 +22,12 @@ measured in the exact world with 8 peers."""
 SILENT_S = 0.35
 """Time until the others no longer wait for a peer that hangs: its links time out."""
 ACCUSED_S = 0.08
-"""Time from then on until a probe of the peer fails."""
+"""Time from that moment until a probe of the peer fails."""
 RESTORED_S = 0.02
 """Time until a started process has the state of another peer."""
 RESUMED_S, REFUTED_S = 0.06, 1.25
-"""Time until a peer that hung takes part again; the second if it has to come into the roster again,
-as the others have declared it dead."""
+"""Time until a peer that hung takes part again; the second value applies if it has to rejoin the
+roster, because the others have declared it dead."""
 
 
 class Presence:
@@ -35,9 +35,9 @@ class Presence:
 
     Attributes:
         runs: ``(n,)`` bool: peers that take part.
-        noticed_s: ``(n,)``: time from which on no peer waits for an absent one; infinity for the
+        noticed_s: ``(n,)``: time after which no peer waits for an absent one; infinity for the
             others.
-        dead_s: ``(n,)``: time from which on an absent peer counts as dead.
+        dead_s: ``(n,)``: time after which an absent peer counts as dead.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -67,8 +67,8 @@ class Presence:
         return self.runs | ((self._back_s < np.inf) & ~self._lost_state)
 
     def return_peers(self, now_s: float) -> Peers:
-        """Let the peers take part again that are back by now. Return those of them that have lost
-        their state."""
+        """Let the peers that have returned take part again. Return the ones among them that have
+        lost their state."""
         back = ~self.runs & (self._back_s <= now_s)
         lost = np.flatnonzero(back & self._lost_state)
         for peer in np.flatnonzero(back).tolist():
@@ -80,7 +80,7 @@ class Presence:
         return lost
 
     def next_return_s(self) -> float:
-        """Return when the next absent peer is back; infinity if none will be."""
+        """Return the time at which the next absent peer returns; infinity if none does."""
         return float(self._back_s.min(initial=np.inf))
 
     def strike(self, rounds: Peers, begin_s: Times, finish_s: Times) -> None:
@@ -90,7 +90,7 @@ class Presence:
         Args:
             rounds: ``(n,)``: the round of each peer.
             begin_s: ``(n,)``: when each peer begins the round; infinity if it does not.
-            finish_s: ``(n,)``: when it would have its update; changed by a short hang.
+            finish_s: ``(n,)``: time at which it would have its update; changed by a short hang.
         """
         for fault in tuple(self._pending):
             peer = fault.peer

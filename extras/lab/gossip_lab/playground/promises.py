@@ -155,7 +155,7 @@ class UpdateBook:
         known = [each for promises in self._rounds.values() for each in promises.values()]
         open_ones = [each for each in known if each.honest is None]
         if all(each is not wanted for each in open_ones):
-            open_ones.append(wanted)  # its round is no longer kept
+            open_ones.append(wanted)  # its round is no longer stored
         open_ones.sort(key=lambda each: (each.round_id, each.peer))
         states = [each.state for each in open_ones]
         if all(state is states[0] for state in states):

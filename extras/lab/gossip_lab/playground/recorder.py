@@ -1,4 +1,4 @@
-"""Moments of a world that the exact engine plays, from what the trainers and cores do."""
+"""Moments of a world that the exact engine plays, derived from the trainers and cores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .parts import Parts
 from .states import ModelState
 
 ROUNDS_CHECKED = 64
-"""Rounds with compared replicas, also those that come late."""
+"""Rounds with compared replicas, including late ones."""
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class RoundRecord:
     states: dict[PeerId, ModelState] = field(default_factory=dict)
     reached_s: dict[PeerId, float] = field(default_factory=dict)
     locked: dict[PeerId, frozenset[PeerId]] = field(default_factory=dict)
-    used: dict[PeerId, int] = field(default_factory=dict)  # updates in what it has applied
+    used: dict[PeerId, int] = field(default_factory=dict)  # updates in its applied results
     nbytes: int = 0
     lost: bool = False
 
@@ -88,8 +88,8 @@ class Recorder(Observer):
         if self._rolling:
             self._compare(peer, state, stop - 1)
         locked = self._locked_by(peer)
-        # A peer that skips rounds takes part in them, and one that returns in none before. In
-        # gossip rounds its state stays as it was.
+        # A peer that skips rounds counts as taking part in them, a returning peer does not take
+        # part in earlier ones. In gossip rounds its state stays as it was.
         before = state if self._rolling else self._latest.get(peer, state)
         for round_id in range(max(self.round_id, self._next.get(peer, stop - 1)), stop):
             record = self._records[round_id]
@@ -129,7 +129,7 @@ class Recorder(Observer):
         self._replicas.pop(round_id - ROUNDS_CHECKED, None)
 
     def _close_rounds(self) -> None:
-        """Make the moments of all rounds that are over."""
+        """Create the moments of all finished rounds."""
         while self.round_id in self._records:
             # A peer that crashes at the start of the next round has taken part in this one.
             beyond = self._records[self.round_id].states

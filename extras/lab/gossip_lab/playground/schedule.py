@@ -26,7 +26,7 @@ from .presence import Peers, Presence, Times
 from .pushing import PUSH, Pushes
 
 PACES_KEPT = 8
-"""Rounds from which the usual duration of a round is taken."""
+"""Number of rounds that determine the usual duration of a round."""
 ROUNDS_KEPT = 32
 """Rounds of which a peer knows when it had its update, for the lags of pushes."""
 LOOKAHEAD = 0.5
@@ -262,8 +262,8 @@ class Schedule:
         return Roster(tuple(members.tolist()), self._parts.settings.lineage)
 
     def _edges_of(self, round_id: int, roster: Roster) -> tuple[Peers, Peers, Times]:
-        """Return the senders and receivers of a round, ascending by receiver and sender, and how
-        long each push travels."""
+        """Return the senders and receivers of a round, ascending by receiver and sender, and the
+        transfer time of each push."""
         self._times_of(round_id).roster = roster.peers
         if (round_id, roster) not in self._edges:
             parts, links = self._parts, self._parts.links
@@ -311,7 +311,7 @@ class Schedule:
         return closed, close_s
 
     def _last_s(self) -> Times:
-        """Return when each peer waits for no other any more, ``(n,)``, as far as it is known."""
+        """Return the time at which each peer waits for no other, ``(n,)``, as far as known."""
         n, expected, coming = self._parts.peers, self._expected, self._coming
         over_s = self.presence.noticed_s[expected["sender"]]
         # a push of a later round ends the wait, too

@@ -42,7 +42,7 @@ class StateTable:
         self._lr, self._outer = task.lr, task.outer
         self._states: WeakValueDictionary[bytes, ModelState] = WeakValueDictionary()
         self.initial = self._find(task.cohort.initial, None)
-        # the last step: in rolling rounds all peers make the same one, one after the other
+        # the last step: in rolling rounds all peers make the same one, in sequence
         self._last: tuple[ModelState, Payload | None, ModelState] | None = None
 
     def apply(self, state: ModelState, round_: Apply) -> ModelState:

@@ -47,7 +47,7 @@ class Sweep:
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """Names of the fields that vary, the seed left out."""
+        """Names of the fields that vary, without the seed."""
         return tuple(name for name in self.grid.varied if name != SEED)
 
     def setting_of(self, cell: WorldCell) -> tuple[Any, ...]:
@@ -88,7 +88,7 @@ class Sweep:
 
     def means(self, metric: str) -> dict[tuple[Any, ...], dict[int, estimates.Estimate]]:
         """Return the estimate over the seeds after each evaluated round, for each setting. Cells
-        that were stopped, that have an error, or that have the value NaN are left out."""
+        that were stopped, have an error, or have the value NaN are omitted."""
         found: dict[tuple[Any, ...], dict[int, list[float]]] = {}
         for cell in self.grid.cells:
             rounds = found.setdefault(self.setting_of(cell), {})

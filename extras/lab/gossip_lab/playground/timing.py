@@ -1,4 +1,4 @@
-"""Times of a world: how long peers compute, and how long payloads travel."""
+"""Times of a world: the computing times of peers, and the transfer times of payloads."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ComputeTimes(Protocol):
     """Times of the computation of an update."""
 
     def seconds(self, peers: NDArray[np.int64], round_id: int) -> NDArray[np.float64]:
-        """Return how long each of the peers computes its update of the round, in seconds."""
+        """Return the time in which each peer computes its update of the round, in seconds."""
         ...
 
 
@@ -201,9 +201,9 @@ class LinkTimes:
     uplink_bytes_per_s: float | None = None
 
     def transfer_s(self, payload_bytes: float, receivers: int = 1) -> float:
-        """Return the seconds from the begin of the transfer of a payload to so many peers at once
-        until the last of them has it, without the delay. The payloads share the uplink fairly, so
-        all of them end together."""
+        """Return the seconds from the begin of the transfer of a payload to this number of peers at
+        once until the last of them has it, without the delay. The payloads share the uplink fairly,
+        so all of them end together."""
         link = 0.0 if self.bytes_per_s is None else payload_bytes / self.bytes_per_s
         if self.uplink_bytes_per_s is None:
             return link
@@ -218,14 +218,16 @@ PRESETS = {
     "cable": LinkTimes((0.014, 0.014), 1e6 / 8),
     "mobile": LinkTimes((0.035, 0.035), 12e6 / 8),
 }
-"""Links by name. Each link has this bandwidth, whatever else its ends send; ``uplink`` limits that.
+"""Links by name. Each link has this bandwidth, independent of other traffic at its ends; ``uplink``
+limits that.
 
 - ``loopback``, ``lan``: delays of processes of one host and of one switch; 1 Gbit/s of Ethernet.
 - ``wifi``: half of the measured median (3 ms) and 90th percentile (20 ms) of round trips on a
   campus (Sui et al. 2016, MobiSys, doi:10.1145/2906388.2906393); 200 Mbit/s is an assumption.
 - ``wan``: an assumption: hosts of one continent, 100 Mbit/s.
 - ``cable``, ``mobile``: the profiles Cable (1 Mbit/s up, 28 ms round trip) and LTE (12 Mbit/s,
-  70 ms) of WebPageTest. Payloads between two such hosts go up one and down the other.
+  70 ms) of WebPageTest. Payloads between two such hosts use the uplink of one and the downlink of
+  the other.
 """
 
 
@@ -236,7 +238,7 @@ def read_links(spec: str) -> LinkTimes:
     - ``delay:20ms-50ms,bytes:12.5MB,uplink:5MB``: bounds of the delay, bandwidth of a link, and
       bandwidth that all payloads from one peer share. Bandwidths are bytes per second.
     - ``measured:FILE.toml,FILE.toml``: profiles of ``gossip plan`` with measured links. All links
-      are then alike: delays between the least and the largest fixed time, and the median
+      are then equal: delays between the least and the largest fixed time, and the median
       bandwidth.
 
     Raises: ConfigError: There are no such links, or a file is not valid.

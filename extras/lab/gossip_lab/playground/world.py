@@ -51,7 +51,8 @@ class World:
         model: ``linear``, ``mlp:128-64``, ``small_cnn``, ``cnn_mnist`` or ``file.py:name``.
         topology: ``rolling``, ``full``, ``ring``, ``random-k:k=7``, ``static-regular``,
             ``exponential``, ``dumbbell``, ``d-cliques``, ``push:k=3``, ``pull:k=3`` or
-            ``file.py:name``. One with an option ``histograms`` gets the label counts of the peers.
+            ``file.py:name``. A topology with an option ``histograms`` receives the label counts of
+            the peers.
         aggregator: As ``gossip run --aggregator`` takes it.
         f: Byzantine peers to tolerate.
         batch: Samples of a local step of a peer.
@@ -63,7 +64,7 @@ class World:
         faults: Faults as in a fault plan, such as ``crash:0-49@50`` or ``sign_flip:90-99*10``.
         links: Links between peers, such as ``wan`` or ``delay:20ms-50ms,bytes:12.5MB``.
         compute: Times of an update, such as ``uniform:0.04:0.06`` or ``lognormal:0.3``.
-        availability: When each peer is there, such as ``spot:2h:10m`` or ``trace.csv``.
+        availability: Presence of each peer, such as ``spot:2h:10m`` or ``trace.csv``.
         assign: Policy of data, such as ``stratified:labels`` or ``moves:10:5``.
         engine: ``fast`` or ``exact``.
         seed: Seed of everything that is drawn.
@@ -92,7 +93,7 @@ class World:
 
     @classmethod
     def from_toml(cls, path: str | Path) -> World:
-        """Return the world of a TOML file; a field that it leaves out has its default.
+        """Return the world of a TOML file; a missing field has its default.
 
         Raises: ConfigError: The file cannot be read, or a field does not exist or has another type.
         """
@@ -130,7 +131,7 @@ class World:
             mishaps: Faults in place of ``faults``.
             split_seed: Seed of the split; by default that of the world.
 
-        Raises: ConfigError: A field names nothing, or the fields do not fit each other.
+        Raises: ConfigError: A field has an unknown name, or the fields contradict each other.
         """
         read_fields(World, dataclasses.asdict(self))  # Python checks no types
         if not 1 <= self.peers <= PEERS_MAX:
@@ -192,7 +193,7 @@ class World:
     def play(
         self, rounds: int, every: int = 10, watch: Callable[[Moment], None] | None = None
     ) -> PlayedRun:
-        """Play the world, and evaluate it after every so many rounds and at the end.
+        """Play the world, and evaluate it at intervals of this number of rounds and at the end.
 
         Args:
             watch: Called after each round.
@@ -275,7 +276,7 @@ class World:
         honest = [peer for peer in range(self.peers) if peer not in mishaps.byzantine]
         samples = data.labels, data.images
         parts = iter(splits.split(self.split, samples, len(honest), self.batch, split_seed))
-        # Byzantine peers draw from all samples: what they hold must not shrink the honest shares.
+        # Byzantine peers draw from all samples: their samples must not reduce the honest shares.
         everything = torch.arange(len(data.labels))
         shares = [
             everything if peer in mishaps.byzantine else next(parts) for peer in range(self.peers)

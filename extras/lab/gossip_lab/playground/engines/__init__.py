@@ -1,5 +1,5 @@
-"""Engines that run the cells of a sweep. All keep finished cells in one store: a sweep that one
-engine began, another continues."""
+"""Engines that run the cells of a sweep. All store finished cells alike, so that one engine can
+continue the sweep of another."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from .choice import SweepSettings
 DAG, SUBMIT = "sweep.dag", "cell.sub"
 RETRIES = 3
 CELL_ERROR = 2
-"""Exit code for an error of the cell itself, which another try would not mend."""
+"""Exit code for an error of the cell itself, which a retry would not fix."""
 
 
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:

@@ -1,6 +1,6 @@
 """Cells as trials of Ray Tune: on the cluster that ``RAY_ADDRESS`` names, or on this machine.
 
-Each report of a trial has all rows so far, so that a trial that ASHA stops has kept its own.
+Each report of a trial has all rows so far, so that the rows of a stopped trial are kept.
 """
 
 from __future__ import annotations
