@@ -608,7 +608,7 @@ class Resolved:
         rows = []
         for key, value in self.config.model_dump().items():
             if key == "run":
-                rows.append(f"# run {value}")  # the next run has an id of its own
+                rows.append(f"# run {value}")  # the next run has its own id
             elif value is None:
                 rows.append(f"# {key} is not set  # {RunConfig.model_fields[key].description}")
             else:
