@@ -565,7 +565,7 @@ class StateOffer:
 
     A packed state has three parts: equal on all peers, settings of scripts, and local state. If the
     first is large, the offer has its ``outline`` (``chunks.PieceManifest``), and the payload has
-    only the other parts. Then each piece is the payload of an offer of its own.
+    only the other parts. Then each piece is the payload of its own offer.
     """
 
     lineage: bytes

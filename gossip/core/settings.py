@@ -248,7 +248,8 @@ FORKS_KEPT = 16
 AUDIT_VOTES_KEPT = 16
 """Votes by one member of a stage; the oldest are dropped."""
 AUDIT_ROWS_MAX = 2**8 * AUDIT_VOTES_KEPT
-"""Rows of votes, or of convicted peers, from another peer: those of 256 members of a stage."""
+"""Maximum rows of votes, or of convicted peers, from another peer: enough for a stage of 256
+members."""
 PEERS_MAX = 2**16
 """Rows of a table from another peer."""
 TIME_US_MAX = 2**40
@@ -282,7 +283,7 @@ KINDS_KEPT = 4
 LENGTH_KINDS, LENGTH_ROUNDS = 16, 256
 """Kinds of steps, and rounds of each, with recorded lengths of results, which limit the length of
 the next one. Once a model fits its data, nearly all results are short, and a rare one is a hundred
-times as long. It is honest, and a result of that length was seen not long before."""
+times as long. It is honest, and a result of that length was received recently."""
 COMMITS_BYTES_MAX = 64 * 2**20
 """Reply to a peer that is behind, in bytes. It has the commits of at least one round."""
 STASH_ROUNDS = 8
@@ -356,7 +357,7 @@ MICRO_BATCHES_MAX = 1024  # of a step: their numbers fit in a message
 
 @dataclass(frozen=True, slots=True)
 class MembershipSettings:
-    """SWIM with Lifeguard. The defaults are for a node in a process of its own
+    """SWIM with Lifeguard. The defaults are for a node in its own process
     (docs/design_notes.md N2)."""
 
     # A shorter interval detects crashes sooner. Each probe costs one ping and one ack.
@@ -483,8 +484,8 @@ Slices: TypeAlias = Literal["speed", "equal"]
 
 @dataclass(frozen=True, slots=True)
 class ResultSettings:
-    """Thresholds for the rejection of a server's result. Their measurements:
-    docs/threat_model.md."""
+    """Thresholds for the rejection of a server's result. docs/threat_model.md has their
+    measurements."""
 
     # Cosine to the local update. Near the end of a training, 1 to 2 % of honest results are below
     # it on a peer.
@@ -583,8 +584,8 @@ class CoreSettings:
     pipeline: PipelineSettings | None = None
 
     def of_stage(self, local: PeerId) -> CoreSettings:
-        """Return the settings of the rounds of a peer: its stage is a swarm of its own, with a
-        lineage of its own. Without a pipeline these are the settings themselves.
+        """Return the settings of the rounds of a peer: its stage is its own swarm, with its own
+        lineage. Without a pipeline these are the settings themselves.
 
         Raises: ConfigError: The plan is not for the peers of the run.
         """
@@ -592,7 +593,7 @@ class CoreSettings:
             return self
         self.pipeline.check(self.everybody)
         if self.cross_shard:
-            raise ConfigError("the shards of a stage do not decide together: give it one shard")
+            raise ConfigError("the shards of a stage do not decide together: use one shard")
         stage = self.pipeline.stage_of(local)
         if stage is None:
             raise ConfigError(f"peer {local} is in no stage of the plan")

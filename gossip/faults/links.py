@@ -8,7 +8,7 @@ from typing import TypeAlias
 from .world import Break, Partition, Ring, Trickle, Unreadable, Weather
 
 Link: TypeAlias = tuple[int, int]
-"""Link from one peer to another: each direction is a link of its own."""
+"""Link from one peer to another: each direction is its own link."""
 
 
 def severed(fault: Break) -> Iterator[Link]:

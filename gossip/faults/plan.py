@@ -147,7 +147,7 @@ class FaultPlan:
     def fits_stages(self, stages: bool, hint: str) -> FaultPlan:
         """Return the plan itself. ``stages``: the peers are in stages of a pipeline.
 
-        Raises: BadFault: They are not, and the plan has an attack on activations.
+        Raises: BadFault: The peers are not in stages, and the plan has an attack on activations.
         """
         lies = self.of_kind(ActivationFault)
         if lies and not stages:

@@ -87,7 +87,7 @@ class Unit:
 
 @dataclass(frozen=True, slots=True)
 class Number(Unit):
-    """A number. ``expected``: name of the expected text; ``beyond``: why other values are
+    """A number. ``expected``: name of the expected text; ``beyond``: reason why other values are
     invalid."""
 
     least: float = 0.0

@@ -16,7 +16,7 @@ _Lasting = TypeVar("_Lasting", LinkFault, Slow)
 
 class LastingFaults(Generic[_Lasting]):
     """Faults that begin at a time of the run. One peer records each beginning and end for all; if
-    the peers cannot agree on one, each records it.
+    the peers cannot agree on this peer, each records them.
 
     Args:
         planned: Each fault with its index in the plan.

@@ -55,7 +55,7 @@ def _swapped(attacker: ByzantinePeer, letter: Letter) -> Instead:
 @lie
 def wrong_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Send a false state, with a digest that fits it, to peers that request one, and attest it. All
-    peers with this fault send the same."""
+    peers with this fault send the same state."""
     message = letter.message
     if isinstance(message, StateAttestation) and message.digest:
         copy = _kept(attacker, message.round_id)
@@ -95,7 +95,7 @@ def far_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
 @lie
 def hollow_states(attacker: ByzantinePeer, letter: Letter) -> Instead:
     """Send the true weights with an invalid roster, trust table and data position, and attest that.
-    All peers with this fault send the same."""
+    All peers with this fault send the same state."""
     message = letter.message
     if isinstance(message, StateOffer) and message.core:
         return [letter.saying(core=HOLLOW)]

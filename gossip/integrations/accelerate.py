@@ -22,7 +22,7 @@ class DeviceLoader:
     """This peer's share of the data, on the accelerator's device.
 
     Attributes:
-        dataset: That of the loader.
+        dataset: Length of the loader.
     """
 
     def __init__(self, loader: Any, peer: gossip.Session, device: torch.device) -> None:
@@ -54,7 +54,7 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
         objects: A model and its optimizers, loaders with that of the training data first,
             schedulers.
     Returns: as ``accelerator.prepare``, in the same order.
-    Raises: ConfigError: The accelerator has processes of its own, or there is not one model with
+    Raises: ConfigError: The accelerator has its own processes, or there is not one model with
         its optimizers.
     """
     if accelerator.num_processes > 1:

@@ -69,7 +69,7 @@ class TrainLoader:
     """A sharded loader for a loop that requests batches even after the end of the training.
 
     Attributes:
-        dataset: That of the loader.
+        dataset: Length of the loader.
         steps: Optimizer steps in an epoch.
     """
 

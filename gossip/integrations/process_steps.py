@@ -15,7 +15,7 @@ class ProcessSteps(LRScheduler):
     It is stepped once for each step of the run, because a late peer catches up by that count.
 
     Attributes:
-        optimizer: That of the scheduler.
+        optimizer: Value of the scheduler.
     """
 
     # LRScheduler's own constructor would step the optimizer's rates.

@@ -141,7 +141,7 @@ class Arena:
     def attach(cls, fd: int, elements: int, encoded_bytes: int = 0) -> Arena:
         """Open the arena of a descriptor from the other side. The arena owns ``fd``.
 
-        Raises: LocalError: It is not an arena of that many elements.
+        Raises: LocalError: The descriptor is not an arena of that many elements.
         """
         return cls(fd, elements, encoded_bytes, new=False)
 

@@ -79,7 +79,7 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[socket.socket, socket.socket]:
-        """Return two connected ends. Neither survives an exec, unless it is inherited
+        """Return two connected ends. Neither end survives an exec, unless it is inherited
         explicitly."""
         return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 

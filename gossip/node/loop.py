@@ -521,7 +521,7 @@ class Node:
 
 
 def main() -> int:
-    """Run a node in a process of its own (``python -m gossip.node``), described by ``GOSSIP_*``
+    """Run a node in its own process (``python -m gossip.node``), described by ``GOSSIP_*``
     variables."""
     torch.set_num_threads(1)
     keep_freed_memory()

@@ -107,7 +107,8 @@ payloads."""
 
 
 def peer_class(settings: CoreSettings) -> type[Peer]:
-    """Return the class of the cores of a run. That of a run with stages is in gossip-pipelines."""
+    """Return the class of the cores of a run. The maker for a run with stages is in
+    gossip-pipelines."""
     if settings.pipeline is None:
         return Peer
     found: type[Peer] = find_function("StagePeer", "a run with a plan")

@@ -27,7 +27,7 @@ class UpdateSlots:
         self._offered: dict[int, Sequence[NDArray[np.generic]]] = {}
 
     def assign(self, round_id: int) -> int | None:
-        """Return the slot for a round; None while all are in use."""
+        """Return the slot for a round; None while all slots are in use."""
         for slot, assigned in self._rounds.items():
             if assigned == round_id:
                 return slot  # the round was started before, without samples

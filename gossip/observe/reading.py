@@ -23,7 +23,7 @@ def check_row(row: Any, file: str) -> Row:
     """Check a row and return it.
 
     Args:
-        file: Name of the file that holds it. Metrics may have names of the script's own.
+        file: Name of the file that holds it. The script chooses the names of metrics.
     Raises: ValueError: It is not an object, or a field is of another type, or out of its range.
     """
     if not isinstance(row, dict):

@@ -120,7 +120,8 @@ class Checkpoint:
         store(out, self.chunks(name))
 
     def check_size(self, name: str) -> None:
-        """Check that a data file exists with its size. Raises: DamagedCheckpoint: It does not."""
+        """Check that a data file exists with its size. Raises: DamagedCheckpoint: The file does not
+        match."""
         try:
             self.open(name).close()
         except (OSError, ConfigError) as error:
@@ -235,8 +236,8 @@ class OutgoingCheckpoint:
         self._is_writer = True
 
     def add(self, name: str, pieces: Iterator[bytes] | Iterator[memoryview]) -> None:
-        """Write a file; each piece is written before the next is requested. Raises: OSError: It
-        could not be written."""
+        """Write a file; each piece is written before the next is requested. Raises: OSError: The
+        checkpoint could not be written."""
         self._open.append(_create(self._path_of(name)))
         self._written[name] = _append(self._open[-1], pieces)
 
@@ -244,8 +245,8 @@ class OutgoingCheckpoint:
         """Add a file of another checkpoint as a hard link, or as a verified copy where the file
         system has no hard links. The bytes stay on disk as long as one of the checkpoints exists.
 
-        Raises: DamagedCheckpoint: The file differs from what was written. OSError: It could not be
-            written.
+        Raises: DamagedCheckpoint: The file differs from what was written. OSError: The checkpoint
+            could not be written.
         """
         source.check_size(name)
         place = self._path_of(name)
@@ -403,7 +404,7 @@ def _make_folder(folder: Path) -> None:
 
 def _point_latest(folder: Path) -> None:
     """Write the name of the newest checkpoint to ``latest``, for users and scripts. This program
-    does not read it."""
+    does not read the file."""
     newest = next(
         (path.name for _, path in reversed(_listed(folder)) if open_or_none(path) is not None), None
     )
@@ -521,7 +522,7 @@ def verify(checkpoint: Checkpoint) -> list[str]:
 
 def listed(folder: Path) -> list[tuple[int, Path]]:
     """Return the steps and folders of all checkpoints, including damaged ones, in ascending order.
-    Empty if there is no such folder. Raises: ConfigError: It cannot be listed."""
+    Empty if there is no such folder. Raises: ConfigError: The folder cannot be listed."""
     try:
         return _listed(folder.absolute())
     except (FileNotFoundError, NotADirectoryError):
@@ -717,7 +718,7 @@ def stage_folder(folder: Path, stage: int) -> Path:
 
 def stage_folders(folder: Path) -> dict[int, Path]:
     """Return the folders of stages in ``folder`` by number, ascending. A host may lack some of
-    them. Raises: ConfigError: They cannot be listed."""
+    them. Raises: ConfigError: The checkpoints cannot be listed."""
     try:
         names = [path.name for path in folder.iterdir() if path.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
@@ -773,11 +774,11 @@ def resolve(resume: str) -> tuple[Path, int | None]:
     if place is None:
         raise ConfigError(
             f"there is no run or folder of checkpoints {shown(named)!r}",
-            f"give a run's folder, its name under {RUNS}/, or the folder that it saves to",
+            f"name a run's folder, its name under {RUNS}/, or the folder that it saves to",
         )
     place = place.resolve()
     if not place.is_dir():
-        raise ConfigError(f"{shown(place)} is not a folder", "give the folder that the file is in")
+        raise ConfigError(f"{shown(place)} is not a folder", "name the folder of the file")
     if (single := _step_of(place.name)) is not None:
         if step not in (None, single):
             raise ConfigError(f"{shown(place)} is the checkpoint of step {single}, not of {step}")
@@ -809,7 +810,7 @@ def _folder_at(place: Path) -> Path:
     if os.path.lexists(place / MANIFEST):
         raise ConfigError(
             f"{shown(place)} is not named by its step",
-            "give a checkpoint the name that it was written with, such as step-000000500",
+            "restore the original name of the checkpoint, such as step-000000500",
         )
     raise ConfigError(f"there is no checkpoint in {shown(place)}")
 

@@ -203,7 +203,7 @@ def check_rule(resolved: Resolved) -> Resolved:
     # run waits for them, or tolerates fewer (quorum ``available``).
     most = config.peers if config.f is None else config.peers_max
     if config.pipeline is not None:
-        most = config.pipeline.smallest  # each stage has rounds of its own
+        most = config.pipeline.smallest  # each stage has its own rounds
     if config.f is not None and config.f >= most:
         raise ConfigError(
             f"f={config.f} of {most} peers may be Byzantine: no honest peer is left",
@@ -262,8 +262,8 @@ def check_encoding(encoding: str, rule: registry.BoundRule) -> None:
 
 
 def _not_parts(rule: registry.BoundRule) -> str:
-    """Return why a rule cannot work on updates of which each peer sends another part; "" if it
-    can."""
+    """Return the reason why a rule cannot work on updates of which each peer sends another part; ""
+    if it can."""
     from gossip.aggregators import CoordinateRule
 
     last = registry.load(rule.spec.rpartition("+")[2]) if "+" in rule.spec else rule
@@ -277,7 +277,7 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
 
     Args:
         needs: Number of updates that the rule needs to tolerate ``f``.
-    Raises: ConfigError: They are too few for a round.
+    Raises: ConfigError: The peers are too few for a round.
     """
     least, peers = config.min_peers, config.peers
     if least is None:

@@ -119,8 +119,8 @@ def own_pair(file: str, peer: PeerId) -> KeyPair:
 def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
     """Return the pair of ``own_pair``, which must be on the allow-list of the other peers.
 
-    Raises: ConfigError: Its key is not on the list. All others would refuse the peer, which would
-        wait for them or train alone.
+    Raises: ConfigError: The peer's key is not on the list. All others would refuse the peer, which
+        would wait for them or train alone.
     """
     pair = own_pair(file, peer)
     if allowed is None or allowed.name_of(pair.public) is not None:

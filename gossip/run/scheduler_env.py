@@ -213,7 +213,7 @@ def own_address(task: Task, config: RunConfig) -> str:
     if not config.insecure and config.keys is False:
         raise ConfigError(
             f"the {task.peers} tasks are on several machines: without keys, any process that "
-            "reaches them could take part",
+            "reaches them could join",
             "leave out --no-keys, or add --insecure",
         )
     return found

@@ -22,7 +22,7 @@ STACKS_SIGNAL = signal.SIGUSR2
 
 def dump_stacks_on_signal(role: Literal["launcher", "trainer", "node"]) -> None:
     """Make this process write its stacks whenever it receives ``STACKS_SIGNAL``. Do nothing without
-    ``GOSSIP_STACKS``. Raises: ConfigError: It cannot write to that folder."""
+    ``GOSSIP_STACKS``. Raises: ConfigError: The process cannot write to that folder."""
     named = os.environ.get(STACKS_VARIABLE)
     if not named:
         return

@@ -196,8 +196,8 @@ def of_layers(folder: Path, step: int, layers: tuple[int, int], model: str) -> l
     """Return the parts of ``step`` that have these layers, in their order. Parts of other layers
     need not be in this folder.
 
-    Raises: LackingLayers: Not all of these layers are in the folder. ConfigError: They are of
-        another model.
+    Raises: LackingLayers: Not all of these layers are in the folder. ConfigError: The checkpoints
+        belong to another model.
     """
     here = [part for part in parts_in(folder) if part.step == step]
     if all(part.model != model for part in here):

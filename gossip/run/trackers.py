@@ -54,12 +54,12 @@ def trackers_asked_for(environment: Mapping[str, str]) -> list[str]:
 
 
 def tracker_log(name: str, folder: Path) -> Path:
-    """Return the log of a tracker's process. Its last line has the outcome."""
+    """Return the log of a tracker's process. The last line of its output reports the outcome."""
     return folder / f"tracker-{name}.log"
 
 
 def start_tracker(name: str, folder: Path, others: bool = False) -> subprocess.Popen[bytes]:
-    """Start the process in a session of its own, so that Ctrl-C does not reach it.
+    """Start the process in its own session, so that Ctrl-C does not reach it.
 
     Args:
         others: Other processes of the run may still write shortly after this one has ended; their

@@ -42,7 +42,7 @@ from .resilience import clouds, kappa_bounds, measure
 from .shards import check_long_vectors, check_shards
 
 Oracle: TypeAlias = Callable[[NDArray[np.float64], int], NDArray[np.float64]]
-# Bound of kappa for a rule without a bound of its own: the radius of four spreads, as in
+# Bound of kappa for a rule without its own bound: the radius of four spreads, as in
 # ``lying.SPREADS``.
 KAPPA_UNDECLARED = 16.0
 ROUNDING = 1e-6  # relative error of a rule in float64 against its oracle

@@ -39,7 +39,7 @@ class Resilience:
         kappa: The largest ratio found.
         found_by: Cloud, attack and strength that it was found with.
         breaks_at: The smallest number of Byzantine updates that carried the rule away when it was
-            called with f; None if even n - 1 did not.
+            called with f; None if even n - 1 attackers did not.
     """
 
     n: int

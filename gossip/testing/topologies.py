@@ -26,8 +26,8 @@ def check_topology(topology: Topology, *, balanced: bool = True) -> None:
         topology: The topology with its options bound.
         balanced: Whether every peer must receive as often as the others, or serve as often; False
             for a star.
-    Raises: AssertionError: It breaks a requirement. The message names the requirement, the roster
-        and the round.
+    Raises: AssertionError: The topology breaks a requirement. The message names the requirement,
+        the roster and the round.
     """
     for n in range(1, LARGEST + 1):
         roster = Roster(tuple(range(n)), b"lineage1")

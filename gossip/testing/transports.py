@@ -66,7 +66,7 @@ def check_transport(make: TransportFactory) -> None:
 
     Args:
         make: Factory of the transport.
-    Raises: AssertionError: It breaks a requirement, and the message names it.
+    Raises: AssertionError: The transport breaks a requirement, which the message names.
     """
     for promise, check in TRANSPORT_CHECKS.items():
         try:

@@ -204,7 +204,7 @@ class BatchTracker:
         return self._pass
 
     def end_pass(self) -> None:
-        """End the pass. Raises ConfigError: It was an evaluation."""
+        """End the pass. Raises ConfigError: The batch was an evaluation."""
         if self._handed_out:
             self._check_pass()
         self._handed_out = 0

@@ -124,7 +124,8 @@ class UpdateEncoder:
         self.residual = self._pending = None
 
     def load(self, residual: Tensor | None) -> None:
-        """Load the result of ``saved``. Raises: StateMismatch: It belongs to another model."""
+        """Load the result of ``saved``. Raises: StateMismatch: The saved state belongs to another
+        model."""
         if residual is not None and (
             residual.shape != (self._size,) or residual.dtype != torch.float32
         ):

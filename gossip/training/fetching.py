@@ -221,7 +221,8 @@ def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     if os.getpid() not in _workers:
         _workers[os.getpid()] = WeakSet()
-        # At exit multiprocessing sends SIGTERM to workers and waits for them. This runs before.
+        # At exit multiprocessing sends SIGTERM to workers and waits for them. This handler runs
+        # before.
         Finalize(None, _kill_workers, exitpriority=0)
     _workers[os.getpid()].update(getattr(batches, "_workers", ()))
     return batches
@@ -287,7 +288,7 @@ def worker_start(loader: DataLoader[Any]) -> Callable[[int], None]:
     restarted only after their end.
     """
     # The kernel's signal follows the thread that starts the worker,
-    # and a fork server has a parent of its own.
+    # and a fork server has its own parent.
     in_main = threading.current_thread() is threading.main_thread()
     tied = _start_method(loader) != "forkserver" and in_main
     return _WorkerStart(loader.worker_init_fn, os.getpid() if tied else 0)

@@ -279,7 +279,7 @@ def _check(loader: DataLoader[Any]) -> None:
     if not hasattr(dataset, "__len__"):
         raise ConfigError(
             f"a {type(dataset).__name__} has no length, so it cannot be split by index",
-            "give it a __len__, or make it an IterableDataset: then each peer reads a part of the "
+            "add a __len__, or make it an IterableDataset: then each peer reads a part of the "
             "stream",
         )
     if loader.batch_size is None or type(loader.batch_sampler).__name__ != "BatchSampler":

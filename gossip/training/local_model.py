@@ -88,10 +88,10 @@ class LocalModel:
         sender_memory: Memory of this peer's sender, such as its momentum, of one fragment of the
             model after the other. It is not part of the state that peers share.
         exchanged: The parameters of the last update; empty if there is none.
-        is_finite: Whether all numbers of the last update are.
+        is_finite: Whether all numbers of the last update are finite.
         steps_directly: Whether the script's optimizers step with their own gradients, before the
             round: this peer is alone. Rounds change nothing.
-        has_kinds: Whether the script has several optimizers, each with steps of its own.
+        has_kinds: Whether the script has several optimizers, each with its own steps.
         measure_gradients: Called before the optimizer steps with a result.
         changes: Number of changes of the parameters.
         steps: Number of rounds that have stepped the optimizer on this peer.

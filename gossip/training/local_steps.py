@@ -251,7 +251,7 @@ class LocalSteps(EveryStep):
     def load_own(self, own: Sequence[Tensor]) -> None:
         """Load the parameters of this peer alone, after the model was loaded.
 
-        Raises: StateMismatch: They are of another model.
+        Raises: StateMismatch: The parameters belong to another model.
         """
         here = [(value.shape, value.dtype) for value in self._layout.parameters]
         if own and [(value.shape, value.dtype) for value in own] != here:
@@ -317,7 +317,7 @@ class LocalSteps(EveryStep):
             yield
         finally:
             self._at_anchor = self._is_predicted = False
-            if self.taken or self._is_apart:  # They were not undone in the block.
+            if self.taken or self._is_apart:  # The steps were not undone in the block.
                 self._restore_own(own)
             self._exchanged.clear()
 

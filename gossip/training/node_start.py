@@ -95,7 +95,7 @@ def connect(start: StartNode, incarnation: int) -> tuple[Channel, NodeHandle]:
 
 
 class NodeProcess:
-    """A node in a process of its own."""
+    """A node in its own process."""
 
     def __init__(self, place: PeerPlace, process: psutil.Process) -> None:
         self._place, self._process, self._started_wall = place, process, time.time()

@@ -102,8 +102,7 @@ def only_reads_gradients(optimizer: torch.optim.Optimizer) -> bool:
 
 
 class StepCoordinator:
-    """Steps of the prepared optimizers; each optimizer exchanges its gradients in a round of its
-    own.
+    """Steps of the prepared optimizers; each optimizer exchanges its gradients in its own round.
 
     Steps that are requested during a backward pass, such as in a hook of each parameter, share one
     round at its end. With ``together`` all optimizers share one round. Only these instances change:
@@ -153,7 +152,8 @@ class StepCoordinator:
                 self._inner[at]()
 
     def find(self, optimizer: object) -> int:
-        """Return the number of a prepared optimizer. Raises ConfigError: It is not prepared."""
+        """Return the number of a prepared optimizer. Raises ConfigError: The optimizer is not
+        prepared."""
         for known in (self._optimizers, self._given):
             for at, each in enumerate(known):
                 if each is optimizer:

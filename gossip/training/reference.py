@@ -103,7 +103,7 @@ class JudgeReference:
     Attributes:
         given: Reference of ``gossip.init``; None if there is none.
         shared: Returns a reference from the data set that all peers read, for a batch size.
-        is_needed: Whether the rule judges by it.
+        is_needed: Whether the rule judges updates by the reference.
     """
 
     def __init__(self, config: RunConfig, peer: int, given: Any) -> None:
@@ -187,7 +187,7 @@ def reference_of(data: Any, size: int, words: Sequence[object]) -> ReferenceData
 def needs_batch(judge: Callable[..., Any]) -> bool:
     """Whether the user's ``judge`` takes a batch of the reference instead of drawing its own.
 
-    Raises: ConfigError: It requires more than a batch.
+    Raises: ConfigError: The function has other required arguments.
     """
     try:
         parameters = inspect.signature(judge).parameters.values()

@@ -49,7 +49,7 @@ class SavePlan(NamedTuple):
     """Schedule and form of checkpoints.
 
     ``every``: steps between two checkpoints; None means only at the end. ``keep``: number of
-    checkpoints to keep. ``peers``: peers with models of their own, which are averaged.
+    checkpoints to keep. ``peers``: peers with their own models, which are averaged.
     ``of_round``: steps of a round; a state can be saved after each round. ``streams``: whether
     training waits while the state is written in blocks, instead of a copy of the whole state that
     is written in the background."""

@@ -53,7 +53,8 @@ class ScriptSteps:
     _has_warned: bool = False
     _seeded: tuple[int, int] = -1, 0  # The step that the generators were seeded for, and the seed.
     _have_stepped: frozenset[int] = frozenset()  # Optimizers, on the last samples.
-    # Each with the number of the optimizer that it follows; None if it follows steps of the run.
+    # Each function with the number of the optimizer that it follows; None if it follows steps of
+    # the run.
     _functions: tuple[tuple[Callable[[], object], int | None], ...] = ()
 
     def join(self) -> None:

@@ -104,8 +104,8 @@ class Session(LoopCalls, CollectiveCalls):
 
         Args:
             model: Any module, also one wrapped by ``torch.compile``. All peers build the same one.
-            optimizer: One optimizer, or a sequence of them. Each step of each of several optimizers
-                is a round. The first one on a batch is a step of the run.
+            optimizer: One optimizer, or a sequence of them. With several optimizers, each step of
+                each one is a round. The first one on a batch is a step of the run.
             judge: Returns the loss of the current parameters on a batch, for rules that rate
                 updates by it (judged_clipping, fltrust, zeno, zeno_pp): ``lambda batch:
                 loss_fn(model(batch[0]), batch[1])``. A new batch is drawn in each round, from the
@@ -230,11 +230,11 @@ class Session(LoopCalls, CollectiveCalls):
         Layers may be given as functions that make them, such as their classes. Then a peer makes
         only those of its stage, and inspects the others on torch's meta device, without memory for
         them. Each layer is made under a seed from the run's seed and the layer's number, so a model
-        starts alike wherever it is cut. Layers of other stages that are built already are moved to
-        the meta device and lose their parameters.
+        has the same initial weights for any cut. Layers of other stages that are built already are
+        moved to the meta device and lose their parameters.
 
         Args:
-            layers: All layers of the model, in their order, alike on every peer: those that
+            layers: All layers of the model in order, the same on every peer: those that
                 ``gossip plan profile`` has timed. Each is a module, or a function without arguments
                 that returns one.
             samples: Some inputs, ``(n, ...)``; only their shape and type matter.

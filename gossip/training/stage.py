@@ -108,7 +108,7 @@ class OwnStage(Pipeline):
 
     @abstractmethod
     def handle(self, message: control.StageMessage, fds: deque[int]) -> None:
-        """Take a message of the node, and its descriptors from the front of ``fds``."""
+        """Handle a message of the node, with its descriptors at the front of ``fds``."""
 
     @abstractmethod
     def drop_commands(self, round_id: int) -> None:

@@ -252,7 +252,7 @@ def optimizer_document(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """Return ``state`` as ``optimizer``, ``param_groups`` as ``groups``, and the other entries of
     the optimizer's own ``state_dict`` as ``more``.
 
-    Raises: UnsupportedModel: It lacks one of both.
+    Raises: UnsupportedModel: The document lacks one of them.
     """
     more = dict(optimizer.state_dict())
     try:
@@ -361,7 +361,7 @@ def load_document(
 
 
 def read_state_file(data: bytes) -> dict[str, Any]:
-    """Return the document of a ``StateFile``. Raises StateMismatch: It is damaged."""
+    """Return the document of a ``StateFile``. Raises StateMismatch: The state is damaged."""
     with _reading("it"):
         return _decode_file(data)
 
@@ -392,8 +392,8 @@ def read_some(
         file: Must be verified before.
         wanted: Whether to read the tensor of a path. Entries of the document with other tensors are
             omitted.
-        at_most: Keys to keep of dicts in the document, by name.
-    Raises: StateMismatch: It is damaged.
+        at_most: Keys of dicts in the document to keep, by name.
+    Raises: StateMismatch: The document is damaged.
     """
     place = f"/proc/self/fd/{file.fileno()}"
     with (
@@ -456,7 +456,7 @@ def load_model(of_model: Mapping[str, Any], model: torch.nn.Module) -> None:
         before = {name: value for name, value in model.state_dict().items() if name in added}
         try:
             model.load_state_dict(added, strict=False)
-        except Exception as error:  # modules have checks of their own
+        except Exception as error:  # modules have their own checks
             model.load_state_dict(before, strict=False)
             raise StateMismatch(
                 f"the model refuses {', '.join(sorted(added))}: {type(error).__name__}: {error}"
@@ -496,7 +496,7 @@ def load_optimizer(
                 own.update(_moved(entries, own))
         difference = _first_difference(state, optimizer.state_dict()["state"], "")
     except Exception as error:
-        # Every optimizer has checks of its own. It makes new dicts and leaves its old ones
+        # Every optimizer has its own checks. It makes new dicts and leaves its old ones
         # unchanged.
         optimizer.state, optimizer.param_groups = before
         raise StateMismatch(

@@ -107,7 +107,7 @@ class EveryStep:
     def load_own(self, own: Sequence[Tensor]) -> None:
         """Load the parameters of this peer alone, after the model was loaded.
 
-        Raises: StateMismatch: They are of another model.
+        Raises: StateMismatch: The parameters belong to another model.
         """
 
     def extra_state(self, current_state: Callable[[], dict[str, Any]]) -> dict[str, Any]:

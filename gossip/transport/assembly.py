@@ -52,7 +52,7 @@ TOLD_EVERY_S = 0.1
 """Interval of the reports of a payload that is being received, in seconds."""
 BLOCK_BYTES = 2**19
 """Bytes to copy at once of a payload in shared memory. They stay in the cache until their facts
-are worked out."""
+are computed."""
 POOLED_BYTES = 2**17
 """Payloads of vectors of at least this size arrive in memory that is reused."""
 ORPHANED_S = 1.0
@@ -186,8 +186,8 @@ class IncomingPayload:
         self.dropped, self._raw = True, np.empty(0, np.uint8)
 
     def stay_in(self, source: NDArray[np.uint8]) -> None:
-        """It is not copied: its facts are those that ``source``, ``(nbytes,)``, has when they are
-        worked out."""
+        """It is not copied: its facts are those of ``source``, ``(nbytes,)``, at the time of their
+        computation."""
         self.receive_in(source)
 
     def stays_in(self, source: NDArray[np.uint8]) -> bool:

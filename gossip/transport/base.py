@@ -136,7 +136,7 @@ class Transport(Protocol):
     ) -> None:
         """Share ``memory`` with the peers of this host, which may map it by ``fd``. Payloads in it
         need not be copied to be sent. ``fd`` must stay open. This is a hint, which a transport may
-        ignore; another call replaces it. From now on no process can map ``memory`` writable again.
+        ignore; a later call replaces it. From now on no process can map ``memory`` writable again.
 
         Args:
             room: Memory for received results.

@@ -492,8 +492,8 @@ def encode(envelope: Envelope) -> bytes:
 
 
 def seal(packed: bytes) -> bytes:
-    """Return the bytes with their checksum after them. It finds accidents; against intent there are
-    keys."""
+    """Return the bytes with their checksum after them. It detects accidental damage; keys protect
+    against intent."""
     return packed + _SEAL.pack(zlib.crc32(packed))
 
 

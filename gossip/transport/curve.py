@@ -122,8 +122,8 @@ class Keys(Protocol):
     def peer_of(self, key: str) -> PeerId | None: ...
 
     def not_allowed(self, key: str) -> tuple[str, str] | None:
-        """Return why a key is on no list of allowed keys, as text that follows the key in a
-        message, and a hint; None if there is no reason to show."""
+        """Return the reason why a key is on no list of allowed keys, as text that follows the key
+        in a message, and a hint; None if there is no reason to show."""
         ...
 
     def outside(self) -> Mapping[PeerId, str]:
@@ -146,8 +146,8 @@ class AuthRequest:
 
 
 class Authenticator:
-    """Admission of clients to the servers of a context. Each context has one, made before the first
-    server is bound.
+    """Admission of clients to the servers of a context. Each context has one handler, created
+    before the first server is bound.
 
     It has no thread: its owner calls ``answer`` when ``fd`` is readable, and regularly besides (the
     descriptor of a ZeroMQ socket is edge-triggered). In an asyncio loop use

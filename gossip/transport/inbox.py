@@ -20,8 +20,8 @@ from .chunks import OFFER_MARK
 from .guard import GREETING, NOBODY, Guard
 from .sockets import bind, new_socket
 
-BURST_MESSAGES = 256  # messages before the other lane gets its turn
-DISCARD_FRAMES = 4096  # frames of a message with too many, before other sockets get their turn
+BURST_MESSAGES = 256  # messages before the other lane is served
+DISCARD_FRAMES = 4096  # frames of a message with too many, before other sockets are served
 
 _DONTWAIT = int(zmq.DONTWAIT)
 _RCVMORE = int(zmq.RCVMORE)

@@ -40,8 +40,8 @@ class Lender:
         """Seal the memory: from now on no process can map it writable, this one included.
 
         Args:
-            memory: All of the memory, as this process maps it.
-        Raises: OSError: It cannot be sealed.
+            memory: The whole memory, as mapped by this process.
+        Raises: OSError: The memory cannot be sealed.
         """
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _KEEPS_ITS_SIZE | _F_SEAL_FUTURE_WRITE)
         self.fd, self.nbytes = fd, len(memory)

@@ -33,7 +33,7 @@ CUT_S = 1.0
 vain, each time after a pause twice as long (docs/design_notes.md N24)."""
 DISCARD_FRAMES = 4096  # before others get their turn
 REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-"""After these libzmq does not try again, or not always (docs/design_notes.md N12)."""
+"""After these events libzmq does not always retry (docs/design_notes.md N12)."""
 MONITORED = (
     zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED

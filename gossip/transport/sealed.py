@@ -404,7 +404,7 @@ class SealedInbox:
             try:
                 end, address = self._listener.accept()
             except OSError:
-                return  # no further connection, or it is closed again
+                return  # no further connection, or the connection is already closed
             end.setblocking(False)
             bulk_options(end)
             self._serial += 1

@@ -278,7 +278,7 @@ class UnixInbox:
             try:
                 connection, _ = self._listener.accept()
             except OSError:
-                return  # no further connection, or it is closed again
+                return  # no further connection, or the connection is already closed
             if _user_at(connection) != os.getuid() or len(self._connections) >= CONNECTIONS_MAX:
                 self._traffic.drop("stranger")
                 connection.close()

@@ -1,7 +1,7 @@
 """The optimizer settings with which all peers apply a round.
 
-A scheduler counts the steps of its own peer. So the learning rates of two peers differ after one of
-them has missed a round, or if a scheduler follows the peer's own loss (ReduceLROnPlateau). Equal
+A scheduler counts only the steps of its peer. So the learning rates of two peers differ after one
+of them has missed a round, or if a scheduler follows the peer's own loss (ReduceLROnPlateau). Equal
 aggregates would then lead to different replicas. The same is true of every other setting of a
 parameter group. Therefore an update carries the settings of its peer as numbers, and the commit
 carries the settings with which all peers step.

@@ -168,7 +168,8 @@ class Bootstrap:
 
     def only_waits(self, now: float) -> bool:
         """Whether ``decide`` can only wait, and no report is due: no peer has begun, and a peer
-        that may come is missing. This avoids the costly ``decide`` for all hellos but the last."""
+        that may come is missing. This avoids the costly ``decide`` for all hellos except the
+        last."""
         waited_s, rounds = self.waited_s(now), self.settings.rounds
         if (
             self._begun
@@ -324,8 +325,8 @@ class Bootstrap:
     def _may_have_begun(
         self, present: tuple[PeerId, ...], state: bytes, now: float
     ) -> tuple[PeerId, ...]:
-        """Return the peers that may have begun without this one since their last hello. They had
-        other weights than ``state`` before this peer had any. The wait for their next hello is
+        """Return the peers that may have begun without this one since their last hello. The peers
+        had other weights than ``state`` before this peer had any. The wait for their next hello is
         short."""
         if self._prepared_at is None or now - self._prepared_at > WAITING_REPORT_S:
             return ()

@@ -95,8 +95,9 @@ class PeerProgress:
         return self.fork_choice is not None and self.fork_choice.is_on_other_branch(peer)
 
     def may_be_on_other_branch(self, peer: PeerId, hello: Hello) -> bool:
-        """Whether ``peer`` is on another branch, or is ahead and may be on one. Only its own notice
-        shows that, and it is lost if ``peer`` sent it before it could reach this peer."""
+        """Whether ``peer`` is on another branch, or is ahead and may be on one. Only a notice from
+        ``peer`` shows that, and this notice is lost if ``peer`` sent it before its link to this
+        peer was open."""
         is_partitioned = self.fork_choice is not None and self.fork_choice.is_partitioned(peer)
         return self.is_on_other_branch(peer) or (
             is_partitioned and hello.round_id > self.local_progress.round_id

@@ -227,7 +227,7 @@ class Prober:
 
     def _is_missed(self, helper: PeerId, probe: Probe) -> bool:
         """Whether a missing Nack of a helper is evidence of a local fault. It is not if other peers
-        miss the helper too, as after a mass crash."""
+        also miss the helper, as after a mass crash."""
         if helper in probe.nacks:
             return False
         member = self.view.members[helper]

@@ -51,7 +51,7 @@ class StatusTransitions:
     # --- joining ----------------------------------------------------------------------------------
 
     def add_member(self, peer: PeerId, standing: int, now: float) -> Member:
-        """Add an entry for a peer that was not met yet. It has an address at most."""
+        """Add an entry for a peer that was not met yet. The member has at most an address."""
         member = Member(peer, standing, known_since=now, origin=peer)
         self.view.add(member)
         self.prober.add_member(peer)

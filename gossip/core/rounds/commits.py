@@ -132,7 +132,7 @@ class CommitRecorder:
         """Send the commit to all other peers of this round and of the next."""
         roster, is_gone = self.present.roster, self.attendance.view.is_gone
         # Newcomers come last. The others send no requests to a newcomer: with the only copy of the
-        # commit it would be on a branch of its own.
+        # commit it would be on its own branch.
         everybody = [*roster.peers, *[peer for peer in commit.roster if peer not in roster]]
         return [
             Send(peer, commit, payload)

@@ -101,7 +101,7 @@ class CrossShardRound:
         return self.server.patience.deadline
 
     def begin(self, shards: Sequence[ShardRound]) -> None:
-        """Begin a round, or return to it. Some shards may be committed already."""
+        """Begin a round, or return to it. Some shards may already be committed."""
         self.shards, self.active = shards, self.server.cross_shard
         self._parts, self._given, self._renewed = {}, {}, -1
         self._asked.clear()

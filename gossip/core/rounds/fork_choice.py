@@ -81,7 +81,7 @@ class ForkChoice:
         (self._elsewhere.discard if same else self._elsewhere.add)(peer)
 
     def heavier(self) -> tuple[PeerId, str] | None:
-        """Return a peer of the heaviest side and the reason; None if the local side is it."""
+        """Return a peer of the heaviest side and the reason; None if it is the local side."""
         ours = (self._contributors() | {self.local}) - self._elsewhere
         best, first = ours, self.local
         for peer in sorted(self._elsewhere):
@@ -104,7 +104,8 @@ class ForkChoice:
         self._chosen = frozenset(peers)
 
     def restart(self, roster: Iterable[PeerId]) -> None:
-        """Adopt the branch of another peer, with its state. All peers in ``roster`` are on it."""
+        """Adopt the branch of another peer, with its state. All peers in ``roster`` are on this
+        branch."""
         self._chosen = frozenset()
         self._recent.clear()
         self.committed(roster)

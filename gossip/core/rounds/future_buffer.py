@@ -60,8 +60,8 @@ class FutureBuffer:
         self.unheard.update(peers)
 
     def why_not(self, peer: PeerId) -> str:
-        """Return why a connected peer is skipped; "" if it is not. A peer that has reported no
-        round since its link broke may be a new incarnation."""
+        """Return the reason why a connected peer is skipped; "" if it is not. A peer that has
+        reported no round since its link broke may be a new incarnation."""
         if peer in self.absent_at_start:
             return "it has not come"
         return "it has reported no round yet" if peer in self.unheard else ""

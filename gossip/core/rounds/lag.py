@@ -362,8 +362,8 @@ class LagDetector:
 
     def is_back(self, now: float) -> bool:
         """Whether this peer has recently returned from a change of branch without another state,
-        because the peers of each branch had left for the other one. Then only peers for which the
-        other branch is certainly larger leave again. The others stay and send them a state."""
+        because the peers of both branches had changed to the other one. Then only peers for which
+        the other branch is certainly larger leave again. The others stay and send them a state."""
         return (
             self._left == self.lineage.head
             and now - self.present.began_at <= self.settings.rounds.round_timeout_s

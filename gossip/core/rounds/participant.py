@@ -276,7 +276,7 @@ class Participant:
         followed.
 
         If only that claim makes this peer leave its attempt, the server of that attempt is
-        probably alive and would use the update. So this peer has it drop the update, by a
+        probably alive and would use the update. So this peer makes the server drop the update, by a
         ``NotServing`` from a participant to a server (``_is_withdrawal``).
         """
         if attempt == shard.attempt:

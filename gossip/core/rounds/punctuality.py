@@ -1,7 +1,7 @@
 """Lateness of peers. A server waits longer for a peer that is late once than for a peer that is
 always late.
 
-All peers see alike which peers contributed to each commit. Only servers see how late an update is.
+All peers have the same contributors of each commit. Only servers see how late an update is.
 They also record updates that arrive after the end, because otherwise the recorded lags could only
 shrink.
 """

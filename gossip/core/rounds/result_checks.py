@@ -80,7 +80,7 @@ class ResultChecks:
             if rates
         ]
         if enough and commit.digest and known and (why := self._rates(commit.rates, known)):
-            # If this peer has no rates of its own for this round, or the others are past it, its
+            # If this peer has no own rates for this round, or the others are past it, its
             # objection proves no fault.
             return Objection(
                 why,

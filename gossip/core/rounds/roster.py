@@ -29,7 +29,7 @@ class Attendance:
         self.departures, self.future_buffer = departures, future_buffer
 
     def skip_reason(self, peer: PeerId) -> str:
-        """Return why no message is expected of ``peer`` now; "" if one is."""
+        """Return the reason why no message is expected from ``peer`` now; "" if one is."""
         departures, heard = self.departures, self.future_buffer
         if peer in departures.done and departures.is_done(peer, self.lineage.next_round):
             return "it has finished"

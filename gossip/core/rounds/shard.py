@@ -143,7 +143,7 @@ class ServedAttempt:
     grace_at: float = 0.0
     request_timer: Token | None = None
     asked: set[PeerId] = field(default_factory=set)  # for their updates
-    # peers that answered that they take part in no round
+    # peers that replied that they take part in no round
     in_no_round: set[PeerId] = field(default_factory=set)
     ticket: int | None = None  # the rule is running
     cross_shard_progress: CrossShardProgress | None = None
