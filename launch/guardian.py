@@ -1,6 +1,6 @@
 """Ends all processes of a launcher after the launcher has ended, however it ended.
 
-The guardian is a small process in a session of its own, with a pipe from the launcher, which sends
+The guardian is a small process in its own session, with a pipe from the launcher, which sends
 it the process group of each peer. At end of file it wakes stopped processes and gives peers
 ``MERCY_S`` to exit; they also detect the end of the launcher. Then it kills the remaining groups,
 and removes the sockets that the launcher has left in its folder. A group is identified by its
@@ -135,7 +135,7 @@ def signal_group(leader: int, started: int, token: str, number: int) -> bool:
 
 def _strays(token: str) -> list[int]:
     """Return processes with the token in any group: peers that were not registered, and children
-    with a session of their own."""
+    with their own session."""
     return [pid for pid, _ in _processes() if pid != os.getpid() and carries(pid, token)]
 
 

@@ -1,4 +1,4 @@
-"""Options without a default of their own, and groups with a default command."""
+"""Options without their own default, and groups with a default command."""
 
 from __future__ import annotations
 

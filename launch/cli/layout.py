@@ -27,7 +27,7 @@ def config_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # typer has a click of its own since 0.20, and one from outside before.
+        # typer has its own click since 0.20, and one from outside before.
         if not hasattr(error, "format_message") or type(error).__name__ == "NoArgsIsHelpError":
             raise
         message = error.format_message().rstrip(".")

@@ -286,7 +286,7 @@ class _JoinClient:
             if given.insecure and not (self._ticket.insecure or is_loopback(host)):
                 raise ConfigError(
                     f"the run {given.name} has no keys",
-                    "--insecure, if all machines on the network may take part",
+                    "--insecure, if all machines on the network may join",
                 )
             allowed = self._own_list(given.allowed)
             settled = {

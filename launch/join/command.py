@@ -67,7 +67,7 @@ def join(
         if seed or key or insecure or advertise or port or run_dir or code:
             raise ConfigError(
                 f"{run} is a folder, which needs no address or key",
-                "or give HOST:PORT of one of its join servers",
+                "or use HOST:PORT of one of its join servers",
             )
         _by_folder(run, own, count, show, as_json)
         return

@@ -83,12 +83,13 @@ class WaitingReminder:
 
 
 class ReachabilityProbe:
-    """Determines in the background why missing peers cannot be reached.
+    """Determines in the background the reasons why missing peers cannot be reached.
 
     Args:
         folder: Of the run; addresses are read from its ``seeds``.
         own: Peers that run here.
-        unannounced: Own peers without an address file in ``seeds``: it cannot be written, and why.
+        unannounced: Local peers without an address file in ``seeds``, with the reason why it cannot
+            be written.
     """
 
     def __init__(

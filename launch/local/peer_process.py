@@ -191,7 +191,7 @@ class PeerProcess:
                     self.send_all(signal.SIGKILL)
                     break
                 await asyncio.sleep(POLL_S)
-            # All writers have ended, except children with a session of their own: the launcher does
+            # All writers have ended, except children with their own session: the launcher does
             # not wait for those.
             await asyncio.wait(readers, timeout=DRAIN_S)
         finally:

@@ -163,7 +163,7 @@ class WarmStart:
         return None if found is None else found.work
 
     def _fail(self, when: str, why: str = "") -> None:
-        """End the process, print why, and start no other one for a while."""
+        """End the process, print the reason, and start no other one for some time."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             # A process that closes its channel is about to exit: wait for its exit code.
             self._process.wait(ENDING_S)
@@ -192,7 +192,7 @@ class WarmStart:
     def start(
         self, command: Sequence[str], environment: Mapping[str, str], status: socket.socket
     ) -> ForkedProcess:
-        """Fork a new peer, in a session of its own.
+        """Fork a new peer, in its own session.
 
         Args:
             command: ``[interpreter, "-u", script, *arguments]``, with ``"-m", module`` in place of
@@ -415,7 +415,7 @@ def main() -> None:
     try:
         channel.send(READY)
     except BrokenPipeError:
-        sys.exit(1)  # The launcher has failed to start, and has printed why.
+        sys.exit(1)  # The launcher has failed to start, and has printed the reason.
     serve(channel)()
 
 

@@ -3,10 +3,10 @@ the other join servers. Pure: no sockets.
 
 The state is one register per id. Every join server keeps the same one of two entries for an id,
 regardless of their order and number. So join servers that received the same entries have the same
-state. A join server has an id of its own, which also identifies its launcher.
+state. A join server has its own id, which also identifies its launcher.
 
 Any process that can connect may send entries, so the source matters (``merge_claims``). A join
-server that replies at its own address has priority for entries of its own peers. Claims of others
+server that replies at its own address has priority for the entries of its peers. Claims of others
 about those peers count only while it does not reply.
 """
 

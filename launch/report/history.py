@@ -93,7 +93,7 @@ def read(commits: Iterable[CommitRow]) -> History:
     counts. Ties go to the longest branch, then to the latest attempt of the last commit: its server
     had not received an earlier one.
 
-    In a pipeline each stage has commits of its own for the same rounds. Those of the last stage
+    In a pipeline each stage has its own commits for the same rounds. Those of the last stage
     count, because they have the losses.
     """
     rounds: dict[Key, _BranchRound] = defaultdict(_BranchRound)

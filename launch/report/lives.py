@@ -1,4 +1,4 @@
-"""Lives of a run's peers: start, admission, return and end of their processes."""
+"""Incarnations of a run's peers: start, admission, return and end of their processes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Lives:
         halted: Last report of each peer about its end.
         restored: States of others that peers have loaded.
         unconfirmed: Peers that ended without confirmation that others have the same parameters.
-        unannounced: Peer without an address on record -> why.
+        unannounced: Peer without an address on record -> reason.
         launcher_ends: Ends of launchers.
     """
 

@@ -88,7 +88,7 @@ def _concerns(fault: Fault, unknown: set[int]) -> bool:
 
 
 def _not_back(fault: Restart, struck_at: float, view: RunModel) -> str:
-    """Return why the peer was in no later round; "" if it was in one."""
+    """Return the reason why the peer was in no later round; "" if it was in one."""
     figures = view.rows[fault.peer].figures
     if figures.trained_at is not None and figures.trained_at > struck_at:
         return ""

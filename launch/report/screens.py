@@ -248,7 +248,7 @@ class LiveScreen(_BaseScreen):
         return found
 
     def _events(self, lines: Iterable[str], now: float) -> list[Text]:
-        """Return the lines wrapped at words, in a column of their own."""
+        """Return the lines wrapped at words, in their own column."""
         found = []
         for line in lines:
             whole = stamped(line.replace(self._here, ""), now - self._began)

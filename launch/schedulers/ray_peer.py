@@ -157,7 +157,7 @@ class PeerActor:
         try:
             os.chdir(self.plan.folder)
             config = RunConfig.model_validate_json(self.plan.config)
-            # a folder of its own: the machines may share no file system
+            # its own folder: the machines may share no file system
             folder = Path(config.run_dir) / f"ray-{self.peer}"
             (folder / "seeds").mkdir(parents=True, exist_ok=True, mode=0o700)
             config = config.model_copy(update={"run_dir": str(folder)})

@@ -74,7 +74,7 @@ assert set(OPTIONS) <= {field.name for field in fields(Host)}
 def load(given: str) -> tuple[Host, ...]:
     """Return the hosts of a list, or of the file with that name.
 
-    Raises: ConfigError: It is neither, or has an error; with the line.
+    Raises: ConfigError: It is neither a host nor a file, or a line of the file is invalid.
     """
     path = Path(given)
     if not path.is_file() and ("/" in given or given.endswith(".txt")):  # never a host name

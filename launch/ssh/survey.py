@@ -33,7 +33,7 @@ class HostRequirements:
 
     Attributes:
         program: The program as typed; like all other paths relative to each host's ``workdir``.
-        run_dir: Folder of the run; each host has a folder of its own in it (``host_folder``).
+        run_dir: Folder of the run; each host has its own folder in it (``host_folder``).
         run: Id of the run.
         saved: Checkpoint that a pipeline resumes from, as ``hostfacts.saved`` takes it; "" means
             none.

@@ -51,7 +51,7 @@ class RunDescription:
 
 
 class Tracker(Protocol):
-    """Receiver of a run's rows. It may be slow, and may raise: it runs in a process of its own."""
+    """Receiver of a run's rows. It may be slow, and may raise: it runs in its own process."""
 
     def begin(self, about: RunDescription) -> None:
         """Start the record of a run; called once, first."""
