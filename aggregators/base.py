@@ -52,7 +52,7 @@ AVAILABLE = frozenset(
 """Arguments that a caller may pass to a rule that names them. There is no ``previous`` in the
 first round, and never for parameters or for rules that run in the trainer."""
 Robust: TypeAlias = bool | Literal["bounded"]
-SMALLER = 1e-190  # times any float64, the result is no larger than 1e119
+SMALLER = 1e-190  # the product with any float64 is at most 1e119
 RowFunction: TypeAlias = Callable[[Sequence[NDArray[np.float32]], NDArray[np.float32]], bool]
 OfRows = TypeVar("OfRows", bound=RowFunction)
 

@@ -339,7 +339,7 @@ def _checked_rho(name: str, rho_over_lr: float) -> float:
     rho_over_lr = number(name, "rho_over_lr", rho_over_lr)
     if not (math.isfinite(rho_over_lr) and rho_over_lr >= 0):
         raise AggregationError(
-            f"{name}: rho_over_lr is a price of size, 0 or more, and cannot be {rho_over_lr}"
+            f"{name}: rho_over_lr is a price of size and must be at least 0, not {rho_over_lr}"
         )
     return rho_over_lr
 

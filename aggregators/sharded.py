@@ -1,4 +1,4 @@
-"""A Gram rule on a vector that is cut in shards, each with a server of its own: measure, decide,
+"""A Gram rule on a vector that is cut in shards, each with its own server: measure, decide,
 combine.
 
 Every server measures its shard, one of them adds the parts up and decides, and each combines its

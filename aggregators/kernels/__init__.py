@@ -303,4 +303,4 @@ def _matrix(rows: Rows, matrix: ArrayLike | None) -> tuple[NDArray[Any] | None, 
 
 def _check(fine: bool, what: str) -> None:
     if not fine:
-        raise AggregationError(f"kernels cannot take {what}")
+        raise AggregationError(f"kernels do not support {what}")

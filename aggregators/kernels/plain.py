@@ -238,7 +238,7 @@ def _products(
     these: Sequence[int],
     work: torch.dtype,
 ) -> NDArray[np.float64]:
-    """Return ``(these, m)`` products in float64."""
+    """Return the products of these rows with all, ``(these, m)`` float64."""
     m = rows.n + len(points)
     whole = len(these) == m
     found = np.zeros((len(these), m))
