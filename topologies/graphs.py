@@ -71,9 +71,9 @@ def exponential(roster: Roster, round_id: int, seed: int, *, static: bool = Fals
     """Each peer pushes to one other, 1, 2, 4, ... places after it, another power of two each round
     (one-peer exponential graph, Ying et al. 2021, arXiv:2110.13363).
 
-    If n is a power of two, log2 n successive rounds average exactly. Each cycle of rounds has an
-    order of its own. With a fixed order, rounds that mix parameters, as every fourth, could all
-    have the same hop.
+    If n is a power of two, log2 n successive rounds average exactly. Each cycle of rounds has its
+    own order. With a fixed order, rounds that mix parameters, as every fourth, could all have the
+    same hop.
 
     Args:
         static: Whether each peer pushes to all of them in every round.

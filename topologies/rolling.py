@@ -28,7 +28,7 @@ def rolling(
     of shards that decide together is an example.
 
     Args:
-        shards: Number of parts of a vector, each with an order of its own.
+        shards: Number of parts of a vector, each with its own order.
         weights: How often peers serve, as in ``0:4,2:2``; a peer that is not named has weight 1.
             See ``weights.lots`` for the bounds.
     """
