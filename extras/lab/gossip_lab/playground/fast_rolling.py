@@ -242,7 +242,7 @@ class RollingWorld:
         return verdict
 
     def _lose_round(self, reason: str) -> None:
-        """Record why the rule makes no step in this round."""
+        """Record the reason why the rule makes no step in this round."""
         log.info("round lost: round=%s reason=%s", self._round_id, reason)
 
     def _observe(self, verdict: Verdict | None, taken: Peers, rejected: list[Rejection]) -> None:

@@ -1,5 +1,5 @@
-"""Aggregation in gossip rounds: each peer runs the rule on its neighbourhood, and keeps a trust
-table of its own."""
+"""Aggregation in gossip rounds: each peer runs the rule on its neighbourhood, and keeps its own
+trust table."""
 
 from __future__ import annotations
 

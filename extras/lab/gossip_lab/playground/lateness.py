@@ -48,7 +48,7 @@ class RoundTimes:
 class RollingPatience:
     """Patience of the servers of a world with late updates.
 
-    Each server knows the lags of its own rounds, as in a run. The durations of rounds and the
+    Each server has the lags of its own rounds, as in a run. The durations of rounds and the
     missed peers are the same for all.
     """
 

@@ -83,7 +83,7 @@ class _Way(Protocol):
 
 
 class Cohort:
-    """n learners of one model, each with parameters of its own.
+    """n learners of one model, each with its own parameters.
 
     Args:
         model: Module ``(samples, features) -> (samples, classes)`` without buffers and without

@@ -101,7 +101,7 @@ def aggregate_neighbourhoods(
         if name not in SHARED and len(values) != m:
             raise ConfigError(
                 f"there are {m} neighbourhoods and {len(values)} values of {name}",
-                f"give one value of {name} for each neighbourhood",
+                f"pass one value of {name} for each neighbourhood",
             )
     if out is None:
         out = torch.empty(m, d, dtype=updates.dtype, device=updates.device)
@@ -178,7 +178,7 @@ class _Run:
         if (
             not isinstance(rule, CoordinateRule)
             or self.rule.needs & PER_PEER
-            # then the function may return a verdict of its own
+            # then the function may return its own verdict
             or (self.judged and not rule.takes_columns)
         ):
             return False

@@ -170,7 +170,7 @@ def grid(  # noqa: PLR0913 - the options of a sweep, by name
 
     Args:
         into: Folder of the results.
-        jobs: Cells to run at once on this machine, in processes of their own: a script needs
+        jobs: Cells to run at once on this machine, in their own processes: a script needs
             ``if __name__ == "__main__":``.
         engine: ``local``, ``optuna``, ``ray``, ``dask`` or ``condor``.
         asha: Metric by which cells that fall behind are stopped; empty: all cells are played to

@@ -64,7 +64,7 @@ class UniformCompute:
 
 @dataclass(frozen=True, slots=True)
 class LognormalCompute:
-    """Each peer has a factor that stays, and each update a small one of its own (``JITTER``).
+    """Each peer has a factor that stays, and each update has another small factor (``JITTER``).
 
     Attributes:
         median_s: Time of the median peer, in seconds.

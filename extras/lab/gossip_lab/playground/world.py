@@ -157,7 +157,7 @@ class World:
             mishaps = read_mishaps(self.faults, self.peers)
         if self.assign and not self.assign.startswith("moves") and self.split != splits.IID:
             raise ConfigError(
-                f"assign {self.assign} and split {self.split}: all peers share one data set there",
+                f"assign {self.assign} and split {self.split}: all peers then share one data set",
                 "leave out one of them",
             )
         topology = topologies.load(self.topology)
