@@ -1,4 +1,4 @@
-"""Cells of a table, run side by side. Each is stored in a file of its own: after an interrupt, the
+"""Cells of a table, run side by side. Each is stored in its own file: after an interrupt, the
 same command resumes.
 
     store = CellStore(Path("runs/mine"))

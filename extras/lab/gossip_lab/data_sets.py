@@ -75,7 +75,7 @@ def load(name: str) -> TrainingData:
     if wrong := _wrong_with(arrays):
         raise ConfigError(
             f"{name}: {wrong}",
-            f"give one row of numbers and one label for each sample, in {', '.join(ARRAYS)}",
+            f"store one row of numbers and one label for each sample, in {', '.join(ARRAYS)}",
         )
     tensors, scale = [], _range_of(arrays["x_train"])
     for image, label in (ARRAYS[:2], ARRAYS[2:]):
@@ -130,7 +130,7 @@ def find(name: str) -> Path:
         where = " nor ".join(map(str, places))
         raise ConfigError(
             f"no data set {name}: there is no {where}",
-            f"give --data the path of an .npz file with {', '.join(ARRAYS)}, or of a folder with "
+            f"set --data to the path of an .npz file with {', '.join(ARRAYS)}, or of a folder with "
             f"{', '.join(IDX_FILES.values())} (or these names with .gz); {DIGITS} needs no file",
         )
     return found

@@ -98,7 +98,7 @@ def condor(
     if program.module and not shared:
         raise ConfigError(
             f"-m {program.script}: without --shared the jobs do not have your packages",
-            "add --shared, or give a script and what it needs with --input",
+            "add --shared, or pass a script, and its files with --input",
         )
     name = name or re.sub(r"[^\w.-]", "_", program.name, flags=re.ASCII)
     if NAME.fullmatch(name) is None:

@@ -1,5 +1,4 @@
-"""``gossip bench``: the cost of rules, and their robustness. Each measurement is a module of its
-own."""
+"""``gossip bench``: the cost of rules, and their robustness. Each measurement is its own module."""
 
 from __future__ import annotations
 

@@ -317,23 +317,23 @@ def _check_numbers(n: Sequence[int], f: Sequence[int], declared: Sequence[int]) 
     if len(n) != len(f):
         raise ConfigError(
             f"{counted(len(n), 'number')} of workers, {len(f)} of Byzantine ones",
-            "give as many --n as --f",
+            "set as many --n as --f",
         )
     if len(declared) != len(f):
         raise ConfigError(
             f"{counted(len(f), 'number')} of Byzantine workers, and {len(declared)} declared ones",
-            "give as many --declared-f as --f, or none",
+            "set as many --declared-f as --f, or none",
         )
     for workers, attackers, told in zip(n, f, declared, strict=True):
         if not 0 <= attackers < workers:
             raise ConfigError(
                 f"{attackers} Byzantine of {counted(workers, 'worker')}",
-                "give an --f from 0 to less than --n",
+                "use an --f from 0 to less than --n",
             )
         if not 0 <= told < workers:
             raise ConfigError(
                 f"f = {told} is declared of {counted(workers, 'worker')}",
-                "give a --declared-f from 0 to less than --n",
+                "use a --declared-f from 0 to less than --n",
             )
 
 

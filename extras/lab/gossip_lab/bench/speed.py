@@ -85,7 +85,7 @@ def aggregators(
     if len(n) != len(d):
         raise ConfigError(
             f"{counted(len(n), 'number')} of updates and {len(d)} of coordinates",
-            "give as many --n as --d",
+            "set as many --n as --d",
         )
     specs = [word for text in rules for word in text.split()] if rules else list(RULES)
     loaded = [load(spec) for spec in specs]
@@ -185,7 +185,7 @@ class _Timed:
         return not (self.call is None or self.failed or slow)
 
     def run_once(self, pass_s: float, is_counted: bool) -> None:
-        """Time one call. A rule that cannot be called gets the reason as its note."""
+        """Time one call. The note of a rule that cannot be called has the reason."""
         assert self.call is not None
         try:
             began = time.perf_counter()

@@ -121,7 +121,7 @@ def costs_of(profiles: Sequence[PeerProfile], assumed: CostLine | None = None) -
     for profile in profiles:
         if names.count(profile.peer) > 1:
             raise ConfigError(
-                f"two profiles are of the peer {profile.peer}", "give each peer its own --name"
+                f"two profiles are of the peer {profile.peer}", "use another --name for each peer"
             )
         if profile.model != first.model:
             raise ConfigError(

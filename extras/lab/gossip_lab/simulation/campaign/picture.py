@@ -1,7 +1,7 @@
 """Draws the end of a run as a message-sequence chart: a line for each peer, time downwards, an
 arrow for each message.
 
-Every line of the chart has a row of its own, so that nothing overlaps; the seconds are at the left.
+Every line of the chart has its own row, so that nothing overlaps; the seconds are at the left.
 """
 
 from __future__ import annotations

@@ -333,7 +333,7 @@ class Checker(Watching):
 
     invariant: ClassVar[str]
     kinds: ClassVar[list[type[Checker]]] = []
-    """All classes with an invariant of their own, in the order of their definition."""
+    """All classes with their own invariant, in the order of their definition."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

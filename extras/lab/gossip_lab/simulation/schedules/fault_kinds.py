@@ -1,6 +1,6 @@
 """Draws the faults of each kind for a schedule.
 
-Every kind has a generator of its own, which draws everything that it could need, whether it is used
+Every kind has its own generator, which draws everything that it could need, whether it is used
 or not.
 """
 

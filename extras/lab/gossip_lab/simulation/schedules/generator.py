@@ -1,6 +1,6 @@
 """Draws a fault schedule from a seed.
 
-Every kind of fault has a generator of its own and draws everything it could need, whether it is
+Every kind of fault has its own generator and draws everything it could need, whether it is
 used or not. Omitting a kind or a peer does not change the rest of the schedule. Peers are
 chosen by lots that every possible peer draws.
 """
@@ -155,7 +155,7 @@ def generate(
 
 
 def _draw_world(seed: int, n: int, topology: str, shards: tuple[int, ...]) -> Schedule:
-    """Return a schedule without faults: each setting has a lot of its own."""
+    """Return a schedule without faults: each setting has its own lot."""
 
     def lot(name: str) -> Random:
         return Random(f"schedule/{seed}/{name}")
@@ -309,7 +309,7 @@ def _with_local_steps(drawn: Schedule) -> Schedule:
 
 
 def _with_overlap(drawn: Schedule) -> Schedule:
-    """Let trainers compute beside rounds, in some schedules with servers."""
+    """Let trainers compute during rounds, in some schedules with servers."""
     lot = Random(f"schedule/{drawn.seed}/overlap")
     if lot.random() >= OVERLAP or not topologies.load(drawn.topology).rolling:
         return drawn

@@ -103,7 +103,7 @@ def begun_late(drawn: Schedule, need: int) -> Schedule:
 
 
 def disturbed(drawn: Schedule, need: int) -> Schedule:
-    """Return the schedule with weights of its own for each peer, and one peer that dies, hangs or
+    """Return the schedule with its own weights for each peer, and one peer that dies, hangs or
     is cut off while they begin; or as it was drawn.
 
     Args:

@@ -46,7 +46,7 @@ LARGE_ENOUGH = 3
 separates them, and two branches form, as in a swarm of two."""
 ROUNDS_MIN = 20
 AUDITS = (0.1, 0.3, 0.6)
-"""Probabilities that a micro-batch is audited, if any is."""
+"""Probabilities of an audit of a micro-batch, in runs with audits."""
 LIES = (NegatedActivations, NegatedGradients, ScaledGradients, FalseAudits)
 SHARES = (None, 0.5, 0.2)
 LOST_EVERY = 5  # a stage loses all its peers in one of this many schedules

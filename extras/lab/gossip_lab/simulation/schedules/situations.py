@@ -46,7 +46,7 @@ RULES_UNDER_ATTACK = ("geometric_median", "median", "trimmed_mean")
 STANDING = 0.08
 """Share of standstills among the random schedules that are not one of these situations and begin
 with all peers. In a standstill, results are rejected while few peers are left."""
-# attacks that every peer with an update of its own detects
+# attacks that every peer with its own update detects
 REFUSED = ("wrong_results", "scaled_results", "nan_results")
 BRIEF_S = (12.0, 17.0)
 """Active and total seconds of a standstill. Its rounds are short: more than a hundred pass."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from gossip.core import PeerId
 
 Link = tuple[PeerId, PeerId]
-"""Sender and receiver: each direction is a link of its own."""
+"""Sender and receiver: each direction is its own link."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from gossip.core import BegunRound, Commit, Ledger, Peer
 T = TypeVar("T")
 
 KEPT = 32
-"""Number of changes that are kept. A peer that is farther behind computes its own."""
+"""Number of changes that are kept. A peer that is farther behind computes its own results."""
 
 
 class SharedLedgers:

@@ -67,7 +67,7 @@ class ToyModel:
         self._here = array("f", bytes(4 * elements))  # the parameters
         # memory of the outer step; empty if updates are of one step
         self._momentum = array("f", bytes(4 * elements if self.local_steps > 1 else 0))
-        # a peer begins with weights of its own and has to restore the swarm's
+        # a peer begins with its own weights and has to restore the swarm's
         if self.initial is not None:
             draw = np.random.default_rng([self.seed, 2, self.initial])
             self.parameters = draw.standard_normal(elements)
@@ -177,7 +177,8 @@ class ToyModel:
         return moved, memory.tolist()
 
     def load(self, packed: bytes) -> str:
-        """Take over the parameters and the memory of a packed state. Return why it cannot."""
+        """Take over the parameters and the memory of a packed state. Return the reason why it
+        cannot."""
         most, parameters = len(self._shared), 4 * len(self._here)
         if len(packed) != most + OWN_BYTES:
             return f"{len(packed)} bytes do not fit {most + OWN_BYTES}"

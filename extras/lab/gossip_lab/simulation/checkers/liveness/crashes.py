@@ -114,7 +114,7 @@ class CrashCostsLittle(Checker):
         ]
         locked = max((table.quarantined() for table in tables), key=len)
         proven = max((table.proven() for table in tables), key=len)
-        # A Byzantine peer may be on a branch of its own after a result that no other peer accepted,
+        # A Byzantine peer may be on its own branch after a result that no other peer accepted,
         # and cannot form a quorum with the others.
         attackers = self.circumstances.attackers
         apart = attackers if self.circumstances.delaying else frozenset[PeerId]()

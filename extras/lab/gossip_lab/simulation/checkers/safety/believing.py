@@ -33,8 +33,8 @@ def is_doubtful(
 def must_be_refused(
     core: Inspection, rounds: RollingInspection, commit: Commit, similarity: ResultSimilarity | None
 ) -> str:
-    """Return why the result must be rejected, as a clause after "although"; "" if it may be
-    accepted. A result that is too long may also be rejected."""
+    """Return the reason why the result must be rejected, as a clause after "although"; "" if it may
+    be accepted. A result that is too long may also be rejected."""
     if _is_opposed(core, rounds, commit, similarity):
         return "it opposes its own update"
     if not _speaks_for_all(core, rounds, commit):

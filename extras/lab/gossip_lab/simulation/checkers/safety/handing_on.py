@@ -84,8 +84,8 @@ class TakesWhatWasCommitted(Checker):
     _doubted = PerLife(dict[tuple[int, int, bytes], set[PeerId]])
 
     def _refusable(self, event: Received, commit: Commit) -> str | None:
-        """Return why a doubtful commit must be rejected; "" if it must be accepted; None if both
-        are right."""
+        """Return the reason why a doubtful commit must be rejected; "" if it must be accepted; None
+        if both are right."""
         core, doubted = self.core, self._doubted
         where = commit.round_id, commit.shard, commit.parent
         by = doubted.setdefault(where, set())

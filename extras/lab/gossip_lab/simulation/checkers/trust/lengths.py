@@ -8,9 +8,9 @@ from gossip_lab.simulation.checkers.watching import on_effect, on_event
 
 
 class RuleKnowsUsualLengths(Checker):
-    """S14, of rolling rounds: the rule gets the longest length in the commits of the last rounds,
-    of this kind of step and shard, since the peer restored its state. A round that lost a shard
-    does not count."""
+    """S14, of rolling rounds: the rule receives the longest length, for this kind of step and
+    shard, in the commits of the last rounds since the peer restored its state. A round that lost a
+    shard does not count."""
 
     invariant = "S14"
     needs = "rolling"

@@ -239,6 +239,7 @@ class OmissionsFollowTheCommits(HistoryChecker):
 
 
 def silent_server(report: Report) -> PeerId | None:
-    """Return the server that has sent no commit in time, if that is why a peer moves on."""
+    """Return the server that has sent no commit in time, if this is the reason why a peer moves
+    on."""
     words = report.fields["reason"].split()  # no commit from PEER in time
     return int(words[3]) if words[-2:] == ["in", "time"] else None
