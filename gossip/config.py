@@ -437,7 +437,7 @@ class RunConfig(BaseModel):
 
     @property
     def has_local_steps(self) -> bool:
-        """Whether updates are model differences, and not gradients."""
+        """Whether updates are model differences, instead of gradients."""
         return self.local_steps > 1 or bool(self.outer)
 
     @property
@@ -742,8 +742,8 @@ def _validated(values: Mapping[str, Any], sources: Mapping[str, str]) -> RunConf
 
 
 def _explained(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
-    """Return the first error that pydantic found, in one line: option, value, source, and what is
-    allowed."""
+    """Return the first error that pydantic found, in one line: option, value, source, and the
+    allowed values."""
     first = error.errors()[0]
     if not first["loc"]:
         return ConfigError(f"the run's settings are not readable: {first['msg']}")
