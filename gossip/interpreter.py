@@ -1,7 +1,7 @@
 """Python processes that gossip starts, and imports of a user's modules.
 
 ``python -m``, ``python -c`` and multiprocessing import from the working directory first. A file
-there, such as ``random.py``, would run in each of these processes in place of Python's own module.
+there, such as ``random.py``, would run in each of these processes instead of Python's own module.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def spawn_context() -> Iterator[SpawnContext]:
 
 @contextmanager
 def importing_users_modules() -> Iterator[None]:
-    """Find modules of the working directory, too, in the block.
+    """Also find modules of the working directory, in the block.
 
     They come last, so they hide neither modules of Python nor installed ones.
     """

@@ -223,7 +223,7 @@ class Aggregated:
     statistics: bytes = b""  # the answer to ``measure``
     # beside the answer to ``decide``: weights of the rows that count, then of the rule's points
     decision: tuple[float, ...] = ()
-    # outlyingness of the rows outside, as if the rule had got them, too; empty if unknown
+    # outlyingness of the rows outside, as if the rule had also received them; empty if unknown
     outside: tuple[float, ...] = ()
     length: float = 0.0  # typical length of an update in this round; 0.0 if unknown
 
@@ -400,7 +400,7 @@ Event: TypeAlias = (
 
 @record
 class Admission:
-    """Whether the payload of a message may be received, and what the node computes before it
+    """Whether the payload of a message may be received, and the work of the node before it
     delivers the message.
 
     ``nbytes``: length that the payload must have, or for a state its largest length; -1 if no
@@ -499,7 +499,7 @@ class Aggregate:
     those of the rule's points.
 
     ``outside`` are rows of peers in quarantine, which do not enter the aggregate. Steps ``whole``
-    and ``decide`` return their outlyingness. In steps, ``rows`` has them, too.
+    and ``decide`` return their outlyingness. In steps, ``rows`` also has them.
 
     ``own_share`` (0 to 1) is the weight of the local row in the answer; the rest is the rule's
     aggregate. Only with ``whole``.
@@ -582,9 +582,10 @@ class StartRound:
 
 @record
 class RunForward:
-    """Compute one micro-batch forward, and store what its backward pass needs. ``payload``: input
-    of the stage; None in the first stage, which reads the micro-batch. Random states follow from
-    ``round_id`` and ``micro_batch``, so that they are equal on all peers. Answer: ``ForwardDone``.
+    """Compute one micro-batch forward, and store the inputs of its backward pass. ``payload``:
+    input of the stage; None in the first stage, which reads the micro-batch. Random states follow
+    from ``round_id`` and ``micro_batch``, so that they are equal on all peers. Answer:
+    ``ForwardDone``.
 
     ``audit``: recompute a micro-batch of another member. Its stored part is separate, and stays
     until the next audit.
@@ -600,11 +601,11 @@ class RunForward:
 @record
 class RunBackward:
     """Compute one micro-batch backward, add the gradients of the parameters to the sum, and drop
-    what its forward pass has stored. ``payload``: gradient of the output of the stage; None in the
-    last stage, which begins with the loss. Answer: ``BackwardDone``.
+    the data that its forward pass has stored. ``payload``: gradient of the output of the stage;
+    None in the last stage, which begins with the loss. Answer: ``BackwardDone``.
 
-    ``audit``: use what the forward pass with ``audit`` has stored. Only the gradient of the input
-    is computed; the sum stays.
+    ``audit``: use the data that the forward pass with ``audit`` has stored. Only the gradient of
+    the input is computed; the sum stays.
     """
 
     round_id: int
@@ -624,7 +625,7 @@ class DropForward:
 
 @record
 class ResetSum:
-    """Set the sum of this round to zero and drop what forward passes have stored: other peers
+    """Set the sum of this round to zero and drop the data of forward passes: other peers
     compute some of its micro-batches."""
 
     round_id: int

@@ -447,7 +447,7 @@ class MicroBatchesMissing:
 
 @record
 class StageDone:
-    """Progress of the sender's stage, as the sender sees it: it has the commits of all rounds
+    """Progress of the sender's stage, in the sender's view: it has the commits of all rounds
     before ``committed``, and has begun round ``round_id``. ``roster``: of its stage in round
     ``committed``."""
 
@@ -476,7 +476,8 @@ class AuditRequest:
 
 @record
 class AuditReply:
-    """Reply to ``AuditRequest``. The payload is what the neighbour has sent to ``peer``."""
+    """Reply to ``AuditRequest``. The payload is the tensor that the neighbour has sent to
+    ``peer``."""
 
     lineage: bytes
     round_id: int
@@ -485,13 +486,13 @@ class AuditReply:
     peer: PeerId
     # of the payload; empty if the sender is not a neighbour of ``peer`` in this micro-batch
     digest: bytes
-    came: bytes  # digest of what ``peer`` has sent
+    came: bytes  # digest of the tensor that ``peer`` has sent
 
 
 @record
 class AuditFinding:
     """Report to the own stage that ``peer`` has sent a wrong result for a micro-batch. The receiver
-    computes it, too. ``checked``: this is the reply, after the computation or without the data."""
+    also computes it. ``checked``: this is the reply, after the computation or without the data."""
 
     lineage: bytes
     round_id: int

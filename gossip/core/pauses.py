@@ -31,7 +31,7 @@ class PauseDetector:
     def on_event(self, event: Event, running: bool, now: float) -> list[Effect]:
         """Handle a pause that ended before ``event``. A peer that is not ``running`` ignores it.
 
-        A gap between events does not prove a pause: an idle peer has gaps, too. A timer proves it
+        A gap between events does not prove a pause: an idle peer also has gaps. A timer proves it
         that is late by more than the tolerance, or by more than half of it after such a gap.
         """
         gap_s, self.handled_at = now - self.handled_at, now

@@ -481,7 +481,7 @@ class Peer:
 
     def _on_former_incarnation(self, event: Received, now: float) -> list[Effect]:
         """Handle a message of a former incarnation of its sender. Only a commit counts: it belongs
-        to the round, whichever peer sends it."""
+        to the round, regardless of its sender."""
         rolling, message = self._rolling, event.message
         counts = (
             rolling is not None
@@ -803,7 +803,7 @@ class Peer:
                 else []
             )
         self.membership.expect_steps(STALL_TIMEOUTS * self.rounds.deadline.round_timeout_s())
-        # A state that is being restored counts, too.
+        # A state that is being restored also counts.
         has_state = self.phase == "running" or self.recovery.has_own or self.recovery.restores
         roster = self.rounds.roster.peers
         reports, halt = self.quorum_watch.check_quorum(

@@ -85,8 +85,8 @@ LOADED_PAUSE_TOLERANCE_S = 1.0
 """The same while large payloads move: copies, hashes and sums take time. At most half of the link
 timeout."""
 AFTER_PAUSE_S = 1.0
-"""Time after a pause in which a peer does not serve. Messages that arrived during the pause are
-handled by then."""
+"""Time after a pause in which a peer does not serve. Messages that arrived during the pause have
+been handled by then."""
 FELL_BEHIND_S, FELL_BEHIND_MAX_S = 0.5, 5.0
 """Delay before a peer that cannot keep up recovers again: unit and limit. The first recovery has no
 delay, the second has the unit, and later delays roughly double."""
@@ -156,7 +156,7 @@ SURE_TURNS = 2
 """Number of turns in which every peer has to report that it has no state. A peer that recovers
 during the first turn has a state in the second."""
 POLLS_STRICT, POLLS_MAX = 2, 6
-"""Polls for a state in which the settings of scripts must be equal, too; polls of a peer that can
+"""Polls for a state in which the settings of scripts must also be equal; polls of a peer that can
 return to its own state."""
 NAMED_AHEAD = 2
 """Distance of the first round that a poll names; each further one is four times as far."""
@@ -204,7 +204,7 @@ PASS_BITS = 5
 """Number of leading bits of a time that count: steps of 3 to 6 %. Finer steps move no
 micro-batch."""
 SPEED_RATIO_MAX = 8
-"""No member of a stage counts as more times as fast as another, whatever it reports."""
+"""No member of a stage counts as faster than another by more than this factor, for any reports."""
 TRUST_ROUNDS = 20
 """Number of recent updates of a peer from which its typical outlyingness, its reasons and its usual
 length follow."""

@@ -10,7 +10,7 @@ What = TypeVar("What")
 
 
 class Timers(Generic[What]):
-    """The pending timers of one core. ``What`` is plain data that names what is due.
+    """The pending timers of one core. ``What`` is plain data that identifies the due work.
 
     Attributes:
         firing: Token of the last timer that fired; it need not be cancelled.
@@ -44,7 +44,7 @@ class Timers(Generic[What]):
         return None if pending is None else pending[1]
 
     def overdue_s(self, now: float, since: float = float("-inf")) -> float:
-        """Return how late the first pending timer is, in seconds; 0.0 if none is late.
+        """Return the lateness of the first pending timer, in seconds; 0.0 if none is late.
 
         A process that was stopped, or had no processor, notices it by this before a timer fires.
 

@@ -1,4 +1,4 @@
-"""Faults as data: their kinds, how they are typed, and their tables in a plan file."""
+"""Faults as data: their kinds, their typed words, and their tables in a plan file."""
 
 from . import kinds, plan
 from .activations import (

@@ -42,7 +42,7 @@ class ActivationFault(Fault):
         return self.share is None or draw < self.share
 
     def corrupt(self, truth: Values) -> Values:
-        """Return what is sent in place of ``truth``, an array or a tensor."""
+        """Return what is sent instead of ``truth``, an array or a tensor."""
         false: Values = truth * self.factor
         return false
 
@@ -53,7 +53,8 @@ def corrupt_pass_result(
     where: tuple[int, int, int],
     truth: Values,
 ) -> Values:
-    """Return what a peer with these attacks sends instead of ``truth``, which may be ``truth``.
+    """Return the payload that a peer with these attacks sends instead of ``truth``, which may be
+    ``truth``.
     ``where``: the peer, the round and the micro-batch."""
     for lie in lies:
         if lie.lies_about == about and lie.strikes(*where):

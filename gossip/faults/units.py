@@ -1,5 +1,5 @@
-"""Units of the fields of faults. Each unit defines how its value is typed, how it is written in a
-plan file, and which values are valid."""
+"""Units of the fields of faults. Each unit defines the typed form of its value, its form in a plan
+file, and the valid values."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class Peer(Unit):
     """One peer. A word may name several, and then means one fault each."""
 
     usage: str = "PEER"
-    server: bool = False  # whether "server" is valid, too
+    server: bool = False  # whether "server" is also valid
 
     def read(self, reader: Reader, name: str) -> dict[str, Any]:
         if self.server and reader.skip("server"):

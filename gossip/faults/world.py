@@ -33,8 +33,8 @@ AT = Seconds("TIME", "a time")
 @declared("{sides}@{at_s}+{for_s}", "0-4|5-7@20s+10s", real=True)
 @dataclass(frozen=True, slots=True)
 class Partition(Fault):
-    """Nothing passes between peers of different sides. A peer on no side reaches all. With ``>`` in
-    place of ``|`` (in a file: ``one_way``) only messages from an earlier side to a later one are
+    """Nothing passes between peers of different sides. A peer on no side reaches all. With ``>``
+    instead of ``|`` (in a file: ``one_way``) only messages from an earlier side to a later one are
     lost."""
 
     sides: tuple[tuple[int, ...], ...] = of(Sides())
@@ -398,7 +398,7 @@ Weather: TypeAlias = (
 )
 NetworkFault: TypeAlias = Break | Weather
 LinkFault: TypeAlias = Partition | Ring | Flap | Loss | Delay | Trickle
-"""Faults that the nodes of a real run carry out, too: each node drops, or delays, messages that it
+"""Faults that the nodes of a real run also carry out: each node drops, or delays, messages that it
 sends and receives."""
 LINK_KINDS = tuple(map(name_of, get_args(LinkFault)))
 ServerFault: TypeAlias = CrashBroadcast | HangServer

@@ -27,7 +27,7 @@ class LastingFaults(Generic[_Lasting]):
     ) -> None:
         self.planned: Sequence[tuple[int, _Lasting]] = planned
         self._claims, self._journal = claims, journal
-        self._recorded: dict[int, bool] = {}  # index -> whether the end has been recorded, too
+        self._recorded: dict[int, bool] = {}  # index -> whether the end has also been recorded
 
     def on(self, run_s: float, round_id: int) -> list[tuple[_Lasting, float]]:
         """Return the active faults, each with the seconds since it began. Record those that begin

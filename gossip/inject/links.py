@@ -49,7 +49,7 @@ class LinkFaults:
         self, now: float, began: float | None, round_id: int, drilled: Iterable[Any] = ()
     ) -> None:
         """Apply all due faults; to be called often. ``began``: start of the run; None if this peer
-        does not know it."""
+        does not have it."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S

@@ -40,7 +40,7 @@ class DeviceLoader:
 
 
 def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tuple[Any, ...]:
-    """Prepare objects in place of ``accelerator.prepare``, which it calls: the optimizer exchanges
+    """Prepare objects instead of ``accelerator.prepare``, which it calls: the optimizer exchanges
     gradients, the first DataLoader becomes this peer's share, and schedulers are part of the state.
 
     ``accelerator.is_main_process`` is then True on one living peer. A scheduler in ``objects`` was

@@ -48,7 +48,7 @@ class GossipCallback(TrainerCallback):
     def on_log(
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **others: Any
     ) -> None:
-        """Log the numbers to the run, too."""
+        """Also log the numbers to the run."""
         numbers = {
             name: value for name, value in (logs or {}).items() if isinstance(value, int | float)
         }

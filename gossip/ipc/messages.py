@@ -33,7 +33,7 @@ If a pipeline has lost the state of a stage, before the first round:
              <- Beside*, Rebuild(r)  make a state to go on with from round r
     StateRebuilt ->       it is made; or what is needed for that, and then they come again
 
-In a pipeline, a round has in place of one Contribute:
+In a pipeline, a round has instead of one Contribute:
 
              <- Pass(r)*  compute a forward or a backward pass of a micro-batch
     PassReply(r) ->       its output

@@ -83,8 +83,8 @@ class Node:
 
     Args:
         channel: One end of ``Channel.pair()``; the trainer has the other. The node owns it.
-        transport: Makes a transport in place of ZeroMQ.
-        make_core: Makes a core in place of ``gossip.core.peer.Peer``; takes spec, settings,
+        transport: Makes a transport instead of ZeroMQ.
+        make_core: Makes a core instead of ``gossip.core.peer.Peer``; takes spec, settings,
             topology and this peer's two addresses.
         seeds: Addresses (control, bulk) of other peers, if there is no folder with them.
     """
@@ -362,7 +362,7 @@ class Node:
         self._settle(now)
 
     def _stop_alone(self, reason: str, now: float) -> None:
-        """Leave after a signal to the node alone: a scheduler sends it to the trainer, too."""
+        """Leave after a signal to the node alone: a scheduler also sends it to the trainer."""
         if not self._stopped_alone:
             self._stopped_alone = True
             message = f"the node of peer {self.spec.peer} was sent {reason} and its trainer was not"

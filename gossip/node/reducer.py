@@ -343,7 +343,7 @@ class Reducer:
         return options
 
     def _measure_outside(self, work: Aggregate, options: dict[str, Any]) -> tuple[float, ...]:
-        """Return the outlyingness of the rows outside, as if the rule had got all rows."""
+        """Return the outlyingness of the rows outside, as if the rule had received all rows."""
         if not work.outside:
             return ()
         vectors = [row.payload.data for row in (*work.rows, *work.outside)]

@@ -98,7 +98,7 @@ def _inside(ask: Aggregate) -> list[int] | None:
 
 
 def _measure_outside(rule: ShardedRule, ask: Aggregate) -> tuple[float, ...]:
-    """Return the outlyingness of the rows outside, as if the rule had got all rows."""
+    """Return the outlyingness of the rows outside, as if the rule had received all rows."""
     if not ask.outside:
         return ()
     peers = (*ask.peers, *[row.peer for row in ask.outside])

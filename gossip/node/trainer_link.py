@@ -94,7 +94,7 @@ class TrainerLink:
         judged: Takes the answers to ``JudgeCommand``.
         in_flight: Whether the transport still reads an array (``Transport.in_flight``).
         share: Lets peers of this host read the arena (``Transport.share``).
-        wire_of: Elements of the flat vector, how many of them are marks, and the shapes of its
+        wire_of: Elements of the flat vector, the number of marks among them, and the shapes of its
             tensors -> its shards.
         mixes: Whether parameters are exchanged rather than results.
         sketch_seed: Seed of sketches, the same on all peers.

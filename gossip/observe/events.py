@@ -49,8 +49,8 @@ class Attempt(PeerEvent):
 
 
 class AuditDiffers(SubjectEvent):
-    """This peer recomputed another member's micro-batch, and the result differs from what that
-    member sent."""
+    """This peer recomputed another member's micro-batch, and the result differs from the one that
+    the member sent."""
 
     micro_batch: Count
     contradicts: Peers
@@ -218,7 +218,7 @@ class FaultOver(PeerEvent):
 
 
 class Fork(PeerEvent):
-    """This peer knows two commits of one round and shard."""
+    """This peer has received two commits of one round and shard."""
 
     shard: RoundId
     server: Peer

@@ -1,7 +1,7 @@
 """Types and ranges of the fields in a run's files of JSON lines.
 
 Every reader checks a row against them before any use (``reading``). A folder may be another user's:
-a list in place of a number, or a huge number, could otherwise crash the reader's process or exhaust
+a list instead of a number, or a huge number, could otherwise crash the reader's process or exhaust
 its memory.
 """
 

@@ -129,7 +129,7 @@ class Checkpoint:
             _not_readable(str(self.path / name), expected, error)
 
     def verify(self, name: str) -> None:
-        """Read a data file. Raises: DamagedCheckpoint: It differs from what was written."""
+        """Read a data file. Raises: DamagedCheckpoint: The file differs from what was written."""
         for _ in self.chunks(name):
             pass
 
@@ -640,7 +640,7 @@ def _manifest_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
-    """Read and check a manifest. Raises: DamagedCheckpoint: It differs from what was written.
+    """Read and check a manifest. Raises: DamagedCheckpoint: The file differs from what was written.
     ConfigError: Another version of gossip has written it."""
     where = str(path / MANIFEST)
     try:

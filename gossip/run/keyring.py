@@ -21,8 +21,8 @@ STRUCK_MAX = 1024
 
 
 class Keyring:
-    """A ``gossip.transport.curve.Keys`` over a seed folder, which the driver of the node reads,
-    too.
+    """A ``gossip.transport.curve.Keys`` over a seed folder, which the driver of the node also
+    reads.
 
     A new file admits its peer. A file that is deleted, or that marks its peer as ended, revokes the
     admission. A restarted peer has a new key.

@@ -14,7 +14,7 @@ from .stage_parts import check_model, is_part, newest_whole, parts_in, whole_ste
 from .untrusted import shown
 
 AUTO = "auto"
-"""The newest checkpoint in the folder that the script saves to, which only the script knows."""
+"""The newest checkpoint in the folder that the script saves to, which only the script defines."""
 
 
 def settled_resume(resolved: Resolved, tell: Callable[[str], None]) -> Resolved:

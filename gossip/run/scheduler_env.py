@@ -1,5 +1,5 @@
 """Tasks of a scheduler that starts one process for each peer: the peer and the run of this process,
-and how the tasks of a run find each other.
+and the discovery of the other tasks of the run.
 
 The tasks of a run share a folder: ``runs/NAME`` below their working directory, or ``run_dir``. The
 first task creates it with the settings, in one step; the others read the settings there. All tasks

@@ -3,7 +3,7 @@
 ``GOSSIP_STACKS`` names a folder. Launcher, trainers and nodes that find it in their environment
 each open a file there. At every ``STACKS_SIGNAL`` they write the Python stacks of all their threads
 to it. This works without the interpreter lock, so a thread that waits for a lock or in a library is
-shown, too.
+also shown.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class SavedStage:
         return cls(step, stage, cut, str(fields.get("model")), str(fields.get("folder")))
 
     def open(self) -> Checkpoint:
-        """Open and verify it. Raises: DamagedCheckpoint: It differs from what was written."""
+        """Open and verify it. Raises: DamagedCheckpoint: The file differs from what was written."""
         found, _ = newest_good(Path(self.folder), self.step)
         assert found is not None, "the checkpoint of a given step is found, or is an error"
         return found

@@ -54,8 +54,8 @@ def describe(config: RunConfig, source: str = "") -> str:
 
 
 def judges(config: RunConfig, sources: Mapping[str, str]) -> str:
-    """Return one line about the reference if one was requested: how it judges updates, or that it
-    does not. "" if none was requested. ``sources``: as in ``Resolved``."""
+    """Return one line about the reference if one was requested: the way in which it judges updates,
+    or a statement that it does not. "" if none was requested. ``sources``: as in ``Resolved``."""
     if sources["aggregator"] == WITH_REFERENCE:
         samples = f"{config.reference_samples} sample{'s' if config.reference_samples != 1 else ''}"
         return f"{config.aggregator}: updates are judged by {samples} ({WITH_REFERENCE})"

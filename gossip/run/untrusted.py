@@ -2,7 +2,7 @@
 terminal.
 
 A process that may write into a folder can put a link, an endless pipe, a device or a gigabyte of
-brackets in place of a file. The functions follow no link inside a folder, wait for no writer, and
+brackets instead of a file. The functions follow no link inside a folder, wait for no writer, and
 read no more than requested.
 """
 

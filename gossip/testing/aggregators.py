@@ -54,7 +54,7 @@ class ConformanceReport:
 
     Attributes:
         rule: Name of the rule.
-        n, f: Updates in a case, and how many of them were Byzantine.
+        n, f: Updates in a case, and the number of Byzantine ones.
         kappa: |F - m|^2 over the mean of |x_i - m|^2, the largest that was found.
         beside_length: Whether ``kappa`` is over |m|^2 where that is more: for a rule declared
             ``robust="bounded"``.
@@ -117,8 +117,8 @@ def check_aggregator(
       declared ``robust=False`` or ``discerning=False`` are exempt.
 
     For a rule declared "bounded", kappa is in units of the honest spread or of the length of the
-    honest mean, whichever is more. In the search, a rule that needs trusted data in addition to the
-    updates
+    honest mean, the larger of the two. In the search, a rule that needs trusted data in addition to
+    the updates
     gets it: the honest mean as the judge's gradient, a quadratic loss around it, an honest update
     as its own. There is no search for kappa if an option is fixed in units of the updates, because
     it would measure only the spread of the honest updates.

@@ -82,7 +82,7 @@ def measure(
 
     Args:
         aggregate: The rule, called with f.
-        n, f: Updates, and how many of them are Byzantine.
+        n, f: Updates, and the number of Byzantine ones.
         d: Coordinates.
         seed: Seed of the clouds.
         strengths: Number of strengths to try of each attack, evenly in the logarithm. About as many

@@ -46,7 +46,7 @@ class TransportFactory(Protocol):
 
 
 class World(ExitStack):
-    """Transports that one thread drives in turn, and the arrivals of each."""
+    """Transports that one thread drives alternately, and the arrivals of each."""
 
     def __init__(self, make: TransportFactory) -> None:
         super().__init__()

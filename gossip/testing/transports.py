@@ -168,7 +168,7 @@ def _the_facts_of_a_payload_are_delivered(world: World) -> None:
     )
     good, bad = floats(2 * MIB), floats(2 * MIB)
     bad[-1] = np.nan
-    large = np.full(MIB // 2, 3e38, np.float32)  # finite, though its sum is not
+    large = np.full(MIB // 2, 3e38, np.float32)  # finite, although its sum is not
     state = np.frombuffer(os.urandom(2 * MIB + 13), np.uint8)
     sent: list[tuple[Message, NDArray[Any]]] = [
         (update(0), good),

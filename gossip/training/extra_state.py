@@ -199,6 +199,6 @@ class ExtraState:
         self._pace.begin_epoch(self.kept, epoch)
 
     def follow_steps(self, *, over: bool = False) -> None:
-        """Step the schedulers for steps that the script did not see. ``over``: no step of the
+        """Step the schedulers for steps that the script did not make. ``over``: no step of the
         script follows."""
         self._pace.follow(self.kept, self._run.step - self._run.lost_steps, over=over)

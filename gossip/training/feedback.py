@@ -55,7 +55,7 @@ class UpdateEncoder:
         round_id: int,
         fragment: int = 0,
     ) -> None:
-        """Encode the update, and replace it by what the receivers will decode.
+        """Encode the update, and replace it by the vector that the receivers will decode.
 
         Args:
             update: ``(elements,)``; a non-finite one is not changed and leaves no residual.

@@ -41,7 +41,8 @@ class ShardedLoader:
     The swarm assigns samples round by round, so that none is lost or read twice when peers join and
     leave. The order within an epoch is a permutation drawn from the run's seed, or one by labels
     (``orders``), independent of ``shuffle`` and ``drop_last`` of the given loader. Its workers,
-    collating and pinned memory are used: workers prefetch what this peer will probably read next.
+    collating and pinned memory are used: workers prefetch the batches that this peer will probably
+    read next.
 
     Each ``optimizer.step()`` uses one batch, or ``accumulate`` of them. With local steps a step
     that a GradScaler skips gets its batches again. If no step has followed when the script requests
@@ -169,8 +170,8 @@ class ShardedLoader:
         ]
 
     def _for_nothing(self, go: StartRoundCommand) -> Ranges:
-        """Return the batch that this peer reads in a round without samples for it. Other peers read
-        its samples, too."""
+        """Return the batch that this peer reads in a round without samples for it. Other peers also
+        read its samples."""
         size = min(self.batch_size * self._accumulate, self.samples_total)
         first = draw("for nothing", self._seed, self._loop.run.peer, go.round_id)
         start = go.epoch * self.samples_total + first % (self.samples_total - size + 1)

@@ -252,7 +252,7 @@ class LocalModel:
         """Return a context for changes of parameters outside of a step of this peer.
 
         A script with several optimizers may propagate a loss through the parameters afterwards, as
-        a GAN does through its generator. autograd must allow that, though the gradients are not
+        a GAN does through its generator. autograd must allow that, although the gradients are not
         used.
         """
         if not (wanted and self.has_kinds):

@@ -48,8 +48,8 @@ STATE = "gossip.local_steps"
 optimizers."""
 IN_TIME = 0.9
 """Share of the deadline in which a peer ends its steps, if it cannot take all of them in time or
-began late. The deadline is a little above what most peers need. The lost step is small compared
-with the steps of all other peers in that time."""
+began late. The deadline is a little above the time that most peers need. The lost step is small
+compared with the steps of all other peers in that time."""
 
 
 class StepClock:

@@ -109,7 +109,7 @@ class NodeLink:
             return [], []
 
     def revive(self, round_id: int) -> None:
-        """Start another node in place of one that died.
+        """Start another node instead of one that died.
 
         Raises: NodeLost: The node has died too often.
         """

@@ -120,7 +120,7 @@ def _is_number(leaf: Any) -> bool:
 
 
 def _in_form_of(value: Any, numbers: Sequence[float]) -> Any:
-    """Return ``value`` with ``numbers`` in place of its own."""
+    """Return ``value`` with ``numbers`` instead of its own."""
     leaves, form = tree_flatten(value)
     left = iter(numbers)
     return tree_unflatten(

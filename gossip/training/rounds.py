@@ -90,7 +90,7 @@ class ScriptRounds:
         return self._run.model.steps, self._run.applied.restores
 
     def note_seen(self) -> None:
-        """Record that the script sees the present parameters."""
+        """Record that the script has read the present parameters."""
         self._seen = self._parameters_now
 
     def undo_local_steps(self) -> None:
@@ -185,7 +185,7 @@ class ScriptRounds:
             self._exchange.contribute(0, None, steps=steps)
 
     def _has_read_slice(self) -> bool:
-        """Whether the batches in hand belong to the round, and not to a predicted one."""
+        """Whether the batches in hand belong to the round,  not to a predicted one."""
         batches = self.batches
         outdated, batches.is_outdated = batches.is_outdated, False
         return batches.belong_to(self._exchange.wait_go()) and not outdated

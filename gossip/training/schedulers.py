@@ -1,5 +1,5 @@
-"""Keeps schedulers at the step of the run. On a late peer rounds are applied that its script did
-not see, while it waits or several in one ``optimizer.step()``."""
+"""Keeps schedulers at the step of the run. On a late peer, rounds are applied without steps of its
+script: while it waits, or several in one ``optimizer.step()``."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Seen:
 
 
 class SchedulerPace:
-    """Steps the schedulers of ``keep`` for the steps that the script did not see.
+    """Steps the schedulers of ``keep`` for the steps that the script did not make.
 
     It steps only schedulers that the script steps once per step, or once per epoch. A scheduler
     that another one steps is not stepped here.
@@ -69,7 +69,7 @@ class SchedulerPace:
 
     def begin_epoch(self, kept: Mapping[str, Any], epoch: int) -> None:
         """Step schedulers that the script steps once per epoch, once for each epoch that it did not
-        see."""
+        run."""
         for name, scheduler in _schedulers(kept):
             last, steps, alike = self._begun.get(name, (epoch, 0, -1))
             alike = alike + 1 if alike < 0 or steps_of(scheduler) == steps + 1 else 0
@@ -80,7 +80,7 @@ class SchedulerPace:
             self._begun[name] = epoch, steps_of(scheduler), alike
 
     def follow(self, kept: Mapping[str, Any], step: int, *, over: bool = False) -> None:
-        """Step the schedulers for steps that the script did not see. Call it after the script's
+        """Step the schedulers for steps that the script did not make. Call it after the script's
         work following a step.
 
         Without a step of the script it does nothing: one of the rounds during its wait may belong

@@ -228,7 +228,7 @@ class ScriptSteps:
         elif run.is_asked_to_stop:
             run.termination.stop()
         if not (run.in_loop or self._rounds.batches.expected):
-            run.membership.notify()  # no loop of ours knows where the next step begins
+            run.membership.notify()  # no loop of ours marks the beginning of the next step
         self.begin_computing()
 
     def end_local_step(self) -> None:

@@ -113,8 +113,8 @@ class Session(LoopCalls, CollectiveCalls):
                 ``judge`` without an argument draws its own batch with the generator of torch, numpy
                 or Python. The state of that generator is restored afterwards.
             together: Step all optimizers in one round, at the ``step()`` of the last one, if the
-                script steps one after the other. Code between their steps sees the weights before
-                all of them.
+                script steps one after the other. Code between their steps gets the weights from
+                before all steps.
             clip_norm: Largest Euclidean norm of the aggregate that a round steps with. A longer one
                 is scaled to it, as by ``torch.nn.utils.clip_grad_norm_`` after DDP has averaged.
         Returns: ``(model, optimizer)``, the same objects.
@@ -221,7 +221,7 @@ class Session(LoopCalls, CollectiveCalls):
         loss: Callable[[Tensor, Tensor], Tensor],
         optimizer: Callable[[Iterator[torch.nn.Parameter]], torch.optim.Optimizer],
     ) -> Pipeline:
-        """Prepare a model that is spread over peers, in place of ``prepare``.
+        """Prepare a model that is spread over peers, instead of ``prepare``.
 
         This peer computes the layers of its stage, by the plan of the run (``gossip run --plan``,
         ``docs/plan.md``). A script that was started alone computes all layers. Requires
@@ -360,7 +360,7 @@ class Session(LoopCalls, CollectiveCalls):
 
         Use it for work that follows a step: a moving average of the weights (EMA), a clamp, a
         target network, a manual decay, a counter. A late peer applies steps without running the
-        body of the loop for them; ``function`` runs for those steps, too. It runs without autograd,
+        body of the loop for them; ``function`` also runs for those steps. It runs without autograd,
         and its random numbers from torch are the same on all peers. It must not call methods of
         this peer that exchange data. In it ``step`` is the number of steps that the parameters
         have. Pass objects with a state, such as an average, also to ``keep``, so that a returning

@@ -87,7 +87,7 @@ def _start_session(reference: Any, track: Sequence[str], overrides: dict[str, An
     termination = TerminationHandler()
     termination.install(launched=place.status_fd is not None)
     start = starter(place)
-    # Before torch is imported: the node needs a second for that, too, and both import in parallel.
+    # Before torch is imported: the node also needs a second for that, and both import in parallel.
     connection = connect(start, place.incarnation)
     from .session import Session
 

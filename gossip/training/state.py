@@ -373,7 +373,7 @@ def _decode_file(data: bytes) -> dict[str, Any]:
 
 @contextmanager
 def _reading(what: str, *errors: type[Exception]) -> Iterator[None]:
-    """Raise StateMismatch in place of ``errors``, and of those that damaged data raise."""
+    """Raise StateMismatch instead of ``errors``, and of errors that damaged data raise."""
     try:
         yield
     except _DAMAGED + errors as error:
@@ -430,7 +430,7 @@ def unpack_state(
     """Load a packed state. Returns and raises as ``load_document``.
 
     Args:
-        settings: Whether to load learning rates and the packed ``extra``, too.
+        settings: Whether to load also learning rates and the packed ``extra``.
     """
     with _reading("the packed state"):
         base, state, said, own = [_decode_file(file) for file in split_state(bytes(data))]

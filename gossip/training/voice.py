@@ -55,7 +55,7 @@ def _listen(peer: int, ours: socket.socket, parent: int) -> None:
     while True:
         ready = [fd for fd, _ in poll.poll()]
         if parent in ready:
-            ours.shutdown(socket.SHUT_RDWR)  # not close: a forked child may hold it, too
+            ours.shutdown(socket.SHUT_RDWR)  # not close: a forked child may also have it open
             return
         *lines, rest = (rest + ours.recv(65536)).split(b"\n")
         rest = rest if len(rest) <= LINE_MAX else b""

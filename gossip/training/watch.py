@@ -31,7 +31,7 @@ job, and the launcher, which receives it too, forwards it."""
 
 class TerminationHandler:
     """Records SIGTERM instead of ending the process; another SIGTERM at least ``TOGETHER_S`` later
-    kills as usual. Records Ctrl-C, too, while ``in_step`` is true; a second one interrupts.
+    kills as usual. Also records Ctrl-C while ``in_step`` is true; a second one interrupts.
 
     Attributes:
         since: Time of the first signal, on the monotonic clock; None if none has come.

@@ -182,7 +182,7 @@ class IncomingPayload:
         self._raw = memory
 
     def drop(self) -> None:
-        """Release the memory, though its connection still refers to the payload."""
+        """Release the memory, although its connection still refers to the payload."""
         self.dropped, self._raw = True, np.empty(0, np.uint8)
 
     def stay_in(self, source: NDArray[np.uint8]) -> None:

@@ -62,7 +62,7 @@ class ControlInbox:
         """Stores the sessions for payloads that peers offer; None if no session is accepted."""
 
     def read(self, arrivals: list[Arrival]) -> bool:
-        """Read what has come, within bounds. Return whether ``fd`` reports all that is left."""
+        """Read the received data, within bounds. Return whether ``fd`` reports all that is left."""
         if not self._discard():
             return False
         for _ in range(BURST_MESSAGES):

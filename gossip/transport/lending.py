@@ -24,7 +24,7 @@ from .chunks import view_of
 _F_SEAL_FUTURE_WRITE = 0x0010  # Python has a name for it from 3.13 on
 _KEEPS_ITS_SIZE = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 MAPPED_BYTES_MAX = 2**44
-"""Size limit of the memory of one peer, in bytes. Half of what a process can address is 2**46
+"""Size limit of the memory of one peer, in bytes. Half of a process's address space is 2**46
 bytes. Mapping takes no memory, and reads are bounded by the payloads that may come."""
 
 
@@ -60,10 +60,10 @@ class MappedMemory:
     def __init__(self, fd: int) -> None:
         """``fd`` stays the caller's. Raises: OSError: It is not memory that keeps its size, or it
         cannot be mapped."""
-        # An error for whatever is not memory of this kind: reading a file may block for ever.
+        # An error for all other kinds of files, because reading a file may block forever.
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         nbytes, page = os.fstat(fd).st_size, os.fstatvfs(fd).f_bsize
-        # Of huge pages there may be none left when one is read: that is a SIGBUS, too.
+        # There may be no free huge page when one is read, which also causes a SIGBUS.
         ordinary = seals & fcntl.F_SEAL_SHRINK and page == mmap.PAGESIZE
         if not ordinary or not 0 < nbytes <= MAPPED_BYTES_MAX:
             raise OSError(f"{nbytes} bytes in pages of {page}, with the seals {seals:#x}")
@@ -90,7 +90,7 @@ class BufferPool:
         fitting = [buffer for buffer in free if nbytes <= buffer.nbytes <= 2 * nbytes]
         if fitting:
             return fitting[-1].lend(nbytes)
-        for buffer in free:  # of another size than what comes now
+        for buffer in free:  # of another size than the present payload
             self._buffers.remove(buffer)
         self._buffers.append(Buffer(np.empty(nbytes, np.uint8)))
         return self._buffers[-1].lend(nbytes)

@@ -204,7 +204,7 @@ class LinkTable:
                     self._renew_bulk(link)
                 link.cut_at = float("inf") if up else min(link.cut_at, now)
                 if up and self._closed_lanes.pop(link.bulk.news_fd, None) is not None:
-                    self._open(link.bulk, now)  # what it waited for may be just this
+                    self._open(link.bulk, now)  # it may have waited for exactly this
             if up:
                 if link.control.up and link.bulk.up and not link.up:
                     link.up = True
@@ -288,7 +288,7 @@ class LinkTable:
             self._epoll.unregister(fd)
 
     def read_all(self, arrivals: list[Arrival]) -> None:
-        """Handle the news of all lanes, whatever the descriptors signal."""
+        """Handle the news of all lanes, independent of the descriptors."""
         self._read_fds(arrivals, list(self._by_fd))
 
     def read(self, arrivals: list[Arrival]) -> None:
@@ -311,7 +311,7 @@ class LinkTable:
     # --- the end ----------------------------------------------------------------------------------
 
     def drain(self, deadline: float) -> None:
-        """Send what is queued, until the deadline."""
+        """Send the queued messages, until the deadline."""
         while any(link.queue for link in self.links.values()):
             remaining = deadline - time.monotonic()
             if remaining <= 0:

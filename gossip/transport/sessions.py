@@ -13,7 +13,8 @@ direction:
 
 Both sides derive a secret for each direction with HKDF, from the secret of the sender. The salt is
 the session and the random bytes of the receiver; the info has both public keys, both incarnations
-and the direction. So each connection has new keys, whichever side has restarted. Record 0 is empty.
+and the direction. So each connection has new keys, after a restart of either side. Record 0 is
+empty.
 It proves that its sender has the key: before that, nothing is stored or allocated.
 
 A record's nonce is its number, which is not sent. So a repeated or moved record fails to decrypt,
@@ -72,8 +73,8 @@ class SessionOffer:
     once for each connection.
 
     Attributes:
-        session: Name of the session, by which a connection shows its peer. An observer can name it,
-            too, but has no key.
+        session: Name of the session, by which a connection shows its peer. An observer can also
+            name it, but has no key.
         secret: ``SECRET_BYTES`` bytes, drawn for this session only. It is never shown.
         incarnation: Incarnation of the sender.
     """

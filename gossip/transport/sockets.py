@@ -66,7 +66,8 @@ _HEARTBEAT_FAR = {
 _OUT = {zmq.MAXMSGSIZE: HANDSHAKE_BYTES_MAX, zmq.SNDHWM: 256}
 _IN = {zmq.MAXMSGSIZE: HEADER_BYTES_MAX}
 # The kernel sizes the buffers by the round trip and the rate of their link, within tcp_wmem. Fixed
-# ones of 512 KiB carried a fifth of what a link of 200 Mbit/s and 100 ms can (distant_payloads.py).
+# ones of 512 KiB carried a fifth of the rate of a link of 200 Mbit/s and 100 ms
+# (distant_payloads.py).
 _BULK_TCP = (
     (tcp.SOL_SOCKET, tcp.SO_KEEPALIVE, 1),
     (tcp.IPPROTO_TCP, tcp.TCP_KEEPIDLE, _BOTH_WAYS[zmq.TCP_KEEPALIVE_IDLE]),

@@ -1,4 +1,5 @@
-"""Bytes of an update. Only this package defines how a vector is cut, compared and summed up."""
+"""Bytes of an update. Only this package defines the division, comparison and summation of
+vectors."""
 
 from .count_sketch import sketch
 from .digest import (

@@ -68,7 +68,7 @@ def are_finite(raw: NDArray[np.uint8]) -> bool:
 
 
 class Place(NamedTuple):
-    """Round and shard of a payload, with a seed. All peers know it, so the numbers that an encoding
+    """Round and shard of a payload, with a seed. All peers have it, so the numbers that an encoding
     draws from it are never sent."""
 
     seed: int

@@ -8,7 +8,7 @@ A gradient of a layer is close to a matrix of low rank. PowerSGD (Vogels, Karimi
 arXiv:1905.13727) uses that with two all-reduces a round: of P, which all peers then make
 orthonormal, and of Q. So all peers have the same P. It is a mean, which a single Byzantine peer can
 set at will before any rule has seen an update. So in this encoding each peer factors its own
-update, a decoder multiplies, and the rule sees whole updates. This needs one message, like other
+update, a decoder multiplies, and the rule gets whole updates. This needs one message, like other
 encodings.
 
 Without messages in between, an iteration costs only arithmetic. So a peer makes several, from a

@@ -1,4 +1,4 @@
-"""Numpy memory as torch sees it."""
+"""Numpy memory as a torch tensor."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 
 
 def tensor_of(array: NDArray[Any]) -> Tensor:
-    """Return the same memory as a tensor. Memory that numpy guards against writes is copied, which
-    torch knows no guard for: so a tensor that is to be written needs an array that may be."""
+    """Return the same memory as a tensor. Memory that numpy guards against writes is copied,
+    because torch has no guard: so a tensor for writing needs a writable array."""
     import torch
 
     return torch.from_numpy(array if array.flags.writeable else array.copy())

@@ -1,4 +1,4 @@
-"""The payloads of one run: how the shards of its updates and results are written.
+"""The payloads of one run: the format of the shards of its updates and results.
 
 Behind the parameters' numbers an update has a mark for each parameter (``training/layout.py``).
 Those are few and mean something each, so they travel as they are, behind the encoded numbers of
@@ -25,7 +25,7 @@ PayloadKind: TypeAlias = Literal["update", "result"]
 
 @dataclass(frozen=True)
 class WireFormat:
-    """Format of the payloads of a run, which all its peers know before the first payload comes.
+    """Format of the payloads of a run, which all its peers have before the first payload arrives.
 
     Attributes:
         encoding: Encoding of updates.

@@ -2,10 +2,11 @@
 differences in commits.
 
 No peer can prove to another which messages it received. So an auditor requests from both neighbours
-of the audited member what they sent to it and received from it. The member reports for each counted
-micro-batch what it received and sent (``Counted.traces``). If its report agrees with its neighbours
-but not with the output of the layers, either the member or its accusers are Byzantine. The votes of
-more than f members of its stage decide, as at least one of them is honest.
+of the audited member the tensors that they sent to it and received from it. The member reports the
+tensors that it received and sent for each counted micro-batch (``Counted.traces``). If its report
+agrees with its neighbours but not with the output of the layers, either the member or its accusers
+are Byzantine. The votes of more than f members of its stage decide, as at least one of them is
+honest.
 
 If the report contradicts a neighbour, one of the two is Byzantine, and nothing shows which. A
 Byzantine member contradicts the next stage repeatedly. An honest member contradicts only the

@@ -5,9 +5,9 @@ No peer can prove to another which messages it received, and a Byzantine peer ma
 result in the name of a server. So each peer stores the results that it received from the servers
 themselves. Once it receives another result of the same turn, it states in its next commit which one
 it received (``Accusation`` with a ``turn``). A peer that reads this accusation and received another
-result does the same. So does a peer that sees another history on other peers after a round: the two
-sides of a fork do not receive each other's results. If more than f peers state one content and more
-than f another, at least one peer of each group is honest. This proves that the server has sent
+result does the same. So does a peer to which other peers report another history after a round: the
+two sides of a fork do not receive each other's results. If more than f peers state one content and
+more than f another, at least one peer of each group is honest. This proves that the server has sent
 both. A turn belongs to one incarnation, one shard, one attempt and one history; in a turn an honest
 server makes one result.
 """
@@ -200,7 +200,7 @@ class EquivocationWitness:
     ) -> list[Accusation]:
         """Return accusations about disputed turns that this peer has not stated yet, the latest
         last. ``equivocations``: accusations in the history. ``round_id`` bounds their age.
-        ``forked``: rounds after which other peers have another history, though this peer may not
+        ``forked``: rounds after which other peers have another history, although this peer may not
         have received their result."""
         oldest, apart, first = (
             round_id - equivocations.window,

@@ -210,7 +210,7 @@ class Bootstrap:
             - gone
             - unreachable
         )
-        # After it has loaded a checkpoint, this peer is in a later round than the first, too.
+        # After it has loaded a checkpoint, this peer is also in a later round than the first.
         ahead_of_us = {
             peer for peer, hello in self.hellos.items() if hello.round_id > own.round_id
         } | apart

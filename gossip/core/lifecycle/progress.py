@@ -58,7 +58,7 @@ class PeerProgress:
 
     def expect_words(self, peer: PeerId) -> None:
         """Record that a connected peer has not announced its round yet. Its link may be busy with
-        payloads for other peers on its host, which this peer does not see."""
+        payloads for other peers on its host, which this peer cannot observe."""
         member = self.members.members.get(peer)
         if member is not None and self._incarnations.get(peer, -1) < member.incarnation:
             self._unannounced.add(peer)

@@ -1,5 +1,5 @@
-"""The end of the training: which peers have completed it, how long a completed peer stays for the
-others, and when a late peer can no longer complete it.
+"""The end of the training: the peers that have completed it, the time for which a completed peer
+stays for the others, and the time after which a late peer can no longer complete it.
 
 A peer that has completed the training announces it in its ``Hello``, with the round at which it
 ended. It then stays for peers that may need the final state: ``drain_timeout_s`` for a reachable
@@ -34,7 +34,8 @@ class LingerExpired:
 
 
 class Shutdown:
-    """Decides how long this peer stays after its last round, and whether it arrived too late.
+    """Decides the time for which this peer stays after its last round, and whether it arrived too
+    late.
 
     Args:
         differs: Whether a peer has announced another state of the present round.
@@ -170,8 +171,8 @@ class Shutdown:
             )
         if not self._completing:
             return -inf
-        # An unreachable completed peer may wait for this one, until it receives that this peer has
-        # completed, too.
+        # An unreachable completed peer may wait for this one, until it receives the report that
+        # this peer has also completed.
         expected_until = self._expected_until(peer)
         return expected_until if behind else min(expected_until, self._stopped_at + drain_s)
 

@@ -77,7 +77,7 @@ def table_interval_s(n: int, settings: MembershipSettings) -> float:
 
 
 class Membership:
-    """Membership as one peer sees it. Its size is bounded by the number of ``allowed`` peers.
+    """View of the membership of one peer. Its size is bounded by the number of ``allowed`` peers.
 
     Args:
         me: The local peer, ``Member.own``. Its incarnation comes from its launcher, and is higher
@@ -449,7 +449,7 @@ class Membership:
             effects += self.prober.probe(target, now)
         self._turns += 1
         if self._turns % STRAY_EVERY == 0:
-            # Probes of dead peers are how the halves of a partition find each other again.
+            # The halves of a partition find each other again by probes of dead peers.
             dead = [m.peer for m in self.view.others() if m.status == "dead" and m.linked]
             if dead:
                 effects += self.prober.ping_once(self.rng.choice(dead))

@@ -59,7 +59,7 @@ class Transfer:
         return now - self.at <= max(BUSY_S, self.pause_s())
 
     def pause_s(self) -> float:
-        """Return how long the link may bring no bytes of the payload, in seconds."""
+        """Return the time for which the link may deliver no bytes of the payload, in seconds."""
         return USUAL_FACTOR * (self.at - self.since) / self._growths if self._growths else 0.0
 
     def ends_at(self, now: float) -> float:
@@ -173,8 +173,9 @@ class TransferTracker:
         return max(self._least_s, self._in_a_row * self.payload_s(now))
 
     def payload_s(self, now: float) -> float:
-        """Return how long to wait for the first byte of a payload, in seconds: the links may carry
-        other payloads first. It is ``USUAL_FACTOR`` times what more than ``f`` peers needed."""
+        """Return the time to wait for the first byte of a payload, in seconds: the links may carry
+        other payloads first. It is ``USUAL_FACTOR`` times the time that more than ``f`` peers
+        needed."""
         senders = self._usual.senders | self._last.keys()
         return USUAL_FACTOR * self._credible([self._transfer_time_s(peer, now) for peer in senders])
 

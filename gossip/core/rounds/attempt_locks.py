@@ -17,8 +17,8 @@ Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; whether it wa
 class AttemptLocks:
     """Attempt of each shard, by round and the parent of its commits.
 
-    The peer takes part in no earlier attempt. The number of attempts skipped on claims is kept,
-    too. For the last round that was left with some shards committed, those commits are kept.
+    The peer takes part in no earlier attempt. The number of attempts skipped on claims is also
+    kept. For the last round that was left with some shards committed, those commits are kept.
     Without them, the peer could record a second result.
     """
 

@@ -123,7 +123,7 @@ class CommitRecorder:
             and not self.lag_detector.is_ahead(server)
             and shard.mark_forwarded(commit)
         ):
-            # The present server has the update of this peer. If it does not know the commit, it
+            # The present server has the update of this peer. If it does not have the commit, it
             # makes a second result.
             effects = [Send(server, commit, payload)]
         return effects + self._record(shard, commit, payload, False, now)

@@ -59,7 +59,7 @@ class Departures:
         return peer in self._left
 
     def count_left(self, roster: Collection[PeerId], round_id: int) -> int:
-        """Return how many peers of the roster have left before they sent an update in
+        """Return the number of peers of the roster that have left before they sent an update in
         ``round_id``."""
         return (
             sum([self._left.get(peer, round_id + 1) <= round_id for peer in roster])
@@ -80,7 +80,7 @@ class PeerTimer:
 class LocalLeave:
     """Leave of the local peer.
 
-    Methods take ``must_stay``: whether others may count on what this peer has sent for its present
+    Methods take ``must_stay``: whether others may count on this peer's messages of its present
     round, ``round_id``.
 
     Attributes:

@@ -88,7 +88,7 @@ class GossipRounds:
     """Gossip rounds of one peer.
 
     The trust table depends only on the verdicts of this peer: without commits, peers do not agree
-    on one. ``shard_bytes`` must be set before the first round, to one shard: the rules see whole
+    on one. ``shard_bytes`` must be set before the first round, to one shard: the rules get whole
     vectors.
 
     Args:
@@ -356,8 +356,8 @@ class GossipRounds:
         return []
 
     def on_arriving(self, event: Arriving, now: float) -> list[Effect]:
-        """Do nothing while a push arrives. Stale pushes are used, too, so no wait is longer than
-        its grace."""
+        """Do nothing while a push arrives. Stale pushes are also used, so no wait is longer than
+        its grace period."""
         return []
 
     def on_compiling(self, now: float) -> list[Effect]:
@@ -365,7 +365,7 @@ class GossipRounds:
         return []
 
     def on_progress(self, peer: PeerId, step: int, now: float) -> list[Effect]:
-        """Ignore the step of a peer in an ack: its pushes have its round, too."""
+        """Ignore the step of a peer in an ack: its pushes also carry its round."""
         return []
 
     def on_view_change(self, now: float) -> list[Effect]:
@@ -527,8 +527,8 @@ class GossipRounds:
         )
 
     def _own_share(self, others: int) -> float:
-        """Return the share of the peer's own model difference in the applied one, whatever the rule
-        computes.
+        """Return the share of the peer's own model difference in the applied one, independent of
+        the rule's result.
 
         In a graph like a ring, one half of the peers sends to the other half only. Then peers may
         be apart in a direction in which their mean, and more so their median, has the sign of the

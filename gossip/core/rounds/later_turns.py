@@ -1,4 +1,4 @@
-"""Claims about later attempts: what a peer reports of an attempt that this peer has not reached.
+"""Claims about later attempts: reports of a peer about an attempt that this peer has not reached.
 
 An honest peer hands a shard on when the time of its server is over, or the server is skipped or
 does not serve. This peer then follows a peer that names the next attempt at once. Any other peer
@@ -36,7 +36,7 @@ class LaterTurns:
         return self.patience.deadline.round_timeout_s() * self.patience.timeout_factor(shard)
 
     def is_explained(self, shard: ShardRound, sender: PeerId, attempt: int, now: float) -> bool:
-        """Whether an honest peer could be at ``attempt`` by now, as far as this peer can see."""
+        """Whether an honest peer could be at ``attempt`` by now, in this peer's view."""
         if not self.f:
             return True
         passed = range(shard.attempt, min(attempt, shard.attempt + len(shard.order)))

@@ -63,7 +63,7 @@ class PlanCache:
 
     def is_planned(self, sender: PeerId, round_id: int) -> bool:
         """Whether the plan has a push from ``sender`` to this peer. When a peer dies, views differ
-        for a moment, so the plans of the full roster count, too."""
+        for a moment, so the plans of the full roster also count."""
         rosters = dict.fromkeys((self.members(), self._everybody, self.first))
         return any(self.local in self.targets(sender, round_id, peers) for peers in rosters)
 

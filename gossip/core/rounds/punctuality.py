@@ -1,9 +1,9 @@
 """Lateness of peers. A server waits longer for a peer that is late once than for a peer that is
 always late.
 
-All peers have the same contributors of each commit. Only servers see how late an update is.
-They also record updates that arrive after the end, because otherwise the recorded lags could only
-shrink.
+All peers have the same contributors of each commit. Only servers can measure the lateness of an
+update. They also record updates that arrive after the end, because otherwise the recorded lags
+could only shrink.
 """
 
 from __future__ import annotations

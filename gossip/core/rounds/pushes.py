@@ -45,7 +45,7 @@ class PushStore:
         return True
 
     def add(self, kind: Kind, peer: PeerId, pushed: Pushed) -> None:
-        """Store ``pushed`` in place of another push of the same round. Drop it if this push or a
+        """Store ``pushed`` instead of another push of the same round. Drop it if this push or a
         newer one was used."""
         if pushed.round_id <= self._used.get((kind, peer), -1):
             return  # a duplicate from the network would be used twice

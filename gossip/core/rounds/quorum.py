@@ -60,7 +60,7 @@ class Quorum:
         that have left; 1 with fewer than three peers, or with ``quorum = "available"``
         (``_majority``).
 
-        If the round changes no membership, it also needs as many as the rule does. Otherwise, with
+        If the round changes no membership, it also needs as many as the rule. Otherwise, with
         too few peers for the rule, empty rounds would follow each other at once and use up the
         training before a peer returns.
         """
@@ -88,7 +88,7 @@ class Quorum:
         if all of these can be reached and are enough together with the newcomers; else ``quorum``.
 
         Two sides of a partition cannot both close an attempt, because all living members must
-        answer. So this peer learns each result that a living member has recorded.
+        answer. So this peer receives each result that a live member has recorded.
         """
         if not self.view.ended:
             return quorum

@@ -148,7 +148,7 @@ class ResultChecks:
             if come
             else []
         )
-        # Two honest views may differ in a few peers, and a peer does not see how others view it.
+        # Two honest views may differ in a few peers, and a peer does not have the views of others.
         gross = len(missed) + len(strange) > self.f
         # The server of a collective operation may notice a death a moment before this peer. After
         # a rejection, the peers that accepted its commit would permanently have another answer than

@@ -6,9 +6,9 @@ skipped one, which is dead, unreachable, finished, or silent since its connectio
 (``skip_reason``).
 
 **A failed server.** Attempt a of a shard is served by ``order[a % len(order)]``. Each peer decides
-alone when its attempt has failed: the server is skipped, makes no progress in time (the server
-itself keeps that limit, too), or replies that it does not serve. With f > 0, an attempt also fails
-if the server's own result is rejected. A server that was paused leaves its attempt. After a failure
+alone that its attempt has failed: the server is skipped, makes no progress in time (a limit that
+also applies in the server), or replies that it does not serve. With f > 0, an attempt also fails if
+the server's own result is rejected. A server that was paused leaves its attempt. After a failure
 the peer sends its update to the next attempt with a server that is not skipped. A peer also follows
 claims of other peers that a later attempt has begun. It ignores an unexplained claim if claims of
 that peer have caused too much waiting before (``later_turns.py``). There is no vote.

@@ -54,8 +54,8 @@ class Attendance:
         view, departures, absent = self.view, self.departures, self.future_buffer.absent_at_start
 
         def stays(peer: PeerId) -> bool:
-            # A farewell may be forged for this server alone. Peers that see the member alive would
-            # then lower their trust in the server.
+            # A farewell may be forged for this server alone. Peers with a live link to the member
+            # would then lower their trust in the server.
             return not view.is_gone(peer) or (
                 view.speaks_on(peer, now) and not departures.has_announced(peer)
             )

@@ -1,5 +1,5 @@
-"""One shard of one rolling round, as one peer sees it: the present attempt, and what this peer has
-collected if it serves the shard."""
+"""One shard of one rolling round, as one peer sees it: the present attempt, and the updates that
+this peer has collected if it serves the shard."""
 
 from __future__ import annotations
 

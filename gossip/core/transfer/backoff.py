@@ -1,5 +1,5 @@
-"""Backoff for peers that did not deliver: they receive no request for a while, whatever they
-reply."""
+"""Backoff for peers that did not deliver: they receive no request for some time, regardless of
+their replies."""
 
 from __future__ import annotations
 

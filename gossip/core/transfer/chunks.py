@@ -2,8 +2,8 @@
 
 The first part of a packed state, which is equal on all peers, is cut into pieces if it is larger
 than one. Its *outline* is the manifest of the pieces, and peers attest the outline. So each piece
-can be checked on arrival, whichever peer sends it. The other parts are small or local to each peer,
-and are sent whole with the offer.
+can be checked on arrival, regardless of its sender. The other parts are small or local to each
+peer, and are sent whole with the offer.
 
 A state begins with its *base*, which training does not change. No piece has bytes of both the base
 and the rest, so states with the same base share its pieces. A receiver fetches only the pieces that

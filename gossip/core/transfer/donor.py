@@ -5,7 +5,7 @@ The trainer copies its state between two rounds, once for all peers that request
 All other work (packing, digests, sending) runs beside the trainer. A copy that was attested, or is
 sent in pieces, is kept for a while, because more requests for it follow.
 
-The memory of a donor is bounded, whatever peers request. It has at most ``COPIES_MAX`` states, and
+The memory of a donor is bounded, for any requests. It has at most ``COPIES_MAX`` states, and
 the payloads in transfer to at most ``TAKERS_MAX`` peers at a time. Each piece is sent to one peer
 at most ``GIVEN_TIMES_MAX`` times.
 """

@@ -323,8 +323,8 @@ class Recovery:
         """Whether no peer has a state after requests to all, so the local state must suffice.
 
         Otherwise peers that leave their branches at once, each for that of another, would wait for
-        each other forever. Peers that wait for the initial weights of a peer that is gone would,
-        too.
+        each other forever. Peers that wait for the initial weights of a peer that has gone would
+        also wait.
         """
         if (
             not self._untouched
