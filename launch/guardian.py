@@ -1,4 +1,4 @@
-"""Ends all processes of a launcher after the launcher has ended, however it ended.
+"""Ends all processes of a launcher after the launcher has ended in any way.
 
 The guardian is a small process in its own session, with a pipe from the launcher, which sends
 it the process group of each peer. At end of file it wakes stopped processes and gives peers

@@ -9,7 +9,7 @@ from typer.core import TyperGroup
 
 
 def optional(help: str, *names: str, **more: Any) -> Any:
-    """Return an option without a visible default: its help states what happens without it.
+    """Return an option without a visible default: its help states the effect of its absence.
 
     Args:
         more: Further arguments of ``typer.Option``.

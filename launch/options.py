@@ -316,7 +316,7 @@ DEMO_SETTINGS: dict[str, Any] = {
     "slices": Slices,
     "server_weights": ServerWeights,
 }
-"""Options of a run that the demo has, too, and their types."""
+"""Options of a run that the demo also has, and their types."""
 SETTINGS = DEMO_SETTINGS | {
     "room": Room,
     "min_peers": MinPeers,
@@ -346,7 +346,7 @@ Command: TypeAlias = Callable[..., None]
 
 
 def with_settings(shared: Mapping[str, Any]) -> Callable[[Command], Command]:
-    """Give a command these options in place of its parameter ``settings``, which receives them in
+    """Give a command these options instead of its parameter ``settings``, which receives them in
     the form of ``flags``."""
 
     def decorate(command: Command) -> Command:

@@ -93,7 +93,7 @@ def _in_short(told: str | None) -> str:
 
 
 def _add_satellites(to: typer.Typer) -> None:
-    """Add the commands of other packages; a missing one of ours names what to install."""
+    """Add the commands of other packages; a missing one of ours names the package to install."""
     for entry in entry_points(group="gossip.commands"):
         try:
             entry.load()(to)

@@ -93,7 +93,7 @@ def code_of(config: RunConfig) -> list[str]:
 
 def names_code(spec: str) -> bool:
     """Whether a rule or topology is loaded from a file or a module, as in ``my_rules.py:midpoint``,
-    and not built in."""
+    instead of being built in."""
     return any(
         tail and "=" not in tail[0] for stage in spec.split("+") for tail in [stage.split(":")[1:]]
     )

@@ -83,7 +83,7 @@ class PeerListener:
     Attributes:
         on_line: Called with each line of its output and whether it went to stderr.
         on_row: Called with each row of its status channel.
-        on_exit: Called when the trainer has ended, after the calls for what it wrote before.
+        on_exit: Called when the trainer has ended, after the calls for its earlier output.
     """
 
     on_line: Callable[[str, bool], None]

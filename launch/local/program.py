@@ -82,7 +82,7 @@ class Program:
         return os.getcwd() if self.module else os.path.dirname(os.path.realpath(self.script))
 
     def shadowing(self, names: Iterable[str]) -> dict[str, str]:
-        """Return files of ``first_folder`` that Python imports in place of modules ``names``."""
+        """Return files of ``first_folder`` that Python imports instead of modules ``names``."""
         if self.first_folder is None:
             return {}
         found = {}

@@ -50,7 +50,8 @@ COMMAND = "command.json"
 
 
 def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
-    """Check what can be checked before the start, and fill in the run id, name, folder and f.
+    """Check the settings as far as possible before the start, and fill in the run id, name, folder
+    and f.
 
     Args:
         here: How many of the peers will run on this machine; None means all.
@@ -91,8 +92,8 @@ def begin(
 
 
 def print_tolerance(resolved: Resolved, say: Callable[[str], None]) -> None:
-    """Print the number of tolerated Byzantine peers, and its reason, before the first round. Print
-    the rule, too, if it follows from other options."""
+    """Print the number of tolerated Byzantine peers, and its reason, before the first round. Also
+    print the rule if it follows from other options."""
     if resolved.config.peers_max == 1:
         return
     line = tolerance.describe(resolved.config, resolved.sources["f"])

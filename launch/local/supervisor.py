@@ -324,7 +324,7 @@ class Supervisor:
         self._explained = True
 
     def _shadowing(self) -> dict[str, str]:
-        """Return files of the user that Python imports in place of modules that the script
+        """Return files of the user that Python imports instead of modules that the script
         needs."""
         command = self.ongoing.command
         if not is_possible(command):

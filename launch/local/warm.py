@@ -195,7 +195,7 @@ class WarmStart:
         """Fork a new peer, in its own session.
 
         Args:
-            command: ``[interpreter, "-u", script, *arguments]``, with ``"-m", module`` in place of
+            command: ``[interpreter, "-u", script, *arguments]``, with ``"-m", module`` instead of
                 the script where it is a module.
             environment: Variables of this peer alone.
             status: The peer's end of the status channel.
@@ -407,7 +407,7 @@ def main() -> None:
         # itself.
         torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     except Exception:  # noqa: BLE001
-        # Whatever the error is, the launcher must see that no peer can be forked.
+        # After any error the launcher must detect that no peer can be forked.
         traceback.print_exc()
         sys.exit(1)
     gc.collect()

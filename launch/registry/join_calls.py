@@ -28,7 +28,7 @@ NO_KEY = (
     "refused by key: that join server needs one (--key FILE); or it is no join server of gossip"
 )
 LAST_WORDS_S = 0.5
-"""After the connection has ended, time to read what arrived before."""
+"""After the connection has ended, time to read the data that arrived before."""
 _WATCHED = (
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -95,7 +95,7 @@ async def ask(
         asyncio.create_task(_ask(dealer, question)),
         asyncio.create_task(_refusal(monitor, key is not None, hung_up)),
     ]
-    # Any program may listen there, so the proxy limits what it sends (``join_proxy``).
+    # Any program may listen there, so the proxy limits its data (``join_proxy``).
     passage = asyncio.create_task(_connect(address, bind_inside(plain(dealer)), hung_up))
     try:
         done, _ = await asyncio.wait(

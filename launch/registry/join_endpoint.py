@@ -18,8 +18,8 @@ class JoinEndpoint:
         join_server: Id of this join server, if others have it already; b"" means drawn.
         key: File of the run's swarm key, by which join servers authenticate each other; None means
             the file in the run's folder, if there is one.
-        invites: Whether to print how others join. False if another launcher prints it, which has
-            all join servers.
+        invites: Whether to print the command with which others join. False if another launcher
+            prints it, which has all join servers.
     """
 
     seeds: tuple[str, ...] = ()

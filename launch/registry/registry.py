@@ -201,7 +201,7 @@ class Registry:
                 # False claims cannot replace an ended incarnation.
                 own_word = source != b"" and entry.owner == source and not entry.ended
                 if own_word and entry.peer not in self._vouched | self.own:
-                    # Drop claims of others about this peer, however great their order.
+                    # Drop claims of others about this peer, of any order.
                     self.entries.pop(entry.peer, None)
                 news = self.merge([entry])
                 new += news.entries

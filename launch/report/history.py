@@ -170,7 +170,7 @@ def _path(rounds: Mapping[Key, _BranchRound], head: Key, chosen: set[Key]) -> li
 def _weight(rounds: Mapping[Key, _BranchRound], head: Key, children: Mapping[Key, int]) -> int:
     """Return the number of contributors of the last rounds up to ``head``. Rounds that another
     branch shares do not count, nor does the first round of a branch: peers that have followed
-    another branch since contributed to it, too."""
+    another branch since also contributed to it."""
     seen: set[int] = set()
     key = head
     for _ in range(RECENT_ROUNDS):

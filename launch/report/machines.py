@@ -73,7 +73,7 @@ class MachineHealth:
     gpus: dict[int, Figures] = field(default_factory=dict)
 
     def record_usage(self, usage: events.Usage) -> None:
-        """Record what an event reports about the machine."""
+        """Record the report of an event about the machine."""
         self.seen.record(OF_MACHINE, usage)
         for gpu in map(documents.GpuUsage.pick, (usage.gpus or ())[:GPUS_MAX]):
             if gpu.index is not None:

@@ -87,7 +87,7 @@ class RunModel:
         return self.rows.setdefault(peer, PeerRow(peer, state="elsewhere"))
 
     def apply(self, event: Event) -> list[str]:
-        """Apply one event. Return the lines to print, without time or colour; mostly none."""
+        """Apply one event. Return the lines to print, without time or colour; usually none."""
         row, t = None if event.peer is None else self.rows.get(event.peer), event.t
         if t and (self.began is None or t < self.began):
             self.began = t

@@ -49,7 +49,7 @@ SENTENCES: dict[type[Event], Sentence] = {
     events.Lingering: Sentence(
         "~ peer {peer} is done; it waits for {for_:named} up to {at_most_s} s", QUIET_S
     ),
-    # Lost rounds mostly come in series. The summary counts them.
+    # Lost rounds usually occur in series. The summary counts them.
     events.LostRound: Sentence("! round {round} is lost: {reason}", QUIET_S),
     events.MinorityContinues: Sentence(
         "! {alive:named} of {of} go on alone from round {round}: the others are dead for them"

@@ -77,7 +77,7 @@ def describe_rebuilt_stage(event: events.StageRebuilt) -> str:
 
 def describe_unlike_profile(event: events.UnlikeProfile) -> str:
     """Return the message about an event ``unlike_profile``: the measured and the predicted time,
-    and what to do."""
+    and a remedy."""
     measured, predicted = (event.measured_us or 0.0) / 1e6, (event.predicted_us or 0.0) / 1e6
     apart, slower = measured / predicted if predicted else 0.0, measured > predicted
     factor, word = (apart, "slower") if slower else (1 / apart if apart else 0.0, "faster")

@@ -45,7 +45,7 @@ class RunStatus:
 
 
 def frame(reader: RunReader, standing: RunStatus, now: float, size: Size) -> list[Text]:
-    """Return the lines, none wider than the terminal, and not more than its height. ``now``:
+    """Return the lines, none wider than the terminal, and at most as many as its height. ``now``:
     seconds since 1970; for a run that is over, when it ended."""
     width = max(size.width - 1, peer_table.WIDTH_MIN)
     lines = peer_lines(reader.view, now, standing.over)

@@ -1,5 +1,5 @@
-"""Checks of the agents' facts: a line for each host and each pair of hosts, and what to do if
-something is wrong. Pure."""
+"""Checks of the agents' facts: a line for each host and each pair of hosts, and a remedy for each
+problem. Pure."""
 
 from __future__ import annotations
 

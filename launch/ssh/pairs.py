@@ -1,8 +1,8 @@
-"""Measures whether two hosts reach each other, at which address and how fast. Agents do this before
-the start.
+"""Measures whether two hosts reach each other, at which address and at what rate. Agents do this
+before the start.
 
 Each agent listens on all of its addresses, on ports that the system chooses, as peers do. A client
-must know the token that the launcher gave to all agents. A listener sends the name of its agent,
+must send the token that the launcher gave to all agents. A listener sends the name of its agent,
 because hosts may have the same address on separate networks.
 """
 

@@ -279,8 +279,8 @@ class HostsLauncher:
                 )
 
     def _introduce(self, found: HostState, join_server: str) -> None:
-        """Send the address of a new join server to the other hosts. Once all hosts have one, print
-        how others join."""
+        """Send the address of a new join server to the other hosts. When all hosts have a join
+        server, print the command with which others join."""
         found.join_server = join_server
         for other in self.places.values():
             if other is not found:

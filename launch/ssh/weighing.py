@@ -26,7 +26,7 @@ def speeds(names: Sequence[str], measured: Mapping[tuple[str, str], float]) -> d
     measured in both.
 
     A connection is as fast as the slower of its two ends, so the best connection of a host shows
-    its own rate. A host with one fast connection is fast, however slow the others are.
+    its own rate. A host with one fast connection is fast, even if the others are slow.
 
     Args:
         measured: (from, to) -> Mbit/s.

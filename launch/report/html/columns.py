@@ -196,7 +196,7 @@ class CommitColumns:
         self._note_trust(commit)
 
     def _note_trust(self, commit: CommitRow) -> None:
-        """Record the trust of a commit if it has changed: mostly all peers are trusted."""
+        """Record the trust of a commit if it has changed: usually all peers are trusted."""
         if commit.trust and commit.trust != self._trust:
             self._trust = commit.trust
             for peer, score in commit.scores.items():
