@@ -196,7 +196,7 @@ class Rule:
         return finite(aggregate, given, self.name)
 
     def explain(self, updates: Updates, **options: Any) -> Verdict:
-        """Aggregate the updates, and report how each was used.
+        """Aggregate the updates, and report the use of each.
 
         Args:
             updates: ``(n, d)``, one row per peer, all finite; or n vectors ``(d,)``.

@@ -134,7 +134,7 @@ def zeno_pp(
 
     Args:
         gram: Of the updates.
-        f: Byzantine peers to tolerate: f + 1 updates are needed; used by ``lengths``, too.
+        f: Byzantine peers to tolerate: f + 1 updates are needed; also used by ``lengths``.
         gradient: ``(d,)``, the judge's own v on fresh samples; or a function that returns it.
         learning_rate: lr, > 0; scales score and threshold alike.
         rho_over_lr: rho / lr: 0.001 / 0.1 in the authors' scripts.
@@ -197,7 +197,7 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
 
     Args:
         gram: Of the updates.
-        f: Byzantine peers to tolerate: f + 1 updates are needed; used by ``lengths``, too.
+        f: Byzantine peers to tolerate: f + 1 updates are needed; also used by ``lengths``.
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
         lengths: As for ``zeno_pp``: "gradient" (paper), where updates are gradients, or "updates".
             With both values an update becomes at most n times as long.

@@ -131,8 +131,8 @@ class Gram:
         return np.asarray(np.sqrt(self.squares_to(what)[0]))
 
     def nearest_to(self, what: ArrayLike | str) -> list[int]:
-        """Return all updates, by distance to ``what``. If only rounding separates two, the earlier
-        is first."""
+        """Return all updates, by distance to the point ``what``. If only rounding separates two,
+        the earlier is first."""
         return ascending(*self.squares_to(what))
 
     def squares_to(self, what: ArrayLike | str) -> tuple[FloatArray, FloatArray]:

@@ -176,7 +176,7 @@ def spectral_clipping(
     Meant for unequal data without a judge. Attackers push together, so two of them make one
     direction stand out; honest peers with different data rarely do. If a peer with rare data is
     left out in every round, its updates grow, because the model does not learn its samples. So all
-    updates count in every ``every``-th round. Attackers use these rounds, too, but are clipped.
+    updates count in every ``every``-th round. Attackers also use these rounds, but are clipped.
     ``dnc`` leaves out the same f updates, in every round, and clips nothing. Bounded for f < n/2,
     and made for f of at most n/4: some attacks of 4 peers among 10 prevent learning.
 

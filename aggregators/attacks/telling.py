@@ -27,7 +27,7 @@ class AttackerGroup:
         attackers: Number of peers that carry out this attack.
         rank: Number of this attacker among them, from 0.
         seed: The same for all of them.
-        rule: The aggregation rule with its f bound, if they know it.
+        rule: The aggregation rule with its f bound, if they have it.
     """
 
     honest: int = 1

@@ -1,4 +1,4 @@
-"""Attacks of colluding peers that know the honest updates of the round."""
+"""Attacks of colluding peers that have the honest updates of the round."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
     """Yield Batcher's odd-even merge exchange for any n (Knuth, volume 3, 5.2.2, algorithm M), in
     order: (reach, step, first, second).
 
-    Comparisons of one reach merge sorted runs of that length; those of one step, too, do not touch
-    each other's rows.
+    Comparisons of one reach merge sorted runs of that length; comparisons of one reach and one step
+    use separate rows.
     """
     reach = 1
     while reach < n:
@@ -42,8 +42,8 @@ def comparators(n: int) -> Iterator[tuple[int, int, int, int]]:
 
 
 def runs(n: int) -> Iterator[tuple[int, int]]:
-    """Yield how n rows are read: (first row, length) of each sorted run; the longest first, at most
-    one row remains."""
+    """Yield the order in which n rows are read: (first row, length) of each sorted run; the longest
+    first, at most one row remains."""
     first = 0
     for length in RUNS:
         while first + length <= n:
