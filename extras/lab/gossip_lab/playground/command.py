@@ -56,7 +56,7 @@ class WorldCommand(TyperCommand):
 
 
 def _with_fields(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command an option for each field of a world in place of its parameter ``fields``."""
+    """Give a command an option for each field of a world instead of its parameter ``fields``."""
     from .fields import fields_of
     from .world import World
 

@@ -1,4 +1,5 @@
-"""Topologies of published experiments that a real run has no use for, and how well a plan mixes.
+"""Topologies of published experiments that are not useful in real runs, and a measure of the mixing
+of a plan.
 
 They are found by name (``dumbbell``, ``pull:k=4``), as those of ``gossip.topologies``.
 """

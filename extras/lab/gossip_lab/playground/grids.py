@@ -1,4 +1,4 @@
-"""Grids of worlds: their cells, and how one is played and stored."""
+"""Grids of worlds: their cells, and the playing and storing of a cell."""
 
 from __future__ import annotations
 

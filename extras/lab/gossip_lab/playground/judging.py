@@ -144,7 +144,7 @@ class Judges:
         return found
 
     def count_quarantined(self, observers: NDArray[np.bool_]) -> Peers:
-        """Return for each peer how many of the observers have it in quarantine, ``(n,)``."""
+        """Return for each peer the number of observers that have it in quarantine, ``(n,)``."""
         found = np.zeros(self._n, np.int64)
         for peer, locked in self._locked.items():
             found[list(locked)] += bool(observers[peer])

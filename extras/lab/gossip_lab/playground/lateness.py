@@ -118,7 +118,8 @@ class RollingPatience:
         return timeouts.Deadline(rounds.grace_mads, rounds.grace_floor_s, most_s, LAGS_COUNTED)
 
     def _find_slow(self, server: int, deadline: timeouts.Deadline) -> NDArray[np.bool_]:
-        """Return the peers that the server knows as slow, ``(n,)``, as ``LatenessTracker``."""
+        """Return the peers that the server has recorded as slow, ``(n,)``, as
+        ``LatenessTracker``."""
         n = len(self._settings.peers)
         missed = np.fromiter(map(self._missed.is_missed, range(n)), bool, n)
         known = self._lags.get(server, ())

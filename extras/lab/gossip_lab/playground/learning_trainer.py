@@ -49,7 +49,7 @@ class RuleRunner:
 
 
 class _AtOnce(Worker):
-    """Runs large jobs at once, too: virtual time does not pass."""
+    """Also runs large jobs at once, because virtual time does not pass."""
 
     def __init__(self) -> None:
         pass

@@ -17,7 +17,7 @@ Times: TypeAlias = NDArray[np.float64]
 Peers: TypeAlias = NDArray[np.int64]
 
 ENDED_S = 0.002
-"""Time until the others see that a process has ended: its connections close. All times here are
+"""Time until the others detect that a process has ended: its connections close. All times here are
 measured in the exact world with 8 peers."""
 SILENT_S = 0.35
 """Time until the others no longer wait for a peer that hangs: its links time out."""

@@ -118,7 +118,7 @@ class UpdateBook:
         return PromisedPayload(self._task.cohort.d, lambda: self._honest(promise))
 
     def falsify_parameters(self, peer: PeerId, round_id: int, truth: Tensor) -> Tensor | None:
-        """Return the parameters ``(d,)`` that a Byzantine peer sends in place of its own; None for
+        """Return the parameters ``(d,)`` that a Byzantine peer sends instead of its own; None for
         an honest one."""
         if not self._attackers.false[peer]:
             return None
@@ -173,7 +173,7 @@ class UpdateBook:
             each.honest = update
 
     def _falsify(self, promise: Promise) -> None:
-        """Set what the peers of one attack send in the round of ``promise``."""
+        """Set the vectors that the peers of one attack send in the round of ``promise``."""
         beside = {**self._promises_of(promise.round_id, promise.state), promise.peer: promise}
         alike = {peer for peer in self._attackers.alike(promise.peer) if peer in beside}
         alike = {peer for peer in alike if beside[peer].sent is None}

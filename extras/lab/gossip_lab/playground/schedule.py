@@ -28,7 +28,7 @@ from .pushing import PUSH, Pushes
 PACES_KEPT = 8
 """Number of rounds that determine the usual duration of a round."""
 ROUNDS_KEPT = 32
-"""Rounds of which a peer knows when it had its update, for the lags of pushes."""
+"""Number of rounds for which a peer keeps the time of its update, for the lags of pushes."""
 LOOKAHEAD = 0.5
 """Share of its last computation that the next one of a peer takes at least."""
 
@@ -314,7 +314,7 @@ class Schedule:
         """Return the time at which each peer waits for no other, ``(n,)``, as far as known."""
         n, expected, coming = self._parts.peers, self._expected, self._coming
         over_s = self.presence.noticed_s[expected["sender"]]
-        # a push of a later round ends the wait, too
+        # a push of a later round also ends the wait
         coming = coming[coming["round"] >= self._rounds[coming["receiver"]]]
         keys = coming["receiver"] * n + coming["sender"]
         known = expected["receiver"] * n + expected["sender"]

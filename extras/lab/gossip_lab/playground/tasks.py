@@ -100,7 +100,7 @@ class Task:
         Histograms and cosines count as known: they add no bytes.
 
         Args:
-            updates: ``(n, d)``: what the peers have sent, one row per peer of ``peers``.
+            updates: ``(n, d)``: the vectors of the peers, one row per peer of ``peers``.
         """
         data, shares = self.data, list(self.shares)
         held = [shares[peer] for peer in peers.tolist()]

@@ -1,4 +1,4 @@
-"""Worlds: descriptions of a swarm that learns, and how they are played."""
+"""Worlds: descriptions of a swarm that learns, and functions that play them."""
 
 from __future__ import annotations
 
@@ -127,8 +127,8 @@ class World:
         """Return the parts of the world.
 
         Args:
-            data: Data set in place of the one that ``data`` names.
-            mishaps: Faults in place of ``faults``.
+            data: Data set instead of the one that ``data`` names.
+            mishaps: Faults instead of ``faults``.
             split_seed: Seed of the split; by default that of the world.
 
         Raises: ConfigError: A field has an unknown name, or the fields contradict each other.

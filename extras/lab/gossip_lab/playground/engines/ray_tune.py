@@ -108,6 +108,6 @@ def _keeper(keep: Callable[[int, StoredRow], None]) -> Any:
             self.keep(trial.config["cell"], json.loads(trial.last_result["row"]))
 
         def __getstate__(self) -> dict[str, Any]:
-            return {}  # Ray pickles it to restore the experiment; the store is what we restore from
+            return {}  # Ray pickles it to restore the experiment; cells are restored from the store
 
     return Keeper(keep)
