@@ -32,7 +32,7 @@ def digest(rule: str, attack: str = "") -> str:
     """Return a digest of the training, of all files of a rule, as ``registry.load`` takes it, and
     of those of a user's attack. It changes when one of the files changes.
 
-    A package counts if the rule comes from it, and not if the rule only uses it.
+    A package counts if the rule comes from it, but not if the rule only uses it.
     """
     files = {file for place in _places(rule, attack) for file in _files_of(place)}
     return _digest_of([_training(), *sorted(map(content, files))])
@@ -63,7 +63,7 @@ def _places(rule: str, attack: str) -> Iterator[str]:
 
 @functools.cache
 def _training() -> str:
-    """Return the digest of what all trials share, read once in a process."""
+    """Return the digest of the sources that all trials share, read once in a process."""
     return _digest_of(map(content, training_files()))
 
 

@@ -71,9 +71,9 @@ def encodings(
 ) -> None:
     """Compare encodings of updates: bytes, milliseconds, and accuracy under each rule.
 
-    The digits MLP (or --data and --model), eleven workers, in one process, as gossip bench
-    robustness does it. Updates and results are used after encoding and decoding; honest workers add
-    the loss to their next update.
+    The digits MLP (or --data and --model), eleven workers, in one process, as in gossip bench
+    robustness. Updates and results are used after encoding and decoding; honest workers add the
+    loss to their next update.
     """
     from gossip.aggregators import registry
     from gossip.vectors import load_encoding

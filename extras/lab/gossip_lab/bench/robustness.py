@@ -1,4 +1,4 @@
-"""``gossip bench robustness``: which rule learns under which attack, as a table and a heat map."""
+"""``gossip bench robustness``: the accuracy of rules under attacks, as a table and a heat map."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def aggregators(
     explain: Explain = False,
     as_json: Json = False,
 ) -> None:
-    """Time rules: milliseconds, passes over the updates, and how many times faster than byzfl.
+    """Time rules: milliseconds, passes over the updates, and speed relative to byzfl.
 
     One pass is torch.sum over the updates, timed right before every repetition; the repetitions of
     all rules alternate.

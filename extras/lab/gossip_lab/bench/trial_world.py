@@ -1,5 +1,5 @@
 """A trial as a world of the playground: the rolling rounds of the fast engine, without a clock. All
-updates are in time, and Byzantine workers see those of the honest ones."""
+updates are in time, and Byzantine workers have those of the honest ones."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def train(trial: Trial, data: TrainingData) -> TrialResult:
 
 class TrialWorld(fast_rolling.RollingWorld):
     """World of a trial. In addition to the parts of every world, it has senders, encodings and
-    weight decay, its server has samples for rules with a judge, and attackers know all of that
+    weight decay, its server has samples for rules with a judge, and attackers have all data of that
     server."""
 
     def __init__(self, trial: Trial, data: TrainingData) -> None:

@@ -212,7 +212,7 @@ def _shrink(
 def _conclude(
     outcome: SimulationResult, small: Shrunk, out: Path, console: _Console
 ) -> dict[str, Any]:
-    """Write the plan of a failing schedule and print how to replay it."""
+    """Write the plan of a failing schedule and print the command that replays it."""
     found, seed = small.outcome.violation, outcome.schedule.seed
     assert found is not None
     plan = small.schedule.plan.to_toml()

@@ -19,7 +19,7 @@ def layer_name(layer: nn.Module, at: int) -> str:
 def run_layer(
     layer: nn.Module, at: int, inputs: Tensor, call: Callable[[Tensor], object] | None = None
 ) -> Tensor:
-    """Return the output of a layer. ``call``: called in place of the layer.
+    """Return the output of a layer. ``call``: called instead of the layer.
 
     Args:
         inputs: ``(samples, ...)``.

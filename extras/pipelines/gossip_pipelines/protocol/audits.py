@@ -4,7 +4,7 @@ Private random bytes determine which micro-batches a member audits. The audit be
 audited member reports that the micro-batch is in its sum: at that time it has sent all its results.
 The auditor requests the messages of the audited member from its neighbours, and sends no message to
 the member itself. It compares the recomputed results bit by bit. If they differ, the other members
-of the stage recompute the micro-batch, too, and each puts its finding into the commits that it
+of the stage also recompute the micro-batch, and each puts its finding into the commits that it
 makes (``ledger/audits.py``). Until then the auditor holds back its own update. So the round does
 not end, and the neighbours keep their tensors of the micro-batch.
 """

@@ -176,7 +176,7 @@ class StageExecutor:
 def check_no_statistics(layer: nn.Module, at: int) -> None:
     """Check that a layer has no running statistics.
 
-    Raises: UnsupportedModel: It has, as BatchNorm does.
+    Raises: UnsupportedModel: It has, like BatchNorm.
     """
     for name, module in layer.named_modules():
         if getattr(module, "track_running_stats", False):

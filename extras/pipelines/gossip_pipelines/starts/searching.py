@@ -189,8 +189,8 @@ def _is_row(row: object) -> bool:
 
 
 def is_complete(rows: Collection[Mapping[str, Any]], answered: int) -> bool:
-    """Whether the wait is over: as many peers have replied as most see alive, or most have waited
-    long enough. Medians make this independent of any single peer."""
+    """Whether the wait is over: as many peers have replied as are alive for most peers, or most
+    have waited long enough. Medians make this independent of any single peer."""
     if not rows:
         return True
     alive = statistics.median_low([row["alive"] for row in rows])

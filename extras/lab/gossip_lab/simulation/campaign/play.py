@@ -399,8 +399,8 @@ def _may_part(schedule: Schedule) -> bool:
 
 
 def circumstances(schedule: Schedule) -> RunConditions:
-    """Return what the faults of a schedule excuse. Flipped bits excuse no false claims: a checksum
-    detects each of them."""
+    """Return the violations that the faults of a schedule excuse. Flipped bits excuse no false
+    claims: a checksum detects each of them."""
     plan = FaultPlan(schedule.faults)
     attacks, answering = plan.of_kind(NodeAttack), plan.of_kind(ActivationFault)
     equivocating = [peer for fault in attacks for peer in fault.peers]

@@ -45,7 +45,7 @@ class SearchQuery:
 
     Attributes:
         count: Number of seeds; None means no end.
-        plan: Faults and world in place of the drawn ones.
+        plan: Faults and world instead of the drawn ones.
         pipelines: Whether to draw a pipeline for each seed; then nothing else is set.
     """
 

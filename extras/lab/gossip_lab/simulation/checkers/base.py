@@ -67,7 +67,7 @@ SPLITTING_ATTACKS = frozenset(
     )
 )
 """Attacks in which the Byzantine peer holds another result than all others, which have rejected its
-own. Restarted peers have lost their results, too: of five peers, two restarted ones and the
+own. Restarted peers have also lost their results: of five peers, two restarted ones and the
 Byzantine peer form a majority. A peer that returns into that round accepts the false result if the
 attacker sends it unchanged."""
 

@@ -168,5 +168,5 @@ def _loses(model: LinkModel) -> bool:
 
 
 def stands_s(swarm: AnySwarm, peer: PeerId) -> float:
-    """Return how long a process that is stopped, or resumes now, has been paused."""
+    """Return the time for which a process that is stopped, or resumes now, has been paused."""
     return (swarm.now_ns - swarm.hosts[peer].paused_at_ns) / NS

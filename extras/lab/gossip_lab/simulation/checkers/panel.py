@@ -106,7 +106,7 @@ class Panel(Observer):
                 checker.finish()
             elif (shortcoming := checker.lacks()) is not None:
                 peer, text = shortcoming
-                raise checker.violated(f"{text}, though all had settled", peer)
+                raise checker.violated(f"{text}, although the swarm had settled", peer)
 
     def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
         """Return the violation of an exception that left ``swarm``: itself if it is a violation,

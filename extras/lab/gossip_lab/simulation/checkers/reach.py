@@ -1,7 +1,7 @@
 """Reachability between peers: the times since when each link and each process has been undisturbed.
 
-It is finer than ``Disturbances``, which sees the network as a whole: when a single link breaks, all
-peers still reach each other through others.
+It is finer than ``Disturbances``, which treats the network as a whole: when a single link breaks,
+all peers still reach each other through others.
 """
 
 from __future__ import annotations

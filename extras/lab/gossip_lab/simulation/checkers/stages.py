@@ -62,7 +62,7 @@ class StagePanel(Panel):
         self._seen: tuple[AnySwarm, Any] | None = None
 
     def world(self, swarm: AnySwarm) -> Any:
-        """Return the swarm as the stage's checkers see it."""
+        """Return the view of the swarm for the stage's checkers."""
         if self._seen is None or self._seen[0] is not swarm:
             self._seen = swarm, StageWorld(swarm, self.members)
         return self._seen[1]

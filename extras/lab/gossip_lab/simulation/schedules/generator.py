@@ -60,7 +60,7 @@ FAST_PEERS = 6
 COMMIT_LOGS = (8, 64, 64)  # rounds: three seconds, or more than a schedule lasts
 PREPARES_S = (0.001, 0.001, 0.2, 1.0)
 STABLE = 0.2  # share of the schedules in which a restarted peer has its old addresses
-# share of those with rolling rounds: they share the same samples, whatever their number
+# share of those with rolling rounds: they share the same samples, for any number of them
 FIXED_GLOBAL = 0.25
 LOCAL = 0.2
 LOCAL_STEPS = (2, 5, 20)
@@ -220,7 +220,7 @@ def _draw_faults(
     base: Schedule, lots: list[float], chosen: int, doubts: list[Fault]
 ) -> tuple[Fault, ...]:
     """Return the faults of ``chosen`` kinds, or of more, that a swarm can survive together.
-    ``lots`` order the kinds. ``doubts`` are included in any case, in place of other attacks of
+    ``lots`` order the kinds. ``doubts`` are included in any case, instead of other attacks of
     nodes."""
     # By weight without replacement (Efraimidis and Spirakis): the largest of u ** (1 / weight).
     order = sorted(range(len(KINDS)), key=lambda i: -(lots[i] ** (1.0 / KINDS[i].weight)))

@@ -69,7 +69,7 @@ class Scenario:
 def draw_scenario(
     drawn: Schedule, name: str, share: float, scenarios: Sequence[Scenario], **changes: Any
 ) -> Schedule:
-    """Return one of the scenarios in place of the drawn schedule, in a ``share`` of the schedules.
+    """Return one of the scenarios instead of the drawn schedule, in a ``share`` of the schedules.
 
     Args:
         name: Word of the lot, which depends on nothing else.

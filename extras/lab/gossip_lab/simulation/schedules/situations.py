@@ -55,12 +55,12 @@ RATHER = ("two_results", "kept_results")  # attacks that are detected only after
 
 
 def situated(drawn: Schedule) -> Schedule:
-    """Return a situation in place of the drawn schedule, or the drawn schedule."""
+    """Return a situation instead of the drawn schedule, or the drawn schedule."""
     return draw_scenario(drawn, "situation", SHARE, SITUATIONS)
 
 
 def standing(drawn: Schedule) -> Schedule:
-    """Return a standstill in place of the drawn schedule, or the drawn schedule."""
+    """Return a standstill instead of the drawn schedule, or the drawn schedule."""
     return draw_scenario(drawn, "standing", STANDING, [STANDSTILL])
 
 

@@ -58,12 +58,12 @@ ROUND_TIMEOUT_S = 10.0
 
 
 def strained(drawn: Schedule) -> Schedule:
-    """Return a strain in place of the drawn schedule, or the drawn schedule."""
+    """Return a strain instead of the drawn schedule, or the drawn schedule."""
     return draw_scenario(drawn, "strain", SHARE, STRAINS, **PLAIN)
 
 
 def lent(drawn: Schedule) -> Schedule:
-    """Return a schedule with lent memory in place of the drawn one, or the drawn one. To be called
+    """Return a schedule with lent memory instead of the drawn one, or the drawn one. To be called
     last: it leaves the other schedules unchanged."""
     return draw_scenario(drawn, "lent", LENT_SHARE, [LENT_MEMORY], **PLAIN)
 

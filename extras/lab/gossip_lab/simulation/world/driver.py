@@ -118,7 +118,7 @@ class Swarm(Timeline, Generic[C]):
     Attributes:
         now_ns: Virtual time; ``now`` is the same in seconds.
         counts: Messages by fate (sent, delivered, lost, cut, no_link, gone, malformed, duplicated,
-            corrupted, ...) and how often a process was crashed, restarted, paused.
+            corrupted, ...) and the numbers of crashes, restarts and pauses of processes.
         inspections: Inspection of each present incarnation that is a complete peer. A Byzantine
             peer's roster may name peers that never existed.
         machines: Reports of each peer, through all its incarnations.
@@ -411,7 +411,7 @@ class Swarm(Timeline, Generic[C]):
     def _watch_progress(self, host: SimProcess[C]) -> None:
         if host.trainer is None or host.state in ("crashed", "halted"):
             return
-        # the node reads it from shared memory, so a hung trainer has progress, too
+        # the node reads it from shared memory, so a hung trainer also has progress
         if host.state == "up":
             self.deliver(host, host.trainer.progress(host.machine.clock_s(self.now_ns)))
         self.at_ns(self.now_ns + to_ns(self.progress_s), self._watch_progress, host)

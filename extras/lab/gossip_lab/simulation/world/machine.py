@@ -16,7 +16,7 @@ def to_ns(seconds: float) -> int:
 class Machine:
     """Machine of a peer, through all its incarnations: a restarted process finds it unchanged.
 
-    A core sees its machine's clock only. Time in the simulated world is an integer number of
+    A core reads only its machine's clock. Time in the simulated world is an integer number of
     nanoseconds.
 
     Attributes:

@@ -125,8 +125,8 @@ class StallBlindCore(MemberCore):
 
 
 def all_fine(swarm: Swarm[MemberCore]) -> bool:
-    """Whether no peer is still to start, and all running peers see each other alive and usable, and
-    no other peer."""
+    """Whether no peer is still to start, and all running peers have exactly each other as alive and
+    usable."""
     up = set(swarm.up)
     return not any(host.state == "starting" for host in swarm.hosts.values()) and all(
         set(swarm.cores[peer].membership.view.alive()) == up

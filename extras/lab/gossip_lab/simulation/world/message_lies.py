@@ -83,7 +83,7 @@ def wrong_size(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def usurper(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Commit in place of the server: send its own commit to a peer that should receive its
+    """Commit instead of the server: send its own commit to a peer that should receive its
     update."""
     message = letter.message
     if not isinstance(message, Update) or letter.payload is None or attacker.rng.random() >= OFTEN:

@@ -147,7 +147,7 @@ class Nemesis(Observer):
         """Schedule all faults with a time in a new swarm.
 
         The nemesis is an observer only if it has to wait for an event, and then the last one, so
-        that other observers see the effect before the peer dies.
+        that other observers get the effect before the peer dies.
         """
         self._arm_attackers(swarm)
         if any(

@@ -68,8 +68,8 @@ class Network:
     """All links of a swarm. Change it at any time while the swarm runs.
 
     A lane is first in, first out, as TCP is, unless ``fifo`` is false. ``closing_s`` is the time
-    until the others see that a process has ended. ``heartbeat_s`` is the time until a silent link
-    counts as down (None: never).
+    until the others detect that a process has ended. ``heartbeat_s`` is the time until a silent
+    link counts as down (None: never).
     """
 
     default: LinkModel = field(default_factory=LinkModel)

@@ -165,7 +165,7 @@ class StageTrainer(ToyTrainer):
         task: events.RunForward | events.RunBackward,
         truth: Payload | None,
     ) -> Payload | None:
-        """Return the payload to send in place of ``truth``: ``truth`` itself if the trainer does
+        """Return the payload to send instead of ``truth``: ``truth`` itself if the trainer does
         not attack it."""
         if truth is None or not self.lies:
             return truth

@@ -151,8 +151,8 @@ class ToyAttack:
 
 
 class PerReceiverAttack:
-    """Value of ``Swarm.outgoing`` if attackers send each neighbour a different vector. They see the
-    last pushes of all honest peers."""
+    """Value of ``Swarm.outgoing`` if attackers send each neighbour a different vector. They have
+    the last pushes of all honest peers."""
 
     def __init__(self, lies: Mapping[PeerId, ToyAttack], then: Outgoing | None) -> None:
         self._lies, self._then = lies, then

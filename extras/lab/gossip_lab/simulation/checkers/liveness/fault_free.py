@@ -55,7 +55,7 @@ class NothingGoesWrong(Checker):
 
 class NobodyWaitsForATrickle(Checker):
     """L11: if the only fault is that payloads of some peers trickle, or cannot be read, all other
-    peers continue. Each round ends within three round timeouts, however slowly a payload moves."""
+    peers continue. Each round ends within three round timeouts, for payloads at any speed."""
 
     invariant = "L11"
     needs = "rolling"

@@ -76,7 +76,7 @@ class NobodyWaitsForTheSkipped(Checker):
     @on_effect
     def judge_offer(self, send: Send, update: Update) -> None:
         asked, shards = self._asked.get((send.peer, update.shard)), self.rolling.shards
-        # A peer that requests an update gets it, whatever its health in this peer's view.
+        # A peer that requests an update gets it, regardless of its health in this peer's view.
         if asked == (update.round_id, update.attempt):
             return
         here = update.round_id == self.rolling.round_id and update.shard < len(shards)
@@ -235,7 +235,7 @@ class OverWhenAllIsThere(Checker):
 
 
 class NobodyIsStuck(Checker):
-    """L2: if all peers see each other and are undisturbed, no peer stays in a round for two round
+    """L2: if all peers reach each other and are undisturbed, no peer stays in a round for two round
     timeouts, regardless of earlier events."""
 
     invariant = "L2"
@@ -284,7 +284,7 @@ class NobodyIsStuck(Checker):
             )
 
     def _all_well(self) -> dict[PeerId, Inspection] | None:
-        """Return all running peers if they see each other and are undisturbed."""
+        """Return all running peers if they reach each other and are undisturbed."""
         swarm = self.swarm
         if swarm.network.cuts or (self.circumstances.delaying and not self._calm):
             return None

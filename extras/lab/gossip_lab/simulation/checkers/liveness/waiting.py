@@ -199,10 +199,10 @@ class LetsInWhoIsReady(Checker):
 
 class KeepsWhoSpeaks(Checker):
     """S14: a server keeps in the next roster every peer that is reported as left, but is received
-    from over a live link and has not announced its departure itself. Others see that peer, so they
-    would reject the server's result after a farewell forged for one server alone. A peer that the
-    run has begun without, because it was reported as left, joins like a newcomer: BELIEVED_GONE in
-    tests/simulation/test_lies.py."""
+    from over a live link and has not announced its departure itself. Others have a live link to
+    that peer, so they would reject the server's result after a farewell forged for one server
+    alone. A peer that the run has begun without, because it was reported as left, joins like a
+    newcomer: BELIEVED_GONE in tests/simulation/test_lies.py."""
 
     invariant = "S14"
     # peers that have announced their end, in any incarnation

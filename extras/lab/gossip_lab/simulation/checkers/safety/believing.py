@@ -90,7 +90,7 @@ def _speaks_for_all(core: Inspection, rounds: RollingInspection, commit: Commit)
 
 
 def _steps(rounds: RollingInspection, commit: Commit) -> str:
-    """Return how the rates of the commit compare with those that this peer knows: ``as ever``,
+    """Return a comparison of the rates of the commit with those that this peer has: ``as ever``,
     ``others``, or ``far`` if all known ones are ten times off."""
     own = rounds.own.rates if rounds.own is not None else ()
     known = [rates for rates in (own, rounds.replicated.rates) if rates]

@@ -64,7 +64,7 @@ class _Branch:
 
 
 class Conserved(Checker):
-    """S11: a commit averages exactly what its header names: the updates that its contributors,
+    """S11: a commit averages exactly the updates in its header: the updates that its contributors,
     members of the roster, have sent, each once. Along a history no sample is used twice, none is
     omitted, and every epoch has as many rounds as planned."""
 
@@ -373,8 +373,8 @@ class CheckedBeforeUse(Checker):
     """S13: only checked content is applied. A message of a stranger, of a former incarnation, of
     another lineage, round or branch, or with a payload that differs from its header, changes
     nothing. Input of a rule or a model is finite and of the right size. A commit belongs to its
-    round whichever peer forwards it, so only its sender's incarnation need not be the present
-    one."""
+    round regardless of the forwarding peer, so only its sender's incarnation need not be the
+    present one."""
 
     invariant = "S13"
 

@@ -70,8 +70,8 @@ def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | No
 
 class TakesWhatWasCommitted(Checker):
     """S10: a peer accepts a sound commit of its round, unless it has moved  to a later attempt.
-    The server of a later attempt accepts it, too: it sends the commit under its own attempt, and
-    does not make a second one, though its rule may be running.
+    The server of a later attempt also accepts it: it sends the commit under its own attempt, and
+    does not make a second one, although its rule may be running.
 
      S13: no peer accepts a result that opposes its own update, or has an implausible roster or
     rates, until more than f peers have forwarded one in this round. (It may also reject a result
@@ -91,7 +91,7 @@ class TakesWhatWasCommitted(Checker):
         by = doubted.setdefault(where, set())
         by.add(event.sender)
         keep_latest(doubted, ROUNDS_KEPT)
-        # because of its length, too
+        # also because of its length
         refused = self.refusals.senders(self.peer, where[:2], ("refused_result",))
         if len(by | refused) <= core.settings.f:
             return must_be_refused(core, self.rolling, commit, event.similarity) or None

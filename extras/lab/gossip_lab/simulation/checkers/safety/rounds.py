@@ -182,7 +182,7 @@ class IdenticalReplicas(Checker):
     needs = "rolling"
 
     def make_records(self) -> None:
-        # what it is -> round and history -> its value, and the peer that held it first
+        # kind -> round and history -> its value, and the peer that had it first
         self._known: dict[str, dict[tuple[int, bytes], tuple[Any, PeerId]]] = {
             PARAMETERS: {},
             AGREED: {},

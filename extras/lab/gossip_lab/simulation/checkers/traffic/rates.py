@@ -172,7 +172,7 @@ class SpeaksInMeasure(Checker):
         return starves or bool(self.circumstances.lies and self.circumstances.defaming)
 
     def _is_called_for(self, send: Send) -> bool:
-        """Whether another cause than the clock decides how often the message is sent."""
+        """Whether another cause than the clock determines the rate of the message."""
         kind, message, cause = type(send.message), send.message, self.swarm.handling
         if isinstance(message, PushPull):
             return message.reply

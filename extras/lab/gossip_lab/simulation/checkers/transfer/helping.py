@@ -25,7 +25,7 @@ from gossip_lab.simulation.checkers.base import Checker, PerLife
 from gossip_lab.simulation.checkers.watching import after_event, on_effect, on_event, on_report
 
 LATE_S = 0.25
-"""Delay with which a healthy peer may do what is due."""
+"""Delay with which a healthy peer may do its due work."""
 
 
 class RemindsTheSilent(Checker):

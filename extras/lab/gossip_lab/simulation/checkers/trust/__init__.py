@@ -1,3 +1,3 @@
-"""Checkers of trust: which peers are suspected, and by what evidence."""
+"""Checkers of trust: the suspected peers, and the evidence against them."""
 
 from . import lengths, silent, trusting

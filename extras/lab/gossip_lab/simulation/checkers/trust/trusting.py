@@ -155,8 +155,8 @@ def _used_without_need(
 def _judged(
     commits: Sequence[Commit], settings: CoreSettings, locked: Collection[PeerId]
 ) -> list[tuple[PeerId, int]]:
-    """Return the peers that a round has judged, and how clearly each stood out in one of its
-    shards. A peer that is not ``locked`` was not measured unless its update was used."""
+    """Return the peers that a round has judged, and how clearly each stood out in one
+    of its shards. A peer that is not ``locked`` was not measured unless its update was used."""
     farthest: dict[PeerId, float] = {}
     for commit in commits:
         for each in commit.contributors:
@@ -177,8 +177,9 @@ def _judged(
 def _standing_out(
     farthest: Mapping[PeerId, float], settings: CoreSettings, outside: Mapping[PeerId, float]
 ) -> dict[PeerId, int]:
-    """Return how clearly each peer stands out. A peer may stand out if it lies farther out than
-    typical. It clearly does if it also lies far beyond all but the f farthest: data may differ.
+    """Return how clearly each peer stands out. A peer may stand out if it lies farther
+    out than typical. It clearly does if it also lies far beyond all but the f farthest: data may
+    differ.
     ``outside``: outlyingness of the peers in quarantine."""
     nearest = sorted(farthest.values())[: max(0, len(farthest) - max(1, settings.f))]
     least = settings.trust.outlying
