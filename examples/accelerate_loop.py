@@ -32,7 +32,7 @@ def main() -> None:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, planned)
     peer.keep(schedule=schedule)  # (gossip)
 
-    for _ in peer.epochs(2):  # (gossip) in place of range
+    for _ in peer.epochs(2):  # (gossip) instead of range
         for inputs, targets in loader:
             with accelerator.accumulate(model):
                 accelerator.backward(nn.functional.cross_entropy(model(inputs), targets))

@@ -2,7 +2,7 @@
 
 gossip run -n 4 examples/adapters.py          # pip install scikit-learn
 
-The base has learnt digits; the adapters learn digits that lie on their side.
+The base was trained on digits; the adapters learn rotated digits.
 """
 
 import argparse
@@ -31,8 +31,8 @@ class Adapted(nn.Module):
 
 
 def learnt_base(x: Tensor, y: Tensor) -> nn.Sequential:
-    """A network that knows the digits: the same on every peer, since all begin alike. In a real
-    script it would come from a file."""
+    """A network trained on the digits, the same on every peer, because all have the same initial
+    weights. In a real script it would come from a file."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU())
     model.append(nn.Linear(256, 10))

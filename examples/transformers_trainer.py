@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
 
-from gossip.integrations.transformers import GossipTrainer  # (gossip) in place of Trainer
+from gossip.integrations.transformers import GossipTrainer  # (gossip) instead of Trainer
 
 
 class Sums(Dataset):
