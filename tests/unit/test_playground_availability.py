@@ -61,7 +61,7 @@ def test_a_trace_says_who_is_there_when(tmp_path: Path) -> None:
         ([], "line 1: the columns"),
         (["peer,from_s,to_s", "0,0,1", "x,0,1"], "line 3: 'x,0,1' is not a peer and two times"),
         (["peer,from_s,to_s", "0,0"], "line 2: '0,0' is not a peer"),
-        (["peer,from_s,to_s", "0,5,5"], "line 2: peer 0 from 5 s to 5 s is impossible"),
+        (["peer,from_s,to_s", "0,5,5"], "line 2: peer 0 from 5 s to 5 s cannot be"),
         (["peer,from_s,to_s", "0,nan,5"], "line 2: peer 0 from nan s"),
         (["peer,from_s,to_s", "-1,0,5"], "line 2: peer -1"),
         (["peer,from_s,to_s", "0,0,9", "0,20,30", "0,8,12"], "line 4: .* overlaps with .* line 2"),

@@ -277,9 +277,7 @@ def test_tasks_on_several_machines_have_keys_and_listen_where_the_others_reach_t
         "gossip.run.scheduler_env.source_towards",
         lambda host: {"10.1.2.3": "10.1.2.9", "node-a": "127.0.1.1"}.get(host, ""),
     )
-    with pytest.raises(
-        ConfigError, match="without keys, any process that reaches them could join"
-    ):
+    with pytest.raises(ConfigError, match="without keys, any process that reaches them could join"):
         arrive(far, keys=False)
     mine = arrive(far)
     assert (mine.listen, mine.config.keyed) == ("10.1.2.9", True)
