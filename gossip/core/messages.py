@@ -136,7 +136,7 @@ class Update:
     skipped: bool = False
     micro_batches: tuple[int, ...] = ()  # in a pipeline: micro-batches in the mean, ascending
     pass_us: int = 0  # in a pipeline: time of both passes of one; 0 means none
-    replica: bytes = b""  # Digests of its replica before the round. Of the first shard only.
+    replica: bytes = b""  # Digests of its replica, in the first shard only.
     kind: int = 0  # of the step that it is for (``is_further``)
 
 
@@ -236,7 +236,7 @@ class Commit:
     digest: bytes  # of the payload (blake2b); empty without an aggregate
     contributors: tuple[Contribution, ...]
     rejected: tuple[Rejection, ...]
-    roster: tuple[PeerId, ...]  # Of the next round. That of the first shard counts.
+    roster: tuple[PeerId, ...]  # The roster of the next round; that of the first shard counts.
     loss: float | None  # Mean of the reported losses, weighted by samples.
     reason: str  # Why there is no aggregate, or "".
     # Of the first shard, if the shards decide together: weights of the contributors, then of the

@@ -50,7 +50,7 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
 
     Args:
         peer: Result of ``gossip.init()``.
-        accelerator: Of this process alone, without ``torch.distributed``.
+        accelerator: Accelerator of this process alone, without ``torch.distributed``.
         objects: A model and its optimizers, loaders with that of the training data first,
             schedulers.
     Returns: as ``accelerator.prepare``, in the same order.
@@ -60,7 +60,7 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
     if accelerator.num_processes > 1:
         raise ConfigError(
             f"the accelerator has {accelerator.num_processes} processes of torch.distributed",
-            "start the script with gossip run,  not with accelerate launch",
+            "start the script with gossip run, not with accelerate launch",
         )
     models = [each for each in objects if isinstance(each, torch.nn.Module)]
     optimizers = [each for each in objects if isinstance(each, torch.optim.Optimizer)]

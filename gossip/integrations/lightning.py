@@ -42,7 +42,7 @@ class GossipStrategy(SingleDeviceStrategy):
         """``others``: arguments of ``SingleDeviceStrategy``.
 
         Args:
-            device: Of this peer.
+            device: Device of this peer.
             peer: Result of ``gossip.init()``, if the script has called it.
             save, every, keep: Checkpoints of the run, as for ``Session.steps``; ``gossip run
                 --resume auto`` resumes from them.

@@ -83,7 +83,7 @@ class ResultSlots:
         return buffer.lend(nbytes)
 
     def _next(self, round_id: int) -> _Landing | None:
-        """Return the least recently used slot if it is free,  else an unused one."""
+        """Return the least recently used slot if it is free, else an unused one."""
         if self._landings and not self._is_used(self._landings[0]):
             landing = self._landings.popleft()
         elif self._unused:

@@ -15,7 +15,7 @@ class SeedWatch:
     """Announces the addresses of a peer in the folder, and reads those of the others.
 
     Args:
-        addresses: Those of this peer, of its control lane and its bulk lane.
+        addresses: Addresses of this peer: of its control lane and its bulk lane.
         now: In seconds; the first announcement is attempted at once.
     """
 

@@ -31,7 +31,7 @@ from gossip.errors import ConfigError
 from .untrusted import object_in, open_in, read_at_most, read_object, shown, whole
 
 FORMAT = 2
-"""Of a state: of the manifest, and of each part on disk or between peers."""
+"""Format of a state: of the manifest, and of each part on disk or between peers."""
 MANIFEST = "manifest.json"
 BASE_FILE, MODEL_FILE = "base.safetensors", "model.safetensors"
 """The parameters that no round changes, if any, and the rest of the model."""

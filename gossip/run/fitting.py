@@ -381,7 +381,7 @@ def check_attacks(words: Sequence[str], rule: dict[str, Any]) -> None:
 
     Args:
         words: The faults, as typed words.
-        rule: As ``describe`` returns it.
+        rule: Result of ``describe``.
 
     Raises: ConfigError, BadFault: A function cannot be loaded, or its attack cannot be carried out
         in this run.

@@ -157,7 +157,8 @@ class Journal:
     def _write_round(self, fields: dict[str, Any], now: float, wall: float | None = None) -> None:
         """Write a line for a round and for the rounds before it without a line."""
         if self._untold_since != fields["round"]:
-            # Not as the last field: the fields from the contributors on are alike at all peers.
+            # It is not the last field, because the fields after the contributors are equal on all
+            # peers.
             fields = {"round": fields["round"], "since": self._untold_since, **fields}
         self._untold_round = self._untold_since = None
         self._write_event("round", fields, now, wall)

@@ -132,7 +132,7 @@ def listed_pair(file: str, peer: PeerId, allowed: AllowList | None) -> KeyPair:
             "set GOSSIP_KEY to the file of a listed key: GOSSIP_KEY='keys/{peer}.key'",
         )
     raise ConfigError(
-        f"the  key of peer {peer} is not on the allow-list {allowed.path}: public "
+        f"the key of peer {peer} is not on the allow-list {allowed.path}: public "
         f"{pair.public}, fingerprint {fingerprint(pair.public)}; the others would refuse it",
         f"add the line: {pair.public} peer-{peer}; or name in GOSSIP_KEY the file of the key that "
         "is on the list",

@@ -47,7 +47,7 @@ class Task:
             address from which its traffic to that machine leaves.
         comes_back: The scheduler may restart this task while the others run, as another incarnation
             of the same peer.
-        another: How to start a run under another name.
+        another: Instructions to start a run under another name.
     """
 
     scheduler: str

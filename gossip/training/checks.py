@@ -47,7 +47,7 @@ def check_model(model: object, optimizers: Sequence[torch.optim.Optimizer]) -> N
         )
     if isinstance(model, _WRAPPERS):
         raise UnsupportedModel(
-            f"the model is wrapped in {type(model).__name__}, which exchanges gradients  itself",
+            f"the model is wrapped in {type(model).__name__}, which exchanges gradients itself",
             "prepare the model in it (.module) and train that one: gossip takes the wrapper's "
             "place",
         )

@@ -44,7 +44,7 @@ class ExtraState:
         self._unclaimed: dict[str, Any] = {}  # States for which ``keep`` may be called yet.
         self._due: dict[str, Any] = {}  # States of kept objects that arrived within a step.
         self._loaded: set[str] = set()  # Kept objects that have loaded a state of another step.
-        self._settings: list[dict[str, Any]] = []  # Of parameter groups, as they came with a state.
+        self._settings: list[dict[str, Any]] = []  # Settings of parameter groups, from a state.
         self._settings_step = -1  # The step of these settings, if a state has it.
         self._lost_at = 0  # ``lost_steps`` of the last state.
         self._pace = SchedulerPace()

@@ -56,7 +56,7 @@ class Layout:
             fragment (``cut``) zeros may follow them.
         elements: Length of the flat vector.
         marks: Number of marks in it, one per parameter.
-        shapes: Of the parameters.
+        shapes: Shapes of the parameters.
         has_views: Whether a view of the flat vector can be a parameter's gradient.
         digest: 16 bytes over names, shapes and dtypes; peers with different digests cannot train
             together.

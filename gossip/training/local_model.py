@@ -85,8 +85,8 @@ class LocalModel:
         arena: The shared memory (``open_arena``).
         updates: Slots for updates in that memory.
         encoder: Encodes updates; None if they are sent as they are.
-        sender_memory: Memory of this peer's sender, such as its momentum, of one fragment of the
-            model after the other. It is not part of the state that peers share.
+        sender_memory: Memory of this peer's sender, such as its momentum, for all fragments of the
+            model in sequence. It is not part of the state that peers share.
         exchanged: The parameters of the last update; empty if there is none.
         is_finite: Whether all numbers of the last update are finite.
         steps_directly: Whether the script's optimizers step with their own gradients, before the

@@ -89,7 +89,7 @@ class StepClock:
         """Whether another step would end too late. False while the duration of a step is unknown.
 
         Args:
-            deadline_s: Of the round, from its begin on; 0.0 if there is none.
+            deadline_s: Deadline of the round, from its start; 0.0 if there is none.
             left: Steps of the round that are not taken yet.
         """
         if not self._step_s or deadline_s <= 0:

@@ -27,7 +27,7 @@ class ScriptRounds:
         batches: Batches of the loader, if there is one.
         checkpoints: Checkpoints that the script requests.
         loss: The loss that the script has logged since its last update.
-        computing_since: When the script began to compute its next update.
+        computing_since: Time at which the script began to compute its next update.
         dropped: State beside the model before a dropped step: {} if the state of other peers has
             replaced it since then. None if no step was dropped.
     """
@@ -185,7 +185,7 @@ class ScriptRounds:
             self._exchange.contribute(0, None, steps=steps)
 
     def _has_read_slice(self) -> bool:
-        """Whether the batches in hand belong to the round,  not to a predicted one."""
+        """Whether the batches in hand belong to the round, not to a predicted one."""
         batches = self.batches
         outdated, batches.is_outdated = batches.is_outdated, False
         return batches.belong_to(self._exchange.wait_go()) and not outdated

@@ -238,7 +238,7 @@ class Session(LoopCalls, CollectiveCalls):
                 ``gossip plan profile`` has timed. Each is a module, or a function without arguments
                 that returns one.
             samples: Some inputs, ``(n, ...)``; only their shape and type matter.
-            loss: Of outputs and targets, the mean over the samples.
+            loss: Function of outputs and targets: the mean loss over the samples.
             optimizer: Makes the optimizer of this peer's parameters: ``lambda parameters:
                 torch.optim.Adam(parameters, lr=1e-3)``.
         Returns: The ``Pipeline``. Its ``step(x, y)`` replaces the body of the usual loop.
@@ -286,7 +286,7 @@ class Session(LoopCalls, CollectiveCalls):
 
         Args:
             make: Builds the prepared model, with the random numbers of its constructor.
-            loss: Of a model on a batch of the loader: ``lambda model, batch:
+            loss: Loss of a model on a batch of the loader: ``lambda model, batch:
                 loss_fn(model(batch[0]), batch[1])``.
             optimizer: Makes the optimizer of a trial: ``lambda parameters:
                 torch.optim.Adam(parameters, lr=1e-3)``.

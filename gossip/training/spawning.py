@@ -36,11 +36,11 @@ def spawn(function: Callable[..., Any], *arguments: Any, peers: int = 2, **optio
     pickled: a script is written from the sources, and stays in the run's folder.
 
     Args:
-        function: What each peer runs.
+        function: Function that each peer runs.
         arguments: Arguments of the function: numbers, text, None, and lists, tuples, sets and dicts
             of them.
         peers: Number of peers.
-        options: Of the run, as in ``gossip run --help``: ``aggregator="krum", f=1``.
+        options: Options of the run, as in ``gossip run --help``: ``aggregator="krum", f=1``.
     Returns: The run's folder, with its checkpoints, ``summary.json`` and ``spawned.py``.
     Raises:
         ConfigError: An option is wrong, this is a peer, or the function uses objects that cannot be

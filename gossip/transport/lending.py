@@ -1,10 +1,11 @@
 """Payloads in shared memory: peers of one host map each other's memory, and the receiver copies
 payloads from there.
 
-The owner seals its memory, which then keeps its size for good, so that a reader never reads beyond
-its end (SIGBUS). After that, no process can map it writable again. A reader accepts only memory of
-this kind (memfd of Linux), maps it read-only, and copies each block before it checks it. So a
-change by the owner affects only the owner's own payload. An update that its reader only adds up is
+The owner seals its memory, which then keeps its size permanently, so that a reader never reads
+beyond its end (SIGBUS). After that, no process can map it writable again. A reader accepts only
+memory of this kind (memfd of Linux), maps it read-only, and copies each block before it checks it.
+So a change by the owner affects only the owner's own payload. An update that its reader only adds
+up is
 not copied: a finite sum has only finite numbers, even if they have changed since the first check.
 """
 

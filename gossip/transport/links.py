@@ -29,8 +29,8 @@ PATIENCE_S = 2.0
 """Time in seconds for which a lane is rejected before users are notified: keys may be on their
 way."""
 CUT_S = 1.0
-"""After a longer cut between hosts payloads get a new connection. The old one has sent again in
-vain, each time after a pause twice as long (docs/design_notes.md N24)."""
+"""After a longer cut between hosts payloads get a new connection. The old one has resent without
+effect, each time after a pause twice as long (docs/design_notes.md N24)."""
 DISCARD_FRAMES = 4096  # before others get their turn
 REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
 """After these events libzmq does not always retry (docs/design_notes.md N12)."""
@@ -305,7 +305,7 @@ def _span(memory: NDArray[np.uint8]) -> tuple[int, int]:
 
 
 def why_not(peer: PeerId, lane: ControlLane, keys: Keys | None) -> tuple[str, str]:
-    """Return a message for the user, and a hint, for a lane that is rejected again and again."""
+    """Return a message for the user, and a hint, for a lane that is rejected repeatedly."""
     where = f"peer {peer} at {lane.address}"
     if lane.rejected_by == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         shown = "" if keys is None else f" {keys.pair.public[:8]}..."

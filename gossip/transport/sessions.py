@@ -104,7 +104,7 @@ class SessionParties:
 
     Attributes:
         sender, receiver: Their public keys, as text.
-        sender_incarnation, receiver_incarnation: When it began.
+        sender_incarnation, receiver_incarnation: Incarnations at its start.
     """
 
     sender: str
@@ -120,7 +120,7 @@ def derive_secrets(
     and for the opposite one.
 
     Args:
-        random: What the receiver has drawn, of ``SECRET_BYTES``; it need not be secret.
+        random: Random bytes of the receiver, ``SECRET_BYTES`` of them; it need not be secret.
     """
     between = b"".join(
         (

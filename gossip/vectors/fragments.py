@@ -15,9 +15,9 @@ def fragment_of(round_id: int, collectives: int, fragments: int) -> int:
     """Return the fragment that a round exchanges.
 
     Args:
-        round_id: Of the round.
-        collectives: Of the rounds before it, those that were not steps.
-        fragments: How many there are.
+        round_id: Number of the round.
+        collectives: Number of earlier rounds that were not steps.
+        fragments: Number of fragments.
     """
     return (round_id - collectives) % fragments
 

@@ -58,8 +58,8 @@ at full speed, and the sum of the 256 of the highest rank is finite."""
 class PowerSGD(Encoding):
     """Matrices as a product of ``rank`` columns and rows: ``4 * rank * (rows + columns)`` bytes.
 
-    A result of these updates is written as ``int8``. It has the rank of all of them together, and
-    its server has no error feedback, as another peer serves the next round.
+    A result of these updates is written as ``int8``. The encoding of a result has the sum of the
+    ranks of all updates, and no error feedback, because another peer serves the next round.
 
     Attributes:
         steps: Times that the columns are multiplied with the matrix. More iterations come closer to

@@ -108,7 +108,7 @@ def _pack_accusations_and_votes(commit: Commit) -> list[bytes]:
 
 
 def _collected(values: Sequence[Collected]) -> list[bytes]:
-    parts = [_text("collected")]  # as with audits, no valid count
+    parts = [_text("collected")]  # like the marker of audits, not a valid count
     for value in values:
         parts += [_COUNT.pack(value.peer), _blob(value.data)]
     return parts

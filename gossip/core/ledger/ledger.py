@@ -38,7 +38,7 @@ class LedgerStep(NamedTuple):
 
     Attributes:
         found: Reports about convicted peers and about trust.
-        beyond: How far the spread of updates is beyond chance; None if not measured.
+        beyond: Excess of the spread of updates over chance; None if not measured.
         turns: Reports about peers that do not serve, or serve again.
         scores: Trust of the peers with evidence.
         data: Fields of ``Committed`` about the data.

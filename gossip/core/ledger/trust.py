@@ -379,7 +379,7 @@ class TrustTable:
         return changes
 
     def _has_room(self, members: Collection[PeerId], peer: PeerId) -> bool:
-        """Whether ``peer`` can be quarantined as well. Of n members a majority, n // 2 + 1, must
+        """Whether ``peer`` can be quarantined as well. A majority of n members, n // 2 + 1, must
         stay, and as many as the rule needs."""
         locked = self.quarantined()
         inside = len(locked.intersection(members))

@@ -76,7 +76,7 @@ class Member:
 
     @classmethod
     def own(cls, local: PeerId, incarnation: int, control: str, bulk: str) -> Member:
-        """Return the local entry at the start of  ``incarnation``, with its two addresses."""
+        """Return the local entry at the start of ``incarnation``, with its two addresses."""
         return cls(
             local,
             first_standing(incarnation),

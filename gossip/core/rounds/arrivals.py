@@ -93,7 +93,7 @@ class TransferTimes:
     def most_s(self, peer: PeerId, nbytes: int) -> float:
         """Return the time in seconds after which a payload of ``nbytes`` counts as trickling. A
         result may be many times as large as an update."""
-        # Times of other peers are no reference, as those may be on the same host.
+        # Times of other peers are not a reference, because those peers may be on the same host.
         own = self._took.get(peer)
         if own is None:
             return float("inf")

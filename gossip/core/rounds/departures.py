@@ -2,7 +2,7 @@
 
 A peer that is requested to stop leaves at once if it has sent nothing for its present round. If
 others may count on its update, it leaves when that round is over. So its farewell can name a round
-from which  no server has an update of it. The quorum of this round is a majority of the other
+from which no server has an update of it. The quorum of this round is a majority of the other
 peers. So they continue even if most of the roster leave at the same moment, and still at most one
 side of a partition can continue.
 """

@@ -164,8 +164,8 @@ class ServedAttempt:
         ]
 
     def find_kind(self, peers: Collection[PeerId]) -> int:
-        """Return the kind of step that most of these peers make. Of equals: a step of the run, then
-        the lowest."""
+        """Return the kind of step that most of these peers make. Among equally frequent kinds: a
+        step of the run, then the lowest."""
         kinds = Counter([self.answers[peer][0].kind for peer in peers])
         return min(kinds, key=lambda kind: (-kinds[kind], is_further(kind), kind))
 

@@ -128,8 +128,9 @@ class Poll:
         return [peer for peer in self.asked if peer not in self.votes and peer in donors]
 
     def largest(self, strict: bool, failures: Mapping[PeerId, int] = NONE) -> list[PeerId]:
-        """Return the largest group of peers with equal attestations. Of equal groups, return that
-        with the fewest ``failures``, then that with the lowest lot. Lots follow from the seed of
+        """Return the largest group of peers with equal attestations. Among equal groups, return the
+        one with the fewest ``failures``, then the one with the lowest lot. Lots follow from the
+        seed of
         the run: they are the same for all receivers, and no Byzantine peer can choose them.
 
         Args:

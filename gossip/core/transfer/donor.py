@@ -3,7 +3,7 @@ and attests it.
 
 The trainer copies its state between two rounds, once for all peers that request it at this round.
 All other work (packing, digests, sending) runs beside the trainer. A copy that was attested, or is
-sent in pieces, is kept for a while, because more requests for it follow.
+sent in pieces, is kept for some time, because more requests for it follow.
 
 The memory of a donor is bounded, for any requests. It has at most ``COPIES_MAX`` states, and
 the payloads in transfer to at most ``TAKERS_MAX`` peers at a time. Each piece is sent to one peer
