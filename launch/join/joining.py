@@ -117,7 +117,7 @@ class PeerProgram:
 
 
 def program(place: JoinableRun, own: Program | None) -> PeerProgram:
-    """Return the program of newcomers: their own,  else that of the other peers.
+    """Return the program of newcomers: their own, else that of the other peers.
 
     Raises: ConfigError: There is no such script, the program of the others is not recorded, or
         another user has recorded it.

@@ -86,7 +86,7 @@ class ReachabilityProbe:
     """Determines in the background the reasons why missing peers cannot be reached.
 
     Args:
-        folder: Of the run; addresses are read from its ``seeds``.
+        folder: Folder of the run; addresses are read from its ``seeds``.
         own: Peers that run here.
         unannounced: Local peers without an address file in ``seeds``, with the reason why it cannot
             be written.

@@ -67,7 +67,7 @@ def explain(
     """Return lines about a peer that failed.
 
     Args:
-        life: How it ended.
+        life: Incarnation that ended.
         going_on: Number of peers that continue.
         finished: Number of peers that finished before.
         folder: The peer's folder, ``<run>/peer-<id>``.

@@ -43,7 +43,7 @@ class Program:
 
     @property
     def what(self) -> tuple[str, ...]:
-        """The  words without the program's own arguments."""
+        """The words without the program's own arguments."""
         return (MODULE, self.script) if self.module else (self.script,)
 
     @property

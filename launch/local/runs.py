@@ -54,7 +54,7 @@ def settle(resolved: Resolved, kind: str, here: int | None = None) -> Resolved:
     and f.
 
     Args:
-        here: How many of the peers will run on this machine; None means all.
+        here: Number of peers on this machine; None means all.
     Raises: ConfigError and its subclasses: A name, a number, a fault or the machine does not allow
     this run.
     """

@@ -158,7 +158,7 @@ class JoinRejected:
 
 @dataclass(frozen=True, slots=True)
 class GrantedIds:
-    """Reply to ``ProposeIds``:  the ids that no other peer has and no other proposal
+    """Reply to ``ProposeIds``: the ids that no other peer has and no other proposal
     contains here."""
 
     peers: tuple[int, ...]

@@ -127,7 +127,7 @@ class Silence:
 
     Attributes:
         first: First report. ``dead``: first report that declares the peer dead, if any.
-        back_at: When the peer was alive again; None means never.
+        back_at: Time at which the peer was alive again; None means never.
     """
 
     peer: int
@@ -154,7 +154,7 @@ class PartitionRecord(Injection):
 
     Attributes:
         skipped: Peer that the fault may explain the silence of -> its first report.
-        back_at: When the last peer was back after it.
+        back_at: Time at which the last peer had returned.
     """
 
     paused: set[int] = field(default_factory=set)

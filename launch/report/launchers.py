@@ -42,7 +42,7 @@ class Launcher:
         started: Start time in clock ticks since boot. With the pid it identifies one process.
         machine: Machine of the pid.
         user: User id of the process.
-        since: When the launcher began; seconds of the epoch.
+        since: Start of the launcher; seconds of the epoch.
         peers: Peers that it has started.
         ended: Time at which its last peer ended; 0.0 if peers still run, or the launcher was
             killed.

@@ -33,9 +33,9 @@ class About:
     Attributes:
         name: Name of the run.
         what: Peers, topology and rule, as text.
-        folder: Folder of the run, as  shown.
+        folder: Folder of the run, as shown.
         rounds: Number of rounds after which it ends by itself; None if not set.
-        model: Where its script saves the model, if that is known before the script reports it.
+        model: Place of the saved model, if it is known before the script reports it.
     """
 
     name: str

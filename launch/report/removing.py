@@ -113,8 +113,8 @@ def _folder_of(folder: Path) -> Path | None:
 
 
 def carry_out(removal: Removal) -> None:
-    """Remove the parts. Of a link only the link is removed. The run's settings are removed last, so
-    that an interrupted removal can be repeated; then the folder, if it is empty.
+    """Remove the parts. If a file is a link, only the link is removed. The run's settings are
+    removed last, so that an interrupted removal can be repeated; then the folder, if it is empty.
 
     Raises: ConfigError: A part cannot be removed.
     """

@@ -115,7 +115,7 @@ def word_for(folder: Path) -> str:
      else its path.
 
     Args:
-        folder: As ``find`` returns it.
+        folder: Result of ``find``.
     """
     is_usual = folder.parent == Path(RUNS).resolve()
     return shlex.quote(folder.name if is_usual else near(str(folder)))

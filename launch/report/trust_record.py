@@ -27,8 +27,8 @@ class TrustRecord:
 
     Attributes:
         suspicions, quarantines: Peers that were suspected, and peers that were quarantined.
-        unequal_updates: Deviations beyond chance by which the updates of the same peers are farther
-            out; None if not reported.
+        unequal_updates: Standard deviations, beyond chance, by which the updates of the same peers
+            are farther out; None if not reported.
         verdicts: (peer, standing, round) -> time of the first report. ``standing``: last standing
             of each judged peer.
         shares: Peer -> first report of another share of the samples.

@@ -69,7 +69,7 @@ def slurm(
     """Print or --submit a Slurm job that survives lost nodes: gossip slurm -N 4 --per-node 2 --time
     2:00:00 -- train.py --lr 0.1
 
-    Inside  any srun with several tasks, gossip run train.py is one peer of them, with or without
+    Inside any srun with several tasks, gossip run train.py is one peer of them, with or without
     this: docs/schedulers.md.
     """
     shown = check(context, words, nodes * per_node)

@@ -240,7 +240,7 @@ def _run_dir(host: Host, facts: Facts) -> Iterable[CheckLine]:
 def choose(
     names: Sequence[str], listening: Mapping[str, Sequence[str]], probed: Mapping[str, Results]
 ) -> dict[str, str]:
-    """Return an address for each host: the first that all others reach,  else the one that most
+    """Return an address for each host: the first that all others reach, else the one that most
     others reach.
 
     Args:

@@ -17,7 +17,7 @@ ABOUT_FILE = "in a host file: HOST peers=NAME,NAME"
 def by_plan(hosts: Sequence[Host], names: Sequence[str], where: str) -> tuple[Host, ...]:
     """Return the hosts that have peers of the plan, with the ids of these peers.
 
-    A host has the peers that were named for it,  else the peer with the name of the host: a
+    A host has the peers that were named for it, else the peer with the name of the host: a
     profile is named after its machine by default. The order of hosts is ignored, because a plan is
     for unequal machines.
 

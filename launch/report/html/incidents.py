@@ -58,8 +58,8 @@ class Incident:
         kind: Kind in two words, for a headline; "" if not for a headline. ``count``: number of
             incidents of that kind in this row.
         who: Affected peers.
-        t: When it began; None if it never took place.
-        until: When it was over, for its effect; None if it lasts.
+        t: Time of its beginning; None if it never took place.
+        until: Time of its end, for its effect; None if it lasts.
         noticed, back, effect: Detection, return and effect, as text.
         grave: Severity, to choose the marks of charts.
         untold: Whether no event of the run reports it.
