@@ -31,7 +31,7 @@ def centered_clipping(
     differences to ``previous``.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         previous: ``(d,)``, the last aggregate; the origin in the first round. In a run this is the
             last one that was applied. A peer with a state from another peer serves from the origin
             until it has applied one.

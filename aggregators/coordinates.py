@@ -16,7 +16,7 @@ def median(columns: Columns, *, f: int = 0) -> Kept:
     a coordinate where it is (one of) the middle.
 
     Args:
-        columns: Of the updates.
+        columns: Columns of the updates.
         f: Byzantine peers to tolerate; only determines how many updates are needed.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Yin, Chen, Ramchandran, Bartlett 2018, arXiv:1803.01498.
@@ -32,7 +32,7 @@ def trimmed_mean(columns: Columns, *, f: int) -> Kept:
     coordinate in which it was not dropped; values that tie with a kept one count as kept.
 
     Args:
-        columns: Of the updates.
+        columns: Columns of the updates.
         f: Byzantine peers to tolerate.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Yin, Chen, Ramchandran, Bartlett 2018, arXiv:1803.01498.
@@ -48,7 +48,7 @@ def meamed(columns: Columns, *, f: int) -> Kept:
     Tolerates f < n/2.
 
     Args:
-        columns: Of the updates.
+        columns: Columns of the updates.
         f: Byzantine peers to tolerate.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Xie, Koyejo, Gupta 2018, "Generalized Byzantine-tolerant SGD", arXiv:1802.10116.
@@ -64,7 +64,7 @@ def phocas(columns: Columns, *, f: int) -> Kept:
     Tolerates f < n/2.
 
     Args:
-        columns: Of the updates.
+        columns: Columns of the updates.
         f: Byzantine peers to tolerate.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Xie, Koyejo, Gupta 2018, "Phocas: dimensional Byzantine-resilient SGD",
@@ -82,7 +82,7 @@ def sign_majority(columns: Columns, *, f: int = 0) -> Kept:
     the learning rate for it.
 
     Args:
-        columns: Of the updates.
+        columns: Columns of the updates.
         f: Byzantine peers to tolerate; only determines how many updates are needed.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Bernstein, Zhao, Azizzadenesheli, Anandkumar 2019, "signSGD with majority vote",

@@ -133,7 +133,7 @@ def zeno_pp(
     is accepted when its cosine to v is at least rho/lr - epsilon / |v|^2.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate: f + 1 updates are needed; also used by ``lengths``.
         gradient: ``(d,)``, the judge's own v on fresh samples; or a function that returns it.
         learning_rate: lr, > 0; scales score and threshold alike.
@@ -196,7 +196,7 @@ def fltrust(gram: Gram, *, f: int = 0, lengths: Lengths = "gradient") -> Decisio
     Tolerates any f < n, as long as the judge is honest. Needs the gradient.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate: f + 1 updates are needed; also used by ``lengths``.
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
         lengths: As for ``zeno_pp``: "gradient" (paper), where updates are gradients, or "updates".
@@ -236,7 +236,7 @@ def judged_clipping(gram: Gram, *, f: int) -> Decision:
     most n times as long.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
         gradient: ``(d,)``, the judge's own v; or a function that returns it.
     Returns: zeros, and all weights zero, when no update has a positive cosine. Weights are relative

@@ -38,7 +38,7 @@ def krum(gram: Gram, *, f: int) -> Decision:
     one update.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
     Returns: the row with the lowest score, the first one of equal scores. Outlyingness is the
         square root of a
@@ -58,9 +58,9 @@ def multi_krum(gram: Gram, *, f: int, m: int | None = None) -> Decision:
     Tolerates 2f + 2 < n. Needs distances.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
-        m: How many are averaged; n - f by default, and never more.
+        m: Number of averaged updates; n - f by default, and never more.
     Returns: for equal scores the earlier rows are used. Outlyingness as in ``krum``.
     Raises:
         TooFewUpdates: Fewer than 2f + 3 updates, or than m + f.
@@ -115,7 +115,7 @@ def bulyan(gram: Gram, *, f: int) -> Decision:
     scores the earlier row.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
     Returns: the weight of an update is the share of the coordinates in which it was averaged; 0 if
     it was not chosen.
@@ -145,7 +145,7 @@ def mda(gram: Gram, *, f: int) -> Decision:
     their summed squared distances to all, for equal sums the earlier rows.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.

@@ -37,7 +37,8 @@ class LengthRule(Rule):
         """Return the usual length of an update in a round with these lengths, and the maximum of it
         and ``usual``, the usual length in recent rounds."""
         n, positive = len(lengths), sorted([length for length in lengths if length > 0.0])
-        # One update of three may be broken at any f. Of two, the broken one is ambiguous.
+        # One update of three may be broken at any f. If there are two updates, the broken one is
+        # ambiguous.
         beyond = max(1, f, n // 4) if n > 2 else 0
         length = positive[max(0, len(positive) - 1 - beyond)] if positive else 0.0
         return length, max(length, usual)

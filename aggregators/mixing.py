@@ -24,7 +24,7 @@ def nnm(gram: Gram, *, f: int) -> FloatArray:
     from peer to peer.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
     Returns: n rows. Among equally near updates the earlier ones are used, and always the update
         itself.
@@ -60,7 +60,7 @@ def bucketing(
     tolerates fewer attackers.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate, by the rule that follows.
         s: Updates in a bucket.
         seed: Seed of the draw.
@@ -95,7 +95,7 @@ def clipping(
     Bounds the effect of each attacker; tolerates none by itself. Needs norms.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate; excluded from the typical distance.
         radius: In units of an update's norm; the median distance by default.
         about: "center" needs a center, which only gossip rounds have.
@@ -123,7 +123,7 @@ def arc(gram: Gram, *, f: int) -> FloatArray:
     radius does not. Needs norms.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Allouah, Guerraoui, Gupta, Jellouli, Rizk, Stephan 2025, "Adaptive Gradient Clipping for

@@ -61,7 +61,7 @@ class OuterStep(NamedTuple):
 
         Args:
             aggregate: ``(d,)``, of the model differences.
-            memory: Of the last round; None before the first.
+            memory: Memory of the last round; None before the first.
         """
         memory = aggregate if memory is None else self.momentum * memory + aggregate
         ahead = aggregate + self.momentum * memory if self.name == NESTEROV else memory

@@ -63,7 +63,7 @@ def reweighted(
     stays for all steps{replaced}.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
         center: ``(d,)``, a trusted reference (in gossip: the own update).
         steps: Number of times that the weights are computed.
@@ -156,13 +156,13 @@ def suspicion_literal(gram: Gram, *, f: int, alpha: float = 1.0, steps: int = 1)
     """The original rule of this project, unchanged, for comparison: do not train with it.
 
     Equal weights 1/n; g = sum w_i g_i; suspicion s_i = |g_i - g|; w_i = alpha / (alpha + s_i). The
-    f updates of least weight are replaced by the mean of the others; g = sum w_i g'_i, and again.
+    f updates of least weight are replaced by the mean of the others; g = sum w_i g'_i, repeatedly.
     Its weights are not normalised, so the size of the result depends on alpha. Its first reference
     is the mean, so two colluding attackers break it worse than the mean. It tolerates no Byzantine
     peer.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Number of updates to replace.
         alpha: In units of distance.
         steps: Number of times that the weights are computed.

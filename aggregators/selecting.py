@@ -32,7 +32,7 @@ def faba(gram: Gram, *, f: int) -> Decision:
     distances.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
     Returns: among equally far updates, the later one is left out.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
@@ -55,7 +55,7 @@ def cge(gram: Gram, *, f: int) -> Decision:
     are long. Needs norms. Meant for gradients, not for parameters.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
     Returns: among equal norms, the earlier updates are kept.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.

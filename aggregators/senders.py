@@ -133,7 +133,7 @@ class Sender:
 
         Args:
             update: ``(d,)``; is not changed, and may be returned.
-            memory: Of the last round; None before the first.
+            memory: Memory of the last round; None before the first.
         Raises: ConfigError: The memory is not of this sender, or of vectors of another size.
         """
         import torch

@@ -125,7 +125,7 @@ class ShardedRule:
         decision.
 
         Args:
-            weights: Of each row, and then of ``points``.
+            weights: Weights of the rows, then of ``points``.
             inside: As for ``measure``.
         Raises: AggregationError: The weights are not valid.
         """

@@ -28,11 +28,11 @@ def smea(gram: Gram, *, f: int) -> Decision:
     """The mean of the n - f updates with the smallest top eigenvalue of the covariance.
 
     Tolerates f < n/2. Needs inner products. Tries every subset, deterministically: a lower bound
-    from a few power steps selects the subsets to compute eigenvalues of. Of equal eigenvalues the
-    subset of earlier rows.
+    from a few power steps selects the subsets to compute eigenvalues of. For equal eigenvalues, the
+    subset of earlier rows is used.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
     Raises:
         TooFewUpdates: Fewer than 2f + 1 updates.
@@ -100,7 +100,7 @@ def caf(gram: Gram, *, f: int) -> Decision:
     power step from a random start.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
     Raises: TooFewUpdates: Fewer than 2f + 1 updates.
     Source: Allouah, Guerraoui, Stephan 2025, "Towards Trustworthy Federated Learning with Untrusted
@@ -137,7 +137,7 @@ def dnc(gram: Gram, *, f: int, c: float = 1.0) -> Decision:
     drawn or repeated, and no column is unobserved.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
         c: Multiple of f to leave out, rounded; at least f, and at least one update stays.
     Raises:
@@ -181,7 +181,7 @@ def spectral_clipping(
     and made for f of at most n/4: some attacks of 4 peers among 10 prevent learning.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate.
         round_id: No update is left out if ``round_id + 1`` is a multiple of ``every``.
         gap: One direction stands out if the top eigenvalue of the covariance is this many times the

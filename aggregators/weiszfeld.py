@@ -31,7 +31,7 @@ def geometric_median(gram: Gram, *, f: int = 0, nu: float | None = None) -> Deci
     line, the result is that of ``STEPS_MAX`` steps.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate; determines how many updates are needed.
         nu: Smoothing: a distance counts as nu at least. A thousandth of the typical distance by
             default.
@@ -81,7 +81,7 @@ def rfa(gram: Gram, *, f: int = 0, nu: float = 0.1, steps: int = 8) -> Decision:
     use ``geometric_median``.
 
     Args:
-        gram: Of the updates.
+        gram: Inner products of the updates.
         f: Byzantine peers to tolerate; determines how many updates are needed.
         nu: Smoothing, in units of an update's norm.
         steps: 8 in the experiments on bucketing, 3 in others.

@@ -79,9 +79,9 @@ def alie_z(n: int, f: int) -> float:
 
 @attack(shape="together")
 def min_max(crowd: OmniscientView) -> Tensor:
-    """All send the honest mean less gamma times the standard deviation. Gamma is the largest at
-    which the vector is no farther from any honest update than two honest ones are from each
-    other.
+    """All attackers send the honest mean minus gamma times the standard deviation. Gamma is the
+    largest at which the vector is no farther from any honest update than two honest ones are from
+    each other.
 
     Source: Shejwalkar, Houmansadr 2021, "Manipulating the Byzantine" (NDSS),
         with the deviation as perturbation.

@@ -99,7 +99,7 @@ def prepare(n: int, d: int) -> tuple[str, ...]:
     machine has not done so.
 
     Call it when there is time, otherwise the first call of a rule takes that time: less than a
-    second, or 6 to 13 with compilation. Of several processes at once, one compiles.
+    second, or 6 to 13 with compilation. If several processes call it at once, one of them compiles.
     Returns: the names of the kernels that this process has compiled.
     """
     if is_prepared(n, d):
@@ -200,7 +200,7 @@ def nearest(
     """Return the mean of the ``count`` values of each column that are nearest to the mean of its
     sorted values ``around``.
 
-    Of two equally near values the smaller one is used.
+    The smaller one of two equally near values is used.
 
     Args:
         around: The ranks (low, high) whose mean is the center: ``middle(m)`` for the median.

@@ -202,8 +202,8 @@ def _pick(at: int, jump: int, turns: int, center: Any) -> Any:
     than the one before it.
 
     The ``count`` values of a column nearest to any center are neighbours. So of all values with
-    ranks that differ by multiples of ``count`` exactly one is among them: this one. Of two equally
-    near values the smaller one is used.
+    ranks that differ by multiples of ``count`` exactly one is among them: this one. The smaller one
+    of two equally near values is used.
     """
     before = taken = load(at)
     for _ in range(turns):
