@@ -1,4 +1,4 @@
-"""The rolling parameter server: the server is drawn  for every round and shard."""
+"""The rolling parameter server: the server is drawn for every round and shard."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rolling(
 
     Args:
         shards: Number of parts of a vector, each with its own order.
-        weights: How often peers serve, as in ``0:4,2:2``; a peer that is not named has weight 1.
+        weights: Frequencies of serving, as in ``0:4,2:2``; a peer that is not named has weight 1.
             See ``weights.lots`` for the bounds.
     """
     if not isinstance(shards, int) or shards < 1:
