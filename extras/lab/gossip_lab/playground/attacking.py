@@ -142,7 +142,7 @@ class Attackers:
 
         Args:
             update: Its true update.
-            others: Of the receiver, then of its honest neighbours, their updates of the round.
+            others: Updates of the receiver and then of its honest neighbours in the round.
         """
         theirs, *rest = others
         attack = next(kinds["gradient"] for fault, kinds in self._attacks if sender in fault.peers)

@@ -40,7 +40,7 @@ _RANDOM_K = load("random-k")
 @topology
 def parted(roster: Roster, round_id: int, seed: int, *, until: int = 0, k: int = 3) -> Plan:
     """Peers of even and of odd number form two groups without a link, each with random-k, until the
-    round ``until``; then random-k among all. ``until=0``: for ever."""
+    round ``until``; then random-k among all. ``until=0``: forever."""
     if until and round_id >= until:
         return _RANDOM_K(roster, round_id, seed, k=k)
     groups = [Roster(roster.peers[part::2], roster.lineage) for part in (0, 1)]

@@ -21,7 +21,7 @@ class Moment:
         virtual_s: Virtual time at which half of the present peers had applied the round, in
             seconds since the start.
         bytes_sent: Total bytes of the payloads of all peers so far.
-        samples: Samples in all updates  used so far.
+        samples: Samples in all updates used so far.
         parameters: ``(n, d)`` float32, the parameters of each peer after the round. In rolling
             rounds all present replicas are equal, and this may be one expanded row. The row of an
             absent peer is its last one.

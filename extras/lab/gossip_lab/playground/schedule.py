@@ -71,7 +71,7 @@ class GossipTimes:
         close_s: ``(n,)``: when each peer closes it; infinity: it takes no part.
         degrees: ``(n,)``, of a plan with Metropolis weights; None for another one.
         nbytes: Bytes of the pushes.
-        end_s: When half of the peers have applied the round.
+        end_s: Time at which half of the peers have applied the round.
     """
 
     close_s: Times

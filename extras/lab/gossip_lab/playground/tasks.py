@@ -35,7 +35,7 @@ class Task:
             gradients.
         seed: Seed of the batches.
         order: Order in which all peers read one data set; None if each draws from its share.
-        weight_decay: Of the local steps: this multiple of the parameters is added to each gradient.
+        weight_decay: Multiple of the parameters that is added to each gradient of local steps.
     """
 
     cohort: Cohort

@@ -53,7 +53,7 @@ class World:
             ``exponential``, ``dumbbell``, ``d-cliques``, ``push:k=3``, ``pull:k=3`` or
             ``file.py:name``. A topology with an option ``histograms`` receives the label counts of
             the peers.
-        aggregator: As ``gossip run --aggregator`` takes it.
+        aggregator: Value of ``gossip run --aggregator``.
         f: Byzantine peers to tolerate.
         batch: Samples of a local step of a peer.
         lr: Learning rate.

@@ -1,5 +1,5 @@
 """Cells as tasks of a Dask cluster: the one that Dask's own configuration names, such as
-``DASK_SCHEDULER_ADDRESS``,  else processes of this machine."""
+``DASK_SCHEDULER_ADDRESS``, else processes of this machine."""
 
 from __future__ import annotations
 
