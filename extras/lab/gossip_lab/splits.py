@@ -85,7 +85,7 @@ def split(
     - ``sorted``: the samples are sorted by label and cut into equal parts.
     - ``dirichlet:alpha``: for each class, the workers' shares are drawn from Dirichlet(alpha); with
       a smaller alpha a worker has fewer classes. A worker with less than a batch gets the missing
-      samples from the worker with most.
+      samples from the worker with the most.
     - ``gamma:share``: this share of the samples is cut at random into equal parts, the rest as in
       ``sorted``.
     - ``quantity:sigma``: random parts, whose sizes beyond a batch are log-normal.

@@ -180,8 +180,8 @@ class RobustnessTable:
         return self.reference(found).times(self.fails_below)
 
     def cells(self, found: Found) -> dict[tuple[str, str], RobustnessCell]:
-        """Return all cells, by rule and attack. Of the verdicts that are decided, 5 % are wrong on
-        average."""
+        """Return all cells, by rule and attack. On average 5 % of the decided verdicts are
+        wrong."""
         margins = {
             (rule, attack): self._margins(rule, attack, found)
             for rule in self.rules

@@ -20,7 +20,7 @@ class Trial:
     """One run. All workers but the last f are honest.
 
     Attributes:
-        rule: As ``registry.load`` takes it.
+        rule: Spec for ``registry.load``.
         attack: ``name``, ``name*strength``, ``label_flip`` or ``none``: with ``none`` the last f
             are honest too. An attack of the user is ``file.py:name``.
         n: Workers, Byzantine ones included.

@@ -191,7 +191,7 @@ class Tables:
     Attributes:
         fill: ``(S, L + 1, L + 1)`` seconds: ``[s, end, start]`` is stage s with the layers from
             ``start`` up to, but without, ``end``; infinite if they do not fit its memory.
-        hold: Of the same shape, as is ``exchange``.
+        hold: The same shape, as has ``exchange``.
     """
 
     fill: Numbers

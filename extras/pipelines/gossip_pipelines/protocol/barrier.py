@@ -40,7 +40,7 @@ class StageBarrier:
     """The progress of all stages, as their peers report it.
 
     Args:
-        settings: Of the run, with all stages.
+        settings: Settings of the run, with all stages.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ class StageRebuild:
     """The rebuild of the state of this stage.
 
     Args:
-        settings: Of the run, with all stages.
+        settings: Settings of the run, with all stages.
 
     Attributes:
         round_id: Round of the state that is being made; None if no member is.

@@ -52,7 +52,7 @@ class ChartLine:
 
     ``sent`` and ``arrived`` have the message and the other peer. So do ``lied`` (the message that
     was sent instead), ``lost`` and ``altered``, with a ``text`` that begins with the effect on the
-    message. Of the other kinds ``text`` describes the event.
+    message. For the other kinds, ``text`` describes the event.
     """
 
     t: float

@@ -107,7 +107,7 @@ class LossySwarm:
     """A swarm on lossy links.
 
     Attributes:
-        node_seconds: Peers times virtual seconds, of all peers together.
+        node_seconds: Sum of the virtual seconds of all peers.
         in_order: Whether links keep the order of messages, as TCP does.
         sleepers: Number of peers that pause repeatedly, each time for ``CHURN_S``, and are
             restarted occasionally. Neither their own deaths nor their seconds count.

@@ -161,7 +161,7 @@ def play_end(swarm: Swarm[Peer], attackers: frozenset[PeerId], checker: EndsAlik
     rounds.
 
     Args:
-        attackers: Of the run: one of them is the server that attacks, if there are any.
+        attackers: Attackers of the run: one of them is the attacking server, if there are any.
         Returns: Number of peers that got a false result.
     """
     cores = {peer: host.core for peer, host in swarm.hosts.items() if host.running}

@@ -69,8 +69,8 @@ class ManyPeersResult:
         together: Whether all running peers, the newcomer and the returned one included, hold the
             same parameters at the end. In gossip rounds, whether they are as close as required, in
             rounds and in parameters.
-        sent_bytes: Of a peer in a round, on average.
-        most_sent_bytes: Of the peer that sent most in a round: its server.
+        sent_bytes: Mean bytes of a peer in a round.
+        most_sent_bytes: Bytes of the peer that sent most in a round: its server.
         largest: Type of message -> bytes of the largest one.
         sent: Type of message -> number of sent ones.
     """

@@ -94,7 +94,7 @@ class TableWatch:
         if not self.sink:
             return []
         noted = self.sink.copy()
-        self.sink.clear()  # the class keeps appending to this  list
+        self.sink.clear()  # the class keeps appending to this list
         return noted
 
 

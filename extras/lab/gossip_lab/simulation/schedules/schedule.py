@@ -27,7 +27,7 @@ class Schedule:
     """All inputs of a run: equal schedules have equal traces.
 
     Attributes:
-        seed: Of all remaining randomness: delays, losses, targets of probes, servers.
+        seed: Seed of all remaining randomness: delays, losses, targets of probes, servers.
         active_s: Seconds in which faults happen. Then they end, killed peers are restarted, and
             calm must return.
         duration_s: Least duration of the run; longer if the calm phase has to wait for a deadline.
@@ -50,7 +50,7 @@ class Schedule:
         batch_policy: ``CoreSettings.batch_policy``.
         stable_addresses: Whether a restarted peer keeps its addresses.
         prepare_s: Time until the trainer of a restarted peer has a model; its node is up at once.
-        server_weights: How often peers serve, as in the settings of a run: ``0:4,2:2``.
+        server_weights: Relative frequencies of serving, as in the settings of a run: ``0:4,2:2``.
         bytes_per_s: Bandwidth of each link for payloads, each way; 0 if they take no time. A number
             of the toy model has 4 bytes.
         link_timeout_s: ``MembershipSettings.link_timeout_s``: longer between hosts.
@@ -72,7 +72,7 @@ class Schedule:
         overlap: 1: trainers compute the next update beside the round of the last one.
         stages: Number of peers in each stage of a pipeline, in order of their ids. Empty if each
             peer has the whole model.
-        micro_batches: Of a step of the pipeline.
+        micro_batches: Number of micro-batches of a step of the pipeline.
         audit: ``PipelineSettings.audit``.
     """
 

@@ -103,7 +103,7 @@ class Swarm(Timeline, Generic[C]):
             incarnations start at 0.
         n: Number of peers, 0..n-1. They start within ``start_spread_s`` of each other, except for
             the ``absent`` ones, which ``join`` starts.
-        seed: Of everything random in the swarm.
+        seed: Seed of all randomness in the swarm.
         network: Links and their faults; may be changed while the swarm runs.
         make_trainer: Makes the trainer that handles StartRound, Aggregate, Apply, TakeSnapshot,
             Restore, ``(peer, incarnation) -> trainer``. Without it such an effect is an error.

@@ -24,8 +24,8 @@ class Machine:
         handling_ns: Time of the node for one event, in which other events wait. 0 if events take no
             time.
         late_ns: Delay of every timer.
-        free_at_ns: When the node has handled its present event.
-        copied_ns: When the node has copied the payloads that have arrived.
+        free_at_ns: Time at which the node has handled its present event.
+        copied_ns: Time at which the node has copied the payloads that have arrived.
         waited: Number of events that had to wait for the node.
         true: Whether its clock shows the world's time, which saves the arithmetic for most
             machines.

@@ -37,7 +37,7 @@ class StageTrainer(ToyTrainer):
 
     Args:
         stage, stages: Index of the stage, and number of stages.
-        micro_batches: Of a step.
+        micro_batches: Number of micro-batches of a step.
         compute_s: Bounds of the time for all micro-batches of a step, forward and backward.
         lies: Attacks on the results of micro-batches.
         saved: Round and state of the last checkpoint of each stage; all peers have it.

@@ -24,7 +24,7 @@ class _Crash:
 
     Attributes:
         furthest: Round of the others.
-        lost: Number of rounds that  changed nothing.
+        lost: Number of rounds that changed nothing.
         within_s: Time within which the others must reach a further round.
         hung: Peers without an update because their trainer hung.
     """

@@ -69,7 +69,7 @@ def _is_lacking(rounds: RollingInspection, commit: Commit, payload: Payload | No
 
 
 class TakesWhatWasCommitted(Checker):
-    """S10: a peer accepts a sound commit of its round, unless it has moved  to a later attempt.
+    """S10: a peer accepts a sound commit of its round, unless it has moved to a later attempt.
     The server of a later attempt also accepts it: it sends the commit under its own attempt, and
     does not make a second one, although its rule may be running.
 
