@@ -1,4 +1,4 @@
-"""Two versions of gossip in paired turns: the time of a round,  by rule.
+"""Two versions of gossip in paired turns: the time of a round, by rule.
 
     git worktree add ../before e62a7da
     python benchmarks/versions.py --before ../before --rules mean suspicion --pairs 8
