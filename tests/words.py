@@ -51,13 +51,17 @@ PERSONS = re.compile(r"\b(who|whom|whose|whoever|somebody|someone|nobody|everybo
 VERBS = re.compile(
     r"\b(says?|said|tells?|told|hears?|heard|speaks?|spoke|promised?|promises|believes?|believed|"
     r"knows? of|takes? over|took over|taken over|pass(?:es|ed)? over|lets? go|comes? back|"
-    r"stands? for|of use|looked at|forgets?|forgotten|wants?|wanted)\b",
+    r"stands? for|of use|looked at|forgets?|forgotten|wants?|wanted|in vain)\b",
     re.I,
 )
 NOUNS = re.compile(r"\b(liars?|lies|lied|lying|its word|their word|words of)\b", re.I)
 HINGES = re.compile(
-    r"\b(all the same|meanwhile|the former|the latter|likewise|such of|of such)\b", re.I
+    r"\b(all the same|meanwhile|the former|the latter|likewise|such of|of such|for good|for ever|"
+    r"again and again|now and then)\b",
+    re.I,
 )
+VALUES = re.compile(r"(?:^|[;,.] )(None|NaN|-1|\"\"|True|False): [a-z]")
+"""``None: it has none.`` in place of ``None if it has none.``"""
 QUOTED = re.compile(r"``[^`]*``|`[^`]*`|\"[^\"]*\"|\([^)]*\)|https?://\S+")
 
 
@@ -75,6 +79,10 @@ RULES: dict[str, Callable[[Sentence], bool]] = {
     ),
     "verbs are the field's": lambda s: bool(VERBS.search(QUOTED.sub("", s.text))),
     "nouns are the field's": lambda s: bool(NOUNS.search(QUOTED.sub("", s.text))),
+    "no sentence opens with Of": lambda s: s.kind != "comment" and s.text.startswith("Of "),
+    "a value has its condition after if": lambda s: (
+        s.kind in ("function", "docstring") and bool(VALUES.search(s.text))
+    ),
     "no hinges": lambda s: bool(HINGES.search(QUOTED.sub("", s.text))),
     "one fact a sentence": lambda s: has_too_many_words(QUOTED.sub("", s.text)),
 }
