@@ -144,7 +144,7 @@ class Prepared:
     state: bytes
     shard_bytes: tuple[int, ...]
     state_bytes: int = 0  # length of the packed state; a donor may send no more
-    # the next round; not 0 if the node was restarted beside a living trainer, or if the trainer has
+    # the next round; not 0 if the node was restarted while its trainer runs, or if the trainer has
     # loaded a checkpoint
     round_id: int = 0
     # ledger of the checkpoint, from ``LedgerReply``

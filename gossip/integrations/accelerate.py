@@ -43,7 +43,7 @@ def prepare(peer: gossip.Session, accelerator: Accelerator, *objects: Any) -> tu
     """Prepare objects instead of ``accelerator.prepare``, which it calls: the optimizer exchanges
     gradients, the first DataLoader becomes this peer's share, and schedulers are part of the state.
 
-    ``accelerator.is_main_process`` is then True on one living peer. A scheduler in ``objects`` was
+    ``accelerator.is_main_process`` is then True on one live peer. A scheduler in ``objects`` was
     planned for the batches of one process, before they were divided. As in Accelerate, it makes one
     step per peer with each step of the optimizer. A scheduler that depends on the length of the
     returned loader must be created after this call, and passed to ``peer.keep``.

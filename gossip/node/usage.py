@@ -44,7 +44,7 @@ class UsageMeter:
         self._gpus.close()
 
     def measure(self) -> dict[str, Any]:
-        """Return the fields of an event ``usage``. For the living processes: processor time in
+        """Return the fields of an event ``usage``. For the running processes: processor time in
         seconds, memory in bytes. For the machine: load, available bytes, free bytes of the disk,
         state of the trainer's GPUs. Unknown figures are omitted."""
         cpu_s, memory = used_by(self._pids)
@@ -80,7 +80,7 @@ class RuleClock:
 
 
 def used_by(pids: Iterable[int]) -> tuple[float, int]:
-    """Return processor time in seconds and memory in bytes of the living processes among
+    """Return processor time in seconds and memory in bytes of the running processes among
     ``pids``."""
     cpu_s, memory = 0.0, 0
     for pid in pids:

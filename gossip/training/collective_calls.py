@@ -21,7 +21,7 @@ class CollectiveCalls(PeerStatus):
     _collectives: Collectives
 
     def mean(self, **numbers: Any) -> Means:
-        """Return the mean of numbers over the living peers, for metrics: the all-reduce of DDP
+        """Return the mean of numbers over the live peers, for metrics: the all-reduce of DDP
         scripts. All peers call it with the same names, and get the same result.
 
         With ``f`` > 0 it is the trimmed mean, without the ``f`` largest and ``f`` smallest numbers
@@ -36,7 +36,7 @@ class CollectiveCalls(PeerStatus):
         return self._collective("mean").mean(numbers)
 
     def gather(self, value: Any) -> dict[int, Any]:
-        """Collect a value from each living peer, the same for all. All peers call it.
+        """Collect a value from each live peer, the same for all. All peers call it.
 
         Args:
             value: None, bool, int, float, str, bytes, or lists and dicts of them; in all peers
@@ -47,7 +47,7 @@ class CollectiveCalls(PeerStatus):
         return self._collective("gather").gather(value)
 
     def broadcast(self, value: Any = None) -> Any:
-        """Return the value of one living peer, the same for all: the lowest peer with a value other
+        """Return the value of one live peer, the same for all: the lowest peer with a value other
         than None. All peers call it. That peer may be Byzantine.
 
         Args:
@@ -58,7 +58,7 @@ class CollectiveCalls(PeerStatus):
         return self._collective("broadcast").broadcast(value)
 
     def any(self, flag: bool) -> bool:
-        """Whether more than ``f`` living peers have passed True, the same for all: so ``f``
+        """Whether more than ``f`` live peers have passed True, the same for all: so ``f``
         Byzantine peers cannot stop a training. All peers call it.
 
         Raises: ConfigError: The run is not rolling.
@@ -66,7 +66,7 @@ class CollectiveCalls(PeerStatus):
         return self._collective("any").any(flag)
 
     def barrier(self) -> tuple[int, ...]:
-        """Wait until all living peers have called it, for ``round_timeout_s`` at most.
+        """Wait until all live peers have called it, for ``round_timeout_s`` at most.
 
         Returns: the peers that have called it.
         Raises: ConfigError: The run is not rolling.

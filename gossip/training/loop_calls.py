@@ -28,7 +28,7 @@ class LoopCalls(PeerStatus):
         SIGTERM. Call it after ``prepare`` and ``keep``, before the first step.
 
         A checkpoint has the model, the optimizer, the objects of ``keep``, the position in the data
-        and the history of the run. One of the living peers writes it, while training continues. Its
+        and the history of the run. One of the live peers writes it, while training continues. Its
         ``model.safetensors`` is a plain file; parameters that are not trained are in
         ``base.safetensors`` beside it. With ``gossip run --resume auto`` the run resumes from the
         newest one in ``folder`` (``docs/checkpoints.md``).

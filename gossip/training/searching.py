@@ -22,7 +22,7 @@ class SearchingPeer:
     _collectives: Collectives
 
     def gather(self, make: Callable[[], object]) -> dict[int, Any] | None:
-        """Gather the value of each living peer, the same at all peers. None if the run has made
+        """Gather the value of each live peer, the same at all peers. None if the run has made
         steps.
 
         Args:

@@ -119,9 +119,9 @@ class Session(LoopCalls, CollectiveCalls):
                 is scaled to it, as by ``torch.nn.utils.clip_grad_norm_`` after DDP has averaged.
         Returns: ``(model, optimizer)``, the same objects.
         Raises:
-            UnsupportedModel: Something in the model or the optimizer cannot be exchanged.
-            ConfigError: It was called twice, the rule needs a ``judge``, ``clip_norm`` is not
-                positive, or the run has local steps, which exchange no gradients to clip.
+            UnsupportedModel: A part of the model or the optimizer cannot be exchanged.
+            ConfigError: The method was called twice, the rule needs a ``judge``, ``clip_norm`` is
+                not positive, or the run has local steps, which exchange no gradients to clip.
             SwarmError: Too few peers met before the start timeout.
         """
         self._run.check_open()
@@ -181,7 +181,7 @@ class Session(LoopCalls, CollectiveCalls):
             options: Further arguments of the DataLoader for a data set, such as ``num_workers`` and
                 ``collate_fn``.
         Returns: A ``ShardedLoader`` for map-style data, a ``ShardedStream`` for iterable data.
-        Raises: ConfigError: It was called twice, or the data cannot be split.
+        Raises: ConfigError: The method was called twice, or the data cannot be split.
         """
         self._run.check_open()
         self._run.check_no_pipeline("shard")

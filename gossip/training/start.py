@@ -38,8 +38,8 @@ def init(
     without gossip, and writes no files unless ``run_dir`` is given.
 
     The call seeds the generators of torch, numpy and Python with the run's seed, so that models
-    built after it start alike on all peers. It limits torch to ``OMP_NUM_THREADS`` threads when
-    that is set.
+    built after it have the same initial weights on all peers. It limits torch to
+    ``OMP_NUM_THREADS`` threads when that is set.
 
     Args:
         reference: A data set, a DataLoader or an iterable of samples, by which this peer judges
@@ -51,7 +51,7 @@ def init(
         overrides: Options of the run (``gossip run --help``), if there is no launcher.
     Returns: The ``Session``, which is closed at exit at the latest.
     Raises: ConfigError: An option is wrong or set under a launcher, or the reference cannot be
-        read. There is a session already, the process is a child of a peer, or torch.distributed is
+        read. A session already exists, the process is a child of a peer, or torch.distributed is
         initialised.
     """
     try:

@@ -228,7 +228,7 @@ def is_alive(pid: int, started: int) -> bool:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Return the living processes of this machine with the run in ``folder`` in their
+    """Return the running processes of this machine with the run in ``folder`` in their
     environment."""
     word = f"GOSSIP_RUN_DIR={folder.resolve()}".encode()
     found = []

@@ -101,7 +101,7 @@ class PeerOutput:
         return self._merger.rest()
 
     def everybody(self, line: SharedLine) -> bool:
-        """Whether all living peers wrote the line."""
+        """Whether all live peers wrote the line."""
         return len(line.peers) > 1 and not self._members.difference(line.peers)
 
 

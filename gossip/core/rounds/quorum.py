@@ -87,7 +87,7 @@ class Quorum:
         """Return the quorum if members have ended permanently: one answer from each other member,
         if all of these can be reached and are enough together with the newcomers; else ``quorum``.
 
-        Two sides of a partition cannot both close an attempt, because all living members must
+        Two sides of a partition cannot both close an attempt, because all live members must
         answer. So this peer receives each result that a live member has recorded.
         """
         if not self.view.ended:

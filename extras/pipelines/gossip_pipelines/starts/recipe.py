@@ -60,7 +60,7 @@ class StartRecipe:
 
 def recipes(count: int = 8, seed: int = 0) -> tuple[StartRecipe, ...]:
     """Return different starts to compare: the model's own first, then other initializations and
-    gains, and from the ninth on the same with other seeds.
+    gains, and after the eighth the same ones with other seeds.
 
     Raises: ConfigError: ``count`` is below 1.
     """

@@ -32,7 +32,7 @@ PATIENCE = 0.5
 START_S = 20.0
 """Assumed time of the parts without trials, for the same purpose."""
 WAITS_MAX = 16
-"""Largest number of operations in a part of the search. Each waits for all living peers. Their
+"""Largest number of operations in a part of the search. Each waits for all live peers. Their
 results are kept for late peers (``ANSWERS_KEPT``)."""
 LISTEN_S, LISTEN_EVERY_S = 600.0, 0.2
 """Time that a late peer waits for the outcome in gossip rounds, and interval of its requests."""
@@ -115,7 +115,7 @@ class Searching:
         }
 
     def _run_rung(self, rung: Rung) -> Mapping[int, Mapping[int, Claim]]:
-        """Run the local trials. Return the claims of all living peers that are not much slower."""
+        """Run the local trials. Return the claims of all live peers that are not much slower."""
         began = time.monotonic()
         took_s = 0.0
 
@@ -131,7 +131,7 @@ class Searching:
     def _ask(
         self, what: str, make: Callable[[], Any], took_s: Callable[[], float]
     ) -> dict[int, Any]:
-        """Return the value of each peer for this part of the search. The wait for living peers is
+        """Return the value of each peer for this part of the search. The wait for live peers is
         limited by the working time of most peers (``PATIENCE``).
 
         Args:
