@@ -254,7 +254,7 @@ class NeverStarted(SwarmError):
     def __str__(self) -> str:
         missing = ", ".join(map(str, self.missing))
         return (
-            f"{len(self.present)} of {self.need} needed peers came in {self.waited_s:.0f} s; "
+            f"{len(self.present)} of {self.need} needed peers started in {self.waited_s:.0f} s; "
             f"missing: {missing}"
         )
 
@@ -296,9 +296,9 @@ class ReplicasDiverged(SwarmError):
     @property
     def hint(self) -> str:
         return (
-            "gossip explain RUN names the tensors; put what changes weights outside of "
+            "gossip explain RUN names the tensors; put changes of weights outside of "
             "optimizer.step() into peer.each_step, and draw nothing from this peer's data there; "
-            "--on-divergence heal goes on"
+            "--on-divergence heal continues"
         )
 
 
@@ -313,12 +313,12 @@ class NobodyAnswers(SwarmError):
 
     def __str__(self) -> str:
         tried = (f"\n  tried {line}" for line in self.tried)
-        return f"nobody answered at {self.address} in {self.waited_s:.0f} s{''.join(tried)}"
+        return f"no join server replied at {self.address} in {self.waited_s:.0f} s{''.join(tried)}"
 
     @property
     def hint(self) -> str:
         first = self.address.partition(",")[0]
         return (
-            "is a launcher of the run up, and did it print this address? Any one's will do. Try: "
-            f"gossip doctor --to {first}"
+            "check that a launcher of the run is up and printed this address; any "
+            f"launcher's works. Try: gossip doctor --to {first}"
         )

@@ -281,7 +281,7 @@ class Collectives:
 
         Returns: "" once it is done; else the reason why no peer could do it.
         """
-        left, why = set(self.collect("once", b"")), "nobody answered"
+        left, why = set(self.collect("once", b"")), "no peer replied"
         while left:
             chosen = min(left)
             left.discard(chosen)
