@@ -126,7 +126,7 @@ def addresses() -> Finding:
         do = "nothing, if all peers are to be on this machine"
         said = f"{shown}: no other machine can reach this one"
         return Finding("warn", "addresses", said, do, facts)
-    return Finding("ok", "addresses", f"{shown}; others would be told {told} ({way})", facts=facts)
+    return Finding("ok", "addresses", f"{shown}; others would receive {told} ({way})", facts=facts)
 
 
 def shared_memory() -> Finding:
@@ -205,5 +205,5 @@ def torch() -> Finding:
         return Finding("fail", "torch", f"not imported in {TORCH_S:.0f} s", do)
     if done.returncode == 0:
         return Finding("ok", "torch", done.stdout.strip())
-    told = done.stderr.strip().splitlines() or [f"it said nothing, exit code {done.returncode}"]
+    told = done.stderr.strip().splitlines() or [f"it printed nothing, exit code {done.returncode}"]
     return Finding("fail", "torch", f"cannot be used: {told[-1]}", do)

@@ -14,8 +14,8 @@ from gossip.run import over, read_seed
 TROUBLES_SHOWN = 4
 INSECURE_EVERY_S = 60.0
 INSECURE = (
-    "! insecure: there are no keys: whoever reaches the peers' addresses can take part, read "
-    "gradients, lie and stop the run"
+    "! insecure: there are no keys: any process that reaches the peers' addresses can join, read "
+    "gradients, send false updates and stop the run"
 )
 
 
@@ -136,10 +136,10 @@ class ReachabilityProbe:
 
         seeds = self._folder / "seeds"
         if why := self._unannounced.get(peer):
-            return f"{peer} cannot be met: its address cannot be written to {seeds} ({why})"
+            return f"{peer} cannot be reached: its address cannot be written to {seeds} ({why})"
         if peer in self._own:
             return (
-                f"{peer} has not come through gossip.init() and peer.prepare()"
+                f"{peer} has not completed gossip.init() and peer.prepare()"
                 f"{name_log(self._folder, peer)}"
             )
         seed = read_seed(seeds, peer)

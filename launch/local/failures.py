@@ -106,13 +106,13 @@ def _hint(said: str, tail: Sequence[str], shadowing: Mapping[str, str]) -> str |
     if _ASKS_FOR_RANK.search(said):
         return FROM_DDP
     if _NO_GPU.search(said):
-        return "hint: torch has no GPU here; peer.device is one where there is one, else the CPU"
+        return "hint: torch has no GPU here; peer.device is a GPU if there is one, else the CPU"
     if _NOT_OF_SCRIPT in said:
-        return "hint: options after the script are the script's; those of gossip stand before it"
+        return "hint: options after the script are the script's; those of gossip go before it"
     # A library may have caught the error of its import and raised another one.
     for name in _IMPORTS_FROM.findall("\n".join([said, *tail])):
         if name in shadowing:
-            return f"hint: rename {shadowing[name]}: it is imported in place of the module {name}"
+            return f"hint: rename {shadowing[name]}: it is imported instead of the module {name}"
     if _WORKER_ENDED in said:
         return next((line.strip() for line in tail if line.startswith("hint: ")), None)
     return None

@@ -45,13 +45,13 @@ def hints(folder: Path) -> list[str]:
     ]
     more = f" and {len(found) - FILES_TOLD} more" if len(found) > FILES_TOLD else ""
     named = ", ".join(found[:FILES_TOLD])
-    disk = f"on disk: {named}{more}" if found else "nothing of it is on disk in the run's folder"
+    disk = f"on disk: {named}{more}" if found else "the run's folder has no part of it"
     advice = (
         "save checkpoints, as by peer.steps(N, save=FOLDER), to go on from"
         if saved is None
-        else "--resume auto goes on from the checkpoint"
+        else "--resume auto continues from the checkpoint"
     )
-    return [f"  {disk}", f"  hint: {advice}; with more peers (-n, --room) one loss is none"]
+    return [f"  {disk}", f"  hint: {advice}; with more peers (-n, --room) one loss does no harm"]
 
 
 def _left_by_peers(folder: Path) -> list[str]:

@@ -148,7 +148,7 @@ def _what_next(folder: Path, found: Mapping[str, Any]) -> Iterator[str]:
     saved = newest_saved(folder)
     if saved is not None and found["status"] != "refused":  # that command would be refused again
         at = f"step {saved[0]} in {near(str(saved[1]))}"
-        yield f"  to go on: the command that began the run, with --resume auto ({at})"
+        yield f"  to continue: the command that began the run, with --resume auto ({at})"
     if found["status"] != "stopped":
         yield f"  why: gossip explain {word_for(folder.resolve())}"
 
@@ -162,7 +162,7 @@ def _doubts(found: Mapping[str, Any]) -> Iterator[str]:
             "the end: put what the loop changes into peer.each_step"
         )
     if found["not_saved"]:
-        yield f"! the last checkpoint is not there: {found['not_saved']}"
+        yield f"! the last checkpoint is missing: {found['not_saved']}"
 
 
 def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> int:
@@ -197,7 +197,7 @@ def finish(folder: Path, outcome: RunOutcome, screen: Screen, as_json: bool) -> 
     ]:
         screen.print_line(line)
     if found["finished"] and not found["rounds"] and outcome.config.resume:
-        screen.print_line("  nothing was left to train: the run had come to its end before")
+        screen.print_line("  nothing was left to train: the run had already finished")
     elif found["finished"] and not found["rounds"]:
         screen.print_line(
             "! no round was trained: each peer ran the script by itself, and nothing was exchanged"

@@ -67,7 +67,7 @@ def of_run(run: RecordedRun, width: int) -> list[str]:
     if handed := len(run.handed_on):
         lines.append(
             f"{counted(handed, 'round')} of {len(run.commits)} {'was' if handed == 1 else 'were'} "
-            f"served by another peer than the first whose turn it was: {reasons_of_turns(run)}."
+            f"served by another peer than the first in turn: {reasons_of_turns(run)}."
         )
     if lost := len(view.progress.lost):
         lines.append(f"{counted(lost, 'round')} changed nothing.")
@@ -85,7 +85,7 @@ def _stages(run: RecordedRun) -> list[str]:
         peers = sorted(peer for peer, each in view.stages.items() if each.in_words == place)
         rows = [view.rows[peer] for peer in peers if peer in view.rows]
         gone = [row.peer for row in rows if row.state == "gone" and not (row.left or row.asked)]
-        lost = f", of which {numbers(gone)} did not come back" if gone else ""
+        lost = f", of which {numbers(gone)} did not return" if gone else ""
         lines.append(f"{place[0].upper()}{place[1:]}: {named(peers)}{lost}.")
     return lines
 
@@ -96,7 +96,7 @@ def _times(run: RecordedRun) -> list[str]:
     took = run.commits.lasted_s()
     known = np.isfinite(took)
     if not known.any():
-        return ["No commits are here, so it is not known where the time of its rounds went."]
+        return ["There are no commits, so the time of its rounds cannot be explained."]
     usual, longest = float(np.median(took[known])), float(took[known].max())
     lines = [f"A round took {lasted(usual)} in the median, {lasted(longest)} at most."]
     who, slowest, _ = run.commits.slowest()
@@ -122,7 +122,7 @@ def _slowest(who: str, compute: float, whole: float) -> str:
 
 def _rest(seconds: float) -> str:
     return (
-        f"The rest, {lasted(max(0.0, seconds))}, went into sending updates and the result, "
+        f"The rest, {lasted(max(0.0, seconds))}, was spent on sending updates and the result, "
         "waiting for late peers, and applying it."
     )
 
@@ -233,7 +233,7 @@ def of_round(run: RecordedRun, number: int) -> list[str]:
 
 def _time_of_round(commit: CommitRow, before: CommitRow | None) -> list[str]:
     if before is None or commit.t < before.t:
-        return ["How long it took is not known: the commit of the round before is not here."]
+        return ["Its duration is unknown: the commit of the round before is missing."]
     took = commit.t - before.t
     lines = [f"It took {lasted(took)} from the commit before to its own."]
     times = {each.peer: each.update_s for each in commit.contributors if each.update_s}
@@ -251,7 +251,7 @@ def _time_of_round(commit: CommitRow, before: CommitRow | None) -> list[str]:
 def _updates_of(commit: CommitRow, before: CommitRow | None) -> list[str]:
     """Return the lines about the updates of a commit: those in it and those left out."""
     used = [each.peer for each in commit.contributors if each.weight]
-    lines = [f"Its result is made of the updates of {numbers(used) or 'nobody'}."]
+    lines = [f"Its result contains the updates of {numbers(used) or 'nobody'}."]
     lines += [
         f"The update of peer {each.peer} came and got no weight: it lay "
         f"{times_far(each.outlyingness)} as far out as is typical."

@@ -152,8 +152,8 @@ class Lives:
             self.met.add(row.peer)
         without = set() if present is None else self.unmet(event.t).difference(present)
         line = (
-            f"! it begins without {numbers(without)}: those that come later take the state of the "
-            "others"
+            f"! it begins without {numbers(without)}: peers that arrive later receive the state of "
+            "the others"
         )
         return self._state.speaker.once(event, None, line) if without else []
 
@@ -236,7 +236,7 @@ class Lives:
         if event.code != EXIT_ASKED:
             return []
         self.leaves[row.peer] = row.round
-        left = f"- peer {row.peer} has left {at_round(row.round)}: it was asked to"
+        left = f"- peer {row.peer} has left {at_round(row.round)}, on request"
         return [] if event.stopping else [left]
 
     def _on_restarting(self, event: events.Restarting, row: PeerRow) -> list[str]:

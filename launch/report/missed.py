@@ -71,7 +71,7 @@ def format_lines(rows: Collection[Mapping[str, Any]]) -> list[str]:
             for why, faults in never.items()
         ),
         *(
-            f"! planned, and took place only by half: {row['fault']} ({row['why']})"
+            f"! planned, and took place only in part: {row['fault']} ({row['why']})"
             for row in rows
             if row["struck"]
         ),
@@ -115,7 +115,7 @@ def _not_struck(fault: Fault, view: RunModel, last: int) -> str:
     if isinstance(fault, NodeAttack):
         return f"{named(peers)} had no occasion for it"
     absent = _absent(peers[0], view) if isinstance(fault, Blow) and peers else ""
-    return absent or f"it had not come about when the run ended, after round {last}"
+    return absent or f"it was not due when the run ended, after round {last}"
 
 
 def _absent(peer: int, view: RunModel) -> str:

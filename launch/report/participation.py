@@ -110,8 +110,8 @@ def low_participation(window: LowWindow) -> str:
         f"in {counted(nobody, 'round')} no peer had an update that can be used: gradients were "
         "not finite (NaN), or scripts skipped the step"
         if nobody
-        else "the others were late. Look at gossip top, and raise --round-timeout where steps "
-        "or links take long"
+        else "the others were late: see gossip top; raise --round-timeout if steps or links are "
+        "slow"
     )
     return (
         f"! only {window.mean:.0%} of the peers that are alive took part in the rounds "

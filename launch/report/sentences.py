@@ -39,20 +39,20 @@ SENTENCES: dict[type[Event], Sentence] = {
         QUIET_S,
         "about",
     ),
-    events.Fork: Sentence("! peer {peer} sees a fork at round {round}", QUIET_S, "peer"),
+    events.Fork: Sentence("! peer {peer} detected a fork at round {round}", QUIET_S, "peer"),
     events.IdenticalUpdates: Sentence(
-        "! the updates of {peers:named} are the same to the last bit: they learn from the same "
-        "batches, and count as one. Read data through peer.shard(loader), or draw it without a "
-        "seed of your own",
+        "! the updates of {peers:named} are bit-identical: these peers train on the same batches, "
+        "and count as one. Read data through peer.shard(loader), or draw it without a seed of your "
+        "own",
         EVER,
     ),
     events.Lingering: Sentence(
-        "~ peer {peer} is done; it waits for {for_:named} up to {at_most_s} s", QUIET_S
+        "~ peer {peer} has finished; it waits for {for_:named} up to {at_most_s} s", QUIET_S
     ),
     # Lost rounds usually occur in series. The summary counts them.
     events.LostRound: Sentence("! round {round} is lost: {reason}", QUIET_S),
     events.MinorityContinues: Sentence(
-        "! {alive:named} of {of} go on alone from round {round}: the others are dead for them"
+        "! {alive:named} of {of} continue alone from round {round}: for them the others are dead"
     ),
     events.Notice: Sentence("! peer {peer}: {message} ({hint})"),
     events.Over: Sentence("~ peer {peer}: {message}"),
@@ -83,8 +83,8 @@ SENTENCES: dict[type[Event], Sentence] = {
         QUIET_S,
     ),
     events.UnconfirmedResult: Sentence(
-        "! peer {peer} ends unconfirmed: {same} peers hold its last parameters, {other} hold "
-        "others; silent: {silent}"
+        "! peer {peer} ends unconfirmed: {same} peers have its last parameters, {other} have "
+        "others; no reply: {silent}"
     ),
 }
 

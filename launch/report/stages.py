@@ -63,16 +63,16 @@ def describe_rebuilt_stage(event: events.StageRebuilt) -> str:
     stage, behind = event.stage, event.lost
     match event.source:
         case "checkpoint":
-            made = f"of its last checkpoint, {behind} rounds older than the others"
+            made = f"with its last checkpoint, {behind} rounds older than the others"
         case "own":
-            made = f"with what its trainer had, {behind} rounds older than the others"
+            made = f"with the state of its trainer, {behind} rounds older than the others"
         case "neighbours":
-            made = "of the layers of the stages beside it"
+            made = "with the layers of the neighbouring stages"
         case _:
-            made = "of fresh weights: all that it had learnt is lost"
+            made = "with fresh weights: its training so far is lost"
     fresh = event.fresh if event.source == "neighbours" else 0
-    rest = f"; {fresh} of its layers have no like and are fresh" if fresh else ""
-    return f"stage {stage} goes on in round {event.round}, {made}{rest}"
+    rest = f"; {fresh} of its layers have no counterpart and are fresh" if fresh else ""
+    return f"stage {stage} continues in round {event.round}, {made}{rest}"
 
 
 def describe_unlike_profile(event: events.UnlikeProfile) -> str:

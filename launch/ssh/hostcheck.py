@@ -344,7 +344,7 @@ def _closed(chosen: Mapping[str, str], source: str, target: str, error: str) -> 
                 "10.0.0.0/8, or a number"
             ),
         )
-    text = f"nobody answered at {address} from {chosen[source]}: {error}"
+    text = f"no reply at {address} from {chosen[source]}: {error}"
     why = (
         "a firewall? Peers listen on ports that the system chooses"
         if "refused" not in error
