@@ -195,7 +195,7 @@ async def test_when_nobody_answers_each_address_is_named_with_what_came_back(her
     with pytest.raises(NobodyAnswers) as raised:
         await arrive("127.0.0.1:9", "127.0.0.1:10")
     first, *tried = str(raised.value).splitlines()
-    assert first.startswith("nobody answered at 127.0.0.1:9, 127.0.0.1:10 in ")
+    assert first.startswith("no join server replied at 127.0.0.1:9, 127.0.0.1:10 in ")
     assert [line.rpartition(" (x")[0] for line in tried] == [
         f"  tried 127.0.0.1:{port} from 127.0.0.1: connection refused: nothing listens there"
         for port in (9, 10)

@@ -231,9 +231,9 @@ async def test_the_last_lines_say_which_planned_faults_never_took_place_or_only_
     assert runs.finish(tmp_path / "run", outcome, heard, as_json=False) == 0
     half = "restart:1@1+100ms (peer 1 was started again, but in no round before the end)"
     assert [line for line in heard.said if line.startswith("! planned")] == [
-        "! planned, and never took place: crash:server@50 (it had not come about when the run "
-        f"ended, after round {ROUNDS})",
-        *([f"! planned, and took place only by half: {half}"] if mode == "late@1" else []),
+        "! planned, and never took place: crash:server@50 (it was not due when the run ended, "
+        f"after round {ROUNDS})",
+        *([f"! planned, and took place only in part: {half}"] if mode == "late@1" else []),
     ]
 
 
@@ -255,7 +255,7 @@ async def test_a_peer_that_sleeps_through_the_end_is_no_loss_that_nobody_planned
     assert outcome.exit_code == 0
     assert outcome.finished == [0, 2]
     assert outcome.unplanned == []
-    assert any("peer 1 came back too late: quorum lost" in line for line in heard.said)
+    assert any("peer 1 returned too late: quorum lost" in line for line in heard.said)
 
 
 async def test_the_peers_are_told_who_has_ended_for_good(tmp_path: Path) -> None:

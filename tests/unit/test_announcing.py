@@ -85,8 +85,8 @@ async def test_the_waiting_line_says_that_peers_cannot_meet(tmp_path: Path) -> N
     await tries._task
     assert tries.troubles([0, 1], shared=True) == [
         (
-            f"{peer} cannot be met: its address cannot be written to {tmp_path}/seeds (No space "
-            "left on device)"
+            f"{peer} cannot be reached: its address cannot be written to {tmp_path}/seeds (No "
+            "space left on device)"
         )
         for peer in (0, 1)
     ]

@@ -25,7 +25,7 @@ def test_a_run_is_told_with_where_the_time_of_its_rounds_went(run: RecordedRun) 
     assert "A round took 100 ms in the median" in text
     assert "Its slowest contributor needed 30 ms of that" in text
     assert "The rule took 4.0 ms." in text
-    assert "The rest, 66 ms, went into" in text
+    assert "The rest, 66 ms, was spent on" in text
 
 
 def test_a_contributor_that_took_some_of_its_local_steps_needed_no_longer_than_the_round(
@@ -83,7 +83,7 @@ def test_only_rounds_that_went_to_another_server_count_as_handed_on(tmp_path: Pa
         run.event(9.0, 3, "attempt", **alone)
     text = told(run)
     assert (
-        "1 round of 40 was served by another peer than the first whose turn it was: a server is "
+        "1 round of 40 was served by another peer than the first in turn: a server is "
         "skipped: suspect (1)."
     ) in text
     assert "is refused" not in text

@@ -213,7 +213,7 @@ def test_a_way_on_which_words_pass_and_payloads_do_not_has_failed() -> None:
 
 def test_a_way_that_is_closed_is_told_with_both_addresses_and_what_came_back() -> None:
     assert pairs(to_b={"error": "no answer in 3 s"}) == [
-        "fail  a -> b  nobody answered at 10.77.0.12 from 10.77.0.11: no answer in 3 s",
+        "fail  a -> b  no reply at 10.77.0.12 from 10.77.0.11: no answer in 3 s",
         (
             "              try: a firewall? Peers listen on ports that the system chooses; over "
             "another network: address=... behind b in a host file"

@@ -97,7 +97,7 @@ def test_fewer_than_that_do_not_begin_though_they_are_a_quorum() -> None:
     found = gathering(min_peers=4)
     assert come(found, 0, 1, 2, at=1.0) == WaitForPeers((3, 4))
     assert found.decide(START_S + 1) == Halt(
-        "3 of 4 needed peers came in 61 s; missing: 3, 4", NEVER_STARTED
+        "3 of 4 needed peers started in 61 s; missing: 3, 4", NEVER_STARTED
     )
 
 
@@ -158,7 +158,7 @@ def test_a_launcher_of_one_peer_names_whom_that_lacks_and_who_has_come() -> None
     assert view.lives.awaited(16.0) == [], "it would have said so again"
     begun = {"event": "ready", "peer": 0, "present": [0, 1, 2], "t": 5.2}
     assert view.apply(read_event({**begun})) == [
-        "! it begins without 3: those that come later take the state of the others"
+        "! it begins without 3: peers that arrive later receive the state of the others"
     ]
 
 
@@ -203,7 +203,7 @@ async def test_why_somebody_is_missing_is_found_out_in_the_background(tmp_path: 
     assert tries._task is not None
     await tries._task
     assert tries.troubles([0, 1, 2, 3], shared=True) == [
-        "0 has not come through gossip.init() and peer.prepare()",
+        "0 has not completed gossip.init() and peer.prepare()",
         "1 at 127.0.0.1:9: connection refused: nothing listens there",
         "2 has ended",
         f"3 has no address in {tmp_path}/seeds: it was not started, or with another folder",

@@ -30,7 +30,7 @@ BEGIN = [row(100.0, peer, event) for event in ("started", "ready") for peer in r
 END = [row(103.1, peer, "halted", round=LAST) for peer in range(4)]
 
 
-OVER = f"it had not come about when the run ended, after round {LAST}"
+OVER = f"it was not due when the run ended, after round {LAST}"
 
 
 def judged(
@@ -153,7 +153,7 @@ def test_lines_gather_what_is_missing_for_the_same_reason() -> None:
         "! planned, and never took place: crash:server@50, hang:2@60+1s (round 23 was the last)",
         "! planned, and never took place: crash:1@20 (peer 1 had left)",
         (
-            "! planned, and took place only by half: restart:1@3+1s (peer 1 was killed, and not "
+            "! planned, and took place only in part: restart:1@3+1s (peer 1 was killed, and not "
             "started again before the end)"
         ),
     ]

@@ -49,7 +49,7 @@ def test_it_is_said_once_that_participation_has_fallen_and_again_when_it_falls_a
     assert fed(view, range(3 * WINDOW, 4 * WINDOW), 4) == []
     assert not view.progress.participation.is_low
     assert "take part" not in health(view).plain
-    assert said[0].endswith("raise --round-timeout where steps or links take long")
+    assert said[0].endswith("raise --round-timeout if steps or links are slow")
     said = fed(view, range(4 * WINDOW, 5 * WINDOW), 0)
     assert len(said) == 1
     assert "in 5 rounds no peer had an update" in said[0], "as many as it takes to fall below"

@@ -126,7 +126,7 @@ def test_top_and_the_launcher_show_the_stage_of_each_peer(folder: Path) -> None:
 def test_explain_names_the_stage_of_who_failed(folder: Path) -> None:
     lines = explain(folder, None)
     assert "Stage 0 (layers 0 to 2): peers 0,1." in lines
-    assert "Stage 1 (layer 3): peers 2,3, of which 3 did not come back." in lines
+    assert "Stage 1 (layer 3): peers 2,3, of which 3 did not return." in lines
     assert any("peer 3 of stage 1: killed, not in the fault plan" in line for line in lines)
     assert explain(folder, "3")[0].startswith("Peer 3, of stage 1 (layer 3), d in the plan: gone")
     told = explain(folder, "@5")
@@ -170,7 +170,7 @@ def test_a_stage_that_lost_all_its_peers_says_of_what_it_was_made_anew(
     (found,) = [one for one in incidents.of(recorded.RecordedRun(run)) if "lost all" in one.what]
     assert (found.who, found.round) == ((2, 3), 5)
     assert found.back == (
-        "stage 1 goes on in round 5, of its last checkpoint, 3 rounds older than the others; "
+        "stage 1 continues in round 5, with its last checkpoint, 3 rounds older than the others; "
         "after 1.0 s"
     )
     write(run, "events.jsonl", stamped(8.2, peer=1, event="stage_back", **about))

@@ -560,5 +560,5 @@ def test_a_summary_names_the_faults_that_never_took_place(tmp_path: Path) -> Non
     ]
     plan = ["hang:1@0+1s", "crash:server@50", "slow:1*2"]
     made = summary.write(folder(tmp_path, events, {0: [commit(0), commit(1)]}, faults=plan), 0, 1.5)
-    over = "it had not come about when the run ended, after round 1"
+    over = "it was not due when the run ended, after round 1"
     assert made["faults_missed"] == [{"fault": "crash:server@50", "struck": False, "why": over}]

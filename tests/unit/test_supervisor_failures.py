@@ -150,7 +150,7 @@ def test_a_file_that_shadows_a_module_is_named_with_the_remedy(tmp_path: Path, e
     tail = (
         f'Traceback (most recent call last):\n  File "train.py", line 1\n    import torch\n{error}'
     )
-    hint = "  hint: rename /home/me/random.py: it is imported in place of the module random"
+    hint = "  hint: rename /home/me/random.py: it is imported instead of the module random"
     shadowing = {"random": "/home/me/random.py", "queue": "/home/me/queue.py"}
     assert hint in explain(life(tail), 0, 0, tmp_path, shadowing)
     caught = f"{tail}\n\nDuring handling\n\nTraceback (most recent call last):\nImportError: x"

@@ -593,7 +593,7 @@ def test_a_sentence_has_fields_of_its_event_alone() -> None:
         (
             "lingering",
             {"for": [2], "at_most_s": 5.0},
-            "~ peer 1 is done; it waits for peer 2 up to 5.0 s",
+            "~ peer 1 has finished; it waits for peer 2 up to 5.0 s",
         ),
         ("restored", {"from": 2, "round": 7}, "+ peer 1 re-synced from peer 2 at round 7"),
         (

@@ -85,7 +85,7 @@ def test_it_says_from_where_it_goes_on_and_how_to_learn_why(
         (tmp_path / "ckpt" / f"step-{step:09}").mkdir(parents=True)
     write_json(tmp_path / "run" / "checkpoints.json", {"folder": str(tmp_path / "ckpt")})
     assert last_lines(tmp_path, status, code, monkeypatch) == [
-        "  to go on: the command that began the run, with --resume auto (step 441 in ckpt)",
+        "  to continue: the command that began the run, with --resume auto (step 441 in ckpt)",
         *why,
     ]
 
@@ -100,7 +100,7 @@ def test_of_a_pipeline_the_step_counts_that_every_stage_has(
         checkpoints.write(place, step, {"model": b"x"}, about, keep=9)
     write_json(tmp_path / "run" / "checkpoints.json", {"folder": str(tmp_path / "ckpt")})
     assert last_lines(tmp_path, "stopped", 130, monkeypatch) == [
-        "  to go on: the command that began the run, with --resume auto (step 420 in ckpt)"
+        "  to continue: the command that began the run, with --resume auto (step 420 in ckpt)"
     ]
 
 

@@ -24,7 +24,7 @@ def test_who_has_had_no_round_is_in_none() -> None:
     view = RunModel(2)
     stopped = {"t": 1.0, "event": "exited", "code": 143, "how": "exit code 143"}
     assert view.apply(read_event({**stopped, "peer": 1})) == [
-        "- peer 1 has left before its first round: it was asked to"
+        "- peer 1 has left before its first round, on request"
     ]
 
 
