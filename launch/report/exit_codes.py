@@ -61,17 +61,17 @@ CODES: dict[int, ExitCodeMeaning] = {
     ),
     8: ExitCodeMeaning(
         "not_saved",
-        "The training has come to its end, and its last checkpoint could not be written: a full "
-        "disk, say. Earlier checkpoints are as they were.",
-        "make room, and go on from the last one with `--resume auto`",
+        "The training has finished, but its last checkpoint could not be written, as on a full "
+        "disk. Earlier checkpoints are unchanged.",
+        "make room, and continue from the last one with `--resume auto`",
     ),
     9: ExitCodeMeaning(
         "diverged",
         "The replicas of peers differ, and a state transfer did not help, or no round was left "
         "for one. The screen and `divergences` in `summary.json` name the tensors and the likely "
         "cause.",
-        "put what changes weights outside of `optimizer.step()` into `peer.each_step`; "
-        "`--on-divergence heal` or `warn` goes on",
+        "put changes of weights outside of `optimizer.step()` into `peer.each_step`; "
+        "`--on-divergence heal` or `warn` continues",
     ),
     130: ExitCodeMeaning(
         "stopped",
