@@ -36,7 +36,7 @@ def ipm(crowd: OmniscientView, *, strength: float) -> Tensor:
 
 @attack(
     shape="together",
-    meaning="z in standard deviations of each coordinate; from n and f when left out",
+    meaning="z in standard deviations of each coordinate; from n and f by default",
     allowed=NOT_NEGATIVE,
     idle=lambda n, f: f < n and alie_z(n, f) == 0,
 )
