@@ -437,7 +437,7 @@ async def test_a_run_that_does_not_start_says_who_is_missing_and_gives_up(
     outcome = await run(watched)
     assert outcome.exit_code == 4
     assert any("waiting for peers 0, 1, 2" in line for line in heard.said)
-    assert any("0 of 2 needed peers came" in line for line in heard.said)
+    assert any("0 of 2 needed peers started" in line for line in heard.said)
 
 
 async def test_the_start_timeout_counts_from_the_first_fork(

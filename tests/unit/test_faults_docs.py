@@ -29,7 +29,7 @@ def told(kind: Kind) -> str:
         attack = ATTACKS[kind.name]
         does = attack.does
         if attack.meaning:
-            otherwise = f"{attack.strength:g} when left out" if attack.strength is not None else ""
+            otherwise = f"{attack.strength:g} by default" if attack.strength is not None else ""
             does += " Strength: " + ", ".join(filter(None, (attack.meaning, otherwise))) + "."
         return does + (" Simulator and benchmarks only." if attack.refusal else "")
     told_by = LIES[kind.name] if kind.made is NodeAttack else kind.made

@@ -379,7 +379,7 @@ def test_a_loop_that_would_end_within_a_round_is_refused_before_it_begins() -> N
         swarm.prepare()
         with pytest.raises(ConfigError, match=r"steps\(100\) is not a multiple.*30") as raised:
             swarm.session.steps(100)
-        assert raised.value.hint == "take 90 or 120"
+        assert raised.value.hint == "use 90 or 120"
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
