@@ -129,6 +129,6 @@ def _no_step(
         )
         told.append(f"{name}: {said['error'] or has or 'nothing in ' + str(said['folder'])}")
     return (
-        f"no step of {shown(where)} is whole: {shown('; '.join(told))}",
+        f"no step of {shown(where)} is complete: {shown('; '.join(told))}",
         "give the folder that the script saves to, or the name of a run that has saved",
     )

@@ -184,7 +184,7 @@ def _end_in_words(view: RunModel) -> str:
     """Return a line with the number of peers that finished, and the others."""
     rows = [row for row in view.rows.values() if row.state != "elsewhere"]
     others = [row.peer for row in rows if row.state != "done"]
-    done = f"{len(rows) - len(others)} of {counted(len(rows), 'peer')} came to the end"
+    done = f"{len(rows) - len(others)} of {counted(len(rows), 'peer')} finished"
     return f"x over: {done}; not: {words.numbers(others)}" if others else f"= over: {done}"
 
 
