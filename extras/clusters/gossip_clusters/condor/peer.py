@@ -127,7 +127,7 @@ def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -
     ):
         return
     why = (
-        f"peers {', '.join(map(str, done))} came to the end"
+        f"peers {', '.join(map(str, done))} finished"
         if done
         else "all of its peers were lost"
     )
