@@ -182,7 +182,7 @@ def test_jobs_without_a_shared_folder_train_are_evicted_come_late_and_are_added(
     swarm.peers[LATE].start()
     assert swarm.peers[LATE].finish() == 2, "nobody is left to take it in"
     assert (
-        f"is over: peers {', '.join(map(str, FIRST))} came to the end, and no peer answers"
+        f"is over: peers {', '.join(map(str, FIRST))} finished, and no peer answers"
         in swarm.peers[LATE].log
     )
 

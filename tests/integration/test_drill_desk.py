@@ -183,7 +183,7 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
         ),
         (
             {"drill": "poison", "peers": [1], "attack": "label_flip", "for_s": 1},
-            "about a peer's data",
+            "changes a peer's data",
         ),
         (
             {"drill": "poison", "peers": [1], "attack": "sign_flip", "strength": "much"},

@@ -450,7 +450,7 @@ def equal_batches(desk: Desk) -> None:
     )
     (call,) = desk.hinted(r"Read data through (peer\.shard\(loader\))")
     right = EQUAL_DATA.replace("for epoch", f"loader = {call}\nfor epoch")
-    assert "the same to the last bit" not in desk.follow_script(right, "run -n 3 train.py")
+    assert "bit-identical" not in desk.follow_script(right, "run -n 3 train.py")
 
 
 def lacking_extra(desk: Desk) -> None:

@@ -282,7 +282,7 @@ def test_a_trusting_codec_counts_the_fields_and_takes_them():
     for wrong in ([*fields, 1], fields[1:], 7):
         with pytest.raises(Malformed, match="StartRoundCommand has 19 fields"):
             codec.decode(codec.pack([PROTOCOL_VERSION, tag, wrong]))
-    with pytest.raises(TypeError, match="holds another dataclass"):
+    with pytest.raises(TypeError, match="contains another dataclass"):
         Codec(get_args(Message), trusting=True)
 
 

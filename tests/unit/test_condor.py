@@ -321,7 +321,7 @@ def test_a_contact_file_that_cannot_be_reached_is_told(
         (["{gone}"], 0, ""),
         (["{gone}"], 1, "all of its peers were lost"),
         (["{gone}", "{here}"], 1, ""),
-        (["{gone}", "done"], 0, "peers 4 came to the end"),
+        (["{gone}", "done"], 0, "peers 4 finished"),
         (["{here}", "done"], 0, ""),
     ],
 )

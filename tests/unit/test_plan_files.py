@@ -159,11 +159,11 @@ def to(old: str, new: str) -> Edit:
         (to('peer = "lab1"', 'peer = "\\u001b[2J"'), "peer cannot be"),
         (to('name = "0 Linear"', "name = 7"), "name cannot be 7"),
         (to("gossip.profile/1", "gossip.profile/9"), "schema is 'gossip.profile/9'"),
-        (to("[[layers]]", "[[layers"), "is no TOML"),
+        (to("[[layers]]", "[[layers"), "is not TOML"),
         (lambda text: text.partition("\n[[layers]]")[0], "layers is missing"),
         (lambda text: text.partition("\n[links]")[0] + "[[layers]]\n" * 600, "layers"),
         (lambda text: "#" * (2 * 2**20) + text, "has more than 2097152 bytes"),
-        (lambda text: "x = " + "[" * 20_000, "is no TOML"),
+        (lambda text: "x = " + "[" * 20_000, "is not TOML"),
     ],
 )
 def test_a_profile_that_cannot_be_is_refused(files: Path, edit: Edit, said: str) -> None:

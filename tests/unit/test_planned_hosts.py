@@ -192,7 +192,7 @@ def test_a_host_without_its_layers_is_refused_where_nobody_of_its_stage_has_them
 @pytest.mark.parametrize(
     ("said", "parts", "told"),
     [
-        ("saved", {"lab3": [part(4, 0)], "lab1": [], "lab2": []}, "no step of saved is whole"),
+        ("saved", {"lab3": [part(4, 0)], "lab1": [], "lab2": []}, "no step of saved is complete"),
         (
             "saved",
             {"lab3": [part(4, 0)], "lab1": [part(8, 1)], "lab2": []},
@@ -211,7 +211,7 @@ def test_a_host_without_its_layers_is_refused_where_nobody_of_its_stage_has_them
         (
             "saved",
             {"lab3": [part(4, 0)], "lab1": [part(4, 1, ((0, 2), (3, 5)))], "lab2": []},
-            "no step of saved is whole",
+            "no step of saved is complete",
         ),
     ],
 )
@@ -226,7 +226,7 @@ def test_nothing_starts_where_no_step_is_whole_or_it_is_another_model(
 def test_what_a_host_says_of_its_parts_is_not_taken_on_trust() -> None:
     wrong = [{"step": -1}, {**part(4, 0), "stages": [[0, 1], [3, 5]]}, {**part(4, 0), "stage": 2}]
     _, _, report = resume("saved", lab3=wrong, lab1=[part(4, 1)], lab2=[])
-    assert "no step of saved is whole" in report.failed[0].text
+    assert "no step of saved is complete" in report.failed[0].text
 
 
 def test_a_host_file_may_name_peers(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_peer_has_the_same_times_whatever_was_asked_before(spec: str) -> None:
     "spec", ["spot", "spot:1", "spot:0:1", "spot:1:x", "campus:1:2", "churn:1", "churn", "often:3"]
 )
 def test_other_words_are_refused(spec: str) -> None:
-    with pytest.raises(ConfigError, match="names none"):
+    with pytest.raises(ConfigError, match="names no availability"):
         read_availability(spec, 3, 0)
 
 

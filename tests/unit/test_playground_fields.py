@@ -137,10 +137,10 @@ def test_a_value_that_does_not_fit_is_refused(values: dict[str, Any], what: str)
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("peers = ", "is no TOML"),
+        ("peers = ", "is not TOML"),
         ("round = 3", "Did you mean 'rounds'"),
         ("rounds = 1.5", "1.5"),
-        ("world = 3", "no table"),
+        ("world = 3", "not a table"),
         ("rounds = 0", "rounds 0"),
         ("[grid]\nlr = []", "no values"),
         ("[grid]\nlearning = [1]", "field of a world"),

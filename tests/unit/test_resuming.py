@@ -99,7 +99,7 @@ def test_without_a_whole_one_nothing_starts(here: Path) -> None:
     for step in (500, 1000):
         hurt(here / "ckpt" / checkpoints.name_of(step) / "ledger.json")
     told: list[str] = []
-    with pytest.raises(ConfigError, match="is whole"):
+    with pytest.raises(ConfigError, match="is complete"):
         settled_resume(resolve({"resume": "ckpt"}), told.append)
     assert len(told) == 2
 
@@ -248,7 +248,7 @@ def test_a_damaged_model_is_not_copied_out(gossip: Gossip, here: Path) -> None:
     hurt(here / "ckpt" / "step-000000500" / "model.safetensors")
     code, _, err = gossip("checkpoints", "export", "ckpt", "kept.safetensors")
     assert code == 2
-    assert "is whole" in err
+    assert "is complete" in err
 
 
 def test_a_copy_that_turns_out_to_be_damaged_leaves_nothing(here: Path) -> None:

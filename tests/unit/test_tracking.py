@@ -116,7 +116,7 @@ def test_how_a_run_was_left_is_told_last(run: RecordedRun) -> None:
     points = RunPoints(run.folder, kept.points, kept.events.append)
     points.read_on()
     points.end()
-    assert kept.events[-1].text == "x over: 0 of 4 peers came to the end; not: 0-3"
+    assert kept.events[-1].text == "x over: 0 of 4 peers finished; not: 0-3"
     assert kept.curves["skipped_by/peer-0"][-1] == (24, 1.0)
 
 
@@ -249,7 +249,7 @@ def test_tensorboard_reads_the_same_values_back(exported: RecordedRun) -> None:
         reader = RunReader(exported.folder)
         reader.update()
         assert texts[:-1] == [each.text for each in reader.happenings]
-        assert texts[-1] == "= over: 4 of 4 peers came to the end"
+        assert texts[-1] == "= over: 4 of 4 peers finished"
         settings = read.Tensors("run")[0].tensor_proto.string_val[0].decode()
         assert "|aggregator|guarded_mean|" in settings
 
