@@ -257,7 +257,8 @@ class Bootstrap:
             if not time_is_up:
                 return WaitForPeers(missing)
             came = (
-                f"{len(present)} of {self.needed} needed peers started in {self.waited_s(now):.0f} s"
+                f"{len(present)} of {self.needed} needed peers started in "
+                f"{self.waited_s(now):.0f} s"
             )
             return Halt(f"{came}; missing: {', '.join(map(str, missing))}", NEVER_STARTED)
         return self._begin(own, present, now)
