@@ -445,7 +445,7 @@ def test_a_rule_with_a_memory_starts_from_the_last_aggregate(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", ["monna", "self_centered_clipping", "nnm+monna"])
 def test_a_rule_that_starts_from_the_own_update_is_refused_where_there_is_none(spec: str) -> None:
-    assert "there is none here" in reduced(spec, cloud()).reason
+    assert "not available here" in reduced(spec, cloud()).reason
     with pytest.raises(ConfigError, match="needs the peer's own update, and rolling has none"):
         fitting.describe(spec, "rolling", 8)
     with pytest.raises(ConfigError, match="simulated trainers do not have"):

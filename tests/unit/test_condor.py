@@ -199,7 +199,7 @@ def test_the_folder_of_another_submission_is_told_with_options_that_there_are(
     (tmp_path / "condor-train").mkdir()
     (tmp_path / "condor-train" / "swarm.dag").touch()
     code, _, err = gossip("-n", "2", "train.py")
-    assert (code, f"the folder {tmp_path}/condor-train is there already" in err) == (2, True)
+    assert (code, f"the folder {tmp_path}/condor-train already exists" in err) == (2, True)
     assert "hint: -o FOLDER, another --name" in err
     assert "--run-dir" not in err
 
