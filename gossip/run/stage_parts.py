@@ -151,7 +151,7 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
         if step not in steps:
             raise ConfigError(
                 f"no set of stages in {shown(folder)} has the whole model of step {step}",
-                f"whole are: {', '.join(map(str, steps)) or 'none'}",
+                f"complete are: {', '.join(map(str, steps)) or 'none'}",
             )
         for part in steps[step]:
             part.open()

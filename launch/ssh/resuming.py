@@ -119,8 +119,8 @@ def _no_step(
     """Return an error message and a hint: the requested step is not complete, or no step is."""
     if asked is not None:
         return (
-            f"no stages in {shown(where)} have the whole model of step {asked}",
-            f"whole are: {', '.join(map(str, steps)) or 'none'}",
+            f"no set of stages in {shown(where)} has the whole model of step {asked}",
+            f"complete are: {', '.join(map(str, steps)) or 'none'}",
         )
     told = []
     for name, said in saved.items():

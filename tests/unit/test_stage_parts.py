@@ -50,7 +50,7 @@ def test_a_damaged_part_makes_the_step_before_it_the_newest(tmp_path: Path) -> N
         stage_parts.newest_whole(tmp_path, 8)
     with pytest.raises(ConfigError, match="whole model of step 5") as refused:
         stage_parts.newest_whole(tmp_path, 5)
-    assert refused.value.hint == "whole are: 4, 8"
+    assert refused.value.hint == "complete are: 4, 8"
     (damaged.parents[1] / checkpoints.name_of(4) / "model").write_bytes(b"y1")
     with pytest.raises(ConfigError, match="has a damaged part: 4, 8"):
         stage_parts.newest_whole(tmp_path)
