@@ -72,7 +72,7 @@ class Requests:
 
     def drain(self) -> Iterable[Request]:
         """Remove and return one request after the other. A request of an earlier kind that is added
-        meanwhile stays open."""
+        during this call stays open."""
         return self._pop_all() if self._open else ()
 
     def _pop_all(self) -> Iterator[Request]:

@@ -36,9 +36,9 @@ RETURN_HELLO_EVERY = 5
 WATCH_INTERVAL_S = 1.0
 """Interval of the check of the quorum, whose timeouts are minutes."""
 WAITING_REPORT_S = 5.0
-"""Interval of the report of missing peers at the start. Also the time for which a newcomer waits
-for more than f peers before it halts because its model differs, and for which the run waits for
-peers that may have begun with other weights."""
+"""Interval of the report of missing peers at the start. A newcomer with another model waits this
+time for more than f peers before it halts. The run waits this time for peers that may have begun
+with other weights."""
 BUSY_INTERVAL_S = 0.3
 """Interval of the reports to others that payloads are being received: several in ``BUSY_S``."""
 SERVER_PULSE_S = 0.05
@@ -113,7 +113,7 @@ STALL_TIMEOUTS = 2.0
 """Number of round timeouts without progress after which a trainer counts as stalled."""
 CLOSE_SHARE, TURN_SHARE, OVERDUE_SHARE = 0.7, 0.75, 0.85
 """Fractions of a server's timeout, in order: the server closes with the updates that it has; its
-turn is over, so a peer may name the next server; statistics for it are overdue. At 1 its
+turn is over. Then a peer may name the next server. Then statistics for it are overdue. At 1 its
 participants abandon it."""
 NACK_SHARE = 0.8
 """Fraction of the probe timeout beyond the round trip after which a helper sends its Nack, so that

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 class UpdateSlots:
     """Choice of the slot for the next update.
 
-    A slot is in use from the start of its round until the trainer has offered its update, while the
-    worker reads it, and while the transport may read it for other peers.
+    A slot is in use from the start of its round until the trainer has offered its update. It also
+    is while the worker or the transport may read it.
 
     Args:
         count: Number of slots.

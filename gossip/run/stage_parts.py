@@ -140,8 +140,8 @@ def newest_whole(folder: Path, step: int | None = None) -> list[SavedStage]:
     ``step``; [] if there is none.
 
     Raises: ConfigError: ``step`` is not complete, or a part of it is damaged; the parts of other
-        stages are elsewhere; a folder cannot be listed; each step has a damaged part; there are
-        only parts of another version of gossip.
+        stages are elsewhere; a folder cannot be listed. Or each step has a damaged part, or all
+        parts are of another version of gossip.
     """
     parts = parts_in(folder)
     steps = whole_steps(parts)

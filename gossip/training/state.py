@@ -14,7 +14,7 @@ are compared by digests. The base is a part because it rarely changes: the same 
 saved nor sent again.
 
 Parameters and persistent buffers are read from the modules, not from ``model.state_dict()``,
-which scripts override: a replica is exact in everything that is trained, even if a script saves
+which scripts override. So a replica is exact in everything that is trained, even if a script saves
 only a part of it. An overridden ``state_dict`` still counts for the entries that it adds, such as
 the extra state of a module.
 """

@@ -10,7 +10,7 @@ maps the memory and reports when it has copied the payload:
     map      [NEXT: 0xC9, region, 0]             with the descriptor of the memory
     lent     [LENT: 0xCB, transfer, region, offset, nbytes] + envelope              alone
     returned [NEXT: 0xCD, transfer, 0] the other way; 1 in place of 0 if it was not copied, since
-                                                 that memory is not mapped there
+                                                that memory is not mapped there
 
 Between hosts each header and each chunk is a sealed record (``sessions``).
 

@@ -57,8 +57,8 @@ OF_A_PEER_MAX = 2
 """Number of connections of a peer with a key: one in use, and one left by a former incarnation or a
 cut."""
 KEYLESS_MAX = 1024
-"""Number of connections in a run without keys, where a session shows no peer; but a quarter of the
-open files that this process may have, of which each linked peer takes nine."""
+"""Number of connections in a run without keys, where a session shows no peer. At most a quarter of
+the open files that this process may have: each linked peer takes nine."""
 OFFERS_MAX = 1024
 ACCEPTS = 64  # connections accepted before other work
 BURST_BYTES = 2**20  # bytes before the control lane is served

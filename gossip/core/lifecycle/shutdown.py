@@ -1,5 +1,5 @@
-"""The end of the training: the peers that have completed it, the time for which a completed peer
-stays for the others, and the time after which a late peer can no longer complete it.
+"""The end of the training: the peers that have completed it, the time for which they stay for the
+others, and the limit for late peers.
 
 A peer that has completed the training announces it in its ``Hello``, with the round at which it
 ended. It then stays for peers that may need the final state: ``drain_timeout_s`` for a reachable
