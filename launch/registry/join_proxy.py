@@ -1,11 +1,11 @@
 """Proxy between the network and a join server's ZeroMQ socket. It limits the bytes per connection.
 
 libzmq stores the parts of a message until the last part has arrived, and no option limits their
-number. 58 MB of empty parts become 1.8 GB: the size limit is per part, and high-water marks count
-whole messages. So no peer connects to a join server's ZeroMQ socket directly. That socket is a unix
-socket of this user. TCP connections end at the proxy, which counts frames and bytes, with keys or
-without. A connection carries one request, so small limits are enough. A connection that exceeds
-them is closed.
+number. So 58 MB of empty parts become 1.8 GB: the size limit is per part, and high-water marks
+count whole messages. So no peer connects to a join server's ZeroMQ socket directly. That socket is
+a unix socket of this user. TCP connections end at the proxy, which counts frames and bytes, with
+keys or without. A connection carries one request, so small limits are enough. A connection that
+exceeds them is closed.
 """
 
 from __future__ import annotations

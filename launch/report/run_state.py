@@ -112,7 +112,7 @@ def find(run: str, runs: Path = Path(RUNS)) -> Path:
 
 def word_for(folder: Path) -> str:
     """Return the argument that names the run in that folder for a command: its name under ``runs``,
-     else its path.
+    else its path.
 
     Args:
         folder: Result of ``find``.
