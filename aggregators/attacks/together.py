@@ -236,7 +236,7 @@ def outer_momentum(crowd: OmniscientView, *, strength: float) -> Tensor:
     honest means so far, with the largest gamma that hides as in ``min_max``.
 
     Momentum m <- mu m + D loses the share 1 - mu in a round. A push of g m in D reduces that share
-    to 1 - mu - g: for g of at least 1 - mu, a tenth of m, the momentum does not decay, and the
+    to 1 - mu - g: From g = 1 - mu, a tenth of m, the momentum does not decay. Then the
     model overshoots increasingly. In gradients without momentum it only makes steps longer.
     """
     before = crowd.memory.get("momentum")
