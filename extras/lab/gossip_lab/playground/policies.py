@@ -120,7 +120,7 @@ def plan_moves(
 
     Pairs are formed by the most negative cosine of their updates. A pair swaps the two labels that
     bring both histograms nearest to the common one, measured by the sum of their L1 distances as
-    shares; if no swap helps, it swaps no samples. A histogram of a Byzantine peer is only a claim.
+    shares. If no swap helps, it swaps no samples. A histogram of a Byzantine peer is only a claim.
 
     Args:
         histograms: ``(n, labels)``: samples of each peer.
