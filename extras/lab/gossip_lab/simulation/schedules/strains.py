@@ -1,7 +1,7 @@
 """Schedules with few faults but much strain: payloads that take time, peers that pause.
 
 A swarm of one; all peers paused at once; links and processors for which updates and states are
-large, without a fault or with peers that pause; a newcomer with a link that is too slow for the
+large, without a fault or with peers that pause. A newcomer with a link that is too slow for the
 rounds; payloads that trickle; the last holder of the state, joined by newcomers. A share of the
 random schedules is one of these.
 """

@@ -1,5 +1,5 @@
 """Carries out a schedule's faults in a swarm, ends them for the calm phase, and counts those that
- took place.
+took place.
 
 A fault without an effect (the peer is dead already, no message was sent while messages were lost)
 is not counted.
@@ -131,8 +131,7 @@ class Nemesis(Observer):
         return prod([fault.factor for fault in self._slow_now if fault.peer == peer])
 
     def second_reading(self, row: Row, round_id: int, now: float) -> Vector:
-        """Return the update of a row from its owner's memory at the time at which a server
-        aggregates."""
+        """Return the update of a row from its owner's memory, when a server aggregates."""
         vector: Vector = row.payload.data
         for fault in self.plan.of_kind(Rewritten):
             if row.peer in fault.peers and not self._calm:

@@ -1,5 +1,5 @@
 """L8, L11: without faults no round fails, for payloads of any size and links and processors of any
-speed; and if only payloads of some peers trickle, no peer waits for them for long."""
+speed. If only payloads of some peers trickle, no peer waits for them for long."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """L2, L4, S14: waits of a server, and the next roster.
 
-These checkers judge the missing peers for which the server of a round waits, the time that peers
-wait when results are rejected, and the peers that the server names for the next round.
+These checkers judge the missing peers for which a server waits, the time that peers wait after
+rejected results, and the peers named for the next round.
 """
 
 from __future__ import annotations

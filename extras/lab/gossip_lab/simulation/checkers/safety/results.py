@@ -1,5 +1,5 @@
 """S11: a committed or applied result is the rule's result on those rows, a rule has a result if it
-gets the updates that it needs, and the move of a peer towards others is right."""
+gets enough updates, and the move of a peer towards others is right."""
 
 from __future__ import annotations
 
