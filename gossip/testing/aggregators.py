@@ -117,7 +117,7 @@ def check_aggregator(
       declared ``robust=False`` or ``discerning=False`` are exempt.
 
     For a rule declared "bounded", kappa is in units of the honest spread or of the length of the
-    honest mean, the larger of the two. In the search, a rule that needs trusted data 
+    honest mean, the larger of the two. In the search, a rule that needs trusted data
     gets it: the honest mean as the judge's gradient, a quadratic loss around it, an honest update
     as its own. There is no search for kappa if an option is fixed in units of the updates, because
     it would measure only the spread of the honest updates.

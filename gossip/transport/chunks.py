@@ -9,8 +9,8 @@ maps the memory and reports when it has copied the payload:
 
     map      [NEXT: 0xC9, region, 0]             with the descriptor of the memory
     lent     [LENT: 0xCB, transfer, region, offset, nbytes] + envelope              alone
-    returned [NEXT: 0xCD, transfer, 0] the other way; 1 in place of 0 if it was not copied, since
-                                                that memory is not mapped there
+    returned [NEXT: 0xCD, transfer, 0]           the other way; 1 in place of 0: it was not copied,
+                                                 since that memory is not mapped there
 
 Between hosts each header and each chunk is a sealed record (``sessions``).
 
@@ -102,7 +102,7 @@ class Outgoing:
         chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.lent = False
-        # a separate array object, which exists exactly as long as a chunk of it is being sent
+        # a separate array object, which lives exactly as long as a chunk of it is being sent
         self.holder = holder
         self.sent = self.index = self.header_bytes = 0
         if holder is None:
