@@ -115,7 +115,7 @@ async def test_a_list_of_who_is_allowed_is_each_machines_own(
         arrival, said = await arrive(join_server.address, key=key)
     assert arrival.config.allowed == (str(here / "mine.txt") if own else "")
     assert [
-        "list of who may join (theirs.txt), and this machine has none" in line for line in said[:1]
+        "who may take part (theirs.txt), and this machine has none" in line for line in said[:1]
     ] == [True] * (not own)
     assert ["GOSSIP_KEY=FILE" in line for line in said[1:]] == [True] * (not own)
     assert "/secret" not in (here / "runs" / "t" / "config.json").read_text() + "".join(said)

@@ -175,7 +175,7 @@ def test_what_lasts_is_in_the_file_until_its_time_is_over_or_all_is_healed(folde
         ({"drill": "slow", "peers": [1], "factor": 2}, "for_s = 0.0 is not a duration"),
         ({"drill": "partition", "sides": [[0, 1]]}, "at least two sides"),
         ({"drill": "partition", "sides": [0, 1], "for_s": 1}, "each with a peer"),
-        ({"drill": "partition", "sides": [[0, 1], [1]], "for_s": 1}, "peer 1 is on two sides"),
+        ({"drill": "partition", "sides": [[0, 1], [1]], "for_s": 1}, "peer 1 is listed twice"),
         ({"drill": "slow", "peers": [1], "factor": 0.5, "for_s": 1}, "factor = 0.5"),
         (
             {"drill": "poison", "peers": [1], "attack": "sign_flop", "for_s": 1},
