@@ -126,11 +126,7 @@ def check_going_on(task: Task, lines: Sequence[ContactLine], incarnation: int) -
         )
     ):
         return
-    why = (
-        f"peers {', '.join(map(str, done))} finished"
-        if done
-        else "all of its peers were lost"
-    )
+    why = f"peers {', '.join(map(str, done))} finished" if done else "all of its peers were lost"
     raise ConfigError(f"the run {task.run} is over: {why}, and no peer answers", task.another)
 
 

@@ -217,8 +217,8 @@ class World:
         parts = self.build()
         if self.engine == "fast" and parts.mishaps.slow and not parts.topology.rolling:
             warnings.warn(
-                "with slow peers in gossip rounds, times and accuracies of one seed depend on chance: "
-                "compare means over seeds; with Byzantine peers too, means are lower than in the "
+                "with slow peers in gossip rounds, times and accuracies of one seed depend on "
+                "chance: compare means over seeds; with Byzantine peers too, means are lower than in the "
                 "exact engine, which plays up to 256 peers",
                 stacklevel=2,
             )
