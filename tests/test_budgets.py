@@ -218,12 +218,12 @@ def words_of_docs() -> int:
 
 
 BUDGETS = {
-    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 843_400, 700_000),
-    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 541_200, 450_000),
+    "tokens of everything but tests": Budget(lambda: tokens(*PRODUCT), 823_000, 700_000),
+    "tokens of the runtime": Budget(lambda: tokens(*RUNTIME), 535_500, 450_000),
     "docstrings without a subject, %": Budget(docstrings_without_a_subject, 0.1, 1),
-    "uses of functions that say, tell, hear, look, take or give": Budget(vague_verbs, 74, 100),
-    "classes with more than 25 attributes": Budget(classes_with_many_attributes, 7, 3),
-    "classes of 300 lines or more": Budget(long_classes, 27, 10),
+    "uses of functions that say, tell, hear, look, take or give": Budget(vague_verbs, 67, 100),
+    "classes with more than 25 attributes": Budget(classes_with_many_attributes, 4, 3),
+    "classes of 300 lines or more": Budget(long_classes, 23, 10),
     "`pipeline` in core/peer.py": Budget(
         lambda: text_of("gossip/core/peer.py").count("pipeline"), 0, 0
     ),
@@ -237,8 +237,8 @@ BUDGETS = {
     "sentences that break a rule of english, %": Budget(
         lambda: round(share_broken(*FOLDERS, *PAGES), 1), 0.5, 1
     ),
-    "lines of tests": Budget(lines_of_tests, 106_100, 80_000),
-    "words of docs, results aside": Budget(words_of_docs, 60_000, 60_000),
+    "lines of tests": Budget(lines_of_tests, 105_300, 80_000),
+    "words of docs, results aside": Budget(words_of_docs, 59_800, 60_000),
     "bytes of the changelog": Budget(lambda: len(text_of("CHANGELOG.md").encode()), 8_192, 8_192),
 }
 

@@ -229,7 +229,7 @@ class Demo:
 
 
 class KeyEvents:
-    """A screen of the demo. Of the events of a peer it shows the first of each kind, and it leaves
+    """A screen of the demo. It shows the first event of each kind of a peer, and it leaves
     out lines that begin with ``hidden``. It shows all errors and injected faults."""
 
     def __init__(self, screen: Screen, hidden: tuple[str, ...] = HIDDEN) -> None:

@@ -66,7 +66,7 @@ class DrillServer:
 
     Args:
         run: Run that the peers belong to.
-        first_peer: First peer that it started; None: the launcher began the run.
+        first_peer: First peer that it started; None if the launcher began the run.
     """
 
     def __init__(

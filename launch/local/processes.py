@@ -28,7 +28,7 @@ class PeerProcesses:
 
     Attributes:
         running: Process of each peer, until the last process of its group has ended.
-        first_start: Monotonic seconds; None: no process was started yet.
+        first_start: Monotonic seconds; None if no process was started yet.
     """
 
     def __init__(self, run: OngoingRun, environment: Mapping[str, str]) -> None:
@@ -55,8 +55,8 @@ class PeerProcesses:
             self._warm.close()
 
     async def begin_life(self, peer: int, incarnation: int) -> PeerProcess | None:
-        """Start a process of a peer. None: the run was stopped before. Raises: OSError: No process
-        can be started, not even a few seconds later."""
+        """Start a process of a peer. None if the run was stopped before. Raises: OSError: No
+        process can be started, not even a few seconds later."""
         pauses, stop = iter(START_AGAIN_S), self._run.stop
         while not stop.is_set():
             warm = (
@@ -128,7 +128,7 @@ class PeerProcesses:
     # --- faults -----------------------------------------------------------------------------------
 
     def kill_peer(self, after_s: float | None, peer: int, fault: str) -> None:
-        """Send SIGKILL to all processes of a peer. It is restarted after ``after_s``; None:
+        """Send SIGKILL to all processes of a peer. It is restarted after ``after_s``; None if
         never."""
         self._record_fault("crash" if after_s is None else "restart", peer, fault, after_s)
         self.running[peer].send_all(signal.SIGKILL)

@@ -66,7 +66,7 @@ class RunRecords:
         outcome.lacking.update(self.troubles.lacking)
 
     def record(self, event: Event, t: float | None = None) -> None:
-        """Write an event of the launcher. ``t``: its time; None: now."""
+        """Write an event of the launcher. ``t``: its time; None if now."""
         now = time.monotonic()
         t = now if t is None else t
         self.receive(event.to_row(t, time.time() - (now - t)))
@@ -154,5 +154,5 @@ class OngoingRun(RunRecords):
 
     @property
     def others_are_done(self) -> bool:
-        """Whether all but one peer have ended for good, and the training is complete."""
+        """Whether all but one peer have ended without a restart, and the training is complete."""
         return bool(self.outcome.finished) and len(self.ended) == len(self.peers) - 1

@@ -254,8 +254,8 @@ class Supervisor:
         return False
 
     def _back_off_s(self, life: ProcessLife) -> float | None:
-        """Return the seconds to wait before a failed peer is restarted. None: it is not restarted,
-        and the reason is recorded."""
+        """Return the seconds to wait before a failed peer is restarted. None if it is not
+        restarted, and the reason is recorded."""
         run, peer, of = self.ongoing, life.peer, self.ongoing.config.restarts
         if not of or run.stop.is_set() or peer in self.shutdown.unneeded:
             return None

@@ -97,7 +97,7 @@ class JoinServer:
 
     @property
     def address(self) -> str:
-        """``HOST:PORT``; "": it is not open."""
+        """``HOST:PORT``; "" if it is not open."""
         return self.socket.address
 
     async def close(self) -> None:

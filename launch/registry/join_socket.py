@@ -38,7 +38,7 @@ class JoinSocket:
         say: Called with lines for the user.
 
     Attributes:
-        address: ``HOST:PORT``; "": it is not open.
+        address: ``HOST:PORT``; "" if it is not open.
         refused: Number of messages that are no valid request.
     """
 
@@ -126,7 +126,8 @@ class JoinSocket:
         """Begin to reply.
 
         Args:
-            answer: Returns the reply to a request from a host; None: the message is no request.
+            answer: Returns the reply to a request from a host; None if the message is not
+                a request.
             welcome: Returns the reply to a request to join.
         """
         self.answer, self.welcome = answer, welcome

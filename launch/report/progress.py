@@ -70,8 +70,8 @@ class RoundProgress:
         first, round: First and last reported round; ``round`` is -1 before.
         step: Number of completed steps. ``steps``: planned rounds of the run, if its script set
             them.
-        saves_to, saves_every: Folder of checkpoints, and rounds between two. "": the script saves
-            none; None: not known yet.
+        saves_to, saves_every: Folder of checkpoints, and rounds between two. "" if the script saves
+            none; None if not known yet.
         server, attempt, alive: Values of the last round.
         lost: Lost rounds, as the first peer reports each.
         pauses: Reports of peers that wait for a quorum.

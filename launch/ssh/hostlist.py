@@ -36,10 +36,10 @@ class Host:
     Attributes:
         name: Name that ssh knows, possibly from the user's ssh config.
         slots: Number of peers that it gets.
-        user: User of ssh; "": ssh's default.
-        port: Port of ssh; None: ssh's default.
-        python: Interpreter with gossip; "": the path of this one.
-        workdir: Working directory of the peers; "": the path of this one.
+        user: User of ssh; "" if ssh's default.
+        port: Port of ssh; None if ssh's default.
+        python: Interpreter with gossip; "" if the path of this one.
+        workdir: Working directory of the peers; "" if the path of this one.
         address: Address that its peers listen on: a number, an interface, or a network such as
             10.0.0.0/8. "" means one that the others reach.
         peers: Names of its peers in the plan of a pipeline; () if not given.
@@ -157,10 +157,12 @@ def _parse_line(words: Sequence[str], at: str) -> Host:
         given[key] = value
     peers = tuple(given.pop("peers").split(",")) if "peers" in given else ()
     if bad := [peer for peer in peers if not _PEER.fullmatch(peer)]:
-        raise ConfigError(f"{at}: {bad[0]!r} is no name of a peer", f"{name} peers=lab1,lab2")
+        raise ConfigError(f"{at}: {bad[0]!r} is not a name of a peer", f"{name} peers=lab1,lab2")
     slots = given.pop("slots", str(max(1, len(peers))))
     if port is not None and not 0 < port < 65536:
-        raise ConfigError(f"{at}: there is no port {port}", f"{name} slots={port}: so many peers")
+        raise ConfigError(
+            f"{at}: there is no port {port}", f"{name} slots={port} starts that many peers"
+        )
     return Host(name, _slots(slots, words[0], at), user, port, peers=peers, **given)
 
 

@@ -31,7 +31,7 @@ class AgentProgram:
         ssh: Command line of ssh.
         restarts: Maximum number of consecutive restarts of a host's agent.
         module: Whether the script is the name of a module.
-        saved: Checkpoint that a pipeline resumes from, with its step if given; "": none.
+        saved: Checkpoint that a pipeline resumes from, with its step if given; "" if none.
     """
 
     hosts: tuple[Host, ...]
@@ -161,7 +161,7 @@ class HostRestarts:
 
     async def _reach(self, found: HostState, after_s: float) -> str:
         """Start the agent of a lost host, and find the address of the host again. Return what
-        failed; "": nothing."""
+        failed; "" if nothing."""
         await asyncio.sleep(after_s)
         remote = self._connect(found.host)
         try:

@@ -706,6 +706,19 @@ def test_a_peer_far_behind_passes_over_rounds_and_lands_where_parameters_are_mix
     assert only(effects, StartRound) == [table.go(27, want_parameters=True)]
 
 
+@pytest.mark.parametrize(
+    ("ahead", "senders", "closes"), [(8, 2, False), (9, 1, False), (9, 2, True)]
+)
+def test_a_peer_waits_for_no_push_of_a_round_that_more_than_f_others_have_left_far_behind(
+    ahead: int, senders: int, closes: bool
+) -> None:
+    table = GossipTable(peers=5, f=1, at=0)
+    effects = table.contribute()
+    for peer in range(1, 1 + senders):
+        effects += table.push(peer, ahead)
+    assert bool(only(effects, Aggregate)) == closes
+
+
 def test_a_round_begins_with_those_that_are_not_gone() -> None:
     table = GossipTable(peers=3, at=0)
     table.view.gone = {1}

@@ -339,6 +339,11 @@ class GossipRounds:
             self.mixing.learn(sender, push.round_id, push.sketch)
         self.future_buffer.record_round(sender, push.round_id)
         self.pushes.add(push.what, sender, Pushed(push.round_id, push.samples, payload))
+        far = self.round_id + STASH_ROUNDS
+        if self.phase == "collecting" and push.round_id > far and self._newest() > far:
+            # This peer then skips to the round of the others. Some peers that return at once could
+            # otherwise wait for each other, each for a push of a round that the next is not in.
+            return self._close()
         return self._maybe_close(now)
 
     def on_hello(self, sender: PeerId, hello: Hello, now: float) -> list[Effect]:

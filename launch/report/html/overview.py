@@ -77,7 +77,7 @@ def _article(count: int, kind: str) -> str:
 
 
 def verdict(run: RecordedRun, incidents: list[Incident]) -> str:
-    """Return the attacks that were not noticed, or that nothing was; "": neither."""
+    """Return the attacks that were not noticed, or that nothing was; "" if neither."""
     told = []
     if unseen := unseen_liars(run):
         were = "was" if len(unseen) == 1 else "were"

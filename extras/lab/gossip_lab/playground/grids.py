@@ -127,7 +127,7 @@ class Grid:
                 raise ConfigError(f"{name} = {numbers[name]!r}", f"{name} is a whole number")
         for name in ("world", "run", "grid"):
             if not isinstance(values.get(name, {}), dict):
-                raise ConfigError(f"{name} is no table", f"write [{name}], and its fields below")
+                raise ConfigError(f"{name} is not a table", f"write [{name}], and its fields below")
         world: World | RunCommand
         if "run" in values:
             world = RunCommand.make(values["run"])

@@ -324,6 +324,12 @@ class Schedule:
             np.minimum.at(over_s, at[found], coming["arrives_s"][found])
         last_s = self._finish_s.copy()
         np.maximum.at(last_s, expected["receiver"], over_s)
+        far = coming[coming["round"] > self._rounds[coming["receiver"]] + STASH_ROUNDS]
+        for peer in np.unique(far["receiver"]).tolist():  # it skips to the round of the others
+            ahead = np.sort(far[far["receiver"] == peer], order="arrives_s")
+            first_s = ahead["arrives_s"][np.sort(np.unique(ahead["sender"], return_index=True)[1])]
+            if len(first_s) > (f := self._parts.settings.f):
+                last_s[peer] = min(last_s[peer], first_s[f])
         return last_s
 
     def _receive(self, until_s: Times) -> None:

@@ -33,8 +33,8 @@ class PlanRequest:
 
     Attributes:
         batch: Samples of a step.
-        samples: Samples of a micro-batch; None: the best divisor of the batch.
-        stages: Number of stages; None: the best number.
+        samples: Samples of a micro-batch; None for the best divisor of the batch.
+        stages: Number of stages; None for the best number.
         members_least: As in ``TrainingStep``, as are ``state_copies`` and ``activations``.
         local_steps: Steps between two rounds, for the comparison with local steps.
     """
