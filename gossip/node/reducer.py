@@ -577,6 +577,7 @@ class TrainerJudge:
         return columns
 
     def _copy(self, work: Aggregate, rows: int) -> None:
+        work = by_pull(work)
         given = (*work.rows, *work.outside)
         for into, row in zip(self._memory[:rows], given, strict=False):
             np.copyto(into, row.payload.data)

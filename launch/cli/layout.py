@@ -85,7 +85,8 @@ class ScriptCommand(TyperCommand):
                 raise
             option = str(getattr(error, "option_name", ""))
         known = [name for each in self.params for name in each.opts]
-        near = ["-n"] if "nproc" in option else get_close_matches(option, known, 1, SIMILAR)
+        near = get_close_matches(option, known, 1, SIMILAR)
+        near = ["-n"] if "nproc" in option and "-n" in known else near
         hint = f"did you mean {near[0]}?" if near else f"{ctx.command_path} --help lists them"
         if not near and (right := _place_after_script(option, given)):
             command = shlex.join([*ctx.command_path.split(), *right])

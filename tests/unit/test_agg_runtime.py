@@ -323,6 +323,21 @@ def test_a_rule_on_the_trainers_bench_draws_anew_in_each_round() -> None:
     assert told[0] == told[2], "and only in another round"
 
 
+def test_the_trainers_bench_has_the_weights_of_the_plan() -> None:
+    worker = Worker()
+    judge = TrainerJudge(
+        lambda asked, fd: None, worker, lambda _: None, lambda work, gradient: None
+    )
+    own, other = np.float32([[1, 2], [5, 10]])
+    rows = (Row(0, Payload(own, 8), 1), Row(1, Payload(other, 8), 1, pull=0.5))
+    try:
+        judge.reduce(Aggregate(1, 0, 0, rows, 1, own=0, outside=rows[1:]))
+        assert judge._memory[:3].tolist() == [[1, 2], [3, 6], [3, 6]]
+    finally:
+        judge.close()
+        worker.close()
+
+
 class JudgedServer:
     """A node that serves two shards under a rule with a judge, and its trainer."""
 

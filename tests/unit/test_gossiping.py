@@ -511,6 +511,18 @@ def test_a_quarantined_peer_is_used_only_where_the_rule_tolerates_f_with_it_and_
     assert ([row.peer for row in ask.rows], ask.f) == (used, f)
 
 
+@pytest.mark.parametrize("f", [0, 1])
+def test_a_peer_without_an_update_of_its_own_applies_none_of_quarantined_peers_alone(
+    f: int,
+) -> None:
+    table = GossipTable(peers=4, f=f, updates_for=(1, 2), at=0)
+    table.rounds.trust.quarantined = lambda: frozenset({1, 2})  # type: ignore[method-assign]
+    table.view.skipped[3] = "suspected"
+    effects = [*table.push(1), *table.push(2), *table.contribute(payloads=(), samples=0)]
+    assert not only(effects, Aggregate)
+    assert only(effects, Apply)[0].payloads == ()
+
+
 def test_f_is_what_the_rule_can_tolerate_with_so_few_rows() -> None:
     table = GossipTable(peers=8, f=2, updates_for=(3, 5, 7))  # krum: 2 f + 3
     table.start()
@@ -707,7 +719,7 @@ def test_a_peer_far_behind_passes_over_rounds_and_lands_where_parameters_are_mix
 
 
 @pytest.mark.parametrize(
-    ("ahead", "senders", "closes"), [(8, 2, False), (9, 1, False), (9, 2, True)]
+    ("ahead", "senders", "closes"), [(9, 2, False), (10, 1, False), (10, 2, True)]
 )
 def test_a_peer_waits_for_no_push_of_a_round_that_more_than_f_others_have_left_far_behind(
     ahead: int, senders: int, closes: bool
@@ -717,6 +729,9 @@ def test_a_peer_waits_for_no_push_of_a_round_that_more_than_f_others_have_left_f
     for peer in range(1, 1 + senders):
         effects += table.push(peer, ahead)
     assert bool(only(effects, Aggregate)) == closes
+    if closes:
+        table.answer(only(effects, Aggregate)[0])
+        assert reports(table.applied(), "behind"), "it skips to their round"
 
 
 def test_a_round_begins_with_those_that_are_not_gone() -> None:

@@ -339,7 +339,7 @@ class GossipRounds:
             self.mixing.learn(sender, push.round_id, push.sketch)
         self.future_buffer.record_round(sender, push.round_id)
         self.pushes.add(push.what, sender, Pushed(push.round_id, push.samples, payload))
-        far = self.round_id + STASH_ROUNDS
+        far = self.round_id + 1 + STASH_ROUNDS  # as in ``on_applied``
         if self.phase == "collecting" and push.round_id > far and self._newest() > far:
             # This peer then skips to the round of the others. Some peers that return at once could
             # otherwise wait for each other, each for a push of a round that the next is not in.
@@ -490,9 +490,10 @@ class GossipRounds:
         }
         others = {peer: pushed for peer, pushed in taken.items() if peer not in locked}
         # Peers in quarantine are used only if the rule tolerates f with them and not without: where
-        # it is reduced to a plain average, their updates would count in full.
+        # it is reduced to a plain average, or no other update is there, they would count in full.
         needed = self.settings.updates_needed(self.settings.f) - (own is not None)
-        if not len(others) < needed <= len(taken):
+        is_alone = not others and own is None
+        if is_alone or not len(others) < needed <= len(taken):
             if kind == "gradient":
                 present.outside = tuple(
                     [
@@ -559,8 +560,7 @@ class GossipRounds:
 
     def _verdicts_of(self, event: Aggregated) -> list[Contribution]:
         """Return the rule's verdicts on the gradients of other peers. Verdicts on parameters are
-        not
-        evidence: if replicas agree to the last bits, any difference is an infinite outlier."""
+        not evidence: if replicas agree to the last bits, any difference is an infinite outlier."""
         facts = zip(self._round.rows, event.weights, event.outlyingness, strict=True)
         return [
             Contribution(row.peer, row.samples, weight, far)

@@ -324,7 +324,7 @@ class Schedule:
             np.minimum.at(over_s, at[found], coming["arrives_s"][found])
         last_s = self._finish_s.copy()
         np.maximum.at(last_s, expected["receiver"], over_s)
-        far = coming[coming["round"] > self._rounds[coming["receiver"]] + STASH_ROUNDS]
+        far = coming[coming["round"] > self._rounds[coming["receiver"]] + 1 + STASH_ROUNDS]
         for peer in np.unique(far["receiver"]).tolist():  # it skips to the round of the others
             ahead = np.sort(far[far["receiver"] == peer], order="arrives_s")
             first_s = ahead["arrives_s"][np.sort(np.unique(ahead["sender"], return_index=True)[1])]
