@@ -109,3 +109,15 @@ def test_a_class_name_stands_for_one_thing() -> None:
 
 def test_what_a_docstring_documents_is_there() -> None:
     assert documented_and_gone(ROOT) == []
+
+
+def test_no_message_of_an_error_is_cut_off() -> None:
+    cut = []
+    for path, tree in trees(ROOT):
+        for node in ast.walk(tree):
+            raised = node.exc if isinstance(node, ast.Raise) else None
+            for given in raised.args if isinstance(raised, ast.Call) else ():
+                last = given.values[-1] if isinstance(given, ast.JoinedStr) else given
+                if isinstance(last, ast.Constant) and str(last.value).endswith((" ", ",", ":")):
+                    cut.append(f"{path}:{node.lineno}")
+    assert not cut

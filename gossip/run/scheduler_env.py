@@ -207,7 +207,7 @@ def own_address(task: Task, config: RunConfig) -> str:
             else f"{task.towards or 'no host'} is not reached"
         )
         raise ConfigError(
-            f"the address at which the others reach this machine is unknown {seen}",
+            f"the address at which the others reach this machine is unknown: {seen}",
             "set GOSSIP_LISTEN=ADDRESS in the environment of each task",
         )
     if not config.insecure and config.keys is False:

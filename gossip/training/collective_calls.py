@@ -103,7 +103,7 @@ class CollectiveCalls(PeerStatus):
         self._steps.check_prepared(operation)
         if not self._run.config.is_rolling:
             raise ConfigError(
-                f"{operation} needs rolling rounds: gossip rounds have no commit ",
+                f"{operation} needs rolling rounds: gossip rounds have no commit",
                 "gossip run --topology rolling",
             )
         return self._collectives

@@ -134,6 +134,7 @@ def test_version_is_printed(gossip: Gossip) -> None:
         (("run", "-n", "4", "--room", "2", "x.py"), "room = 2: 4 peers start"),
         (("run", "missing.py"), "there is no script missing.py"),
         (("run", "--nproc_per_node", "4", "x.py"), "did you mean -n?"),
+        (("hosts", "-H", "a", "--nproc_per_node", "4"), "gossip hosts --help lists them"),
         (("logs",), "missing argument 'run'\n  hint: gossip ls lists runs; then "),
         (("join", "127.0.0.1", "--", "x.py"), ", or HOST:PORT of a join server"),
         (("run", "."), "is a folder, not a script"),
