@@ -10,6 +10,7 @@ from typing import Literal
 
 from gossip.core import (
     LAST_WORDS_S,
+    STASH_ROUNDS,
     Aggregate,
     Apply,
     Contributed,
@@ -279,6 +280,7 @@ class TakesWhatItWasPushed(Checker):
         settings = core.settings.gossip
         mixes = doing.round_id % settings.mix_every == settings.mix_every - 1
         kinds: tuple[Kind, ...] = ("gradient", "parameters") if mixes else ("gradient",)
+        doing.late |= self._is_far_behind(doing.round_id)
         for source in doing.sources:
             delivered = all(desk.has_delivered(source, kind, doing.round_id) for kind in kinds)
             excused = doing.late or delivered or source in doing.released
@@ -302,9 +304,20 @@ class TakesWhatItWasPushed(Checker):
             }
             others = {sender: each for sender, each in usable.items() if sender not in barred}
             own = _own_row(self.peer, doing.own, kind) is not None
-            enough = len(others) + own >= core.settings.updates_needed(core.settings.f)
-            found[kind] = others if enough else usable
+            needed = core.settings.updates_needed(core.settings.f) - own
+            needs_all = (others or own) and len(others) < needed <= len(usable)
+            found[kind] = usable if needs_all else others
         return found
+
+    def _is_far_behind(self, round_id: int) -> bool:
+        """Whether more than f others are in rounds to which this peer skips."""
+        members = set(members_of(self.core)) - {self.peer}
+        reached = [
+            max(box.latest for box in boxes.values())
+            for sender, boxes in self._desks.inboxes.items()
+            if sender in members
+        ]
+        return sum(at > round_id + 1 + STASH_ROUNDS for at in reached) > self.core.settings.f
 
     @on_effect
     def judge_rows(self, ask: Aggregate) -> None:
