@@ -110,4 +110,5 @@ def test_a_run_that_fails_is_an_error_with_its_last_lines(here: Path) -> None:
     (error,) = found.errors
     assert error.startswith("9: ConfigError: gossip run ended with ")
     assert "too fast" in error
+    assert "(see " in error, "the folder that is kept"
     assert means(found) == {0.5: 1.0}

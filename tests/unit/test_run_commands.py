@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from gossip.errors import ConfigError
 from gossip_lab.playground.grids import Grid, store_of, toml_of_cell
 from gossip_lab.playground.played import Row
 from gossip_lab.playground.run_commands import RunCommand, read_run
@@ -40,6 +43,11 @@ def test_a_command_has_the_values_of_its_cell(tmp_path: Path) -> None:
     assert copy.copy(last) == last, "as for a worker"
     (tmp_path / "cell.toml").write_text(toml_of_cell(last))
     assert Grid.from_toml(tmp_path / "cell.toml").cells == (last,), "and to a machine of a pool"
+
+
+def test_a_quotation_without_an_end_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No closing quotation"):
+        grid_of(tmp_path, """[run]\ncommand = "-n 2 'my train.py" """)
 
 
 def test_another_script_makes_other_cells(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from gossip.errors import ConfigError, UnknownName
+from gossip.errors import ConfigError, GossipError, UnknownName
 from gossip_lab import data_sets, rule_sources
 from gossip_lab.cells import ERROR, CellStore, Row as StoredRow
 
@@ -177,7 +177,8 @@ def play_cell(cell: WorldCell, report: Report | None = None) -> StoredRow:
                     stopped = True
                     break
         except Exception as wrong:  # noqa: BLE001 - of any rule of the user
-            error = f"{type(wrong).__name__}: {wrong}"
+            hint = wrong.hint if isinstance(wrong, GossipError) else None
+            error = f"{type(wrong).__name__}: {wrong}{f' ({hint})' if hint else ''}"
     warning = " ".join(str(each.message) for each in warned)
     stored = {"rows": [list(row) for row in rows], "stopped": stopped, "warning": warning}
     return {**stored, ERROR: error} if error else stored

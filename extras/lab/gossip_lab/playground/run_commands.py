@@ -85,7 +85,14 @@ class RunCommand:
         return write_toml(self.facts())
 
     def check(self) -> None:
-        """Raise ConfigError if a name has no value, or is that of something else here."""
+        """Raise ConfigError if a quotation does not end, or a name has no value, or is that of
+        something else here."""
+        try:
+            shlex.split(self.command)
+        except ValueError as error:
+            raise ConfigError(
+                f"command = {self.command!r}: {error}", "as a shell reads it"
+            ) from error
         if taken := {*dir(self), "command"}.intersection(self.names):
             raise ConfigError(f"{{{min(taken)}}} in the command", "take another name")
         known = dict(self.values)
@@ -124,7 +131,7 @@ class RunCommand:
                 launcher.terminate()
                 launcher.wait()
         if code:
-            last = " | ".join(log.read_text("utf-8").splitlines()[-LAST_LINES:])
+            last = " | ".join(log.read_text("utf-8", "replace").splitlines()[-LAST_LINES:])
             raise ConfigError(f"gossip run ended with {code}: {last}", f"see {run}")
         found = read_run(run, int(dict(self.values).get("seed", 0)), every, began)
         if not found:
