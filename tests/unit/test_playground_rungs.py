@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from gossip.errors import ConfigError
 from gossip_lab.playground import World
 from gossip_lab.playground.engines import SweepSettings
 from gossip_lab.playground.engines.halving import compute_score, find_first_rung, halve
-from gossip_lab.playground.grids import CellResult, Grid, WorldCell
+from gossip_lab.playground.grids import CellResult, Grid, WorldCell, store_of
 from gossip_lab.playground.played import PlayedRun, Row
+from gossip_lab.playground.sweeps import read_sweep
 
 
 @pytest.mark.parametrize(
@@ -65,3 +67,33 @@ def test_an_engine_that_has_results_later_goes_on_where_it_has_all(tmp_path: Pat
     found = halve(run, cells, SweepSettings(tmp_path, asha="mean"))
     assert ran == [9, 3]
     assert {result.run.rows[-1].round for result in found.values()} == {3}
+    assert {cell.world.seed for cell in found} == {0, 1, 2, 3, 4, 8}, "the others have none yet"
+
+
+@pytest.mark.parametrize(("end", "stopped"), [(27, 7), (9, 7), (3, 5)])
+def test_stopped_cells_are_shown_again(tmp_path: Path, end: int, stopped: int) -> None:
+    grid, settings = (
+        Grid.make(World(), 27, 1, {"seed": range(9)}),
+        SweepSettings(tmp_path, asha="mean"),
+    )
+    store = store_of(settings.cells)
+    store.make_folder()
+
+    def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
+        for cell in cells:
+            if cell.rounds <= end and not (result := result_of(cell)).error:
+                rows = [list(row) for row in result.run.rows]
+                store.keep(cell, {"rows": rows, "stopped": False, "warning": ""})
+        return {cell: result_of(cell) for cell in cells if cell.rounds <= end}
+
+    whole = halve(run, grid.cells, settings)
+    shown = read_sweep(grid, settings)
+    assert shown.results == {cell: result for cell, result in whole.items() if not result.error}
+    assert sum(result.stopped for result in shown.results.values()) == stopped
+    assert shown.missing == 9 - len(shown.results)
+    assert read_sweep(grid, SweepSettings(tmp_path)).missing == (8 if end == 27 else 9)
+
+
+def test_a_metric_that_does_not_rise_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="metric to stop by"):
+        SweepSettings(tmp_path, asha="loss")

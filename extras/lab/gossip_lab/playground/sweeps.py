@@ -8,7 +8,7 @@ print("\n".join(sweep.table()))
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,9 @@ from gossip.errors import ConfigError
 from gossip_lab import estimates
 
 from .engines import LOCAL, SweepSettings, load
+from .engines.halving import halve
 from .grids import EVERY, ROUNDS, CellResult, Grid, WorldCell, store_of
-from .played import Row
+from .played import PlayedRun, Row
 from .run_commands import RunCommand
 from .tables import align, write_rows
 from .world import World
@@ -27,6 +28,7 @@ FOLDER = Path("runs/sweep")
 SEED = "seed"
 SHOWN = ("worst", "mean", "p10", "consensus_distance")
 """Metrics of the table of worlds."""
+NOT_PLAYED = CellResult(PlayedRun(()), error="not played")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +197,13 @@ def run_grid(grid: Grid, settings: SweepSettings, engine: str) -> Sweep:
 
 
 def read_sweep(grid: Grid, settings: SweepSettings) -> Sweep:
-    """Return the results that the folder has."""
+    """Return the results that the folder has. With a metric to stop by, cells that halving has
+    stopped are among them."""
     store = store_of(settings.cells, takes_stopped=True)
-    return Sweep(grid, store.read_all(grid.cells))
+
+    def read(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:
+        return dict.fromkeys(cells, NOT_PLAYED) | store.read_all(cells)
+
+    found = halve(read, grid.cells, settings) if settings.asha else {}
+    played = {cell: result for cell, result in found.items() if not result.error}
+    return Sweep(grid, played | store.read_all(grid.cells))

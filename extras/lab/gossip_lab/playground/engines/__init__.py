@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gossip.lazy import lazy
 
 if TYPE_CHECKING:
-    from .choice import ENGINES, LOCAL, CellEngine, SweepSettings, load
+    from .choice import ENGINES, LOCAL, load
+    from .settings import CellEngine, SweepSettings
 else:
     __getattr__, __dir__ = lazy(__name__)

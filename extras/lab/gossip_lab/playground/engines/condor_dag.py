@@ -21,7 +21,7 @@ from gossip_lab.playground.grids import (
     toml_of_cell,
 )
 
-from .choice import SweepSettings
+from .settings import SweepSettings
 
 DAG, SUBMIT = "sweep.dag", "cell.sub"
 RETRIES = 3
@@ -51,9 +51,10 @@ def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, 
     except OSError as error:
         raise ConfigError(f"cannot write {folder}: {error.strerror}") from error
     if rows and not settings.quiet:
+        # -f: nodes of a rescue DAG from before are other cells
         print(
-            f"condor_submit_dag {folder / DAG} runs {len(rows) // 3} cells; then the same command "
-            "with --show makes the tables",
+            f"condor_submit_dag -f {folder / DAG} runs {len(rows) // 3} cells; then the same "
+            f"command {'goes on' if settings.asha else 'with --show makes the tables'}",
             file=sys.stderr,
         )
     return found

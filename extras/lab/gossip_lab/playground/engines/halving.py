@@ -10,13 +10,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from gossip_lab.playground.grids import CellResult, WorldCell
 from gossip_lab.playground.played import Row
 
-if TYPE_CHECKING:
-    from .choice import CellEngine, SweepSettings
+from .settings import CellEngine, SweepSettings
 
 REDUCTION = 3
 
@@ -25,19 +23,23 @@ def halve(
     run: CellEngine, cells: Sequence[WorldCell], settings: SweepSettings
 ) -> dict[WorldCell, CellResult]:
     """Run all cells to the first rung, the best of them to the next one, and so on. A cell starts
-    anew for each rung, so that no engine has to keep its state."""
+    anew for each rung, so that no engine has to keep its state. Cells that go on and have no result
+    yet are left out."""
     metric = settings.asha
     found: dict[WorldCell, CellResult] = {}
     left, rounds = list(cells), find_first_rung(cells)
     while rounds < cells[0].rounds:
         results = run([replace(cell, rounds=rounds) for cell in left], settings)
+        if len(results) < len(left):
+            return found  # HTCondor has the others later
         scores = {}
         for cell in left:
-            if (result := results.get(replace(cell, rounds=rounds))) is None:
-                return found  # HTCondor has it later
+            result = results[replace(cell, rounds=rounds)]
             found[cell] = replace(result, stopped=not result.error)
             scores[cell] = -math.inf if result.error else compute_score(result.run.rows, metric)
         left = sorted(left, key=scores.__getitem__, reverse=True)[: max(1, len(left) // REDUCTION)]
+        for cell in left:
+            del found[cell]
         rounds *= REDUCTION
     return found | run(left, settings)
 

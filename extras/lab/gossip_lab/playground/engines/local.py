@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gossip_lab.cells import run_cells
 from gossip_lab.playground.grids import CellResult, WorldCell, play_cell, store_of
 
-from .choice import SweepSettings
+from .settings import SweepSettings
 
 
 def run(cells: Sequence[WorldCell], settings: SweepSettings) -> dict[WorldCell, CellResult]:

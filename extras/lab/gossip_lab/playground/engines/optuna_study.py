@@ -16,8 +16,8 @@ from gossip_lab.cells import ERROR, Row as StoredRow, run_cells
 from gossip_lab.playground.grids import CellResult, WorldCell, facts_of, play_cell, store_of
 from gossip_lab.playground.played import Row
 
-from .choice import SweepSettings
 from .halving import REDUCTION, compute_score, find_first_rung
+from .settings import SweepSettings
 
 JOURNAL, STUDY = "optuna.journal", "sweep"
 
