@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,6 +35,7 @@ def test_cells_are_compared_by_the_mean_since_the_rung_before() -> None:
     ]
     assert compute_score(rows, "mean") == 13.0  # of the rounds 8 to 18
     assert compute_score(rows[:2], "mean") == 2.0
+    assert compute_score(rows[1:2], "mean") == -math.inf, "no value"
 
 
 def result_of(cell: WorldCell) -> CellResult:

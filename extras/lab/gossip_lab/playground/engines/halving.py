@@ -56,7 +56,9 @@ def find_first_rung(cells: Sequence[WorldCell]) -> int:
 
 def compute_score(rows: Sequence[Row], metric: str) -> float:
     """Return what cells are compared by: the mean of the metric since the rung before. One
-    evaluation has more noise than cells differ in their first rounds. Minus infinity for NaN."""
+    evaluation has more noise than cells differ in their first rounds. Minus infinity for NaN, and
+    without a value: the script of a real run may log none."""
     since = rows[-1].round / REDUCTION
-    mean = fmean(row.value for row in rows if row.metric == metric and row.round > since)
+    values = [row.value for row in rows if row.metric == metric and row.round > since]
+    mean = fmean(values) if values else math.nan
     return -math.inf if math.isnan(mean) else mean
