@@ -459,3 +459,14 @@ def test_peers_plan_a_round_with_those_that_they_know_dead_as_they_begin_it() ->
     assert rosters[20] == {8}
     assert rosters[35] == {6}
     assert any(len(sizes) > 1 for sizes in rosters.values())
+
+
+def test_degrees_are_those_of_the_last_plan_of_a_round() -> None:
+    parts = World(peers=6, topology="dumbbell:metropolis=true").build()
+    schedule = Schedule(parts, lambda receivers, senders: receivers < 0)
+    whole, part = (Roster(tuple(range(n)), parts.settings.lineage) for n in (6, 4))
+    for roster, degrees in ((whole, [2, 2, 3, 3, 2, 2]), (part, [1, 2, 2, 1, 0, 0])) * 2:
+        schedule._edges_of(0, roster)
+        found = schedule.degrees(0)
+        assert found is not None
+        assert (schedule.roster(0), found.tolist()) == (roster.peers, degrees)

@@ -108,6 +108,7 @@ class Schedule:
         self._round_id = 0  # the first round that is not over
         self._times: dict[int, GossipTimes] = {}
         self._edges: dict[tuple[int, Roster], tuple[Peers, Peers, Times]] = {}
+        self._degrees: dict[tuple[int, Roster], Peers | None] = {}
         self._rounds = np.zeros(n, np.int64)  # the round that each peer is in, or begins next
         self._ready_s = np.zeros(n)  # when it can begin that
         self._compute_s = np.zeros(n)
@@ -147,7 +148,8 @@ class Schedule:
         """Return the times of a round that is over."""
         times = self._times.pop(self._round_id)
         self._round_id += 1
-        self._edges = {key: self._edges[key] for key in self._edges if key[0] >= self._round_id}
+        for key in [key for key in self._edges if key[0] < self._round_id]:
+            del self._edges[key], self._degrees[key]
         # Peers that skip the round come later.
         count = int(np.sum(np.isfinite(times.close_s) | self.presence.runs))
         closed_s = np.sort(times.close_s[times.peers])
@@ -264,7 +266,6 @@ class Schedule:
     def _edges_of(self, round_id: int, roster: Roster) -> tuple[Peers, Peers, Times]:
         """Return the senders and receivers of a round, ascending by receiver and sender, and the
         transfer time of each push."""
-        self._times_of(round_id).roster = roster.peers
         if (round_id, roster) not in self._edges:
             parts, links = self._parts, self._parts.links
             seed, n = parts.settings.seed, parts.peers
@@ -283,8 +284,10 @@ class Schedule:
             ]
             travel_s += np.array(transfers_s)[np.bincount(senders, minlength=n)[senders]]
             self._edges[round_id, roster] = senders, receivers, travel_s
-            if found.metropolis:
-                self._times_of(round_id).degrees = np.bincount(senders, minlength=n)
+            counts = np.bincount(senders, minlength=n) if found.metropolis else None
+            self._degrees[round_id, roster] = counts
+        times = self._times_of(round_id)
+        times.roster, times.degrees = roster.peers, self._degrees[round_id, roster]
         return self._edges[round_id, roster]
 
     # --- close ------------------------------------------------------------------------------------
