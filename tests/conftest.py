@@ -17,6 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from effort import seed_of_today
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
@@ -54,7 +55,12 @@ def any_speed() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set the profile before any test module is read: decorated tests keep the profile of that
-    moment."""
+    moment.
+
+    Set the seed of rotated tests for the workers, which inherit it: a commit meanwhile would make
+    them collect other tests.
+    """
+    os.environ["TEST_SEED"] = str(seed_of_today())
     ours = TESTS / "property"
     asked = [Path(arg.partition("::")[0]).resolve() for arg in config.args]
     if any(path.is_relative_to(ours) or ours.is_relative_to(path) for path in asked):
@@ -170,6 +176,13 @@ def pytest_sessionfinish() -> None:
     enough to find objects that fail when they are collected."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
+    """Name the seed of a failed session, with which any commit plays the same rows again. Not in
+    the header, which ``-q`` leaves out."""
+    if exitstatus:
+        terminalreporter.write_line(f"rotated tests are those of TEST_SEED={seed_of_today()}")
 
 
 @pytest.fixture(autouse=True)

@@ -13,6 +13,7 @@ from typing import TypeVar
 import pytest
 
 T = TypeVar("T")
+HERE = Path(__file__).parent
 LONG = os.environ.get("TEST_LONG", "") not in ("", "0")
 
 
@@ -32,13 +33,22 @@ def effort(quick: T, long: T) -> T:
 
 @cache
 def seed_of_today() -> int:
-    """Return TEST_SEED or else the number of commits; 0 outside of a git repository."""
+    """Return TEST_SEED or else the number of commits; 0 without a git repository. A shallow clone,
+    whose number is always the same, has a number of its last commit."""
     if given := os.environ.get("TEST_SEED"):
         return int(given)
-    command = ["git", "rev-list", "--count", "HEAD"]
-    here = Path(__file__).parent
-    counted = subprocess.run(command, cwd=here, capture_output=True, text=True, check=False)
-    return int(counted.stdout) if counted.returncode == 0 else 0
+    if _git("rev-parse", "--is-shallow-repository") == "true":
+        return int(_git("rev-parse", "HEAD")[:6], 16)
+    return int(_git("rev-list", "--count", "HEAD") or 0)
+
+
+def _git(*words: str) -> str:
+    """Return what git prints, "" if it fails or is not installed."""
+    try:
+        done = subprocess.run(["git", *words], cwd=HERE, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
 
 
 def rotated(rows: Iterable[T], every: int = 2) -> list[T]:
