@@ -66,7 +66,7 @@ def pairs(quick: dict[S, int]) -> list[tuple[int, S]]:
     )
 
 
-@pytest.mark.parametrize(("peers", "speed"), rotated(pairs(SPEEDS)))
+@pytest.mark.parametrize(("peers", "speed"), rotated(pairs(SPEEDS)), ids=str)
 def test_without_a_fault_large_updates_are_all_in_every_commit(
     peers: int, speed: tuple[float, float]
 ) -> None:

@@ -41,10 +41,10 @@ HANGING = replace(
     ("schedule", "rounds"),
     rotated(
         [
-            (BYZANTINE_SERVER, 100),
-            (replace(POISONED, seed=4), 120),
-            (replace(OF_SIX, seed=16), 100),
-            (HANGING, 80),
+            pytest.param(BYZANTINE_SERVER, 100, id="lying server"),
+            pytest.param(replace(POISONED, seed=4), 120, id="poisoned mean"),
+            pytest.param(replace(OF_SIX, seed=16), 100, id="of six"),
+            pytest.param(HANGING, 80, id="hanging trainer"),
         ]
     ),
 )
