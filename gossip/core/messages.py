@@ -123,7 +123,7 @@ class Update:
     round_id: int
     shard: int
     attempt: int
-    parent: bytes  # H of the round before: a mismatch is a fork
+    parent: bytes  # H of the previous round: a mismatch is a fork
     samples: int
     loss: float | None
     rates: tuple[float, ...] = ()  # learning rates of its trainer; of the first shard only
@@ -149,7 +149,7 @@ class UpdateRequest:
     round_id: int
     shard: int
     attempt: int
-    parent: bytes  # H of the round before: peers ignore a server on another branch
+    parent: bytes  # H of the previous round: peers ignore a server on another branch
 
 
 @record
@@ -232,7 +232,7 @@ class Commit:
     attempt: int
     made_at: int  # attempt under which it was aggregated
     server: PeerId  # that aggregated it
-    parent: bytes  # H of the round before
+    parent: bytes  # H of the previous round
     digest: bytes  # of the payload (blake2b); empty without an aggregate
     contributors: tuple[Contribution, ...]
     rejected: tuple[Rejection, ...]
@@ -286,7 +286,7 @@ class PartialStatistics:
     round_id: int
     shard: int
     attempt: int
-    parent: bytes  # H of the round before
+    parent: bytes  # H of the previous round
     contributors: tuple[PeerId, ...]
     statistics: bytes
 
@@ -304,7 +304,7 @@ class PartialOverdue:
     round_id: int
     shard: int
     attempt: int
-    parent: bytes  # H of the round before
+    parent: bytes  # H of the previous round
     decides: int  # the attempt of the first shard that the sender serves
     time_is_up: bool
 
@@ -520,7 +520,7 @@ class Hello:
     stage: Stage
     address: str
     bulk: str
-    chain: bytes = b""  # H of the round before; empty in gossip rounds
+    chain: bytes = b""  # H of the previous round; empty in gossip rounds
     # contributors of the last commits; empty if two branches cannot coexist
     side: tuple[PeerId, ...] = ()
     # its trainer has completed all rounds, and waits for a comparison of states

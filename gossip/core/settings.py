@@ -259,10 +259,10 @@ FAR_MAX = 3.5e38
 RATES_MAX = 1024
 """Optimizer settings in an update."""
 UNPACKED_BYTES_MAX = 320 * 1024
-"""JSON of a ledger, in bytes: twice that of a thousand peers."""
+"""Largest JSON of a ledger, in bytes: twice its size for a thousand peers."""
 LISTS_MAX = 2**14
-"""Lists in this JSON: four times those of a thousand peers. With three values in each, it is read
-within 10 ms."""
+"""Largest number of lists in this JSON: four times their number for a thousand peers. With three
+values in each list, the JSON is read within 10 ms."""
 VALUES_MAX = 3 * LISTS_MAX
 PENDING_ROUNDS = 256
 """Rounds before the size of the data is known."""
@@ -495,7 +495,7 @@ class ResultSettings:
     faint: float = 0.3
     # Times the longest recent results, and the local update. A longer result is rejected.
     longer: float = 3.0
-    # Times the local learning rate, and that of the round before. A scheduler one step ahead or
+    # Times the local learning rate, and that of the previous round. A scheduler one step ahead or
     # behind differs by less: warm-ups about double a rate, most steps down divide it by ten.
     higher: float = 3.0
     lower: float = 0.01

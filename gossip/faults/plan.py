@@ -121,7 +121,7 @@ class FaultPlan:
         """Return the plan itself, if it fits the topology and the rule.
 
         Args:
-            topology, aggregator: Names for errors.
+            topology, aggregator: Their names, for error messages.
             rolling: Whether the topology has a server.
             asks_loss: Whether the rule requests the loss from the trainer.
             idle: Whether the plan may have attacks that cannot happen, as in generated plans.

@@ -186,7 +186,7 @@ class FaultyCore:
         return self._core.admit(sender, message)
 
     def handle(self, event: Event, now: float) -> Iterator[Effect]:
-        """Yield the effects one by one: a fault strikes after those before it are carried out."""
+        """Yield the effects one by one, so that all effects before a fault are carried out."""
         if isinstance(event, events.Contributed) and self._node.update_attack.lies:
             event = self._tampered(event)
         for effect in self._core.handle(event, now):

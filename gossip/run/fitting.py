@@ -184,8 +184,8 @@ def _check_audit(config: RunConfig) -> None:
     most, needed = max(len(stage.peers) for stage in config.pipeline.stages), AUDITED_MIN
     if most < needed:
         raise ConfigError(
-            f"audit = {config.audit:g}: the largest stage has {most} peers, and it takes {needed} "
-            "to find the Byzantine one",
+            f"audit = {config.audit:g}: the largest stage has {most} peers, and {needed} are "
+            "needed to find the Byzantine one",
             "a plan with larger stages: gossip plan --liars 1 PROFILE..., or leave it out",
         )
 
@@ -295,7 +295,7 @@ def check_start(config: RunConfig, f: int, needs: int, rule: str) -> None:
     if least < need:
         why = f"for {rule} to tolerate f={f}" if needs > quorum else f"the majority of {peers}"
         raise ConfigError(
-            f"min_peers = {least}: it takes {need} peers, {why}",
+            f"min_peers = {least}: at least {need} peers are needed, {why}",
             f"--min-peers {need} or more, or --quorum available"
             + (", or lower f" if needs > quorum and f else ""),
         )

@@ -123,8 +123,8 @@ def parts_in(folder: Path) -> list[SavedStage]:
 
 
 def whole_steps(parts: Iterable[SavedStage]) -> dict[int, list[SavedStage]]:
-    """Return each step that all stages of one cut have, with its parts in the order of the stages;
-    ascending."""
+    """Return the steps that all stages of one cut have, in ascending order, each with its parts in
+    the order of the stages."""
     groups: dict[tuple[int, str, Cut], dict[int, SavedStage]] = {}
     for part in parts:
         groups.setdefault((part.step, part.model, part.cut), {}).setdefault(part.stage, part)

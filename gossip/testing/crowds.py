@@ -33,7 +33,7 @@ class SyntheticUpdates:
     f: int
     gradient: Tensor  # (d,), the direction
     round_id: int = 0
-    previous: Tensor | None = None  # (d,), aggregate of the round before
+    previous: Tensor | None = None  # (d,), aggregate of the previous round
 
     def evaluate(self, step: Tensor) -> float:
         """Return a loss with gradient ``gradient`` at x and curvature 1 all around, at x - step."""
@@ -134,7 +134,7 @@ def shuffled(lies: Tensor, honest: Tensor, generator: torch.Generator) -> tuple[
 
 
 def near(left: Tensor, right: Tensor, tolerance: float = 1e-4) -> bool:
-    """Whether every coordinate is within ``tolerance`` of the largest."""
+    """Whether no coordinate differs by more than ``tolerance`` times the largest of ``right``."""
     scale = max(float(right.abs().max()), 1e-30)
     return bool(
         ((left.to(torch.float64) - right.to(torch.float64)).abs() <= tolerance * scale).all()

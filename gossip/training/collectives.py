@@ -149,8 +149,8 @@ def read_answers(state: Any) -> OrderedDict[Place, dict[int, bytes]]:
 def before_epoch(epoch: int) -> int:
     """Return the position of a script before an epoch, independent of its step.
 
-    The calls of a late peer at that position belong to the calls that the others made before that
-    epoch.
+    The calls that a late peer makes at that position are matched with those that the others made
+    before that epoch.
     """
     return BEGINNING - 1 - 2 * epoch
 

@@ -18,7 +18,7 @@ from .stepping import StepsTaken
 
 logger = logging.getLogger(__name__)
 
-BRIEF_S = 0.05  # longest step whose update carries the receipt of the step before
+BRIEF_S = 0.05  # longest step whose update carries the receipt of the previous step
 PASSED_MAX = 32
 """Consecutive rounds of other kinds of steps for which an update waits before it is left out."""
 _ONE_STEP = StepsTaken()

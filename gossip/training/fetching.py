@@ -231,8 +231,8 @@ def start_workers(loader: DataLoader[Any]) -> Iterator[Any]:
 def end_workers(batches: Any) -> None:
     """End the workers of an iterator that ``start_workers`` returned, if there are any.
 
-    torch ends them with the last reference, and the traceback of a broken sample may hold one for a
-    long time.
+    torch ends the workers when the last reference to the iterator is dropped. The traceback of a
+    broken sample may keep a reference for a long time.
     """
     if (shut_down := getattr(batches, "_shutdown_workers", None)) is not None:
         shut_down()

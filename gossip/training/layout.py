@@ -251,7 +251,7 @@ class Layout:
         self._lent[:] = [flat]
 
     def reclaim_gradients(self) -> bool:
-        """End the loan: the memory of the lent gradients is about to change. Return whether the
+        """Reclaim the lent gradients before their memory changes. Return whether the
         script still references this memory; its values then stay in place."""
         if not self._lent:
             return False

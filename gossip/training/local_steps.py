@@ -64,7 +64,7 @@ class StepClock:
         self._now = now
         self._since = self._began_at = self._late_s = 0.0
         self._lasted_s: list[float] = []
-        self._step_s = 0.0  # in the round before; 0 if unknown
+        self._step_s = 0.0  # in the previous round; 0 if unknown
 
     def begin_round(self, since: float, late_s: float = 0.0) -> None:
         """Begin a round with its first step under way since ``since``. ``late_s``: lead of the
@@ -351,8 +351,8 @@ class LocalSteps(EveryStep):
             self._is_apart = False
 
     def end_boundary(self) -> None:
-        """Record that the script has done its work after a round: the state beside the model
-        belongs to the present parameters."""
+        """Record that the script has done its work after a round. The state beside the model
+        now belongs to the present parameters."""
         if not self.taken:
             self._anchor_extra = {}
 

@@ -129,7 +129,7 @@ class Loaded(NamedTuple):
 
 
 def load_own(folder: Path, peer: int, step: int, into: Loaded) -> OwnState:
-    """Load the file of ``write_own``, with the parts that it has."""
+    """Load each part of the state that the file of ``write_own`` contains."""
     why = "there is no such file"
     for document, wrong in _documents(folder, peer, step):
         why = wrong

@@ -88,7 +88,7 @@ class StateFile:
     ``write``."""
 
     def __init__(self, document: Mapping[str, Any], names: Sequence[str] = ()) -> None:
-        """``names``: names of the optimizer's parameters, for errors.
+        """``names``: names of the optimizer's parameters, for error messages.
 
         Raises: UnsupportedModel: A value cannot be saved; the message names its place.
         """
@@ -483,7 +483,7 @@ def load_optimizer(
     parameter to its type, which is undone.
 
     Args:
-        names: Names of its parameters, for errors.
+        names: Names of its parameters, for error messages.
     Raises: StateMismatch: It does not fit; nothing was changed.
     """
     _compare_optimizer(of_optimizer, optimizer)

@@ -118,5 +118,5 @@ class EveryStep:
         """Record that the state of another peer was loaded, with ``states`` beside the model."""
 
     def end_boundary(self) -> None:
-        """Record that the script has done its work after a round: the state beside the model
-        belongs to the present parameters."""
+        """Record that the script has done its work after a round. The state beside the model
+        now belongs to the present parameters."""

@@ -211,7 +211,7 @@ class _Shapes:
         self._readers: dict[type, Reader] = {}
         self._writers: dict[type, Callable[[Any], Any]] = {}
 
-    # Readers from plain values, which check each of them.
+    # Readers of plain values. A reader checks each value.
 
     def reader_of(self, cls: type) -> Reader:
         """Return the reader from a tuple of plain fields to a ``cls``."""

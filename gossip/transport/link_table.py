@@ -68,7 +68,7 @@ class LinkTable:
         self._keyless: dict[PeerId, tuple[str, str]] = {}
 
     def connect(self, peer: PeerId, control: str, bulk: str) -> None:
-        """Open a link, as ``Transport.connect``."""
+        """Open a link; see ``Transport.connect``."""
         known = self.links.get(peer)
         if (known is not None and known.addresses == (control, bulk)) or self._keyless.get(
             peer
@@ -111,7 +111,7 @@ class LinkTable:
         self._add_lane(link, link.bulk)
 
     def disconnect(self, peer: PeerId) -> None:
-        """Close a link, as ``Transport.disconnect``."""
+        """Close a link; see ``Transport.disconnect``."""
         self._keyless.pop(peer, None)
         link = self.links.pop(peer, None)
         if link is not None:

@@ -327,22 +327,23 @@ def why_not(peer: PeerId, lane: ControlLane, keys: Keys | None) -> tuple[str, st
     if not refused and not lane.hung_up:
         return (
             (
-                f"{where} takes connections and sends nothing: it is stopped, hangs, or is no peer "
-                "of gossip"
+                f"{where} accepts connections and sends nothing: it is stopped, hangs, or is no "
+                "peer of gossip"
             ),
             look,
         )
     if keys is None:
         if refused:
-            return f"{where} takes nobody without a key", start
+            return f"{where} accepts no peer without a key", start
         return (
-            f"{where} hangs up on us: it takes nobody without a key, or is no peer of gossip",
+            f"{where} closes every connection: it accepts no peer without a key, or is no peer "
+            "of gossip",
             start,
         )
     if lane.rejected_by == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         return f"{where} has no key", start
     other = (
-        "it has no key, has another key than in its seed file, admits nobody, or is no peer "
+        "it has no key, has another key than in its seed file, admits no peer, or is no peer "
         "of gossip"
     )
     return f"{where} ends every handshake: {other}", f"{start}; {look}"

@@ -512,7 +512,7 @@ def test_a_key_that_is_on_its_way_is_no_matter(peer, known: Known, monkeypatch):
     ("here", "there", "said"),
     [
         (True, False, "has no key"),
-        (False, True, "takes nobody without a key"),
+        (False, True, "accepts no peer without a key"),
         (True, True, "ends every handshake"),
     ],
 )

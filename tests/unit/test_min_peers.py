@@ -111,11 +111,14 @@ def test_without_a_number_only_the_start_timeout_ends_the_wait() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"peers": 4, "min_peers": 2}, "min_peers = 2: it takes 3 peers, the majority of 4"),
+        (
+            {"peers": 4, "min_peers": 2},
+            "min_peers = 2: at least 3 peers are needed, the majority of 4",
+        ),
         ({"peers": 4, "min_peers": 5}, "min_peers = 5: only 4 peers start"),
         (
             {"peers": 9, "min_peers": 6, "aggregator": "krum", "f": 2},
-            "min_peers = 6: it takes 7 peers, for krum to tolerate f=2",
+            "min_peers = 6: at least 7 peers are needed, for krum to tolerate f=2",
         ),
     ],
 )

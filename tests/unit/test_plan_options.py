@@ -124,7 +124,7 @@ def test_audits_need_a_plan_and_a_stage_of_three(tmp_path: Path) -> None:
         fitting.check(resolve({"audit": 0.05}).config)
     few = (STAGES[0], PlannedStage((2, 5), ("lab1", "lab3")))
     options = options_of(written(tmp_path, stage=few), None)
-    with pytest.raises(ConfigError, match="largest stage has 2 peers, and it takes 3"):
+    with pytest.raises(ConfigError, match="largest stage has 2 peers, and 3 are needed"):
         fitting.check(resolve({**options, "audit": 0.05}).config)
 
 

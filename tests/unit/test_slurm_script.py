@@ -138,7 +138,7 @@ def test_what_is_not_asked_for_is_left_out(gossip: Any) -> None:
         (["-N", "2", "--", "-f", "1", "--aggregator", "krum", "train.py"], "krum needs 5 updates"),
         (
             ["-N", "2", "--per-node", "2", "--", "--min-peers", "2", "train.py"],
-            "min_peers = 2: it takes 3 peers",
+            "min_peers = 2: at least 3 peers are needed",
         ),
         (["-N", "1", "--", "--agregator", "krum", "train.py"], "--agregator"),
     ],

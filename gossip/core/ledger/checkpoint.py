@@ -18,7 +18,7 @@ def pack_ledger(round_id: int, chain: bytes, snapshot: tuple[Any, ...], whole: b
 
     Args:
         round_id: The next round.
-        chain: H of the round before.
+        chain: H of the previous round.
         snapshot: Roster, trust, data cursor and the other tables that a joining peer receives.
         whole: Whether every step of the run had an update of every peer.
     """

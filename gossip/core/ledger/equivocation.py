@@ -34,7 +34,7 @@ from .unpacking import are_counts, are_digests, are_rows, is_row
 
 NONE: frozenset[bytes] = frozenset()
 
-# server, round, shard, attempt, H of the round before
+# server, round, shard, attempt, H of the previous round
 Place: TypeAlias = tuple[PeerId, int, int, int, bytes]
 Turn: TypeAlias = tuple[int, bytes]  # round and turn
 

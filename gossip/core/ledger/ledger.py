@@ -347,8 +347,8 @@ class OwnLedgers:
 
 
 def _samples_used(commits: Sequence[Commit]) -> dict[PeerId, int]:
-    """Return the reported samples of each peer that contributed to all shards of a round. If its
-    reports differ, the lowest one counts."""
+    """Return the number of samples that each peer reported in a round, for peers that contributed
+    to all shards. If the reports of a peer differ, the lowest one counts."""
     first, *others = [{c.peer: c.samples for c in commit.contributors} for commit in commits]
     if not others:
         return first

@@ -115,7 +115,7 @@ class CommitLog:
         round_id: int,
         chain: bytes,
     ) -> list[Effect]:
-        """Reply to a message of a completed round; ``chain`` is H of the round before. Most such
+        """Reply to a message of a completed round; ``chain`` is H of the previous round. Most such
         messages crossed the commit on the way and need no reply."""
         if isinstance(message, Commit | PartialStatistics | PartialOverdue):
             return []

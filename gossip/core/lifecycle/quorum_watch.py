@@ -78,8 +78,8 @@ class QuorumWatch:
         if has_state and self.receivers(now).intersection(roster).difference(here):
             self._missing_since = now  # a peer that receives the local state returns soon
         waited_s = now - self._missing_since
-        # Any peer counts for the number of updates that the rule needs. Only peers of the roster
-        # count for the majority.
+        # Any peer counts towards the number of updates that the rule needs; only peers of the
+        # roster count towards the majority.
         ended = self.shutdown.members.has_ended
         come_back = [peer for peer in roster if peer not in here and not ended(peer)]
         others = [peer for peer in self.settings.everybody if peer not in here and not ended(peer)]

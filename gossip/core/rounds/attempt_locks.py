@@ -11,7 +11,7 @@ from gossip.core.settings import LOCKED_ROUNDS
 
 from .shard import ShardRound
 
-Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; whether it was made here
+Held = dict[int, tuple[Commit, Payload | None, bool]]  # by shard; True: made here
 
 
 class AttemptLocks:

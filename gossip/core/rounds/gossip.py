@@ -518,7 +518,8 @@ class GossipRounds:
         self._next_ticket += 1
         self._round.tickets[ticket] = mix
         own = next((index for index, row in enumerate(rows) if row.peer == self.local), None)
-        # Parameters are aggregated as differences from the local ones, which have no history.
+        # Parameters are aggregated as differences from the local parameters. The differences of an
+        # earlier round had another origin, so the rule gets no last aggregate.
         return Aggregate(
             ticket,
             self.round_id,

@@ -27,7 +27,7 @@ class LocalProgress(Protocol):
         continue."""
 
     def snapshot(self, round_id: int) -> tuple[bytes, tuple[Any, ...]] | None:
-        """Return H of the round before, and the part of the state before ``round_id`` that is not
+        """Return H of the previous round, and the part of the state before ``round_id`` that is not
         the trainer's; None if the round is not stored."""
 
     def check(self, chain: bytes, snapshot: tuple[Any, ...]) -> None:

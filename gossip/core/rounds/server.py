@@ -70,7 +70,7 @@ class Server:
         Args:
             standing: Peers in quarantine, and those of them that are proven Byzantine. No server
                 waits for their updates and no rule uses them.
-            log: Commits of the rounds before, for rules that use the last result.
+            log: Commits of earlier rounds, for rules that use the last result.
             shards: Number of shards.
         """
         present = self.present
@@ -255,8 +255,9 @@ class Server:
         """Choose the kind of step of the shard's round, and return the peers with a usable update
         of that kind.
 
-        It is the kind of most usable updates. If these are too few for the rule, it is the kind of
-        most answers: a Byzantine peer that alone has samples must not choose it.
+        The most common kind of the usable updates is chosen. If the rule needs more updates than
+        have that kind, the most common kind of all received updates is chosen: a Byzantine peer
+        that alone has samples must not choose the kind.
         """
         served = shard.served
         usable = frozenset(served.usable())

@@ -87,7 +87,7 @@ class DonorDeadlines:
                 self._drop(peer)
 
     def move(self, peer: PeerId, until: float, now: float) -> None:
-        """Record that a payload from a peer moves. More of it arrives by ``until``."""
+        """Record that part of a payload from a peer arrived. The next part is due at ``until``."""
         deadline = self._deadline_of(peer, now)
         deadline.breaks_off = True
         self.note_state(peer)

@@ -73,7 +73,7 @@ def attested_digest(
     """Return the digest of the state before ``round_id`` that is equal on all peers.
 
     Args:
-        chain: H of the round before.
+        chain: H of the previous round.
         core: Packed roster, trust and data cursor. The digest covers their text, since the
             compressed bytes differ between implementations.
         state: Digest or outline of the first part of the packed state: parameters and state of the

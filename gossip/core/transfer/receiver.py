@@ -104,7 +104,7 @@ class DonorTimeout:
 
 
 Adopt: TypeAlias = Callable[[int, bytes, tuple[Any, ...]], None]
-"""Callback that sets the next round, H of the round before, and the snapshot, for the state that
+"""Callback that sets the next round, H of the previous round, and the snapshot, for the state that
 the trainer has loaded. Raises as ``LocalProgress.check`` does."""
 
 Stage: TypeAlias = Literal["idle", "polling", "asking", "restoring"]
