@@ -339,7 +339,7 @@ SETTING_OF = {
     "start_timeout": "start_timeout_s",
     "round_timeout": "round_timeout_s",
 }
-"""Settings with another name than their option."""
+"""Settings whose name differs from that of their option."""
 
 
 Command: TypeAlias = Callable[..., None]

@@ -387,13 +387,13 @@ def _key_in(path: Path) -> KeyPair:
 
 
 def differs(commit: str, code: Path) -> str:
-    """Return a warning if the code here has another commit than that of the others; "" if it is
-    not. ``commit`` comes from a remote join server, so it is untrusted."""
+    """Return a warning if the commit of the code here differs from that of the other hosts;
+    otherwise "". ``commit`` comes from a remote join server, so it is untrusted."""
     own = code_version(code)
     if not commit or own is None or own["commit"] == commit:
         return ""
     return (
-        f"! the code is of commit {str(own['commit'])[:12]}, that of the others of "
+        f"! the code is at commit {str(own['commit'])[:12]}, that of the others at "
         f"{printable(commit)[:12]}"
     )
 

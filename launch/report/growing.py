@@ -123,7 +123,7 @@ class GrowingFile:
                 self._lines = 0
             yield from self._read_rest()
         except FileNotFoundError:
-            self._seen = -1, -1, -1  # It was just rotated or removed: the next call looks again.
+            self._seen = -1, -1, -1  # just rotated or removed: the next call tries again
         except (ConfigError, OSError, EOFError, zlib.error) as error:
             self.why_not = str(error)
 

@@ -28,7 +28,7 @@ class Lives:
         leaves: Peer that left on request before the end -> its last round.
         own_restarts: Restarts after unplanned deaths.
         halted: Last report of each peer about its end.
-        restored: States of others that peers have loaded.
+        restored: Reports of peers that have loaded the state of another peer.
         unconfirmed: Peers that ended without confirmation that others have the same parameters.
         unannounced: Peer without an address on record -> reason.
         launcher_ends: Ends of launchers.

@@ -174,7 +174,7 @@ async def test_a_door_starts_no_more_peers_here_than_were_asked_for(
             return dataclasses.replace(answer, ids=tuple((peer, 0) for peer in range(1, 6)))
 
         join_server.socket.welcome = generous  # type: ignore[method-assign]
-        with pytest.raises(ConfigError, match="gave 5 ids where 1 was asked for"):
+        with pytest.raises(ConfigError, match="sent 5 ids where 1 was requested"):
             await arrive(join_server.address, script=Path("mine.py"))
         assert not (here / "runs").exists()
 
@@ -306,7 +306,7 @@ async def test_who_joins_with_the_code_of_another_commit_is_told_so(
             json.dumps({"code": {"commit": "a" * 40}})
         )
         _, said = await arrive(join_server.address)
-        assert said == ["! the code is of commit bbbbbbbbbbbb, that of the others of aaaaaaaaaaaa"]
+        assert said == ["! the code is at commit bbbbbbbbbbbb, that of the others at aaaaaaaaaaaa"]
         (tmp_path / "run" / "environment.json").write_text(
             json.dumps({"code": {"commit": "b" * 40}})
         )
