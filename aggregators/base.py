@@ -333,7 +333,7 @@ def rule(
     scale: bool = True,
     robust: Robust | None = None,
 ) -> Any:
-    """Make a rule of a function ``(updates, *, f, ...) -> aggregate``.
+    """Make a rule from a function ``(updates, *, f, ...) -> aggregate``.
 
     The function receives ``updates``, ``(n, d)``, and returns a finite tensor ``(d,)`` or a
     ``Verdict``. The runtime passes values for parameters with these names: ``center`` (the local

@@ -475,7 +475,7 @@ def gram_rule(
     about_origin: bool = False,
     one_look: Callable[..., bool] | bool = False,
 ) -> Any:
-    """Make a rule of a function ``(gram: Gram, *, f, ...)`` that returns weights or a ``Decision``.
+    """Make a rule from a function ``(gram: Gram, *, f, ...) -> weights or Decision``.
 
     Args:
         name, at_least, at_least_centered, translation, scale, robust: As for ``rule``. The bound is

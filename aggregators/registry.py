@@ -453,7 +453,7 @@ def _by_name(name: str, spec: str, last: bool) -> Rule | PreAggregation:
 
 
 def load_file(place: str, what: str) -> ModuleType:
-    """Load a user's file as a module. ``what``: the object to load from it, for errors.
+    """Load a user's file as a module. ``what``: the object to load from it, for error messages.
 
     Raises: ConfigError: There is no such file, or it raises.
     """

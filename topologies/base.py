@@ -138,7 +138,7 @@ def topology(
 def topology(
     function: Callable[..., Plan] | None = None, *, name: str | None = None, rolling: bool = False
 ) -> Topology | Callable[[Callable[..., Plan]], Topology]:
-    """Make a topology of a pure function ``(roster, round_id, seed, *, ...) -> Plan``.
+    """Make a topology from a pure function ``(roster, round_id, seed, *, ...) -> Plan``.
 
     Every peer calls the function by itself and must get the same plan. Take randomness from
     ``draw(seed, round_id, ...)``, never from a clock, a global generator or ``hash()``.

@@ -19,7 +19,7 @@ def rolling(
     With a hash instead of a shuffle, the order of the other peers stays when one peer leaves the
     roster, except for first places. A peer of weight w draws w lots, of which the lowest counts. So
     it gets the first place, and each place after it, w times as often as a peer of weight 1. Lots
-    are whole numbers, which are the same on every machine, unlike logarithms.
+    are integers, which are the same on every machine; logarithms are not.
 
     Without weights the first places of a round are spread: no peer has two before every peer has
     one. The link of the peer that serves most determines the time of a round. Drawn independently,

@@ -91,7 +91,7 @@ def _loaded(place: str, function: str) -> tuple[ModuleType, list[AttackKind]]:
 
 
 def _plain(function: Callable[..., Any], place: str) -> AttackKind:
-    """Make an attack of a function without the decorator."""
+    """Make an attack from a function without the decorator."""
     first, *others = inspect.signature(function).parameters.values() or (None,)
     if first is None:
         raise ConfigError(

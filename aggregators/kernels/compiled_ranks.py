@@ -297,7 +297,7 @@ def _block(
     """Aggregate one block of columns for ``ranks``. ``rows``: addresses of m rows, ``here`` bytes
     before the block.
 
-    Returns 0, or another value if it may contain a NaN.
+    Returns 0, or another value if the block may contain a NaN.
     """
     m, stride = word(job + 24), 4 * word(job + 8)
     mode, low, high, count = word(job + 80), word(job + 88), word(job + 96), word(job + 104)

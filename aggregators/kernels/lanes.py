@@ -45,7 +45,7 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def _operation(result: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Make an intrinsic of a function ``(builder, *values) -> value``; without a result it returns
+    """Make an intrinsic from a function ``(builder, *values) -> value``; without a result it returns
     nothing."""
 
     def make(emit: Callable[..., Any]) -> Any:

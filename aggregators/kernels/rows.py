@@ -21,7 +21,7 @@ class Rows:
 
     Attributes:
         n, d: Number of rows, and their length.
-        dtype, device: Those of all rows.
+        dtype, device: Type and device, common to all rows.
     """
 
     __slots__ = ("_apart", "_together", "d", "device", "dtype", "n")
