@@ -389,8 +389,8 @@ def curve_of(
 
 
 def draw(table: RobustnessTable, found: Found, path: Path) -> None:
-    """Draw rules down, attacks across, the accuracy in each square; red is bad, grey cannot be
-    run."""
+    """Draw the accuracy for each rule (a row) and attack (a column). Red is a low accuracy; grey is
+    a trial without one."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -116,7 +116,7 @@ class RollingWorld:
         self._ready_s[self._presence.runs & ~running] = back_s
 
     def _required(self) -> int:
-        """Return the updates that a round needs, as ``Quorum.required``."""
+        """Return the updates that a round needs, as ``Quorum.required`` does."""
         members, settings = len(self._roster), self._settings
         return max(quorum.quorum_of(settings, members), quorum.needed_by_rule(settings, 0))
 

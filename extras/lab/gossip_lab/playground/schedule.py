@@ -366,7 +366,7 @@ class Schedule:
         self._expected = expected[np.isfinite(self._finish_s[expected["receiver"]])]
 
     def _skip_rounds(self, peer: int) -> None:
-        """Let a peer that is far behind continue where the others are, as ``GossipRounds``."""
+        """Let a peer that is far behind continue where the others are, as ``GossipRounds`` does."""
         settings, coming = self._parts.settings, self._coming
         received = coming[(coming["receiver"] == peer) & coming["is_received"]]
         latest = dict(np.sort(received[["sender", "round"]]).tolist())

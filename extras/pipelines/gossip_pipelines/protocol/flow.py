@@ -204,7 +204,7 @@ class MicroBatchFlow:
         return effects + self._go_on()
 
     def _end(self) -> list[Effect]:
-        """Cancel the timers of the round before."""
+        """Cancel the timers of the previous round."""
         tokens = [self._pulse, *[work.overdue for work in self.works.values()]]
         self._pulse = None
         return [effect for token in tokens for effect in self.timers.cancel(token)]

@@ -80,8 +80,8 @@ class Disturbances(Watching):
         return self.still_until.get(peer, NEVER), self.still_s.get(peer, 0.0)
 
     def undisturbed_s(self, swarm: AnySwarm, peer: PeerId) -> float:
-        """Return the time for which the running ``peer`` was neither paused nor at either end of a
-        cut, in a tolerable network."""
+        """Return the time since the running ``peer`` was last disturbed: paused, at either end of
+        a cut, behind, or in an intolerable network."""
         if swarm.network.changed != self._changed:
             self._on_cuts(swarm)
         self._record_conditions(swarm)

@@ -108,16 +108,16 @@ class StagePanels:
         self._panels: tuple[Panel, ...] = (*stages, together)
 
     def settle(self, swarm: AnySwarm) -> float:
-        """Run the calm phase of all stages at once, as ``Panel.settle``."""
+        """Run the calm phase of all stages at once, as ``Panel.settle`` does."""
         return settle(self._panels, swarm)
 
     def close(self) -> None:
-        """Let the checkers of all stages judge once more, as ``Panel.close``."""
+        """Let the checkers of all stages judge once more, as ``Panel.close`` does."""
         for panel in self._panels:
             panel.close()
 
     def blame(self, swarm: AnySwarm, error: Exception) -> Violation:
-        """Return the violation of an exception, as ``Panel.blame``."""
+        """Return the violation of an exception, as ``Panel.blame`` does."""
         return self.together.blame(swarm, error)
 
     def judged(self) -> Counter[str]:

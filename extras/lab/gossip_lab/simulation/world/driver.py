@@ -309,7 +309,7 @@ class Swarm(Timeline, Generic[C]):
         host.state = "up"
         for see in self.hooks.resume:
             see(self, peer)
-        # events that it had no time for before the pause
+        # events that the peer had not handled before the pause
         host.inbox.extendleft(reversed(host.waiting))
         host.waiting.clear()
         while host.inbox and host.state == "up":

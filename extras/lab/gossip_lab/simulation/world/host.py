@@ -103,7 +103,7 @@ class SimProcess(Generic[C]):
     used_tokens: set[Token] = field(default_factory=set)
     # events that arrived while it was paused
     inbox: deque[tuple[Event, bytes | None]] = field(default_factory=deque)
-    # events that a slow node had no time for yet
+    # events that a slow node has not handled yet
     waiting: deque[tuple[Event, bytes | None]] = field(default_factory=deque)
     settling: deque[Event] = field(default_factory=deque)  # events that the node itself caused
     late_timers: list[tuple[int, Token]] = field(default_factory=list)

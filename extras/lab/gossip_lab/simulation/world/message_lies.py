@@ -49,19 +49,19 @@ def _tampered(
 
 @lie
 def sign_flip(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send its update with the opposite sign."""
+    """Send the update with the opposite sign."""
     return _tampered(attacker, letter, lambda update: -update)
 
 
 @lie
 def nan(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send NaN for its update."""
+    """Send NaN in place of the update."""
     return _tampered(attacker, letter, lambda update: np.full_like(update, np.nan))
 
 
 @lie
 def huge(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send its update times 1e30, which overflows when it is squared."""
+    """Send the update times 1e30, which overflows when it is squared."""
     return _tampered(attacker, letter, lambda update: update * HUGE)
 
 

@@ -36,7 +36,7 @@ class SharedLedgers:
     def change(
         self, ledger: Ledger, key: Hashable, method: Callable[..., T], *arguments: Any
     ) -> tuple[Ledger, T]:
-        """Return a changed ledger and the result, as ``Ledgers.change``."""
+        """Return a changed ledger and the result, as ``Ledgers.change`` does."""
         found = self._changed.get((ledger, key))
         if found is None:
             made = ledger.copy()

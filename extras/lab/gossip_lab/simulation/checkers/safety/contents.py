@@ -301,7 +301,7 @@ class TakesOverTheDonorsState(Checker):
 
     def make_records(self) -> None:
         self._taken: dict[int, list[bytes]] = {}
-        self._heads: dict[int, set[bytes]] = defaultdict(set)  # of the round before
+        self._heads: dict[int, set[bytes]] = defaultdict(set)  # of the previous round
 
     @on_event
     def record_state(self, event: SnapshotTaken) -> None:

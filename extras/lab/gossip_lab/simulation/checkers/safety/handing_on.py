@@ -73,9 +73,9 @@ class TakesWhatWasCommitted(Checker):
     The server of a later attempt also accepts it: it sends the commit under its own attempt, and
     does not make a second one, although its rule may be running.
 
-    S13: no peer accepts a result that opposes its own update, or has an implausible roster or
-    rates, until more than f peers have forwarded one in this round. (It may also reject a result
-    that is too long.)
+    S13: a result is doubtful if it opposes the peer's own update, or has an implausible roster or
+    rates. No peer accepts a doubtful result until more than f peers have forwarded one in this
+    round. (The peer may also reject a result that is too long.)
     """
 
     invariant = "S10"

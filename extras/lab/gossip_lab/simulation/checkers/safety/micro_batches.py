@@ -320,13 +320,13 @@ class SharesAlike(StageChecker):
     invariant = "S28"
 
     def make_records(self) -> None:
-        # by stage, round, and the hash of the round before
+        # by stage, round, and the hash of the previous round
         self._weights: dict[tuple[int, int, bytes], Mapping[PeerId, float]] = {}
 
     @on_effect
     def judge(self, start: StartRound) -> None:
         if self.rolling.round_id != start.round_id:
-            return  # it has moved to another round
+            return  # the peer has moved to another round
         found = dict(self.core.weights)
         text = f"round {start.round_id}: micro-batches are shared by"
         place = self.stage_of[self.peer], start.round_id, self.rolling.chain

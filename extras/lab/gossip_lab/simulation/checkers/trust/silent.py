@@ -191,8 +191,8 @@ class OmissionsFollowTheCommits(HistoryChecker):
         silent, rounds, waited = silent_server(report), self.rolling, self._waited
         if silent is None or report.fields["round"] != rounds.round_id:
             return
-        # Without a reachable majority, and f more peers that may withhold their updates, it could
-        # make nothing.
+        # Up to f of the expected peers may withhold their updates. If the others are no quorum, the
+        # server could make no result.
         if len(rounds.server.quorum.expected()) - self.core.settings.f < rounds.quorum():
             return
         if silent != self.peer:
