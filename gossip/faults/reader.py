@@ -65,7 +65,7 @@ class Reader:
         if self.skip("-"):
             last = int(self.expect(r"\d{1,9}", "the last of a row of peers"))
             if not first <= last < first + PEERS_NAMED_MAX:
-                raise self.bad(f"{first}-{last} is not a row of peers")
+                raise self.bad(f"{first}-{last} is not a range of peers")
         return list(range(first, last + 1))
 
     def number(self, expected: str) -> float:

@@ -188,7 +188,7 @@ class Choice(Unit):
         value = table.keys[key]
         if not isinstance(value, str) or value not in self.choices:
             raise table.bad(
-                f"{table.kind} knows no {key} {value!r}{suggest_name(str(value), self.choices)}",
+                f"{table.kind} has no {key} {value!r}{suggest_name(str(value), self.choices)}",
                 f"it knows {', '.join(self.choices)}",
             )
         return value

@@ -257,7 +257,7 @@ def check_encoding(encoding: str, rule: registry.BoundRule) -> None:
     if why := _not_parts(rule):
         raise ConfigError(
             f"encoding {encoding}: it sends a small part of an update, and {rule.name} {why}",
-            "take int8 or int4, or a rule such as geometric_median",
+            "use int8 or int4, or a rule such as geometric_median",
         )
 
 

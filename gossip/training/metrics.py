@@ -32,7 +32,7 @@ def line_of(round_id: int, metrics: Mapping[str, Any]) -> tuple[str, float | Non
     if len(text) > METRICS_MAX:
         raise ConfigError(
             f"{len(metrics)} metrics make a line of {len(text)} characters, at most {METRICS_MAX} "
-            "are taken"
+            "are allowed"
         )
     loss = line.get("loss")
     return text, float(loss) if isinstance(loss, int | float) else None

@@ -185,14 +185,14 @@ class Codec(Generic[M]):
         if len(data) > self.limits.message_bytes:
             raise ValueError(
                 f"a message of {len(data)} bytes is larger than the {self.limits.message_bytes} "
-                "that others take"
+                "that other peers accept"
             )
         return data
 
     def parse(self, data: bytes | memoryview) -> tuple[Any, ...]:
         """Return nested tuples of plain values. Raise Malformed if the bytes are invalid."""
         if len(data) > self.limits.message_bytes:
-            raise Malformed(f"{len(data)} bytes, at most {self.limits.message_bytes} are taken")
+            raise Malformed(f"{len(data)} bytes, at most {self.limits.message_bytes} are allowed")
         try:
             # One-shot: a reused Unpacker that has failed before is not safe (GHSA-6v7p-g79w-8964).
             plain = msgpack.unpackb(data, **self._parser_limits)
