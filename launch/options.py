@@ -18,7 +18,7 @@ Json = Annotated[
     bool, typer.Option("--json", help="Print the summary as JSON, and nothing else, to stdout.")
 ]
 Quiet = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Only what peers print and what goes wrong.")
+    bool, typer.Option("--quiet", "-q", help="Print only peers' output, and problems.")
 ]
 
 
@@ -139,8 +139,8 @@ Overlap = Annotated[
 Byzantine = Annotated[
     int | None,
     optional(
-        "Byzantine peers to tolerate; by default the most for rule and peers, at most a quarter "
-        "(demo: the number of attackers).",
+        "Byzantine peers to tolerate; by default as many as the rule can, up to a quarter of the "
+        "peers (demo: the number of attackers).",
         "-f",
         "--byzantine",
     ),
@@ -168,9 +168,9 @@ OnMinority = Annotated[
 OnDivergence = Annotated[
     str | None,
     optional(
-        "Action of a peer with another replica than most: heal copies theirs; stop (the "
-        "default) does so, too, and ends if it differs again without a missed round; warn "
-        "continues."
+        "Action of a peer whose replica differs from most: heal copies theirs; stop (the "
+        "default) also copies theirs, but ends the peer if its replica differs again without a "
+        "missed round; warn continues."
     ),
 ]
 Reference = Annotated[
@@ -184,8 +184,7 @@ Reference = Annotated[
 Trust = Annotated[
     bool | None,
     optional(
-        "Quarantine peers that repeatedly stand out: on by default. Without, they are only "
-        "reported.",
+        "Quarantine peers that repeatedly stand out (the default); --no-trust only reports them.",
         "--trust/--no-trust",
     ),
 ]
@@ -214,10 +213,10 @@ StartTimeout = Annotated[
     float | None, optional("Seconds that peers wait for each other; 60 by default.")
 ]
 MinPeers = Annotated[
-    int | None, optional("Begin with so many, once they have waited --patience s for the others.")
+    int | None, optional("Begin with this many, after a wait of --patience s for the others.")
 ]
 Patience = Annotated[
-    float | None, optional("Seconds that --min-peers wait for the others; 10 by default.")
+    float | None, optional("With --min-peers: seconds to wait for the others; 10 by default.")
 ]
 RoundTimeout = Annotated[
     float | None, optional("Seconds that a round may wait at most; 10 by default.")
@@ -278,7 +277,9 @@ TaskOption = Annotated[
         ),
     ),
 ]
-Config = Annotated[Path | None, optional("Options from a TOML file; flags and GOSSIP_* win.")]
+Config = Annotated[
+    Path | None, optional("Options from a TOML file; flags and GOSSIP_* override it.")
+]
 ShowConfig = Annotated[
     bool,
     typer.Option("--show-config", help="Print every option with its source, and start nothing."),

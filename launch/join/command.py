@@ -29,7 +29,10 @@ def join(
         ),
     ],
     script: Annotated[
-        str | None, typer.Argument(help="Your script; by a folder, the run's.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Your script; with a folder, by default the run's.", show_default=False
+        ),
     ] = None,
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="ARGS", help="Its own arguments.")

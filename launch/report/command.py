@@ -101,15 +101,17 @@ def top(
     run: Annotated[
         str | None,
         typer.Argument(
-            help="Folder of the run, or its name under runs/; the latest that runs.",
+            help="Folder of the run, or its name under runs/; by default the latest running one.",
             show_default=False,
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Print it once, with all peers.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print the state once, with all peers.")
+    ] = False,
     every: Annotated[
         float, typer.Option(min=0.1, help="Seconds between two updates of the screen.")
     ] = 1.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print it once, as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the state once, as JSON.")] = False,
     runs: Dir = Path("runs"),
 ) -> None:
     """Show the state of a run and its peers, while it trains or afterwards: gossip top RUN"""
@@ -201,7 +203,7 @@ def stop(
         bool,
         typer.Option("--now", help="Kill its peers; otherwise each finishes its round and leaves."),
     ] = False,
-    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for that.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=0.0, help="Seconds to wait for the end.")] = 60.0,
     runs: Dir = Path("runs"),
 ) -> None:
     """End a run properly, and wait until all its processes have ended: gossip stop RUN"""
@@ -227,7 +229,7 @@ def explain(
     part: Annotated[
         str | None,
         typer.Argument(
-            metavar="[PEER|@ROUND]", help="Of a run: only this peer or round.", show_default=False
+            metavar="[PEER|@ROUND]", help="Only this peer or round of the run.", show_default=False
         ),
     ] = None,
     runs: Dir = Path("runs"),

@@ -655,8 +655,8 @@ def who(run: RecordedRun, one: Incident) -> str:
 def in_trouble(
     spans: Mapping[int, Sequence[Span]], found: Sequence[Incident], count: int
 ) -> list[int]:
-    """Return the ``count`` peers with the most trouble: first by the gravest incident, then by the
-    time of absence and quarantine. Incidents that affected most peers do not count.
+    """Return the ``count`` peers with the most trouble: first by the most serious incident, then
+    by the time of absence and quarantine. Incidents that affected most peers do not count.
 
     Args:
         spans: States of each peer over time.

@@ -42,7 +42,7 @@ class Fact:
 
 
 def headline(run: RecordedRun, incidents: list[Incident]) -> str:
-    """Return the result of a run and its gravest incidents, in a line."""
+    """Return the result of a run and its most serious incidents, in a line."""
     steps, planned = _steps(run)
     after = f"{steps:,.0f} steps"
     accuracy, loss = run.state.accuracy, _last(run, "loss")
@@ -214,7 +214,7 @@ def _row(run: RecordedRun, one: Incident) -> tuple[str, ...]:
 
 
 def marks(run: RecordedRun, incidents: list[Incident]) -> tuple[Mark, ...]:
-    """Return the gravest incidents as marks for charts."""
+    """Return the most serious incidents as marks for charts."""
     timed = [one for one in incidents if one.t is not None]
     chosen = sorted(timed, key=lambda one: (-one.grave, one.number))[:MARKED_MAX]
     return tuple(
