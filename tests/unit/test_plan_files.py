@@ -92,7 +92,7 @@ def test_a_plan_is_made_edited_and_checked(files: Path) -> None:
     said = plan("lab1.toml", "lab2.toml", "--batch", "8", "--show")
     assert "pipeline, 2 stages" in said
     assert "rolling, 30 local steps" in said
-    assert "gossip run --plan PLAN SCRIPT carries a plan out" in said
+    assert "gossip run --plan PLAN SCRIPT runs a plan" in said
     assert "<- slowest" in said
     made = read_plan(files / "plan.toml")
     assert [stage.peers for stage in made.stage] in (

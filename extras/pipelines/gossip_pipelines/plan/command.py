@@ -12,7 +12,7 @@ from gossip.errors import ConfigError
 from gossip.launch.optional import group_with_default, optional
 from gossip.run import shown
 
-HOW_TO_RUN = "gossip run --plan PLAN SCRIPT carries a plan out."
+HOW_TO_RUN = "gossip run --plan PLAN SCRIPT runs a plan."
 
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
     help=(
-        "What is fastest on these peers, a pipeline of which stages or data-parallel training: "
+        "Find the fastest way to train on these peers, a pipeline or data-parallel training: "
         f"gossip plan lab1.toml lab2.toml --show. {HOW_TO_RUN}"
     ),
 )
