@@ -45,8 +45,8 @@ class _LanesModel(models.PrimitiveModel):
 
 
 def _operation(result: Any, *takes: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Make an intrinsic from a function ``(builder, *values) -> value``; without a result it returns
-    nothing."""
+    """Make an intrinsic from a function ``(builder, *values) -> value``. Without a result the
+    intrinsic returns nothing."""
 
     def make(emit: Callable[..., Any]) -> Any:
         def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
