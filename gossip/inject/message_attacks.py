@@ -126,8 +126,8 @@ def two_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
 
 @lie
 def last_results(attacker: ByzantinePeer, letter: Letter) -> Instead:
-    """Send one peer another result than all others, as the server of the last round of the run. No
-    peer can distinguish it from a true one, and no next round would detect it."""
+    """Send one peer a different result from all others, as the server of the last round of the run.
+    No peer can distinguish the result from a true one, and no next round would detect it."""
     message = letter.message
     last = (
         isinstance(message, Commit)

@@ -22,7 +22,7 @@ class UpdateAttack:
     """Changes the updates and parameters that this peer sends. Attacks on data happen in the
     trainer, before there is an update.
 
-    Attackers of one kind have each other from the plan. They are computed from data that every
+    The fault plan names all attackers of one kind. Attacks are computed from data that every
     replica has: the results of the rounds (``saw``), and in gossip rounds the pushes of neighbours
     (``record_push``).
 

@@ -217,8 +217,8 @@ def write(
 
 
 class OutgoingCheckpoint:
-    """A checkpoint that writes its files first, from memory that may change afterwards. Any
-    thread makes it durable later by ``finish``, or calls ``drop``. A process writes one at a time.
+    """A checkpoint whose files are written first, from memory that may change afterwards. Later
+    any thread makes it durable (``finish``) or drops it. A process writes one at a time.
 
     Attributes:
         place: Folder of the finished checkpoint.

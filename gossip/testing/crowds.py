@@ -36,7 +36,7 @@ class SyntheticUpdates:
     previous: Tensor | None = None  # (d,), aggregate of the previous round
 
     def evaluate(self, step: Tensor) -> float:
-        """Return a loss with gradient ``gradient`` at x and curvature 1 all around, at x - step."""
+        """Return a loss at x - step. At x its gradient is ``gradient``; its curvature is 1."""
         step = step.to(torch.float64)
         gradient = self.gradient.to(torch.float64)
         return float(1000.0 - gradient @ step + 0.5 * (step @ step))

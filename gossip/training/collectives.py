@@ -165,7 +165,7 @@ def packed(place: Place, data: bytes, most: int) -> bytes:
     bytes."""
     if len(data) > most:
         raise ConfigError(
-            f"{place[2]} was given {len(data):,} bytes, and one peer can give {most:,}",
+            f"{place[2]} got {len(data):,} bytes, but a peer can pass at most {most:,}",
             "save larger values with peer.save(path, object), and read the file",
         )
     whole: bytes = msgpack.packb([*place, data])

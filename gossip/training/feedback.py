@@ -1,9 +1,9 @@
 """Encoding of updates with error feedback: the error of one update is added to the next.
 
 The update that is sent is d = D(E(g + e)) for the gradient g and the residual e, and e becomes g +
-e - d, if the update is taken (Seide et al. 2014; Karimireddy et al. 2019, arXiv:1901.09847). An
+e - d, if the update is used (Seide et al. 2014; Karimireddy et al. 2019, arXiv:1901.09847). An
 update is used, shard by shard, when its peer is among the contributors of the commit. If an update
-is not taken (late, not finite, of a lost round), its g is dropped, as it is without an encoding:
+is not used (late, not finite, of a lost round), its g is dropped, as it is without an encoding:
 its samples are returned and read again. The residual stays as it was, since d was not applied. So
 no gradient counts twice, and none is lost twice. If the round becomes a collective operation, the
 update is encoded again for the next round, because an encoding's random numbers belong to a round.

@@ -128,7 +128,7 @@ class StateFile:
         self.has_tensors = bool(tensors)
 
     def write(self, memory: memoryview) -> None:
-        """Copy everything into ``memory``, which is zero and has ``nbytes``."""
+        """Copy everything into ``memory``: ``nbytes`` bytes, all of them 0."""
         begin = len(self._header)
         memory[:begin] = self._header
         for start, end, tensor in self._tensors:

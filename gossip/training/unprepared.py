@@ -105,9 +105,9 @@ class UnpreparedOptimizers:
             self._intruder = kind
         elif self._exchanges and self._stepped.setdefault(optimizer, began) != began:
             self._warn(
-                f"{kind} was not given to peer.prepare and steps: each peer trains the parameters "
-                "that it has alone",
-                "give peer.prepare all that is trained: "
+                f"{kind} steps, but was not passed to peer.prepare: each peer trains its "
+                "parameters alone",
+                "pass everything that is trained to peer.prepare: "
                 "prepare(ModuleList([model, criterion]), [optimizer, other])",
                 unless=self._alone,
             )

@@ -37,7 +37,7 @@ class TerminationHandler:
         since: Time of the first signal, on the monotonic clock; None if none has come.
         stop: Ends the script; set by the session.
         in_step: Whether a step is under way, which may end before Ctrl-C takes effect.
-        interrupted: Whether it was Ctrl-C.
+        interrupted: Whether Ctrl-C was pressed.
     """
 
     def __init__(self) -> None:

@@ -36,7 +36,7 @@ class ListenAddress:
     """Address at which an inbox listens.
 
     Attributes:
-        anywhere: Whether it may be another address than a loopback one.
+        anywhere: Whether the address may be other than loopback.
         guard: Guard that admits only peers with a key; None if every connection is admitted.
     """
 

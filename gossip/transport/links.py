@@ -343,7 +343,7 @@ def why_not(peer: PeerId, lane: ControlLane, keys: Keys | None) -> tuple[str, st
     if lane.rejected_by == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
         return f"{where} has no key", start
     other = (
-        "it has no key, has another key than in its seed file, admits no peer, or is no peer "
+        "it has no key, its key differs from its seed file, it admits no peer, or is no peer "
         "of gossip"
     )
     return f"{where} ends every handshake: {other}", f"{start}; {look}"

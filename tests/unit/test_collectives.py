@@ -88,7 +88,7 @@ def test_bytes_that_are_no_data_are_none(data: bytes) -> None:
 def test_too_much_is_refused_with_sizes_and_a_way_out() -> None:
     most = bytes_max(4)
     packed((0, 0, "gather"), b"x" * most, most)
-    with pytest.raises(ConfigError, match=f"given {most + 1:,} bytes, and one peer can give"):
+    with pytest.raises(ConfigError, match=f"got {most + 1:,} bytes, but a peer can pass"):
         packed((0, 0, "gather"), b"x" * (most + 1), most)
     assert 4 * len(packed((2**40, 99, "broadcast"), b"x" * most, most)) <= COLLECTED_BYTES_MAX
 

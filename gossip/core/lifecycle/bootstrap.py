@@ -47,7 +47,7 @@ class RebuildStage:
 
 
 Decision: TypeAlias = WaitForPeers | BeginFresh | TakeState | RebuildStage | Halt
-"""``Halt``: this peer cannot begin. It trains another model than the swarm, no quorum arrived in
+"""``Halt``: this peer cannot begin. Its model differs from that of the swarm, no quorum arrived in
 time, or the run has had rounds and no peer with their state arrived."""
 
 

@@ -175,7 +175,7 @@ class Prober:
         )
 
     def restart(self, member: Member, now: float) -> list[Effect]:
-        """Restart a probe that sent all its pings before the first message of its peer. The replies
+        """Restart a probe that sent all pings before its peer sent a first message. The replies
         may be lost, because the peer's link to the local peer was not open yet."""
         nonce = self._nonces.get(member.peer)
         tried_at = self.probes[nonce].pinged_at if nonce is not None else []

@@ -3,8 +3,8 @@ others and waits for those within reach.
 
 A peer numbers its values; values with the same number belong together. The peer waits until every
 peer within reach has sent as many values, or until the timeout. If no other value has that number,
-as after a restart of this peer, it uses the last value of each peer. Only the trainers have the
-meaning of a value. A Byzantine peer may send each peer a different value, and each peer uses the
+as after a restart of this peer, it uses the last value of each peer. Only the trainers interpret
+the values. A Byzantine peer may send each peer a different value, and each peer uses the
 one that it received.
 """
 

@@ -151,8 +151,8 @@ class ResultChecks:
         # Two honest views may differ in a few peers, and a peer does not have the views of others.
         gross = len(missed) + len(strange) > self.f
         # The server of a collective operation may notice a death a moment before this peer. After
-        # a rejection, the peers that accepted its commit would permanently have another answer than
-        # the others. A live peer that is omitted returns later.
+        # a rejection, the peers that accepted its commit would permanently have an answer that
+        # differs from the others. A live peer that is omitted returns later.
         wronged = missed not in ([], [quorum.local]) and not commit.collected
         if gross or (enough and (strange or wronged)):
             out = f"leaves out {missed}, which are present" if missed else ""
