@@ -67,7 +67,7 @@ def of_run(run: RecordedRun, width: int) -> list[str]:
     if handed := len(run.handed_on):
         lines.append(
             f"{counted(handed, 'round')} of {len(run.commits)} {'was' if handed == 1 else 'were'} "
-            f"served by another peer than the first in turn: {reasons_of_turns(run)}."
+            f"not served by the first peer in turn: {reasons_of_turns(run)}."
         )
     if lost := len(view.progress.lost):
         lines.append(f"{counted(lost, 'round')} changed nothing.")

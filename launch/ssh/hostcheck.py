@@ -192,7 +192,7 @@ def _script(host: Host, facts: Facts, program: Program, digest: str | None) -> I
     if facts["script"] is None:
         yield _fail(host, f"there is no {' '.join(program.what)} in {facts['workdir']}", copy)
     elif digest is not None and facts["script"]["digest"] != digest:
-        yield _warn(host, f"its {' '.join(program.what)} is another one than here", copy)
+        yield _warn(host, f"its {' '.join(program.what)} differs from the one here", copy)
 
 
 def _room(host: Host, facts: Facts) -> Iterable[CheckLine]:

@@ -83,8 +83,7 @@ def test_only_rounds_that_went_to_another_server_count_as_handed_on(tmp_path: Pa
         run.event(9.0, 3, "attempt", **alone)
     text = told(run)
     assert (
-        "1 round of 40 was served by another peer than the first in turn: a server is "
-        "skipped: suspect (1)."
+        "1 round of 40 was not served by the first peer in turn: a server is skipped: suspect (1)."
     ) in text
     assert "is refused" not in text
 

@@ -122,7 +122,7 @@ def test_a_host_with_which_all_is_well_is_one_line() -> None:
         ({"script": None}, ["fail  there is no train.py in /srv", "try: scp train.py b:/srv/"]),
         (
             {"script": {"path": "x", "digest": "d2"}},
-            ["warn  its train.py is another one than here", "try: scp train.py b:/srv/"],
+            ["warn  its train.py differs from the one here", "try: scp train.py b:/srv/"],
         ),
         (
             {"workdir_error": "No such file or directory"},
