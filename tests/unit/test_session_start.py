@@ -94,7 +94,7 @@ def test_what_does_not_fit_is_refused_before_the_first_trial(peer: Any) -> None:
     peer.shard(data(), batch_size=16)
     never = pytest.fail
     other = lambda: nn.Linear(6, 3)  # noqa: E731
-    with pytest.raises(ConfigError, match="make builds another model than prepare received"):
+    with pytest.raises(ConfigError, match="make does not build the model that prepare received"):
         peer.search_start(other, loss=never, optimizer=sgd, search=SEARCH)
     with pytest.raises(ConfigError, match="256 samples cannot be held out of 240"):
         peer.search_start(Net, loss=never, optimizer=sgd)

@@ -125,7 +125,9 @@ class Recorder(Observer):
     def _compare(self, peer: PeerId, state: ModelState, round_id: int) -> None:
         """Compare a replica with the first one of the same round."""
         if self._replicas.setdefault(round_id, state) is not state:
-            raise ReplicasDiverged(f"peer {peer} has another state than others after {round_id}")
+            raise ReplicasDiverged(
+                f"peer {peer} does not have the state of others after {round_id}"
+            )
         self._replicas.pop(round_id - ROUNDS_CHECKED, None)
 
     def _close_rounds(self) -> None:

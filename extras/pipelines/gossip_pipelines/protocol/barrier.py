@@ -72,8 +72,8 @@ class StageBarrier:
     def _latest_of(self, stage: int) -> StageDone | None:
         """Return the report with most commits from the members of a stage; None without a report.
 
-        Reports of reachable members come first: a rebuilt stage has another roster than its dead
-        members have reported.
+        Reports of reachable members come first: the roster of a rebuilt stage differs from the
+        reports of its dead members.
         """
         known = [p for p in self.pipeline.stages[stage] if p in self._reports]
         reachable = [p for p in known if not self.members.skip_reason(p) and self._is_current(p)]

@@ -230,7 +230,7 @@ def check_alike(model: nn.Module, state: Mapping[str, torch.Tensor]) -> None:
     differ = sorted(name for name in {*shapes, *other} if shapes.get(name) != other.get(name))
     name = differ[0]
     raise ConfigError(
-        f"make builds another model than prepare received: {name} has shape {other.get(name)}, "
+        f"make does not build the model that prepare received: {name} has shape {other.get(name)}, "
         f"not {shapes.get(name)}",
         "build the prepared model with the same function: peer.prepare(make(), ...)",
     )
