@@ -700,7 +700,7 @@ class Peer:
         assert rolling is not None
         effects: list[Effect] = []
         if (why := rolling.replica_check.end_reason) and not self._stop_code:
-            # This commit also ends peers that lack it. Stay for the drain: they may request it.
+            # This commit also ends peers that lack it. Drain first: they may request the commit.
             self._stop_code = DIVERGED
             stops = self._on_stop(Stop(why, completed=False), now)
             return [Report("error", {"message": why}), *stops]

@@ -54,7 +54,7 @@ all pieces, and the wait for a reply that could no longer change the result ends
 PROBE_TIMEOUT_MAX_S = 4.0
 """Largest timeout of a probe that measured round trips can cause."""
 LOADED_VERDICT_S = 1.5
-"""Least time from the last ping to a verdict while large payloads move. A lost segment is sent
+"""Minimum time from the last ping to a verdict while large payloads move. A lost segment is sent
 again after 0.2 s and after another 0.4 s; queues on the path add to it."""
 LAST_WORDS_S = 2.0
 """Time for which messages of a peer may still arrive after the news that its incarnation has ended.
@@ -73,8 +73,8 @@ AT_ONCE_S = 0.1
 COMPILING_MAX_S = 300.0
 """Longest wait for a peer that reports that it compiles, which no other peer can check."""
 NOT_SLOW_S, NOT_SLOW_ROUNDS = 0.5, 1.0
-"""Least wait for a peer that is not known to be slow: seconds, as its machine may be busy, plus
-typical rounds, as long rounds have long lags."""
+"""Minimum wait for a peer that is not known to be slow: seconds, because its machine may be busy,
+plus typical rounds, because long rounds have long lags."""
 NEWCOMER_ROUNDS, NEWCOMER_S = 2, 0.5
 """Largest lag at which a newcomer reports that it is ready: the larger of these rounds and seconds
 of rounds."""

@@ -31,7 +31,7 @@ def this_machine() -> str:
 
 
 def started_at(pid: int) -> int | None:
-    """Return when a process was started, in clock ticks since boot; with the pid it identifies the
+    """Return the start time of a process, in clock ticks since boot; with the pid it identifies the
     process. None if there is no such process, or it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:

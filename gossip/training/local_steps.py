@@ -358,8 +358,8 @@ class LocalSteps(EveryStep):
 
 
 def choose_stepper(trained: TrainedModel, run: PeerRun) -> tuple[EveryStep, TrainedModel]:
-    """Return the stepper of a run, and the model as its rounds step it: with local steps by the
-    outer optimizer."""
+    """Return the stepper of a run, and the model with the optimizer that rounds step: with local
+    steps, the outer one."""
     if not run.config.has_local_steps:
         return EveryStep(), trained
     local = LocalSteps(trained, run)

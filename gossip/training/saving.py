@@ -221,7 +221,7 @@ class CheckpointSaver:
             return True
         if not self._disk_is_slow:
             self._notify(
-                f"there is no checkpoint of step {step}: the one before it is still being written; "
+                f"there is no checkpoint of step {step}: the previous one is still being written; "
                 "training goes on"
             )
         self._disk_is_slow = True

@@ -205,7 +205,7 @@ def test_training_goes_on_without_checkpoints_while_the_disk_is_slow(
                 monkeypatch.setattr(saving, "SLOW_DISK_S", 60.0)
     assert [step for step, _ in checkpoints.listed(tmp_path / "ckpt")] == [2, 8, 10, 12]
     said = capsys.readouterr().err
-    assert said.count("the one before it is still being written") == 1
+    assert said.count("the previous one is still being written") == 1
     assert "there is no checkpoint of step 4" in said
 
 

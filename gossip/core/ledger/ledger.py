@@ -134,7 +134,7 @@ class Ledger:
 
     def _next_sharers(self, proven: frozenset[PeerId]) -> tuple[PeerId, ...]:
         """Return the peers that get samples in the next round. A proven Byzantine peer gets none. A
-        peer that is only suspected gets some: its updates are used if those of the others are too
+        peer that is only suspected gets samples: its updates are used if the other peers send too
         few. Otherwise its samples are returned to the cursor."""
         peers = self.roster.peers
         return tuple([peer for peer in peers if peer not in proven]) if proven else peers

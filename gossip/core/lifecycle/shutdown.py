@@ -127,7 +127,7 @@ class Shutdown:
         return [*reports, self.timers.set(until, LingerExpired())]
 
     def linger_until(self) -> float:
-        """Return until when other peers may need this one; ``-inf`` if no peer does."""
+        """Return the time until which other peers may need this one; ``-inf`` if no peer does."""
         rounds = self.settings.rounds
         others = (*self._others(), *self._unmet())
         until = max([self._needed_until(peer) for peer in others], default=-inf)
@@ -177,8 +177,8 @@ class Shutdown:
         return expected_until if behind else min(expected_until, self._stopped_at + drain_s)
 
     def _expected_until(self, peer: PeerId) -> float:
-        """Return until when a lost peer may return; ``inf`` if it is not lost, ``-inf`` if it
-        cannot return."""
+        """Return the time until which a lost peer may return; ``inf`` if it is not lost, ``-inf``
+        if it cannot return."""
         member = self.members.members.get(peer)
         if (
             member is None

@@ -213,7 +213,7 @@ class TransferTracker:
     def came(self, event: Received, now: float) -> bool:
         """Record a complete payload.
 
-        Returns: Whether it is the first one, and no progress of a payload was reported yet.
+        Returns: Whether it is the first complete payload, and no progress was reported before.
         """
         if event.payload is None:
             return False

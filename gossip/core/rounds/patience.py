@@ -71,7 +71,7 @@ class Patience:
         return int(2 ** min(turns, DOUBLINGS_MAX))
 
     def _ends_at(self, shard: ShardRound, now: float) -> float:
-        """Return when the wait for the present server ends, even if bytes still arrive."""
+        """Return the end of the wait for the present server, even if bytes still arrive."""
         return shard.server_wait.since + self.transfer_tracker.most_s(now) * self.timeout_factor(
             shard
         )

@@ -71,8 +71,8 @@ class ResultValidator:
         self._audited: OrderedDict[AuditVote, None] = OrderedDict()
 
     def accusations(self) -> tuple[Accusation, ...]:
-        """Return the accusations of a commit that is made here. Each is repeated until it is in the
-        history."""
+        """Return the accusations of a commit that is made here. Each accusation is repeated until
+        the history contains it."""
         here, history = self.quorum.present.round_id, self.replicated
         found = [
             (*accusation, True)
