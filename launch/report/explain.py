@@ -233,7 +233,7 @@ def of_round(run: RecordedRun, number: int) -> list[str]:
 
 def _time_of_round(commit: CommitRow, before: CommitRow | None) -> list[str]:
     if before is None or commit.t < before.t:
-        return ["Its duration is unknown: the commit of the round before is missing."]
+        return ["Its duration is unknown: the commit of the previous round is missing."]
     took = commit.t - before.t
     lines = [f"It took {lasted(took)} from the commit before to its own."]
     times = {each.peer: each.update_s for each in commit.contributors if each.update_s}

@@ -148,7 +148,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def written_at(folder: Path) -> float:
-    """Return when the settings of a run were written, in seconds since 1970."""
+    """Return the time at which the settings of a run were written, in seconds since 1970."""
     try:
         return (folder / "config.json").stat(follow_symlinks=False).st_mtime
     except OSError:  # It was just removed.
