@@ -63,7 +63,7 @@ class Presence:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """``(n,)``: peers with a running process. One that hangs is among them."""
+        """``(n,)``: peers with a running process, including peers that hang."""
         return self.runs | ((self._back_s < np.inf) & ~self._lost_state)
 
     def return_peers(self, now_s: float) -> Peers:

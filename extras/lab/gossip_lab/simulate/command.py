@@ -69,7 +69,7 @@ def simulate(
     out: Out = Path(),
     as_json: Json = False,
 ) -> None:
-    """Play fault schedules in a simulated swarm and look for broken promises:
+    """Play fault schedules in a simulated swarm and look for violated guarantees:
     gossip simulate --seeds 2000"""
     from gossip.faults import plan as plans
     from gossip_lab.simulation import SearchQuery

@@ -74,7 +74,7 @@ class MicroBatchFlow:
 
     Args:
         barrier: Source of the rosters of the other stages.
-        patience_s: Least timeout of a gradient.
+        patience_s: Minimum timeout of a gradient.
         is_over: Whether this peer has all commits of a round, so that the next one begins.
 
     Attributes:
