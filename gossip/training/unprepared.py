@@ -117,7 +117,7 @@ class UnpreparedOptimizers:
             if self._prepared:
                 given = " and ".join(dict.fromkeys(type(each).__name__ for each in self._prepared))
                 why = (
-                    f"peer.prepare() was given another optimizer ({given}) than the optimizer that "
+                    f"peer.prepare() received a different optimizer ({given}) from the one that "
                     f"steps here ({kind})"
                 )
             self._warn(

@@ -46,7 +46,7 @@ def test_another_optimizer_than_the_prepared_one_is_named(watch: UnpreparedOptim
     watch.prepared([prepared], prepared, alone=False)
     (said,) = steps(torch.optim.AdamW([torch.nn.Parameter(torch.ones(2))]), STEPS)
     assert (
-        "peer.prepare() was given another optimizer (SGD) than the optimizer that steps here "
+        "peer.prepare() received a different optimizer (SGD) from the one that steps here "
         "(AdamW)" in str(said.message)
     )
 
