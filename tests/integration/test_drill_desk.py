@@ -245,7 +245,7 @@ def test_each_launcher_hurts_its_own_peers_and_all_heal(folder: Path) -> None:
         order(drill="slow", peers=[5], factor=2, for_s=50)
         assert order(drill="heal")["woken"] == [2]
         later.is_training = False
-        with pytest.raises(ConfigError, match="is not training yet"):
+        with pytest.raises(ConfigError, match="does not train yet"):
             order(drill="stop", peers=[1, 5], for_s=1)
 
     with_desks(folder, act, first, later)
@@ -282,7 +282,7 @@ def test_a_run_that_allows_no_drills_or_is_over_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("over", "error", "says"),
-    [(False, ConfigError, "not training yet"), (True, RunUnreachable, "about to end")],
+    [(False, ConfigError, "does not train yet"), (True, RunUnreachable, "about to end")],
 )
 def test_a_run_that_does_not_train_takes_no_drills(
     over: bool, error: type[ConfigError], says: str, folder: Path
