@@ -759,8 +759,8 @@ class Peer:
                 self.peer_progress.mark_unreported_members()
                 if self._rolling is not None:
                     self._rolling.come_back()
-            # Some peers saw the previous incarnation leave. The others skip this peer until it
-            # announces a round.
+            # Peers that saw the previous incarnation leave skip this peer until it announces a
+            # round.
             effects += [
                 *self._configured(),
                 *self.rounds.start(now),

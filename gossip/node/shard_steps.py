@@ -36,7 +36,7 @@ def run_step(
         updates: Updates of ``ask.rows``.
         points: Further inputs of the rule, if known: the last aggregate of the shard
             (``previous``), and the judge's ``gradient``.
-        payload_of: Describes a result; None if the gradient is not finite.
+        payload_of: Describes a result; None if the result is not finite.
     """
     inside = _inside(ask)
     try:

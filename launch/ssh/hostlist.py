@@ -36,10 +36,10 @@ class Host:
     Attributes:
         name: Name that ssh knows, possibly from the user's ssh config.
         slots: Number of peers that it gets.
-        user: User of ssh; "" if ssh's default.
-        port: Port of ssh; None if ssh's default.
-        python: Interpreter with gossip; "" if the path of this one.
-        workdir: Working directory of the peers; "" if the path of this one.
+        user: User of ssh; "" means ssh's default.
+        port: Port of ssh; None means ssh's default.
+        python: Interpreter with gossip; "" means the path of this one.
+        workdir: Working directory of the peers; "" means the path of this one.
         address: Address that its peers listen on: a number, an interface, or a network such as
             10.0.0.0/8. "" means one that the others reach.
         peers: Names of its peers in the plan of a pipeline; () if not given.

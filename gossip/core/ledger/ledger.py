@@ -276,7 +276,7 @@ class Ledger:
         return self.trust, self.cursor, self.omissions, self.equivocations, *speeds, *audits
 
     def first_snapshot(self) -> tuple[Any, ...]:
-        """Return the snapshot before round 0 if all peers are in the roster, and all tables are
+        """Return the snapshot before round 0: all peers are in the roster, and all tables are
         empty."""
         return (self.settings.peers, *[table.pack() for table in self._tables()], 0)
 
