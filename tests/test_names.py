@@ -119,5 +119,5 @@ def test_no_message_of_an_error_is_cut_off() -> None:
             for given in raised.args if isinstance(raised, ast.Call) else ():
                 last = given.values[-1] if isinstance(given, ast.JoinedStr) else given
                 if isinstance(last, ast.Constant) and str(last.value).endswith((" ", ",", ":")):
-                    cut.append(f"{path}:{node.lineno}")
+                    cut.append(f"{path}:{last.lineno}")
     assert not cut

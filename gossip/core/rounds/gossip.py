@@ -489,8 +489,8 @@ class GossipRounds:
             if pushed.payload is not None
         }
         others = {peer: pushed for peer, pushed in taken.items() if peer not in locked}
-        # Peers in quarantine are used only if the rule tolerates f with them and not without: where
-        # it is reduced to a plain average, or no other update is there, they would count in full.
+        # Peers in quarantine are used only if the rule tolerates f with them and not without. Where
+        # it is reduced to a plain average, or without other updates, theirs would count in full.
         needed = self.settings.updates_needed(self.settings.f) - (own is not None)
         is_alone = not others and own is None
         if is_alone or not len(others) < needed <= len(taken):
