@@ -62,7 +62,7 @@ class ConfigError(GossipError, ValueError):
 
 def suggest_name(given: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """Return the sentence that asks whether a similar name was meant, for the end of a message;
-    "": none is similar."""
+    "" if none is similar."""
     near = difflib.get_close_matches(given, known, n=1, cutoff=cutoff)
     return f". Did you mean {near[0]!r}?" if near else ""
 

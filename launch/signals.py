@@ -17,7 +17,7 @@ def forward_signals(on_signal: Callable[[int], None]) -> Iterator[None]:
     stays ignored: ``nohup`` starts a run that outlives its terminal.
 
     After a first signal, further ones are ignored while the launcher writes its records. Without
-    one, the former handlers are restored.
+    one, the earlier handlers are restored.
     """
     loop = asyncio.get_running_loop()
     nohup = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN

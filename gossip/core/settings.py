@@ -34,7 +34,7 @@ rounds."""
 RETURN_HELLO_EVERY = 5
 """Number of these requests after which the peer announces again that it is ready."""
 WATCH_INTERVAL_S = 1.0
-"""Interval of the check of the quorum, whose timeouts are minutes."""
+"""Interval of the check of the quorum. Timeouts of the quorum are minutes."""
 WAITING_REPORT_S = 5.0
 """Interval of the report of missing peers at the start. A newcomer with another model waits this
 time for more than f peers before it halts. The run waits this time for peers that may have begun

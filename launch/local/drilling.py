@@ -57,7 +57,7 @@ def _bind(end: socket.socket, path: str) -> None:
 
 
 _DrillAct: TypeAlias = Callable[[int], Mapping[str, Any] | None]
-"""What an order does once it has passed all checks. It receives the number of the drill; its result
+"""Effect of an order that has passed all checks. It receives the number of the drill; its result
 is part of the reply."""
 
 

@@ -239,7 +239,7 @@ class Supervisor:
             process.send_all(signal.SIGKILL)  # A goodbye would be attributed to the other peer.
 
     async def _starts_again(self, life: ProcessLife) -> bool:
-        """Wait until a peer is due for its restart, planned or after a failure. False: it is not
+        """Wait until a peer is due for its restart, planned or after a failure. False if it is not
         restarted."""
         planned_s = self.ongoing.view.failures.restarts.pop(life.peer, None)
         after_s = planned_s if self._is_planned(life) else self._back_off_s(life)
