@@ -16,8 +16,9 @@ LOOKED_AT = 64
 
 
 class IdenticalUpdates:
-    """Checks the rule's inputs until it finds identical ones. A sample of zeros is ignored:
-    most rows of an embedding's gradient are zero."""
+    """Checks the rule's inputs until it finds identical ones. A sample of zeros is ignored: most
+    rows of an embedding's gradient are zero. So is an update of few numbers: if all units of a
+    diverged model are dead, only the last bias has a gradient, which counts the labels."""
 
     def __init__(self) -> None:
         self._found = False
@@ -35,7 +36,8 @@ class IdenticalUpdates:
             if not others or not _sample(first).any():
                 continue
             same = [row for row in others if np.array_equal(row.payload.data, first.payload.data)]
-            if same:
+            numbers = len(first.payload.data)
+            if same and np.count_nonzero(first.payload.data) > min(LOOKED_AT, numbers // 2):
                 self._found = True
                 return (first.peer, *[row.peer for row in same])
         return ()

@@ -234,6 +234,7 @@ class ReplicaCheck:
 
     def note_replaced(self) -> None:
         """Record that the state of other peers was loaded."""
+        self._noted = -1, (), b""  # the script did not change what was loaded
         diverged, self._diverged = self._diverged, None
         if diverged is not None:
             found, before = diverged

@@ -195,8 +195,9 @@ class Failures:
         """Return the lines about a peer that declares another dead. ``blow``: the fault that
         explains it."""
         accuser = row.peer if event.by is None else event.by
-        by = "itself" if accuser == subject.peer else f"peer {accuser}"
-        declared = f"x peer {subject.peer} declared dead by {by}"
+        is_own = accuser == subject.peer
+        what = "reported its own end" if is_own else f"declared dead by peer {accuser}"
+        declared = f"x peer {subject.peer} {what}"
         if blow is not None and not blow.told_dead:
             blow.told_dead = True
             skip = (

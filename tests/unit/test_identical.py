@@ -43,3 +43,9 @@ def test_it_is_said_once() -> None:
     assert look.find_identical(rows(noise(1), noise(2))) == ()
     assert look.find_identical(rows(noise(1), noise(1))) == (0, 1)
     assert look.find_identical(rows(noise(1), noise(1))) == ()
+
+
+def test_the_few_numbers_of_a_dead_model_are_not_named() -> None:
+    dead = np.zeros(64, np.float32)
+    dead[-3:] = 0.25, -0.5, 0.25
+    assert looked_at(dead, dead.copy()) == ()

@@ -174,6 +174,19 @@ def test_one_flipped_bit_is_found_and_its_tensor_is_named(name: str) -> None:
     assert check.compare(4, wanted=True) == other, "what is no module may be each peer's own"
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_state_that_was_loaded_between_two_steps_is_no_change_by_the_script(loaded: bool) -> None:
+    model, optimizer, _ = trained()
+    check = check_of(model, optimizer)
+    check.compare(1, wanted=True)
+    check.follow_step(2, is_own=True)
+    flip(next(model.parameters()).data)
+    if loaded:
+        check.note_replaced()
+    check.compare(2, wanted=True)
+    assert check.outside == (() if loaded else ("0.weight",))
+
+
 def test_the_digest_at_the_end_covers_kept_modules() -> None:
     model, optimizer, _ = trained()
     kept = copy.deepcopy(model)

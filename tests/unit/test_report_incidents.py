@@ -701,7 +701,7 @@ def test_samples_that_wait_are_counted_and_the_checkpoint_that_stays_is_marked(
     epoch = event_row("epoch", 0, epoch=0, once=90, left=10, rounds=4)
     run = made(tmp_path, [epoch])
     told = " ".join(kept.samples(run).text)
-    assert "10 were left over at the end of the last one." in told
+    assert "10 of all epochs were left over at the end." in told
     run.saves_to = tmp_path
     run.saved = [
         recorded.SavedState(100, BEGAN, 1, "", spared=True),

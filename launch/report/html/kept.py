@@ -24,7 +24,7 @@ def samples(run: RecordedRun) -> Section:
     left = rows[-1][2]
     found.text.append(
         f"{len(rows):,} epochs were completed. {twice:,} samples were used twice or more; "
-        f"{left:,} were left over at the end of the last one."
+        f"{left:,} of all epochs were left over at the end."
     )
     shown = rows[-EPOCHS_MAX:]
     return_rows = tuple(
