@@ -89,7 +89,7 @@ class PeersShutdown:
             waits = row.state in ("starting", "here") or (row.state == "gone" and process.running)
             restarted = process.incarnation > self._run.peers[peer]
             if restarted and waits and peer not in self.unneeded:
-                self._run.print_line(f"! peer {peer} came back too late: the others are done")
+                self._run.print_line(f"! peer {peer} returned too late: the others have finished")
                 self.dismiss(process)
 
     def dismiss(self, process: PeerProcess) -> None:

@@ -287,7 +287,7 @@ class Supervisor:
             unneeded.add(life.peer)
             halted = run.view.lives.halted.get(life.peer)
             run.print_line(
-                f"! peer {life.peer} came back too late: "
+                f"! peer {life.peer} returned too late: "
                 f"{life.how if halted is None else halted.reason}"
             )
         stopping = run.stop.is_set() or life.peer in unneeded or life.peer in self._lost

@@ -106,7 +106,7 @@ def find(run: str, runs: Path = Path(RUNS)) -> Path:
     suggestion = suggest_name(Path(run).name, [folder.name for folder in folders(runs)])
     raise ConfigError(
         f"there is no run {shown(run)!r}{suggestion}",
-        f"give its folder, or its name under {runs}/: gossip ls",
+        f"use its folder, or its name under {runs}/: gossip ls",
     )
 
 

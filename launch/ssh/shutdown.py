@@ -77,7 +77,7 @@ class HostsShutdown:
             and not found.late
         ):
             found.late = True
-            self._records.print_line(f"! {found.name} came back too late: the others are done")
+            self._records.print_line(f"! {found.name} returned too late: the others have finished")
             outcome.dismissed.update(late)
             found.remote.send("stop", why="terminate")
 

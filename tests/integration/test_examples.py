@@ -19,6 +19,7 @@ from command import gossip
 from effort import LONG
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = "127.0.0.1"
 EXAMPLES = ROOT / "examples"
 
 
@@ -131,9 +132,9 @@ def as_torchrun_runs(folder: Path, *script: str) -> str:
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
         return run(folder, *torchrun, *script).stdout
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        # Below the ports that the system gives to others meanwhile.
+        port = next(str(each) for each in range(20_000, 30_000) if free.connect_ex((HERE, each)))
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": HERE}
     ranks = [
         zygote.Popen(
             [sys.executable, *script],
